@@ -1,0 +1,1 @@
+"""Serves large language models on the GPU you own."""

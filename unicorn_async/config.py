@@ -1,0 +1,154 @@
+"""Options, resolved once at the edge and frozen from there on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from unicorn_async.errors import ConfigError
+
+MAX_TOP_LOGPROBS = 20
+MAX_TOP_K = 1024
+
+
+class KVDType(Enum):
+    """Element type of the key/value cache."""
+
+    F16 = "f16"
+    F32 = "f32"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """What an engine is opened with; sizes are counts of tokens unless the name says otherwise."""
+
+    device: str | None = None  # index or part of a name; None = the fastest GPU that fits
+    max_context: int | None = None  # tokens of one sequence; None = as the model and the memory allow
+    max_num_seqs: int = 32  # sequences in one step
+    max_num_batched_tokens: int = 512  # tokens in one step; longer prompts are chunked
+    max_waiting: int = 256  # requests that may wait for a place
+    block_size: int = 16  # tokens of one KV-cache block
+    num_frames: int = 2  # steps in flight
+    kv_dtype: KVDType = KVDType.F16
+    kv_cache_bytes: int | None = None  # None = what is left of the budget, within reason
+    submission_budget_s: float = 1.0  # no submission to a queue should run longer
+    validation: bool = False  # Vulkan's validation layers
+    num_reader_threads: int | None = None  # None = by the number of cores
+    staging_bytes: int = 256 << 20  # ring of mapped staging memory
+
+    def __post_init__(self) -> None:
+        for name in ("max_num_seqs", "max_num_batched_tokens", "max_waiting", "num_frames"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        if self.block_size not in (8, 16, 32, 64):
+            raise ConfigError(f"block_size: expected 8, 16, 32 or 64, got {self.block_size}")
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How tokens of one request are chosen, and when it ends. The defaults are greedy.
+
+    temperature 0 is greedy. `top_k` 0 and `top_p` 1 switch those filters off, as does `min_p` 0. The order is
+    penalties, temperature, top-k, top-p, min-p. `repetition_penalty` (1 = off) counts prompt and output, as in
+    transformers; `presence_penalty` and `frequency_penalty` (0 = off) count the output alone, as in OpenAI's API.
+    `seed` None draws one. `top_logprobs` None gives no log-probabilities, 0 the chosen token's alone. Log-probabilities
+    are of the model's distribution, before penalties and temperature.
+    """
+
+    max_tokens: int = 512
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    top_logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        checks: tuple[tuple[str, bool, str], ...] = (
+            ("max_tokens", self.max_tokens >= 1, "at least 1"),
+            ("temperature", 0.0 <= self.temperature <= 100.0, "0 to 100"),
+            ("top_k", 0 <= self.top_k <= MAX_TOP_K, f"0 to {MAX_TOP_K}"),
+            ("top_p", 0.0 < self.top_p <= 1.0, "more than 0, at most 1"),
+            ("min_p", 0.0 <= self.min_p <= 1.0, "0 to 1"),
+            ("repetition_penalty", 0.0 < self.repetition_penalty <= 100.0, "more than 0, at most 100"),
+            ("presence_penalty", -2.0 <= self.presence_penalty <= 2.0, "-2 to 2"),
+            ("frequency_penalty", -2.0 <= self.frequency_penalty <= 2.0, "-2 to 2"),
+            ("seed", self.seed is None or 0 <= self.seed < 1 << 64, "0 to 2**64 - 1"),
+            ("stop", len(self.stop) <= 16 and all(0 < len(s) <= 1024 for s in self.stop), "up to 16 non-empty strings"),
+            (
+                "top_logprobs",
+                self.top_logprobs is None or 0 <= self.top_logprobs <= MAX_TOP_LOGPROBS,
+                f"0 to {MAX_TOP_LOGPROBS}",
+            ),
+        )
+        for name, good, wanted in checks:
+            if not good:
+                raise ConfigError(f"{name}: expected {wanted}, got {getattr(self, name)!r}")
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether the request needs counts of the tokens that it has seen."""
+        return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
+
+
+class RotaryScaling(Enum):
+    """How a rotary embedding's frequencies are changed for longer contexts."""
+
+    NONE = "none"
+    LINEAR = "linear"
+    LLAMA3 = "llama3"
+
+
+@dataclass(frozen=True, slots=True)
+class RotaryConfig:
+    """One rotary embedding: base, and the scaling of its frequencies."""
+
+    base: float
+    scaling: RotaryScaling = RotaryScaling.NONE
+    factor: float = 1.0
+    low_freq_factor: float = 1.0  # llama3 alone
+    high_freq_factor: float = 4.0  # llama3 alone
+    original_max_position: int = 8192  # llama3 alone
+
+
+class Activation(Enum):
+    """The gate's activation function in a gated FFN."""
+
+    GELU_TANH = "gelu_tanh"
+    SILU = "silu"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """A decoder's shape, the same for every architecture; made from config.json by `models`."""
+
+    architecture: str  # as in config.json, e.g. "Gemma3ForCausalLM"
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    vocab_size: int
+    max_position: int
+    norm_eps: float
+    activation: Activation
+    tie_embeddings: bool
+    layer_windows: tuple[int, ...]  # per layer: 0 = global attention, else the window in tokens
+    layer_rotary: tuple[RotaryConfig, ...]  # per layer
+    softmax_scale: float
+    embedding_scale: float = 1.0
+    norm_plus_one: bool = False  # RMSNorm multiplies by 1 + weight
+    post_norms: bool = False  # norms after attention and FFN too (Gemma)
+    qk_norm: bool = False
+    qkv_bias: bool = False
+    attention_soft_cap: float = 0.0  # 0 = none
+    logit_soft_cap: float = 0.0  # 0 = none
+    bos_token_id: int | None = None
+    eos_token_ids: tuple[int, ...] = field(default=())

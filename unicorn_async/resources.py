@@ -1,0 +1,20 @@
+"""Where the package's data lies: compiled shaders, the page and the demo model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from unicorn_async.errors import ConfigError
+
+
+def resource_dir(name: str) -> Path:
+    """Return the folder of `shaders` or `web`, in an installed wheel or in a checkout.
+
+    Raises:
+        ConfigError: the installation lacks the folder.
+    """
+    package = Path(__file__).resolve().parent
+    for candidate in (package / "_data" / name, package.parent / name):
+        if candidate.is_dir():
+            return candidate
+    raise ConfigError(f"{name}: not found in the installation at {package}; reinstall unicorn-async")
