@@ -32,6 +32,7 @@ class EngineConfig:
     kv_dtype: KVDType = KVDType.F16
     kv_cache_bytes: int | None = None  # None = what is left of the budget, within reason
     submission_budget_s: float = 1.0  # no submission to a queue should run longer
+    allow_software: bool = False  # take a software device where there is no GPU
     validation: bool = False  # Vulkan's validation layers
     num_reader_threads: int | None = None  # None = by the number of cores
     staging_bytes: int = 256 << 20  # ring of mapped staging memory

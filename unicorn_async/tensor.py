@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from unicorn_async.errors import ConfigError
+
 
 class DType(Enum):
     """Element type; the value is the name in a safetensors header."""
@@ -42,3 +44,8 @@ class Tensor:
     def nbytes(self) -> int:
         """Size in bytes."""
         return self.num_elements * self.dtype.itemsize
+
+    def expect(self, name: str, shape: tuple[int, ...], dtype: DType) -> None:
+        """Check shape and element type of an operand; raises ConfigError that says what was expected."""
+        if self.shape != shape or self.dtype is not dtype:
+            raise ConfigError(f"{name}: expected {shape} {dtype.name}, got {self.shape} {self.dtype.name}")

@@ -1,1 +1,1 @@
-"""cli"""
+"""The `unicorn` command."""

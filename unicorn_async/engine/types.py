@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from unicorn_async.config import SamplingParams
+from unicorn_async.loader.progress import LoadProgress
 from unicorn_async.scheduler.request import FinishReason
 
 if TYPE_CHECKING:
@@ -36,23 +37,6 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadProgress:
-    """How far a model is loaded."""
-
-    bytes_total: int
-    bytes_loaded: int
-    layers_total: int
-    layers_active: int
-    seconds: float
-    done: bool
-
-    @property
-    def share(self) -> float:
-        """Loaded share of the bytes, 0 to 1."""
-        return self.bytes_loaded / self.bytes_total if self.bytes_total else float(self.done)
-
-
-@dataclass(frozen=True, slots=True)
 class EngineStats:
     """Counters since the engine was opened, and what it holds now."""
 
@@ -65,6 +49,7 @@ class EngineStats:
     tokens_prefilled: int
     preemptions: int
     host_us_per_step: float
+    device_s: float
 
 
 class EngineAPI(Protocol):

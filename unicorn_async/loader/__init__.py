@@ -1,1 +1,1 @@
-"""loader"""
+"""From a model on disk to tensors in device memory: checkpoint, plan, staging, stream."""

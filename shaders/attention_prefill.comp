@@ -1,0 +1,168 @@
+#version 460
+// Causal attention of a tile of query tokens over the paged cache, with an online softmax.
+// One workgroup owns one tile of one sequence (x) for HEADS query heads of one kv head (y); a row is a query of a head.
+// A lane owns four rows of it: with four keys for the scores, with eight elements of the head for the output.
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#include "include/pointers.glsl"
+#include "include/attention.glsl"
+#include KV
+
+layout(constant_id = 0) const uint WORKGROUP = 32; // ROWS / 4 * HEAD_DIM / 8
+layout(local_size_x = 32, local_size_x_id = 0) in;
+layout(constant_id = 1) const uint HEAD_DIM = 64; // a multiple of 8
+layout(constant_id = 2) const uint HEADS = 1; // query heads of a workgroup, at most ROWS
+layout(constant_id = 3) const uint BLOCK_SIZE = 16;
+layout(constant_id = 4) const uint ROWS = 16; // a multiple of 4
+layout(constant_id = 5) const float SOFT_CAP = 0;
+
+layout(push_constant, scalar) uniform P {
+    Vec4s q; // (tokens, num_heads, HEAD_DIM), scaled
+    uint64_t k_cache; // (blocks, num_kv_heads, BLOCK_SIZE, HEAD_DIM)
+    uint64_t v_cache; // as k_cache
+    Vec4s y; // (tokens, num_heads, HEAD_DIM)
+    Uvec2s tiles; // (tiles): the sequence's row, its first query in this step's chunk
+    Uints query_start; // (sequences)
+    Uints query_len; // (sequences)
+    Uints context_len; // (sequences)
+    Uints block_table; // (sequences, max_blocks)
+    uint max_blocks;
+    uint window;
+    uint num_heads;
+    uint num_kv_heads;
+} p;
+
+const uint QUERIES = ROWS / HEADS; // queries of a tile
+const uint ROW_GROUPS = ROWS / 4;
+const uint COLUMNS = HEAD_DIM / 8; // lanes with the same rows
+const uint TILE = 4 * COLUMNS; // keys
+const float LOWEST = -1e30; // a maximum over nothing; its differences stay finite
+const float MASKED = -3e38;
+
+shared vec4 q[ROWS * HEAD_DIM / 4]; // (HEAD_DIM / 4, 4, ROW_GROUPS): row 4 * group + i of a head's j-th vec4 is at [j, i, group]
+shared vec4 probabilities[TILE * ROW_GROUPS]; // (TILE, ROW_GROUPS)
+shared vec4 partial[COLUMNS * ROW_GROUPS]; // (COLUMNS, ROW_GROUPS): maxima, at the end sums
+shared uint rows[TILE];
+
+uint group = gl_LocalInvocationID.x % ROW_GROUPS;
+uint column = gl_LocalInvocationID.x / ROW_GROUPS;
+
+// Where a row's query lies in q and y, in vec4s; false for a row without a query.
+bool locate(uint row, uint token, uint num_queries, uint head, out uint64_t offset) {
+    offset = uint64_t((token + row / HEADS) * p.num_heads + head + row % HEADS) * (HEAD_DIM / 4);
+    return row < QUERIES * HEADS && row / HEADS < num_queries;
+}
+
+uint64_t cache_address(uint64_t cache, uint row) {
+    return cache + uint64_t(row) * (HEAD_DIM * KV_BYTES);
+}
+
+// Scores of the lane's four rows with one key.
+vec4 score(uint row) {
+    uint64_t address = cache_address(p.k_cache, row);
+    vec4 result = vec4(0);
+    for (uint c = 0; c < COLUMNS; ++c) {
+        vec4 low, high;
+        kv_load8(address, 8 * c, low, high);
+        [[unroll]] for (uint i = 0; i < 4; ++i) {
+            result[i] += dot(q[(8 * c + i) * ROW_GROUPS + group], low);
+            result[i] += dot(q[(8 * c + 4 + i) * ROW_GROUPS + group], high);
+        }
+    }
+    return result;
+}
+
+void main() {
+    uvec2 tile = (p.tiles + gl_WorkGroupID.x).v;
+    uint sequence = tile.x;
+    uint num_queries = min(QUERIES, (p.query_len + sequence).v - tile.y);
+    uint context = (p.context_len + sequence).v;
+    uint position = context - (p.query_len + sequence).v + tile.y; // of the tile's first query
+    uint token = (p.query_start + sequence).v + tile.y;
+    uint head = gl_WorkGroupID.y * HEADS; // the first of the workgroup's query heads
+    uint kv_head = head / (p.num_heads / p.num_kv_heads);
+    Uints table = p.block_table + uint64_t(sequence) * p.max_blocks;
+
+    for (uint i = gl_LocalInvocationID.x; i < ROWS * HEAD_DIM / 4; i += WORKGROUP) {
+        uint row = i / (HEAD_DIM / 4);
+        uint j = i % (HEAD_DIM / 4);
+        uint64_t offset;
+        bool live = locate(row, token, num_queries, head, offset);
+        q[(4 * j + row % 4) * ROW_GROUPS + row / 4] = live ? (p.q + offset + j).v : vec4(0);
+    }
+    barrier();
+
+    uvec4 last = position + (4 * group + uvec4(0, 1, 2, 3)) / HEADS; // the rows' last keys
+    uint end = position + num_queries;
+    vec4 maximum = vec4(LOWEST);
+    vec4 sum = vec4(0);
+    vec4 acc_low[4], acc_high[4];
+    [[unroll]] for (uint i = 0; i < 4; ++i)
+        acc_low[i] = acc_high[i] = vec4(0);
+
+    for (uint base = first_key(position + 1, p.window); base < end; base += TILE) {
+        vec4 scores[4];
+        uint row_of[4];
+        vec4 highest = maximum;
+        [[unroll]] for (uint k = 0; k < 4; ++k) {
+            uint key = base + k * COLUMNS + column;
+            scores[k] = vec4(MASKED);
+            if (key < end) {
+                row_of[k] = cache_row(table, key, kv_head, p.num_kv_heads, BLOCK_SIZE);
+                vec4 all = score(row_of[k]);
+                [[unroll]] for (uint i = 0; i < 4; ++i) {
+                    if (SOFT_CAP > 0)
+                        all[i] = soft_capped(all[i], SOFT_CAP);
+                    if (key <= last[i] && (p.window == NO_WINDOW || last[i] - key < p.window))
+                        scores[k][i] = all[i];
+                }
+            }
+            highest = max(highest, scores[k]);
+        }
+        partial[column * ROW_GROUPS + group] = highest;
+        barrier(); // the maxima are there, and the last tile's probabilities and rows have been read
+
+        for (uint c = 0; c < COLUMNS; ++c)
+            highest = max(highest, partial[c * ROW_GROUPS + group]);
+        vec4 rescale = exp(maximum - highest);
+        maximum = highest;
+        sum *= rescale;
+        [[unroll]] for (uint k = 0; k < 4; ++k) {
+            vec4 probability = exp(scores[k] - highest);
+            sum += probability;
+            if (group == 0)
+                rows[k * COLUMNS + column] = row_of[k];
+            probabilities[(k * COLUMNS + column) * ROW_GROUPS + group] = probability;
+        }
+        barrier();
+
+        [[unroll]] for (uint i = 0; i < 4; ++i) {
+            acc_low[i] *= rescale[i];
+            acc_high[i] *= rescale[i];
+        }
+        uint count = min(TILE, end - base);
+        for (uint k = 0; k < count; ++k) {
+            vec4 low, high;
+            kv_load8(cache_address(p.v_cache, rows[k]), 8 * column, low, high);
+            vec4 probability = probabilities[k * ROW_GROUPS + group];
+            [[unroll]] for (uint i = 0; i < 4; ++i) {
+                acc_low[i] += probability[i] * low;
+                acc_high[i] += probability[i] * high;
+            }
+        }
+    }
+
+    barrier(); // the last tile's maxima have been read
+    partial[column * ROW_GROUPS + group] = sum;
+    barrier();
+    vec4 total = vec4(0);
+    for (uint c = 0; c < COLUMNS; ++c)
+        total += partial[c * ROW_GROUPS + group];
+    [[unroll]] for (uint i = 0; i < 4; ++i) {
+        uint64_t offset;
+        if (locate(4 * group + i, token, num_queries, head, offset)) {
+            (p.y + offset + 2 * column).v = acc_low[i] / total[i];
+            (p.y + offset + 2 * column + 1).v = acc_high[i] / total[i];
+        }
+    }
+}

@@ -1,0 +1,18 @@
+// What the attention kernels share: where a key lies, which keys a query sees, and the soft cap.
+const uint NO_WINDOW = 0;
+
+// The row of the cache that holds a token's key or value for one head.
+uint cache_row(Uints table, uint token, uint kv_head, uint num_kv_heads, uint block_size) {
+    return ((table + token / block_size).v * num_kv_heads + kv_head) * block_size + token % block_size;
+}
+
+// The first key that a query sees which has `context` tokens, itself included.
+uint first_key(uint context, uint window) {
+    return window != NO_WINDOW && context > window ? context - window : 0;
+}
+
+// cap * tanh(score / cap), with a tanh that neither overflows nor depends on the driver's
+float soft_capped(float score, float cap) {
+    float e = exp(-2 * abs(score) / cap);
+    return sign(score) * cap * (1 - e) / (1 + e);
+}

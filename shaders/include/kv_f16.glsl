@@ -1,0 +1,18 @@
+// Key/value cache of f16 elements. A row is one head's key or value of one token, a multiple of 8 elements.
+#extension GL_EXT_shader_16bit_storage : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+
+layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer KvLoad { uvec4 v; };
+layout(buffer_reference, scalar, buffer_reference_align = 8) writeonly buffer KvStore { f16vec4 v; };
+
+const uint KV_BYTES = 2;
+
+void kv_load8(uint64_t row, uint element, out vec4 low, out vec4 high) {
+    uvec4 packed = KvLoad(row + element * KV_BYTES).v;
+    low = vec4(unpackHalf2x16(packed.x), unpackHalf2x16(packed.y));
+    high = vec4(unpackHalf2x16(packed.z), unpackHalf2x16(packed.w));
+}
+
+void kv_store4(uint64_t row, uint element, vec4 value) {
+    KvStore(row + element * KV_BYTES).v = f16vec4(clamp(value, -65504.0, 65504.0));
+}

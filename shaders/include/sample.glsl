@@ -1,0 +1,95 @@
+// What the sampling kernels share: the arrays they work on, and logits as integers that order like the logits do.
+//
+// A NaN and -inf count as the smallest finite number, +inf as the largest, -0 as 0. Keys are u32, larger for larger
+// logits, never 0.
+
+struct Row {  // one row to sample, written by the host
+    uint state_slot;  // NO_SLOT = the row is padding
+    uint position;  // index of the new token in its sequence
+    uint seed_low;
+    uint seed_high;
+    float inverse_temperature;  // 0 = greedy
+    uint top_k;  // 0 = off
+    uint top_p;  // fixed point, 2^32 = 1; 0 = off
+    float log_min_p;  // natural logarithm; the smallest finite number = off
+    float repetition;
+    float inverse_repetition;
+    float presence;
+    float frequency;
+    int top_logprobs;  // -1 = no log-probabilities at all
+    uint penalised;  // 1 = the three penalties above apply
+    uint reserved_0;
+    uint reserved_1;
+};
+
+struct Part {  // what one workgroup found in its chunk of a row
+    uint raw_key;  // the model's own logits
+    uint raw_id;
+    float raw_sum;  // of exp(logit - largest logit of the chunk)
+    uint key;  // logits after penalties
+    uint id;
+    uint draw_key;  // logits with Gumbel noise; 0 = nothing to choose from
+    uint draw_id;
+    uint reserved;
+};
+
+struct State {  // what is known of a row after its first pass
+    uint max_key;
+    uint max_id;
+    uint threshold;  // tokens with smaller keys are out
+    uint reserved;
+};
+
+const uint MAX_TOP = 20;
+
+struct Result {
+    uint token;
+    float logprob;
+    uint num_top;
+    uint reserved;
+    uint top_ids[MAX_TOP];
+    float top_logprobs[MAX_TOP];
+};
+
+layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer Logits { float logits[]; };  // (rows, vocab)
+layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer Rows { Row rows[]; };  // (rows)
+layout(buffer_reference, std430, buffer_reference_align = 4) buffer Counts { uint counts[]; };  // (slots, vocab)
+layout(buffer_reference, std430, buffer_reference_align = 4) buffer Parts { Part parts[]; };  // (rows, chunks)
+layout(buffer_reference, std430, buffer_reference_align = 4) buffer States { State states[]; };  // (rows)
+layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer LastToken { uint tokens[]; };  // (slots)
+layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer Results { Result results[]; };  // (rows)
+
+const uint NO_SLOT = 0xffffffffu;
+const uint NO_TOKEN = 0xffffffffu;
+const uint IN_PROMPT = 0x80000000u;  // of a count: the token occurs in the prompt; the other bits count it in the output
+
+// By the bits, because a driver may assume that there are no infinities and NaNs.
+float clean(float logit) {
+    uint bits = floatBitsToUint(logit);
+    uint magnitude = bits & 0x7fffffffu;
+    if (magnitude < 0x7f800000u) return logit;
+    return uintBitsToFloat(bits == 0x7f800000u ? 0x7f7fffffu : 0xff7fffffu);
+}
+
+uint key_of(float value) {
+    uint bits = floatBitsToUint(value);
+    if (bits == 0x80000000u) bits = 0;
+    return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+}
+
+float value_of(uint key) {
+    return uintBitsToFloat((key & 0x80000000u) != 0 ? key & 0x7fffffffu : ~key);
+}
+
+// The logit after penalties: repetition counts prompt and output, the others the output alone.
+float penalised(float logit, Row row, uint count) {
+    precise float value = clean(logit);
+    if (count != 0) value *= value > 0.0 ? row.inverse_repetition : row.repetition;
+    uint in_output = count & ~IN_PROMPT;
+    if (in_output != 0) {
+        precise float frequency = row.frequency * float(in_output);
+        precise float sum = frequency + row.presence;
+        value -= sum;
+    }
+    return clean(value);
+}

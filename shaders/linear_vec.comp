@@ -1,0 +1,112 @@
+// y (T, N) = x (T, K) · weight (N, K)^T + bias (N), for few tokens: the weights are read once for TOKENS tokens.
+// A workgroup owns ROWS weight rows (counted along x, then y) for TOKENS tokens (z); its lanes share K among them.
+#version 460
+#extension GL_EXT_buffer_reference : require
+#extension GL_EXT_scalar_block_layout : require
+#extension GL_EXT_shader_explicit_arithmetic_types : require
+#extension GL_EXT_shader_16bit_storage : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_GOOGLE_include_directive : require
+#extension GL_KHR_shader_subgroup_arithmetic : require
+
+#include FORMAT
+#include "include/soft_cap.glsl"
+
+layout(constant_id = 0) const uint WORKGROUP = 32;
+layout(constant_id = 1) const uint ROWS = 2;
+layout(constant_id = 2) const uint TOKENS = 1;
+layout(constant_id = 3) const uint MAX_SUBGROUPS = 32;  // 1: the workgroup is one subgroup, and needs no barrier
+layout(constant_id = 4) const bool HAS_BIAS = false;
+layout(constant_id = 5) const bool HAS_SOFT_CAP = false;
+layout(local_size_x = 32, local_size_x_id = 0) in;
+
+// In words of 64 bits, as the weights are.
+layout(buffer_reference, scalar, buffer_reference_align = 16) readonly restrict buffer Input { u64vec2 v[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) readonly restrict buffer Bias { float v[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly restrict buffer Output { float v[]; };
+
+layout(push_constant, scalar) uniform P {
+    Input x;         // (tokens, k)
+    Weights weight;  // (n, k)
+    Bias bias;       // (n), read if HAS_BIAS
+    Output y;        // (tokens, n)
+    uint tokens;
+    uint n;
+    uint k;          // a multiple of 8
+    float soft_cap;  // used if HAS_SOFT_CAP
+} p;
+
+shared float partials[MAX_SUBGROUPS * ROWS * TOKENS];
+
+vec4 floats(u64vec2 words) {
+    return uintBitsToFloat(uvec4(unpack32(words.x), unpack32(words.y)));
+}
+
+void store(uint token, uint row, float value) {
+    if (token >= p.tokens || row >= p.n) {
+        return;
+    }
+    if (HAS_BIAS) {
+        value += p.bias.v[row];
+    }
+    if (HAS_SOFT_CAP) {
+        value = soft_cap(value, p.soft_cap);
+    }
+    p.y.v[token * p.n + row] = value;
+}
+
+void main() {
+    const uint first_row = (gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x) * ROWS;
+    const uint first_token = gl_WorkGroupID.z * TOKENS;
+    if (first_row >= p.n) {
+        return;
+    }
+    const uint blocks = p.k / 8;
+    uint weight_rows[ROWS];
+    [[unroll]] for (uint r = 0; r < ROWS; r++) {
+        weight_rows[r] = min(first_row + r, p.n - 1) * blocks;
+    }
+    float sums[ROWS * TOKENS];
+    [[unroll]] for (uint i = 0; i < ROWS * TOKENS; i++) {
+        sums[i] = 0.0;
+    }
+    for (uint block = gl_LocalInvocationID.x; block < blocks; block += WORKGROUP) {
+        Raw8 raws[ROWS];
+        [[unroll]] for (uint r = 0; r < ROWS; r++) {
+            raws[r] = fetch8(p.weight, weight_rows[r] + block);
+        }
+        vec4 lows[ROWS];
+        vec4 highs[ROWS];
+        [[unroll]] for (uint r = 0; r < ROWS; r++) {
+            unpack8(raws[r], lows[r], highs[r]);
+        }
+        [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+            const uint at = (min(first_token + t, p.tokens - 1) * blocks + block) * 2;
+            const vec4 low = floats(p.x.v[at]);
+            const vec4 high = floats(p.x.v[at + 1]);
+            [[unroll]] for (uint r = 0; r < ROWS; r++) {
+                sums[r * TOKENS + t] += dot(lows[r], low) + dot(highs[r], high);
+            }
+        }
+    }
+    [[unroll]] for (uint i = 0; i < ROWS * TOKENS; i++) {
+        const float sum = subgroupAdd(sums[i]);
+        if (MAX_SUBGROUPS > 1) {
+            if (subgroupElect()) {
+                partials[gl_SubgroupID * ROWS * TOKENS + i] = sum;
+            }
+        } else if (gl_LocalInvocationID.x == i % WORKGROUP) {
+            store(first_token + i % TOKENS, first_row + i / TOKENS, sum);
+        }
+    }
+    if (MAX_SUBGROUPS > 1) {
+        barrier();
+        for (uint i = gl_LocalInvocationID.x; i < ROWS * TOKENS; i += WORKGROUP) {
+            float sum = 0.0;
+            for (uint s = 0; s < gl_NumSubgroups; s++) {
+                sum += partials[s * ROWS * TOKENS + i];
+            }
+            store(first_token + i % TOKENS, first_row + i / TOKENS, sum);
+        }
+    }
+}

@@ -1,0 +1,79 @@
+"""Fixtures that open the Vulkan device under test.
+
+UNICORN_DEVICE chooses it by index or part of its name; the default is the software device. UNICORN_VALIDATION=1 turns
+on Vulkan's validation layers, and any message of theirs fails the test that caused it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from unicorn_async.errors import VulkanUnavailableError
+from unicorn_async.gpu.device import Device
+from unicorn_async.gpu.device_info import DeviceInfo, select_device
+from unicorn_async.gpu.instance import Instance
+from unicorn_async.resources import resource_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+WANTED = os.environ.get("UNICORN_DEVICE")
+VALIDATION = os.environ.get("UNICORN_VALIDATION") == "1"
+
+
+def choose(instance: Instance) -> DeviceInfo:
+    """Return the device that the environment asks for, or the software device."""
+    devices = instance.devices()
+    if WANTED is None:
+        for info in devices:
+            if info.is_software:
+                return info
+    return select_device(devices, WANTED, allow_software=True)
+
+
+def pytest_report_header() -> str:
+    """Name the device that the results are of."""
+    try:
+        instance = Instance.create()
+    except VulkanUnavailableError as exc:
+        return f"vulkan: {exc}"
+    try:
+        info = choose(instance)
+    except VulkanUnavailableError as exc:
+        return f"vulkan: {exc}"
+    finally:
+        instance.close()
+    kind = "SOFTWARE" if info.is_software else info.type.value
+    layers = ", validation layers on" if VALIDATION else ""
+    return f"vulkan: {info.name}, {info.driver_name} {info.driver_info}, {kind}{layers}"
+
+
+@pytest.fixture(scope="session")
+def instance() -> Iterator[Instance]:
+    """The Vulkan instance that all tests share."""
+    made = Instance.create(validation=VALIDATION)
+    yield made
+    made.close()
+    assert not made.validation_messages, "\n\n".join(made.validation_messages)
+
+
+@pytest.fixture(scope="session")
+def device(instance: Instance, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Device]:
+    """The open device that all tests share, with the project's shaders and a pipeline cache of its own."""
+    cache_dir = tmp_path_factory.mktemp("pipelines")
+    with Device.open(instance, choose(instance), cache_dir=cache_dir, shader_dir=resource_dir("shaders")) as opened:
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def no_validation_messages(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail the test during which a validation layer said something."""
+    shared: Instance | None = request.getfixturevalue("instance") if "instance" in request.fixturenames else None
+    yield
+    if shared is not None and shared.validation_messages:
+        messages = "\n\n".join(shared.validation_messages)
+        shared.validation_messages.clear()
+        pytest.fail(f"validation layers:\n{messages}")

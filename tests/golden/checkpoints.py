@@ -1,0 +1,193 @@
+"""Deterministic checkpoints of the golden cases, and the reference logits that belong to them.
+
+A weight is drawn from its case's and its tensor's name alone, by a raw counter-based generator, so every machine and
+every version of numpy draws the same. Values lie on bfloat16's grid and in float16's normal range: one set of reference
+logits serves float32, float16 and bfloat16 checkpoints.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.random import Philox
+
+from .cases import CASES, Case, Layout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float32]
+
+_FOLDER = Path(__file__).resolve().parent
+_DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+_F16_SMALLEST_NORMAL = 2.0**-14
+
+
+@dataclass(frozen=True, slots=True)
+class Golden:
+    """What transformers computed in float32 for one case."""
+
+    prompts: tuple[tuple[int, ...], ...]  # of 1, 7, 64 and 300 tokens
+    vocabulary: NDArray[np.int64]  # (n): the token ids whose logits are kept
+    logits: tuple[Floats, ...]  # per prompt (tokens, n)
+    deviation: float  # standard deviation of all logits
+    sensitivity: Mapping[str, float]  # a mistake → the largest change of a logit that it causes, in deviations
+
+    def error(self, prompt: int, logits: Floats) -> float:
+        """Return the largest error of one prompt's logits (tokens, vocabulary), in standard deviations; NaN stays NaN."""
+        difference = np.abs(logits[:, self.vocabulary].astype(np.float64) - self.logits[prompt])
+        return float(difference.max() / self.deviation)
+
+
+def golden(name: str) -> Golden:
+    """Load the reference of one case."""
+    with np.load(_FOLDER / f"{CASES[name].reference}.npz") as file:
+        lengths = file["lengths"]
+        ends = np.cumsum(lengths)[:-1]
+        return Golden(
+            prompts=tuple(tuple(int(token) for token in part) for part in np.split(file["tokens"], ends)),
+            vocabulary=file["vocabulary"],
+            logits=tuple(np.split(file["logits"], ends)),
+            deviation=float(file["deviation"]),
+            sensitivity=json.loads(str(file["sensitivity"])),
+        )
+
+
+def write_checkpoint(name: str, directory: Path, dtype: str = "bfloat16", *, num_shards: int = 1) -> Path:
+    """Write one case as a Hugging Face directory (config.json and safetensors, with an index if sharded); return it."""
+    case = CASES[name]
+    directory.mkdir(parents=True, exist_ok=True)
+    config = {**case.config, "torch_dtype": dtype}
+    (directory / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
+    tensors = [(key, *_encode(value, dtype)) for key, value in weights(case)]
+    if num_shards == 1:
+        (directory / "model.safetensors").write_bytes(_safetensors(tensors))
+        return directory
+    places: dict[str, str] = {}
+    for shard in range(num_shards):
+        part = tensors[shard::num_shards]
+        file_name = f"model-{shard + 1:05d}-of-{num_shards:05d}.safetensors"
+        (directory / file_name).write_bytes(_safetensors(part))
+        places.update({key: file_name for key, *_ in part})
+    index = {"metadata": {"total_size": sum(len(data) for *_, data in tensors)}, "weight_map": places}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index, indent=2), encoding="utf-8")
+    return directory
+
+
+def weights(case: Case) -> Iterator[tuple[str, Floats]]:
+    """Yield every tensor of a case's checkpoint under the name that its layout gives it."""
+    text_prefix = {Layout.TEXT: "", Layout.MULTIMODAL_OLD: "language_model.", Layout.MULTIMODAL_NEW: ""}[case.layout]
+    for name, value in _decoder(case):
+        if case.layout is Layout.MULTIMODAL_NEW:
+            name = name.replace("model.", "model.language_model.", 1)
+        yield text_prefix + name, value
+    if case.layout is not Layout.TEXT:
+        prefix = "model." if case.layout is Layout.MULTIMODAL_NEW else ""
+        for name, shape in _VISION_SHAPES.items():
+            yield prefix + name, _draw(f"vision/{name}", shape, 0.02)
+
+
+def _decoder(case: Case) -> Iterator[tuple[str, Floats]]:
+    config = case.text_config
+    hidden, vocab, ffn = (_int(config, key) for key in ("hidden_size", "vocab_size", "intermediate_size"))
+    heads, kv_heads = _int(config, "num_attention_heads"), _int(config, "num_key_value_heads")
+    head_dim = _int(config, "head_dim") if "head_dim" in config else hidden // heads
+    gemma = str(config["model_type"]).startswith("gemma3")
+    tied = bool(config.get("tie_word_embeddings", gemma))
+
+    def matrix(name: str, rows: int, columns: int) -> tuple[str, Floats]:
+        gain = case.gains.get(name.rsplit(".", 1)[-1], 1.0)
+        return f"{name}.weight", _draw(f"{case.reference}/{name}", (rows, columns), gain / columns**0.5)
+
+    def norm(name: str, size: int) -> tuple[str, Floats]:
+        factor = case.norm_gains.get(name.rsplit(".", 1)[-1], 1.0)
+        offset = factor - 1.0 if gemma else factor
+        return f"{name}.weight", _draw(f"{case.reference}/{name}", (size,), 0.2 * factor, offset)
+
+    embedding_deviation = hidden**-0.5 if tied else 1.0
+    yield "model.embed_tokens.weight", _draw(f"{case.reference}/embed", (vocab, hidden), embedding_deviation)
+    for layer in range(_int(config, "num_hidden_layers")):
+        prefix = f"model.layers.{layer}."
+        yield norm(prefix + "input_layernorm", hidden)
+        for part, size in (("q_proj", heads), ("k_proj", kv_heads), ("v_proj", kv_heads)):
+            name = f"{prefix}self_attn.{part}"
+            yield matrix(name, size * head_dim, hidden)
+            if config["model_type"] == "qwen2":
+                yield f"{name}.bias", _draw(f"{case.reference}/{name}.bias", (size * head_dim,), 0.5)
+        yield matrix(f"{prefix}self_attn.o_proj", hidden, heads * head_dim)
+        if gemma or config["model_type"] == "qwen3":
+            yield norm(f"{prefix}self_attn.q_norm", head_dim)
+            yield norm(f"{prefix}self_attn.k_norm", head_dim)
+        yield norm(prefix + "post_attention_layernorm", hidden)
+        if gemma:
+            yield norm(prefix + "pre_feedforward_layernorm", hidden)
+            yield norm(prefix + "post_feedforward_layernorm", hidden)
+        yield matrix(f"{prefix}mlp.gate_proj", ffn, hidden)
+        yield matrix(f"{prefix}mlp.up_proj", ffn, hidden)
+        yield matrix(f"{prefix}mlp.down_proj", hidden, ffn)
+    yield norm("model.norm", hidden)
+    if not tied:
+        yield matrix("lm_head", vocab, hidden)
+
+
+_LAYER = "vision_tower.vision_model.encoder.layers.0"
+_VISION_SHAPES: Mapping[str, tuple[int, ...]] = {
+    "vision_tower.vision_model.embeddings.patch_embedding.weight": (32, 3, 14, 14),
+    "vision_tower.vision_model.embeddings.patch_embedding.bias": (32,),
+    "vision_tower.vision_model.embeddings.position_embedding.weight": (4, 32),
+    **{f"{_LAYER}.self_attn.{part}.weight": (32, 32) for part in ("q_proj", "k_proj", "v_proj", "out_proj")},
+    **{f"{_LAYER}.self_attn.{part}.bias": (32,) for part in ("q_proj", "k_proj", "v_proj", "out_proj")},
+    **{f"{_LAYER}.layer_norm{n}.{part}": (32,) for n in (1, 2) for part in ("weight", "bias")},
+    f"{_LAYER}.mlp.fc1.weight": (48, 32),
+    f"{_LAYER}.mlp.fc1.bias": (48,),
+    f"{_LAYER}.mlp.fc2.weight": (32, 48),
+    f"{_LAYER}.mlp.fc2.bias": (32,),
+    "vision_tower.vision_model.post_layernorm.weight": (32,),
+    "vision_tower.vision_model.post_layernorm.bias": (32,),
+    "multi_modal_projector.mm_input_projection_weight": (32, 96),
+    "multi_modal_projector.mm_soft_emb_norm.weight": (32,),
+}
+
+
+def _int(config: Mapping[str, object], key: str) -> int:
+    value = config[key]
+    assert isinstance(value, int)
+    return value
+
+
+def _draw(key: str, shape: tuple[int, ...], deviation: float, mean: float = 0.0) -> Floats:
+    """Draw uniform values with a mean and a standard deviation, then round them to bfloat16."""
+    seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:16], "little")
+    raw = Philox(key=seed).random_raw(int(np.prod(shape)))
+    unit = (raw >> np.uint64(40)).astype(np.float64) * 2.0**-23 - 1.0
+    values = (unit * (deviation * 3.0**0.5) + mean).astype(np.float32)
+    bits = values.view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)
+    grid = rounded.view(np.float32)
+    return np.where(np.abs(grid) < _F16_SMALLEST_NORMAL, np.float32(0), grid).reshape(shape)
+
+
+def _encode(value: Floats, dtype: str) -> tuple[str, tuple[int, ...], bytes]:
+    if dtype == "bfloat16":
+        data = (value.view(np.uint32) >> np.uint32(16)).astype(np.uint16).tobytes()
+    else:
+        data = value.astype(dtype).tobytes()
+    return _DTYPES[dtype], value.shape, data
+
+
+def _safetensors(tensors: list[tuple[str, str, tuple[int, ...], bytes]]) -> bytes:
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    offset = 0
+    for name, dtype, shape, data in tensors:
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, offset + len(data)]}
+        offset += len(data)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + b"".join(data for *_, data in tensors)

@@ -1,0 +1,139 @@
+"""config.json is read as transformers reads it, and refused with the key and the value where it can't be."""
+
+from __future__ import annotations
+
+import pytest
+
+from unicorn_async.config import Activation, RotaryConfig, RotaryScaling
+from unicorn_async.errors import CheckpointError, UnsupportedModelError
+from unicorn_async.models.registry import ARCHITECTURES, model_config
+
+LLAMA: dict[str, object] = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 128,
+    "vocab_size": 100,
+    "max_position_embeddings": 256,
+}
+GEMMA: dict[str, object] = {"architectures": ["Gemma3ForCausalLM"], "num_hidden_layers": 7, "sliding_window": 32}
+LLAMA3_SCALING: dict[str, object] = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+
+
+def test_llama_without_optional_keys_has_the_defaults_of_transformers() -> None:
+    config = model_config(LLAMA)
+    assert config.num_kv_heads == 2
+    assert config.head_dim == 32
+    assert config.activation is Activation.SILU
+    assert config.layer_windows == (0, 0)
+    assert not config.tie_embeddings
+    assert config.softmax_scale == pytest.approx(32**-0.5)
+
+
+@pytest.mark.parametrize("layout", ["rope_scaling", "rope_parameters"])
+def test_llama3_rotary_scaling_is_read_in_both_layouts(layout: str) -> None:
+    section = {**LLAMA3_SCALING, "rope_theta": 5e5}
+    config = model_config({**LLAMA, layout: section, "rope_theta": 5e5})
+    assert config.layer_rotary[0] == RotaryConfig(5e5, RotaryScaling.LLAMA3, 8.0, 1.0, 4.0, 64)
+
+
+def test_gemma_has_one_global_layer_in_six_with_its_own_rotary_base() -> None:
+    config = model_config({**GEMMA, "rope_scaling": {"rope_type": "linear", "factor": 8.0}})
+    assert config.layer_windows == (32, 32, 32, 32, 32, 0, 32)
+    assert config.layer_rotary[0] == RotaryConfig(1e4)
+    assert config.layer_rotary[5] == RotaryConfig(1e6, RotaryScaling.LINEAR, 8.0)
+    assert config.norm_plus_one and config.post_norms and config.qk_norm and config.tie_embeddings
+
+
+def test_gemma_in_the_newer_layout_is_the_same_model() -> None:
+    kinds = ["full_attention" if layer == 5 else "sliding_attention" for layer in range(7)]
+    parameters = {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    }
+    newer = model_config({**GEMMA, "layer_types": kinds, "rope_parameters": parameters})
+    assert newer == model_config({**GEMMA, "rope_scaling": {"rope_type": "linear", "factor": 8.0}})
+
+
+def test_multimodal_gemma_takes_its_text_part() -> None:
+    text = {key: value for key, value in GEMMA.items() if key != "architectures"}
+    config = model_config({"architectures": ["Gemma3ForConditionalGeneration"], "text_config": text})
+    assert config.num_layers == 7
+
+
+def test_mistral_with_a_window_has_it_on_every_layer() -> None:
+    config = model_config({**LLAMA, "architectures": ["MistralForCausalLM"], "sliding_window": 16, "head_dim": 64})
+    assert config.layer_windows == (16, 16)
+    assert config.head_dim == 64
+
+
+def test_qwen_has_its_biases_and_norms() -> None:
+    qwen2 = model_config({**LLAMA, "architectures": ["Qwen2ForCausalLM"]})
+    qwen3 = model_config({**LLAMA, "architectures": ["Qwen3ForCausalLM"], "head_dim": 64})
+    assert (qwen2.qkv_bias, qwen2.qk_norm) == (True, False)
+    assert (qwen3.qkv_bias, qwen3.qk_norm, qwen3.head_dim) == (False, True, 64)
+
+
+def test_qwen_with_windows_has_them_from_max_window_layers_on() -> None:
+    window = {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}
+    assert model_config({**LLAMA, "architectures": ["Qwen2ForCausalLM"], **window}).layer_windows == (0, 16)
+
+
+def test_an_unknown_architecture_is_refused_with_the_supported_ones() -> None:
+    with pytest.raises(UnsupportedModelError, match=r"MambaForCausalLM.*Gemma3ForCausalLM"):
+        model_config({"architectures": ["MambaForCausalLM"]})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hidden_size": "wide"}, "hidden_size: expected a positive integer, got 'wide'"),
+        ({"hidden_size": True}, "hidden_size: expected a positive integer"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers: expected a positive integer, got '0'"),
+        ({"vocab_size": 1 << 60}, "vocab_size: expected a positive integer"),
+        ({"num_key_value_heads": 3}, "num_attention_heads 2 is not a multiple of num_key_value_heads 3"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps: expected a positive number"),
+        ({**GEMMA, "num_key_value_heads": 1, "layer_types": ["full_attention"]}, "expected 7 entries, got 1"),
+        ({"rope_scaling": 7}, "rope_scaling: expected an object, got '7'"),
+        ({"rope_theta": 0.5}, "rope_theta of layer 0: expected more than 1, got 0.5"),
+        ({"eos_token_id": ["</s>"]}, "eos_token_id: expected token ids"),
+    ],
+)
+def test_a_wrong_value_is_named(change: dict[str, object], message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        model_config({**LLAMA, **change})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hidden_act": "relu"}, "'relu' is not supported; known are gelu"),
+        ({"rope_scaling": {"rope_type": "yarn"}}, "rope_type 'yarn' is not supported"),
+        ({"mlp_bias": True}, "mlp_bias"),
+        ({"head_dim": 36}, "head_dim: expected a multiple of 8, got 36"),
+        ({"head_dim": 512}, "head_dim: expected 32 to 256, got 512"),
+    ],
+)
+def test_an_option_that_is_not_supported_is_named(change: dict[str, object], message: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=message):
+        model_config({**LLAMA, **change})
+
+
+@pytest.mark.parametrize("missing", ["hidden_size", "num_hidden_layers", "vocab_size", "intermediate_size"])
+def test_a_missing_key_is_named(missing: str) -> None:
+    with pytest.raises(CheckpointError, match=f"{missing} is missing"):
+        model_config({key: value for key, value in LLAMA.items() if key != missing})
+
+
+def test_every_architecture_reads_a_complete_configuration() -> None:
+    heads = {**LLAMA, "num_key_value_heads": 1}
+    for name in ARCHITECTURES:
+        raw: dict[str, object] = {**heads, "architectures": [name], "text_config": heads}
+        assert model_config(raw).architecture == name

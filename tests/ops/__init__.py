@@ -1,0 +1,1 @@
+"""Tests of the kernel families, each against a NumPy reference."""

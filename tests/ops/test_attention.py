@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from unicorn_async.config import KVDType
+from unicorn_async.errors import ConfigError
+from unicorn_async.ops.attention import GpuAttention
+from unicorn_async.ops.attention_device import AttentionBatch
+from unicorn_async.ops.attention_plan import AttentionPlan
+from unicorn_async.ops.kv_cache import AttentionShape, KVCache
+from unicorn_async.tensor import DType, Tensor
+
+if TYPE_CHECKING:
+    from tests.ops.arrays import Array, Arrays
+    from unicorn_async.gpu.device import Device
+
+FORMATS = {KVDType.F16: np.float16, KVDType.F32: np.float32}
+
+
+@dataclass(frozen=True)
+class Query:
+    """One sequence of a step: tokens in all, and how many of them, the last ones, are queries."""
+
+    context: int
+    queries: int = 1
+
+
+class Step:
+    """A step's q, a cache whose dead places are poisoned, and the work lists."""
+
+    def __init__(
+        self, arrays: Arrays, shape: AttentionShape, sequences: list[Query], *, window: int = 0, seed: int = 0
+    ) -> None:
+        rng = np.random.default_rng(seed)
+        self.shape, self.sequences, self.window = shape, sequences, window
+        self.starts = [3 + sum(s.queries for s in sequences[:i]) for i in range(len(sequences))]
+        tokens = self.starts[-1] + sequences[-1].queries + 2
+        self.k, self.v = (
+            [rng.standard_normal((s.context, shape.num_kv_heads, shape.head_dim)) for s in sequences] for _ in "kv"
+        )
+        self.q = arrays.put(rng.standard_normal((tokens, shape.num_heads * shape.head_dim)).astype(np.float32) * 0.3)
+        self.out = arrays.poisoned(*self.q.values.shape)
+        self.max_blocks = max(-(-s.context // shape.block_size) for s in sequences) + 1
+        self.k_cache, self.v_cache, self.table = self._fill(arrays, rng)
+
+    def first_live(self, sequence: Query) -> int:
+        """The first key that any query of the sequence sees."""
+        return max(0, sequence.context - sequence.queries + 1 - self.window) if self.window else 0
+
+    def _fill(self, arrays: Arrays, rng: np.random.Generator) -> tuple[Array, Array, Array]:
+        shape, size = self.shape, self.shape.block_size
+        dtype = FORMATS[shape.kv_dtype]
+        num_blocks = len(self.sequences) * self.max_blocks
+        free = list(rng.permutation(num_blocks))
+        caches = np.full((2, num_blocks, shape.num_kv_heads, size, shape.head_dim), np.nan, dtype)
+        table = np.full((len(self.sequences), self.max_blocks), 0xFFFFFFF0, np.uint32)
+        for row, sequence in enumerate(self.sequences):
+            for block in range(self.first_live(sequence) // size, -(-sequence.context // size)):
+                table[row, block] = free.pop()
+            for token in range(self.first_live(sequence), sequence.context):
+                caches[:, table[row, token // size], :, token % size] = self.k[row][token], self.v[row][token]
+            for values in (self.k[row], self.v[row]):
+                values[...] = values.astype(dtype)
+        return arrays.put(caches[0]), arrays.put(caches[1]), arrays.put(table)
+
+    def batch(self, arrays: Arrays, plan: AttentionPlan) -> AttentionBatch:
+        def words(values: Any) -> int:
+            return arrays.put(np.array(values if len(values) else [0], np.uint32)).address
+
+        decode = [row for row, s in enumerate(self.sequences) if s.queries == 1]
+        tiles = [
+            (row, first)
+            for row, s in enumerate(self.sequences)
+            if s.queries > 1
+            for first in range(0, s.queries, plan.query_tile)
+        ]
+        grids = plan.decode_grids([self.sequences[row].context for row in decode], self.window)
+        sizes = arrays.put(np.array([grids.decode, grids.combine, plan.prefill_grid(len(tiles))], np.uint32))
+        partials = arrays.poisoned(max(1, plan.partials_nbytes(len(decode)) // 4))
+        return AttentionBatch(
+            query_start=words(self.starts),
+            query_len=words([s.queries for s in self.sequences]),
+            context_len=words([s.context for s in self.sequences]),
+            block_table=self.table.address,
+            max_blocks=self.max_blocks,
+            decode_items=words(decode),
+            prefill_tiles=words(tiles),
+            partials=partials.address,
+            grids=sizes.buffer,
+            decode_grid_offset=0,
+            combine_grid_offset=12,
+            prefill_grid_offset=24,
+        )
+
+    def run(self, device: Device, arrays: Arrays, *, soft_cap: float = 0.0, **flags: bool) -> np.ndarray[Any, Any]:
+        attention = GpuAttention(device.info, device.kernels, self.shape, soft_cap=soft_cap)
+        batch = replace(self.batch(arrays, attention.plan), **flags)
+        cache = KVCache(self.k_cache.address, self.v_cache.address)
+        arrays.run(
+            lambda rec: attention.record(
+                rec, q=self.q.tensor, cache=cache, window=self.window, batch=batch, out=self.out.tensor
+            )
+        )
+        return self.out.values
+
+    def expected(self, *, soft_cap: float = 0.0) -> np.ndarray[Any, Any]:
+        """The same in float64; NaN where there is no query."""
+        shape = self.shape
+        out = np.full((self.q.values.shape[0], shape.num_heads, shape.head_dim), np.nan)
+        q = self.q.values.reshape(out.shape).astype(np.float64)
+        for row, sequence in enumerate(self.sequences):
+            for i in range(sequence.queries):
+                position = sequence.context - sequence.queries + i
+                first = max(0, position + 1 - self.window) if self.window else 0
+                keys = np.repeat(self.k[row][first : position + 1], shape.group, axis=1)
+                values = np.repeat(self.v[row][first : position + 1], shape.group, axis=1)
+                scores = np.einsum("hd,khd->hk", q[self.starts[row] + i], keys)
+                if soft_cap:
+                    scores = soft_cap * np.tanh(scores / soft_cap)
+                weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+                weights /= weights.sum(axis=1, keepdims=True)
+                out[self.starts[row] + i] = np.einsum("hk,khd->hd", weights, values)
+        return out.reshape(self.q.values.shape)
+
+
+def check(found: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> None:
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=2e-6)
+
+
+MIXED = [Query(37), Query(61, 25), Query(1), Query(150), Query(18, 18), Query(90, 2), Query(16)]
+
+
+@pytest.mark.parametrize("kv_dtype", list(KVDType))
+@pytest.mark.parametrize("window", [0, 20])
+@pytest.mark.parametrize("group", [1, 2, 4])
+@pytest.mark.parametrize("head_dim", [32, 64, 128, 256])
+def test_a_mixed_batch_equals_the_reference(
+    device: Device, arrays: Arrays, head_dim: int, group: int, window: int, kv_dtype: KVDType
+) -> None:
+    step = Step(arrays, AttentionShape(group * 2, 2, head_dim, 16, kv_dtype), MIXED, window=window)
+    check(step.run(device, arrays), step.expected())
+
+
+@pytest.mark.parametrize("window", [0, 20])
+def test_scores_are_capped_softly(device: Device, arrays: Arrays, window: int) -> None:
+    step = Step(arrays, AttentionShape(4, 2, 64, 16, KVDType.F16), MIXED, window=window)
+    check(step.run(device, arrays, soft_cap=1.5), step.expected(soft_cap=1.5))
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "num_heads", "num_kv_heads", "block_size"),
+    [(40, 3, 1, 8), (80, 7, 1, 32), (96, 6, 2, 64), (64, 20, 1, 16), (64, 14, 2, 8)],
+)
+def test_odd_shapes_equal_the_reference(
+    device: Device, arrays: Arrays, head_dim: int, num_heads: int, num_kv_heads: int, block_size: int
+) -> None:
+    shape = AttentionShape(num_heads, num_kv_heads, head_dim, block_size, KVDType.F16)
+    step = Step(arrays, shape, MIXED)
+    check(step.run(device, arrays), step.expected())
+
+
+@pytest.mark.parametrize("window", [0, 700])
+def test_contexts_of_several_tiles_per_split_are_joined(device: Device, arrays: Arrays, window: int) -> None:
+    shape = AttentionShape(2, 1, 32, 16, KVDType.F16)
+    plan = AttentionPlan.of(device.info, shape)
+    longest = plan.tile * plan.max_splits
+    sequences = [Query(longest + 5), Query(3), Query(longest), Query(2 * longest + 77), Query(plan.tile + 1)]
+    step = Step(arrays, shape, sequences, window=window)
+    check(step.run(device, arrays), step.expected())
+
+
+def test_scores_of_great_magnitude_do_not_overflow(device: Device, arrays: Arrays) -> None:
+    step = Step(arrays, AttentionShape(2, 1, 64, 16, KVDType.F16), [Query(100), Query(70, 40)])
+    step.q.values[...] *= 1e4
+    found, expected = step.run(device, arrays), step.expected()
+    assert np.array_equal(np.isnan(found), np.isnan(expected))
+    close = np.isclose(found, expected, rtol=1e-2, atol=1e-2) | np.isnan(expected)
+    assert close.mean() > 0.99  # two keys that all but tie may change places
+
+
+def test_a_result_does_not_depend_on_the_batch(device: Device, arrays: Arrays) -> None:
+    shape = AttentionShape(4, 2, 64, 16, KVDType.F16)
+    alone = Step(arrays, shape, [Query(150)])
+    found_alone = alone.run(device, arrays)
+    together = Step(arrays, shape, [Query(150), Query(1500), Query(40, 20)])
+    together.q.values[3] = alone.q.values[3]
+    for cache, values in ((together.k_cache, alone.k), (together.v_cache, alone.v)):
+        for token in range(150):
+            cache.values[together.table.values[0, token // 16], :, token % 16] = values[0][token]
+    np.testing.assert_array_equal(together.run(device, arrays)[3], found_alone[3])
+
+
+def test_parts_that_are_left_out_are_not_recorded(device: Device, arrays: Arrays) -> None:
+    shape = AttentionShape(2, 1, 32, 16, KVDType.F16)
+    step = Step(arrays, shape, [Query(40, 20), Query(9)])
+    expected = step.expected()
+    found = step.run(device, arrays, has_prefill=False, has_combine=False).copy()
+    check(found[23], expected[23])
+    assert np.isnan(np.delete(found, 23, axis=0)).all()
+    found = step.run(device, arrays, has_decode=False)
+    check(found, expected)
+
+
+def test_grids_cover_the_work_and_are_empty_without_it(device: Device) -> None:
+    shape = AttentionShape(8, 2, 64, 16, KVDType.F16)
+    plan = AttentionPlan.of(device.info, shape)
+    assert plan.decode_grids([], 0).decode == (0, 0, 0)
+    assert plan.prefill_grid(0) == (0, 0, 0)
+    short = plan.decode_grids([1, plan.tile], 0)
+    assert short.decode[0] == 1 and short.decode[2] == 2 and short.combine == (0, 0, 0)
+    long = plan.decode_grids([5, plan.tile + 1], 0)
+    assert long.decode[0] == 2 and long.combine == (8, 2, 1)
+    assert plan.decode_grids([10 * plan.tile], plan.tile).decode[0] == 1
+    for context in (1, 63, 64, 65, 1000, 131072):
+        assert 1 <= plan.num_splits(context, 0) <= plan.max_splits
+
+
+def test_operands_of_other_shapes_are_refused(device: Device, arrays: Arrays) -> None:
+    shape = AttentionShape(2, 1, 32, 16, KVDType.F16)
+    step = Step(arrays, shape, [Query(9)])
+    attention = GpuAttention(device.info, device.kernels, shape)
+    batch = step.batch(arrays, attention.plan)
+    wrong = Tensor(step.q.address, (1, 32), DType.F32)
+    with pytest.raises(ConfigError, match=r"out: expected .*64"):
+        arrays.run(
+            lambda rec: attention.record(rec, q=step.q.tensor, cache=KVCache(0, 0), window=0, batch=batch, out=wrong)
+        )

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from unicorn_async.config import Activation
+from unicorn_async.errors import ConfigError
+from unicorn_async.ops.gated import gated
+from unicorn_async.tensor import DType, Tensor
+
+if TYPE_CHECKING:
+    from tests.ops.arrays import Arrays
+    from unicorn_async.gpu.device import Device
+
+
+def reference(gate_up: np.ndarray[Any, Any], activation: Activation) -> np.ndarray[Any, Any]:
+    gate, up = np.split(gate_up.astype(np.float64), 2, axis=1)
+    if activation is Activation.SILU:
+        return gate * np.exp(-np.logaddexp(0, -gate)) * up
+    inner = math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)
+    return gate * np.exp(-np.logaddexp(0, -2 * inner)) * up
+
+
+@pytest.mark.parametrize("activation", list(Activation))
+@pytest.mark.parametrize(("tokens", "columns"), [(1, 4), (3, 172), (2, 2048)])
+def test_the_gate_multiplies(device: Device, arrays: Arrays, activation: Activation, tokens: int, columns: int) -> None:
+    values = np.random.default_rng(columns).standard_normal((tokens, 2 * columns)) * 4
+    gate_up, out = arrays.put(values.astype(np.float32)), arrays.poisoned(tokens, columns)
+    arrays.run(lambda rec: gated(rec, device.kernels, gate_up=gate_up.tensor, out=out.tensor, activation=activation))
+    np.testing.assert_allclose(out.values, reference(gate_up.values, activation), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("activation", list(Activation))
+def test_huge_gates_do_not_overflow_on_the_way(device: Device, arrays: Arrays, activation: Activation) -> None:
+    gates = np.array([1e5, -1e5, 1e15, -1e15, 1e30, -1e30, 0, 90, -90, 20, -20, 9], np.float32)
+    values = np.concatenate([gates, np.full(12, 2, np.float32)])[None]
+    gate_up, out = arrays.put(values), arrays.poisoned(1, 12)
+    arrays.run(lambda rec: gated(rec, device.kernels, gate_up=gate_up.tensor, out=out.tensor, activation=activation))
+    np.testing.assert_allclose(out.values[0], np.maximum(gates, 0).astype(np.float64) * 2, rtol=1e-3, atol=1e-3)
+
+
+def test_operands_of_other_shapes_are_refused(device: Device, arrays: Arrays) -> None:
+    x = Tensor(0, (1, 8), DType.F32)
+    with pytest.raises(ConfigError, match=r"gate_up: expected \(1, 16\)"):
+        arrays.run(lambda rec: gated(rec, device.kernels, gate_up=x, out=x, activation=Activation.SILU))

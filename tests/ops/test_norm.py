@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from unicorn_async.errors import ConfigError, UnsupportedModelError
+from unicorn_async.ops.norm import add_rms_norm, rms_norm
+from unicorn_async.tensor import DType, Tensor
+
+if TYPE_CHECKING:
+    from tests.ops.arrays import Arrays
+    from unicorn_async.gpu.device import Device
+
+EPS = 1e-6
+
+
+def reference(x: np.ndarray[Any, Any], weight: np.ndarray[Any, Any], *, plus_one: bool) -> np.ndarray[Any, Any]:
+    x, weight = x.astype(np.float64), weight.astype(np.float64)
+    scale = 1 / np.sqrt((x * x).mean(axis=-1, keepdims=True) + EPS)
+    return x * scale * (weight + 1 if plus_one else weight)
+
+
+def operands(columns: int, tokens: int, magnitude: float) -> tuple[np.ndarray[Any, Any], ...]:
+    rng = np.random.default_rng(columns + tokens)
+    x, hidden = (rng.standard_normal((2, tokens, columns)) * magnitude).astype(np.float32)
+    post_weight, weight = rng.standard_normal((2, columns)).astype(np.float32)
+    return x, hidden, post_weight, weight
+
+
+@pytest.mark.parametrize("plus_one", [False, True])
+@pytest.mark.parametrize(("columns", "tokens"), [(4, 1), (68, 5), (640, 3), (8192, 2)])
+@pytest.mark.parametrize("magnitude", [1e-3, 1.0, 1e5])
+def test_rows_are_normalised(
+    device: Device, arrays: Arrays, columns: int, tokens: int, magnitude: float, plus_one: bool
+) -> None:
+    x, _, _, weight = operands(columns, tokens, magnitude)
+    given, weights, out = arrays.put(x), arrays.put(weight), arrays.poisoned(tokens, columns)
+    arrays.run(
+        lambda rec: rms_norm(
+            rec,
+            device.kernels,
+            device.info,
+            x=given.tensor,
+            weight=weights.tensor,
+            out=out.tensor,
+            eps=EPS,
+            plus_one=plus_one,
+        )
+    )
+    np.testing.assert_allclose(out.values, reference(x, weight, plus_one=plus_one), rtol=2e-6, atol=1e-6)
+
+
+def test_a_row_of_zeros_stays_zero_and_out_may_be_x(device: Device, arrays: Arrays) -> None:
+    given, weights = arrays.put(np.zeros((2, 64), np.float32)), arrays.put(np.ones(64, np.float32))
+    given.values[1] = 1
+    arrays.run(
+        lambda rec: rms_norm(
+            rec, device.kernels, device.info, x=given.tensor, weight=weights.tensor, out=given.tensor, eps=EPS
+        )
+    )
+    np.testing.assert_allclose(given.values, np.repeat([[0.0], [1.0]], 64, axis=1), rtol=1e-6)
+
+
+@pytest.mark.parametrize("plus_one", [False, True])
+@pytest.mark.parametrize("post_norm", [False, True])
+@pytest.mark.parametrize(("columns", "tokens"), [(68, 5), (5376, 2)])
+@pytest.mark.parametrize("magnitude", [1.0, 1e5])
+def test_the_residual_is_added_before_the_norm(
+    device: Device, arrays: Arrays, columns: int, tokens: int, magnitude: float, post_norm: bool, plus_one: bool
+) -> None:
+    x, hidden, post_weight, weight = operands(columns, tokens, magnitude)
+    given, stream, out = arrays.put(x), arrays.put(hidden), arrays.poisoned(tokens, columns)
+    post, weights = arrays.put(post_weight), arrays.put(weight)
+    arrays.run(
+        lambda rec: add_rms_norm(
+            rec,
+            device.kernels,
+            device.info,
+            x=given.tensor,
+            hidden=stream.tensor,
+            post_weight=post.tensor if post_norm else None,
+            weight=weights.tensor,
+            out=out.tensor,
+            eps=EPS,
+            plus_one=plus_one,
+        )
+    )
+    added = reference(x, post_weight, plus_one=plus_one) if post_norm else x.astype(np.float64)
+    expected = hidden + added
+    np.testing.assert_allclose(stream.values, expected, rtol=2e-6, atol=1e-6 * magnitude)
+    np.testing.assert_allclose(out.values, reference(expected, weight, plus_one=plus_one), rtol=1e-5, atol=3e-6)
+    np.testing.assert_array_equal(given.values, x)
+
+
+def test_without_a_norm_only_the_residual_changes(device: Device, arrays: Arrays) -> None:
+    x, hidden, _, _ = operands(64, 3, 1.0)
+    given, stream = arrays.put(x), arrays.put(hidden)
+    arrays.run(
+        lambda rec: add_rms_norm(
+            rec,
+            device.kernels,
+            device.info,
+            x=given.tensor,
+            hidden=stream.tensor,
+            post_weight=None,
+            weight=None,
+            out=None,
+            eps=EPS,
+        )
+    )
+    np.testing.assert_array_equal(stream.values, x + hidden)
+
+
+@pytest.mark.parametrize("post_norm", [False, True])
+def test_selected_rows_leave_the_residual_alone_and_may_repeat(device: Device, arrays: Arrays, post_norm: bool) -> None:
+    x, hidden, post_weight, weight = operands(640, 9, 1.0)
+    selected = np.array([8, 0, 3, 3, 0, 0], np.uint32)
+    given, stream, out = arrays.put(x), arrays.put(hidden), arrays.poisoned(selected.size, 640)
+    post, weights, rows = arrays.put(post_weight), arrays.put(weight), arrays.put(selected)
+    arrays.run(
+        lambda rec: add_rms_norm(
+            rec,
+            device.kernels,
+            device.info,
+            x=given.tensor,
+            hidden=stream.tensor,
+            post_weight=post.tensor if post_norm else None,
+            weight=weights.tensor,
+            out=out.tensor,
+            eps=EPS,
+            rows=rows.address,
+        )
+    )
+    added = reference(x, post_weight, plus_one=False) if post_norm else x.astype(np.float64)
+    expected = reference(hidden + added, weight, plus_one=False)[selected]
+    np.testing.assert_allclose(out.values, expected, rtol=1e-5, atol=3e-6)
+    np.testing.assert_array_equal(stream.values, hidden)
+
+
+def test_operands_of_other_shapes_are_refused(device: Device, arrays: Arrays) -> None:
+    x, weight = Tensor(0, (2, 64), DType.F32), Tensor(0, (32,), DType.F32)
+    with pytest.raises(ConfigError, match=r"weight: expected \(64,\)"):
+        arrays.run(lambda rec: rms_norm(rec, device.kernels, device.info, x=x, weight=weight, out=x, eps=EPS))
+    odd = Tensor(0, (2, 6), DType.F32)
+    with pytest.raises(UnsupportedModelError, match="multiple of 4, got 6"):
+        arrays.run(lambda rec: rms_norm(rec, device.kernels, device.info, x=odd, weight=weight, out=odd, eps=EPS))

@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import struct
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from unicorn_async.config import KVDType, RotaryConfig, RotaryScaling
+from unicorn_async.errors import ConfigError, UnsupportedModelError
+from unicorn_async.ops.kv_cache import NO_SLOT, AttentionShape, KVCache
+from unicorn_async.ops.rotary import HeadNorms, frequencies, rope_cache
+from unicorn_async.tensor import DType, Tensor
+
+if TYPE_CHECKING:
+    from tests.ops.arrays import Arrays
+    from unicorn_async.gpu.device import Device
+
+EPS = 1e-6
+BLOCKS = 6
+FORMATS = {KVDType.F16: np.float16, KVDType.F32: np.float32}
+
+
+def turns(config: RotaryConfig, head_dim: int) -> list[Fraction]:
+    values = struct.unpack(f"<{head_dim}I", frequencies(config, head_dim))
+    return [Fraction(values[i] << 32 | values[i + 1], 1 << 64) for i in range(0, head_dim, 2)]
+
+
+def rotated(x: np.ndarray[Any, Any], positions: list[int], config: RotaryConfig) -> np.ndarray[Any, Any]:
+    """x is (tokens, heads, head_dim); angles are reduced exactly before they become floats."""
+    freqs = turns(config, x.shape[-1])
+    angles = np.array([[float(position * freq % 1) for freq in freqs] for position in positions]) * 2 * np.pi
+    cos, sin = np.cos(angles)[:, None], np.sin(angles)[:, None]
+    low, high = np.split(x.astype(np.float64), 2, axis=-1)
+    return np.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1)
+
+
+def normed(x: np.ndarray[Any, Any], weight: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    x = x.astype(np.float64)
+    return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + EPS) * weight
+
+
+def test_frequencies_are_those_of_the_definition() -> None:
+    expected = 10000.0 ** (-np.arange(0, 128, 2) / 128) / (2 * np.pi)
+    found = [float(turn) for turn in turns(RotaryConfig(base=10000.0), 128)]
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-19)
+    scaled = RotaryConfig(base=1e6, scaling=RotaryScaling.LINEAR, factor=8.0)
+    expected = 1e6 ** (-np.arange(0, 64, 2) / 64) / (2 * np.pi) / 8
+    np.testing.assert_allclose([float(turn) for turn in turns(scaled, 64)], expected, rtol=1e-12, atol=1e-19)
+
+
+def test_llama3_scaling_keeps_high_frequencies_and_blends_into_the_divided_low_ones() -> None:
+    config = RotaryConfig(500000.0, RotaryScaling.LLAMA3, 8.0, 1.0, 4.0, 8192)
+    plain = 500000.0 ** (-np.arange(0, 128, 2) / 128)
+    wavelength = 2 * np.pi / plain
+    kept = (8192 / wavelength - 1.0) / (4.0 - 1.0)
+    blended = (1 - kept) * plain / 8 + kept * plain
+    expected = np.where(wavelength < 8192 / 4, plain, np.where(wavelength > 8192, plain / 8, blended))
+    found = [float(turn) * 2 * np.pi for turn in turns(config, 128)]
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-19)
+
+
+@pytest.mark.parametrize("kv_dtype", list(KVDType))
+@pytest.mark.parametrize("norm", ["none", "plain", "plus_one"])
+@pytest.mark.parametrize(
+    ("head_dim", "num_heads", "num_kv_heads"), [(32, 4, 1), (64, 2, 2), (80, 3, 1), (128, 4, 2), (256, 4, 1)]
+)
+def test_q_is_rotated_and_k_and_v_reach_their_slots(
+    device: Device,
+    arrays: Arrays,
+    head_dim: int,
+    num_heads: int,
+    num_kv_heads: int,
+    norm: str,
+    kv_dtype: KVDType,
+) -> None:
+    rng = np.random.default_rng(head_dim)
+    shape = AttentionShape(num_heads, num_kv_heads, head_dim, 8, kv_dtype)
+    config = RotaryConfig(base=10000.0)
+    positions = [0, 1, 7, 1000, 131071, 1_000_003, 3]
+    slots = [5, 0, 47, 23, 8, 31, NO_SLOT]
+    qkv = rng.standard_normal((7, num_heads + 2 * num_kv_heads, head_dim)).astype(np.float32)
+    q_weight, k_weight = rng.standard_normal((2, head_dim)).astype(np.float32)
+    given, q = arrays.put(qkv.reshape(7, -1)), arrays.poisoned(7, num_heads * head_dim)
+    k_cache, v_cache = (
+        arrays.put(np.full((BLOCKS, num_kv_heads, 8, head_dim), np.nan, FORMATS[kv_dtype])) for _ in "kv"
+    )
+    freqs = arrays.put(np.frombuffer(frequencies(config, head_dim), np.uint32))
+    position_array, slot_array = arrays.put(np.array(positions, np.uint32)), arrays.put(np.array(slots, np.uint32))
+    norms = HeadNorms(arrays.put(q_weight).tensor, arrays.put(k_weight).tensor, EPS, norm == "plus_one")
+
+    arrays.run(
+        lambda rec: rope_cache(
+            rec,
+            device.kernels,
+            device.info,
+            shape=shape,
+            qkv=given.tensor,
+            q=q.tensor,
+            cache=KVCache(k_cache.address, v_cache.address),
+            freqs=freqs.address,
+            positions=position_array.address,
+            slot_mapping=slot_array.address,
+            q_scale=0.125,
+            norms=None if norm == "none" else norms,
+        )
+    )
+
+    expected_q, expected_k, expected_v = np.split(qkv, [num_heads, num_heads + num_kv_heads], axis=1)
+    if norm != "none":
+        extra = 1 if norm == "plus_one" else 0
+        expected_q, expected_k = normed(expected_q, q_weight + extra), normed(expected_k, k_weight + extra)
+    expected_q, expected_k = rotated(expected_q, positions, config) * 0.125, rotated(expected_k, positions, config)
+    np.testing.assert_allclose(q.values.reshape(expected_q.shape), expected_q, rtol=2e-6, atol=2e-6)
+
+    tolerance = {"rtol": 2**-11, "atol": 1e-5} if kv_dtype is KVDType.F16 else {"rtol": 2e-6, "atol": 5e-6}
+    expected_cache = np.full((2, *k_cache.values.shape), np.nan)
+    for token, slot in enumerate(slots[:-1]):
+        expected_cache[:, slot // 8, :, slot % 8] = expected_k[token], expected_v[token]
+    np.testing.assert_allclose(k_cache.values, expected_cache[0], **tolerance)
+    np.testing.assert_allclose(v_cache.values, expected_cache[1], **tolerance)
+
+
+def test_what_f16_cannot_hold_saturates_in_the_cache(device: Device, arrays: Arrays) -> None:
+    shape = AttentionShape(1, 1, 32, 8, KVDType.F16)
+    qkv = arrays.put(np.tile(np.array([1e6, -1e6] * 16, np.float32), (1, 3)))
+    q, freqs = arrays.poisoned(1, 32), arrays.put(np.zeros(32, np.uint32))
+    k_cache, v_cache = (arrays.put(np.zeros((1, 1, 8, 32), np.float16)) for _ in "kv")
+    zero = arrays.put(np.zeros(1, np.uint32))
+    arrays.run(
+        lambda rec: rope_cache(
+            rec,
+            device.kernels,
+            device.info,
+            shape=shape,
+            qkv=qkv.tensor,
+            q=q.tensor,
+            cache=KVCache(k_cache.address, v_cache.address),
+            freqs=freqs.address,
+            positions=zero.address,
+            slot_mapping=zero.address,
+            q_scale=1.0,
+        )
+    )
+    for cache in (k_cache, v_cache):
+        np.testing.assert_array_equal(cache.values[0, 0, 0], [65504, -65504] * 16)
+        assert not cache.values[0, 0, 1:].any()
+
+
+def test_shapes_that_the_kernels_do_not_do_are_refused(device: Device, arrays: Arrays) -> None:
+    with pytest.raises(UnsupportedModelError, match="got 36"):
+        AttentionShape(1, 1, 36, 16, KVDType.F16)
+    with pytest.raises(UnsupportedModelError, match="num_kv_heads = 2, got 3"):
+        AttentionShape(3, 2, 64, 16, KVDType.F16)
+    q = Tensor(0, (2, 64), DType.F32)
+    with pytest.raises(ConfigError, match=r"qkv: expected \(2, 192\)"):
+        arrays.run(
+            lambda rec: rope_cache(
+                rec,
+                device.kernels,
+                device.info,
+                shape=AttentionShape(1, 1, 64, 16, KVDType.F16),
+                qkv=q,
+                q=q,
+                cache=KVCache(0, 0),
+                freqs=0,
+                positions=0,
+                slot_mapping=0,
+                q_scale=1.0,
+            )
+        )

@@ -1,0 +1,114 @@
+"""Blocks of the KV cache."""
+
+from __future__ import annotations
+
+import pytest
+
+from unicorn_async.config import SamplingParams
+from unicorn_async.errors import RequestError
+from unicorn_async.scheduler.block_manager import BlockGroup, BlockManager, BlockPool, num_blocks_spanned
+from unicorn_async.scheduler.sequence import Sequence
+
+
+def make_sequence(num_prompt: int = 100) -> Sequence:
+    return Sequence("r", tuple(range(num_prompt)), SamplingParams(), seed=0)
+
+
+def schedule(blocks: BlockManager, sequence: Sequence, count: int) -> None:
+    blocks.grow(sequence, sequence.num_scheduled + count)
+    sequence.in_flight_starts.append(sequence.num_scheduled)
+    sequence.num_scheduled += count
+
+
+def commit(blocks: BlockManager, sequence: Sequence) -> None:
+    sequence.in_flight_starts.popleft()
+    blocks.trim(sequence)
+
+
+def test_a_pool_gives_each_block_once() -> None:
+    pool = BlockPool(3)
+    assert sorted(pool.allocate() for _ in range(3)) == [0, 1, 2]
+    assert pool.num_free == 0
+
+
+def test_an_exhausted_pool_gives_nothing() -> None:
+    pool = BlockPool(1)
+    pool.allocate()
+    with pytest.raises(AssertionError, match="all 1 blocks are in use"):
+        pool.allocate()
+
+
+def test_a_block_is_not_freed_twice() -> None:
+    pool = BlockPool(2)
+    block = pool.allocate()
+    pool.free([block])
+    with pytest.raises(AssertionError, match=f"block {block} is freed twice"):
+        pool.free([block])
+
+
+def test_a_sequence_grows_by_blocks_in_every_group() -> None:
+    blocks = BlockManager((BlockGroup(0, 4), BlockGroup(8, 6)), block_size=4)
+    sequence = make_sequence()
+    assert blocks.room(sequence) == 16
+    schedule(blocks, sequence, 5)
+    assert [len(table) for table in sequence.block_tables] == [2, 2]
+    assert blocks.room(sequence) == 11
+    schedule(blocks, sequence, 3)
+    assert [len(table) for table in sequence.block_tables] == [2, 2]
+    assert [pool.num_free for pool in blocks.pools] == [2, 4]
+
+
+def test_blocks_before_the_next_query_s_window_are_freed() -> None:
+    blocks = BlockManager((BlockGroup(0, 9), BlockGroup(6, 9)), block_size=4)
+    sequence = make_sequence()
+    schedule(blocks, sequence, 9)
+    commit(blocks, sequence)  # the next query is at 9 and sees 4 to 9
+    assert sequence.block_tables[0] == [0, 1, 2]
+    assert sequence.block_tables[1] == [-1, 1, 2]
+    assert [pool.num_free for pool in blocks.pools] == [6, 7]
+
+
+def test_blocks_that_a_step_in_flight_sees_stay() -> None:
+    blocks = BlockManager((BlockGroup(6, 9),), block_size=4)
+    sequence = make_sequence()
+    schedule(blocks, sequence, 8)
+    schedule(blocks, sequence, 1)
+    schedule(blocks, sequence, 1)
+    commit(blocks, sequence)  # the query at 8 is in flight and sees 3 to 8
+    assert sequence.block_tables[0] == [0, 1, 2]
+    commit(blocks, sequence)
+    assert sequence.block_tables[0] == [-1, 1, 2]
+
+
+def test_release_gives_back_all_that_is_left() -> None:
+    blocks = BlockManager((BlockGroup(0, 9), BlockGroup(6, 9)), block_size=4)
+    sequence = make_sequence()
+    schedule(blocks, sequence, 20)
+    commit(blocks, sequence)
+    blocks.release(sequence)
+    blocks.release(sequence)
+    assert [pool.num_free for pool in blocks.pools] == [9, 9]
+    assert sequence.block_tables == []
+
+
+@pytest.mark.parametrize(("num_positions", "expected"), [(0, 0), (1, 1), (2, 2), (4, 2), (5, 2), (6, 3)])
+def test_a_run_of_positions_spans_blocks_wherever_it_starts(num_positions: int, expected: int) -> None:
+    assert num_blocks_spanned(num_positions, 4) == expected
+    assert num_blocks_spanned(num_positions, 1) == num_positions
+
+
+def test_what_never_fits_is_refused_with_both_numbers() -> None:
+    blocks = BlockManager((BlockGroup(0, 3),), block_size=4)
+    sequence = make_sequence(num_prompt=8)
+    sequence.max_length = 13
+    blocks.check_fits(sequence)
+    sequence.max_length = 14
+    with pytest.raises(RequestError, match="need 4 blocks of the KV cache, which has 3"):
+        blocks.check_fits(sequence)
+
+
+def test_a_window_group_needs_the_window_alone() -> None:
+    assert BlockGroup(0, 0).blocks_needed(1000, 1, 16) == 63
+    assert BlockGroup(32, 0).blocks_needed(1000, 1, 16) == 3
+    assert BlockGroup(32, 0).blocks_needed(20, 1, 16) == 2
+    assert BlockGroup(32, 0).blocks_needed(1000, 64, 16) == 7

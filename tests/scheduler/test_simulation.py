@@ -1,0 +1,205 @@
+"""Random traffic on a toy GPU: every request gets what it gets alone, and nothing is left behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from unicorn_async.config import SamplingParams
+from unicorn_async.errors import RequestError
+from unicorn_async.scheduler.block_manager import BlockGroup, num_blocks_spanned
+from unicorn_async.scheduler.request import FinishReason
+from unicorn_async.scheduler.scheduler import Scheduler
+from unicorn_async.scheduler.sequence import Sequence
+
+from .toy_gpu import VOCAB_SIZE, ToyGPU, answer_alone
+
+if TYPE_CHECKING:
+    from unicorn_async.scheduler.batch import Batch
+
+MAX_CONTEXT = 70
+EOS_TOKEN_IDS = frozenset({3})
+
+
+@dataclass
+class World:
+    """One run: a scheduler and a toy GPU of random size, and the requests so far."""
+
+    random: Random
+    groups: tuple[BlockGroup, ...]
+    block_size: int
+    num_frames: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    prompt_lengths: tuple[int, ...] = (1, 2, 7, 8, 16, 40)
+    requests: list[Sequence] = field(default_factory=list)
+    cancelled: set[Sequence] = field(default_factory=set)
+    num_computed: int = 0
+
+    def __post_init__(self) -> None:
+        self.gpu = ToyGPU(self.groups, self.block_size)
+        self.scheduler = Scheduler(
+            groups=self.groups,
+            block_size=self.block_size,
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            max_context=MAX_CONTEXT,
+            max_waiting=1000,
+            max_logit_rows=self.max_num_seqs + 3,
+            eos_token_ids=EOS_TOKEN_IDS,
+        )
+
+    def arrive(self) -> None:
+        random = self.random
+        sequence = Sequence(
+            request_id=f"r{len(self.requests)}",
+            prompt_ids=tuple(random.randrange(VOCAB_SIZE) for _ in range(random.choice(self.prompt_lengths))),
+            sampling=SamplingParams(max_tokens=random.choice((1, 2, 25, 60, 60)), ignore_eos=random.random() < 0.8),
+            seed=random.randrange(1000),
+            want_logits=random.random() < 0.1,
+        )
+        try:
+            self.scheduler.add(sequence)
+        except RequestError:
+            return
+        self.requests.append(sequence)
+
+    def cancel_one(self) -> None:
+        alive = [sequence for sequence in self.requests if sequence.finish_reason is None]
+        if alive:
+            sequence = self.random.choice(alive)
+            self.cancelled.add(sequence)
+            self.scheduler.finish(sequence, FinishReason.CANCELLED)
+
+    def submit(self) -> bool:
+        """Schedule a step; False where nothing can be computed now."""
+        batch = self.scheduler.schedule()
+        if batch is None:
+            assert self.gpu.submitted or not self.scheduler.has_work
+            return False
+        self.check(batch)
+        self.num_computed += batch.num_tokens
+        self.gpu.submit(batch)
+        return True
+
+    def check(self, batch: Batch) -> None:
+        decodes = [item.is_decode for item in batch.scheduled]
+        assert decodes == sorted(decodes, reverse=True)
+        assert batch.num_tokens == sum(item.num_tokens for item in batch.scheduled) <= self.max_num_batched_tokens
+        assert sum(item.num_tokens if item.sequence.want_logits else item.samples for item in batch.scheduled) <= (
+            self.max_num_seqs + 3
+        )
+        running, waiting = self.scheduler._running, self.scheduler._waiting
+        arrivals = [sequence.arrival for sequence in (*running, *waiting)]
+        assert arrivals == sorted(arrivals)
+        assert len({item.sequence for item in batch.scheduled}) == len(batch.scheduled) <= self.max_num_seqs
+        for item in batch.scheduled:
+            assert item.num_tokens == len(item.token_ids) > 0
+            assert item.sequence.finish_reason is None
+            assert item.sequence.length <= item.sequence.max_length
+
+    def commit(self) -> None:
+        batch, sampled = self.gpu.run_oldest()
+        for result in self.scheduler.commit(batch, sampled):
+            if result.token_id is not None:
+                assert result.sequence.output_ids[-1] == result.token_id
+            assert result.finish_reason is result.sequence.finish_reason
+
+    def run(self, num_requests: int) -> int:
+        """Let requests come, go and be cancelled until all have ended; return the number of rounds."""
+        rounds, to_come, arrival_rate = 0, num_requests, self.random.choice((0.1, 0.5, 0.9))
+        while to_come or self.scheduler.has_work:
+            rounds += 1
+            while to_come and (self.random.random() < arrival_rate or not self.scheduler.has_work):
+                to_come -= 1
+                self.arrive()
+            if self.random.random() < 0.03:
+                self.cancel_one()
+            oldest = next((seq for seq in self.requests if seq.finish_reason is None and seq.slot >= 0), None)
+            progress = oldest.num_scheduled if oldest else 0
+            is_submitted = len(self.gpu.submitted) < self.num_frames and self.submit()
+            assert oldest is None or oldest.num_scheduled >= progress
+            if self.gpu.submitted and (not is_submitted or self.random.random() < 0.4):
+                self.commit()
+            assert rounds < 500 * num_requests
+        return rounds
+
+    def check_outcome(self) -> None:
+        for sequence in self.requests:
+            if sequence.want_logits:
+                expected, reason = [], FinishReason.STOP
+            else:
+                expected = answer_alone(sequence, self.groups, MAX_CONTEXT, EOS_TOKEN_IDS)
+                is_eos = expected[-1] in EOS_TOKEN_IDS and not sequence.sampling.ignore_eos
+                reason = FinishReason.STOP if is_eos else FinishReason.LENGTH
+            if sequence in self.cancelled:
+                expected, reason = expected[: len(sequence.output_ids)], FinishReason.CANCELLED
+            assert sequence.output_ids == expected
+            assert sequence.finish_reason is reason
+            assert (sequence.slot, sequence.num_in_flight, sequence.num_pending) == (-1, 0, 0)
+        assert (self.scheduler.num_running, self.scheduler.num_waiting) == (0, 0)
+        assert set(self.scheduler.blocks_used) == {0}
+        assert sorted(self.scheduler._free_slots) == list(range(self.max_num_seqs))
+
+
+def random_world(seed: int) -> World:
+    """A world of random size: every other one is crowded, with many sequences that outgrow the cache together."""
+    random = Random(seed)
+    is_crowded = seed % 2 == 0
+    block_size = random.choice((1, 4, 8))
+    groups = []
+    for window in random.choice(((0,), (0, 9), (5, 0), (0, 1), (24, 2, 0), (12,))):
+        alone = BlockGroup(window, 0).blocks_needed(MAX_CONTEXT, 1, block_size)
+        share = random.choice((2.0, 3.0)) if is_crowded else random.choice((0.8, 1.0, 1.5, 2.5, 5.0))
+        groups.append(BlockGroup(window, max(int(alone * share * (2 if is_crowded and window else 1)), 2)))
+    return World(
+        random=random,
+        groups=tuple(groups),
+        block_size=block_size,
+        num_frames=random.choice((1, 2, 3)),
+        max_num_seqs=8 if is_crowded else random.choice((1, 4, 8)),
+        max_num_batched_tokens=random.choice((16, 64)) if is_crowded else random.choice((1, 5, 16)),
+        prompt_lengths=(2, 7, 9) if is_crowded else (1, 2, 7, 8, 16, 40),
+    )
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_each_request_gets_what_it_gets_alone(seed: int) -> None:
+    world = random_world(seed)
+    world.run(num_requests=30)
+    world.check_outcome()
+
+
+def test_the_simulation_preempts_often_enough_to_mean_something() -> None:
+    worlds = [random_world(seed) for seed in range(0, 80, 2)]
+    for world in worlds:
+        world.run(num_requests=30)
+    assert sum(world.scheduler.num_preemptions for world in worlds) > 50
+
+
+@pytest.mark.parametrize("windows", [(0,), (0, 9), (24, 2, 0)])
+@pytest.mark.parametrize("num_frames", [1, 2, 3])
+def test_with_blocks_for_every_window_and_the_steps_in_flight_nobody_waits(
+    windows: tuple[int, ...], num_frames: int
+) -> None:
+    block_size, max_num_seqs, max_num_batched_tokens = 4, 6, 16
+    in_steps = num_blocks_spanned(num_frames * max_num_batched_tokens, block_size)
+    groups = tuple(
+        BlockGroup(window, max_num_seqs * num_blocks_spanned(window or MAX_CONTEXT, block_size) + in_steps)
+        for window in windows
+    )
+    world = World(Random(1), groups, block_size, num_frames, max_num_seqs, max_num_batched_tokens)
+    for _ in range(max_num_seqs):
+        world.scheduler.add(Sequence("r", (1,) * 20, SamplingParams(max_tokens=60, ignore_eos=True), seed=0))
+    num_steps = 0
+    while world.scheduler.has_work:
+        while len(world.gpu.submitted) < num_frames and world.submit():
+            num_steps += 1
+        world.commit()
+    assert world.scheduler.num_preemptions == 0
+    assert world.num_computed == max_num_seqs * (MAX_CONTEXT - 1)
+    # 120 tokens of prompts beside decodes fill 10 steps; the last to be admitted decodes 49 tokens more
+    assert num_steps <= 10 + 49

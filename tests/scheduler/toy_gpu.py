@@ -1,0 +1,128 @@
+"""A GPU that computes hashes: it keeps a KV cache and state rows, and notices when they are not what a step needs."""
+
+from __future__ import annotations
+
+import zlib
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from unicorn_async.scheduler.sequence import PENDING, Sequence
+
+if TYPE_CHECKING:
+    from unicorn_async.scheduler.batch import Batch, ScheduledSequence
+    from unicorn_async.scheduler.block_manager import BlockGroup
+
+VOCAB_SIZE = 50
+
+
+def next_token(seed: int, prefix: tuple[int, ...], windows: tuple[int, ...]) -> int:
+    """The toy model: a token that depends on all that the layers of every group can see."""
+    seen = [prefix[-window:] if window else prefix for window in windows]
+    return zlib.crc32(repr((seed, len(prefix), seen)).encode()) % VOCAB_SIZE
+
+
+def answer_alone(
+    sequence: Sequence, groups: tuple[BlockGroup, ...], max_context: int, eos_token_ids: frozenset[int]
+) -> list[int]:
+    """What a request gets when it has the model for itself."""
+    windows = tuple(group.window for group in groups)
+    tokens, output = list(sequence.prompt_ids), []
+    while len(output) < sequence.sampling.max_tokens and len(tokens) < max_context:
+        output.append(next_token(sequence.seed, tuple(tokens), windows))
+        tokens.append(output[-1])
+        if output[-1] in eos_token_ids and not sequence.sampling.ignore_eos:
+            break
+    return output
+
+
+@dataclass(frozen=True)
+class Part:
+    """A sequence's part of a step, as it is when the step is submitted."""
+
+    item: ScheduledSequence
+    slot: int
+    tables: tuple[tuple[int, ...], ...]
+    known_output: tuple[int, ...]
+
+
+class ToyGPU:
+    """Runs steps in order, each at some time after its submission."""
+
+    def __init__(self, groups: tuple[BlockGroup, ...], block_size: int) -> None:
+        self.groups = groups
+        self.block_size = block_size
+        self.cells: dict[tuple[int, int, int], tuple[Sequence, int, int]] = {}  # -> (sequence, position, token)
+        self.rows: dict[int, tuple[Sequence, list[int]]] = {}  # slot -> (sequence, tokens of prompt and output counted)
+        self.submitted: deque[tuple[Batch, tuple[Part, ...]]] = deque()
+
+    def submit(self, batch: Batch) -> None:
+        parts = tuple(
+            Part(
+                item,
+                item.sequence.slot,
+                tuple(tuple(table) for table in item.sequence.block_tables),
+                tuple(item.sequence.output_ids),
+            )
+            for item in batch.scheduled
+        )
+        self._check_no_conflict(parts)
+        self.submitted.append((batch, parts))
+
+    def run_oldest(self) -> tuple[Batch, list[int]]:
+        batch, parts = self.submitted.popleft()
+        sampled = [self._run(part) for part in parts]
+        return batch, [token for token in sampled if token is not None]
+
+    def _used(self, part: Part) -> set[tuple[int, int]]:
+        """Blocks that a part reads or writes."""
+        item, used = part.item, set()
+        for index, group in enumerate(self.groups):
+            first = max(item.start - group.window + 1, 0) if group.window else 0
+            for logical in range(first // self.block_size, (item.start + item.num_tokens - 1) // self.block_size + 1):
+                block = part.tables[index][logical]
+                assert 0 <= block < group.num_blocks
+                used.add((index, block))
+        return used
+
+    def _check_no_conflict(self, parts: tuple[Part, ...]) -> None:
+        """Nobody has a block or a slot that another sequence uses in this step or in one in flight."""
+        block_owners: dict[tuple[int, int], Sequence] = {}
+        slot_owners: dict[int, Sequence] = {}
+        for part in (*(part for _, parts in self.submitted for part in parts), *parts):
+            assert slot_owners.setdefault(part.slot, part.item.sequence) is part.item.sequence
+            for block in self._used(part):
+                assert block_owners.setdefault(block, part.item.sequence) is part.item.sequence
+
+    def _run(self, part: Part) -> int | None:
+        item, sequence = part.item, part.item.sequence
+        if item.resets:
+            self.rows[part.slot] = (sequence, [*sequence.prompt_ids, *part.known_output])
+        owner, counted = self.rows[part.slot]
+        assert owner is sequence
+        for position, token in enumerate(item.token_ids, item.start):
+            fed = counted[-1] if token == PENDING else token
+            assert fed == counted[position]
+            for index, table in enumerate(part.tables):
+                block = table[position // self.block_size]
+                assert block >= 0
+                self.cells[index, block, position % self.block_size] = (sequence, position, fed)
+        seen = [self._read(part, position) for position in range(item.start, item.start + item.num_tokens)][-1]
+        if not item.samples:
+            return None
+        assert item.start + item.num_tokens == len(counted)
+        counted.append(zlib.crc32(repr((sequence.seed, len(counted), seen)).encode()) % VOCAB_SIZE)
+        return counted[-1]
+
+    def _read(self, part: Part, query: int) -> list[tuple[int, ...]]:
+        """The tokens that a query sees in each group, each from its place in the cache."""
+        seen = []
+        for index, group in enumerate(self.groups):
+            tokens = []
+            for position in range(max(query - group.window + 1, 0) if group.window else 0, query + 1):
+                block = part.tables[index][position // self.block_size]
+                owner, written, token = self.cells[index, block, position % self.block_size]
+                assert (owner, written) == (part.item.sequence, position)
+                tokens.append(token)
+            seen.append(tuple(tokens))
+        return seen

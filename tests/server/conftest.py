@@ -1,0 +1,65 @@
+"""A real server on a free port around a fake engine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.server.fake_engine import FakeEngine
+from unicorn_async.server import ServerOptions, serve
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from contextlib import AbstractAsyncContextManager
+
+    from unicorn_async.engine.types import EngineAPI
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A running server."""
+
+    url: str
+    task: asyncio.Task[None]
+
+    @property
+    def ws_url(self) -> str:
+        return self.url.replace("http://", "ws://") + "/v1/responses"
+
+
+@contextlib.asynccontextmanager
+async def serving(engine: EngineAPI, options: ServerOptions | None = None) -> AsyncIterator[Served]:
+    """Serve on a free port as long as the block lasts."""
+    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    task = asyncio.create_task(serve(engine, port=0, options=options, on_ready=ready.set_result))
+    await asyncio.wait((ready, task), return_when=asyncio.FIRST_COMPLETED)
+    if not ready.done():
+        task.result()
+    try:
+        yield Served(ready.result(), task)
+    finally:
+        task.cancel()
+        await asyncio.wait((task,))
+
+
+@pytest.fixture
+async def engine() -> FakeEngine:
+    """An engine that answers "Hello there, friend"."""
+    return FakeEngine()
+
+
+@pytest.fixture
+def serve_with(engine: FakeEngine) -> Callable[[ServerOptions], AbstractAsyncContextManager[Served]]:
+    """Serve the fake engine with options of one's own."""
+    return lambda options: serving(engine, options)
+
+
+@pytest.fixture
+async def served(engine: FakeEngine) -> AsyncIterator[Served]:
+    """The fake engine, served."""
+    async with serving(engine) as found:
+        yield found

@@ -1,0 +1,159 @@
+"""An engine without a model: scripted tokens, each of which waits for what a test wants it to wait for."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from unicorn_async.config import SamplingParams
+from unicorn_async.engine.types import EngineStats, FinishReason, LoadProgress, Token
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.tokenizer import ChatMessage, Tokenizer
+
+STATS = {"running": 1, "waiting": 0, "blocks_used": 2, "blocks_total": 10, "steps": 5, "tokens_generated": 7}
+
+
+class FakeTokenizer:
+    """Makes one token of each word; remembers the conversations that it was asked to encode."""
+
+    def __init__(self) -> None:
+        self.conversations: list[tuple[ChatMessage, ...]] = []
+
+    def encode_chat(self, messages: Sequence[ChatMessage], *, add_generation_prompt: bool = True) -> list[int]:
+        self.conversations.append(tuple(messages))
+        words = [word for message in messages for word in (message.role, *message.content.split())]
+        return list(range(len(words)))
+
+    def token_text(self, token_id: int) -> str:
+        return f"<{token_id}>"
+
+
+@dataclass(frozen=True, slots=True)
+class FakeDevice:
+    name: str = "Fake GPU"
+    driver_name: str = "fake driver"
+    is_software: bool = True
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of `stream`."""
+
+    prompt: str | Sequence[int]
+    sampling: SamplingParams
+    request_id: str | None
+    closed: asyncio.Event = field(default_factory=asyncio.Event)
+    given: int = 0
+
+
+def words(text: str, reason: FinishReason = FinishReason.STOP) -> list[Token]:
+    """Return a script: each word with its space as one token, then a token without text that ends the answer."""
+    pieces = [word if not index else f" {word}" for index, word in enumerate(text.split(" "))]
+    return [Token(index, piece) for index, piece in enumerate(pieces)] + [Token(99, "", finish_reason=reason)]
+
+
+class FakeEngine:
+    """Answers every request with `script`, held up where the test says so.
+
+    `hold` maps a token's index to an event that has to be set before the token comes; `fail` maps one to an error that
+    comes in its place; `refuse` is raised at once. While `loaded` is not set, no token comes.
+    """
+
+    model_name = "fake-model"
+
+    def __init__(self, text: str = "Hello there, friend") -> None:
+        self.script = words(text)
+        self.hold: dict[int, asyncio.Event] = {}
+        self.fail: dict[int, Exception] = {}
+        self.refuse: Exception | None = None
+        self.load_failure: Exception | None = None
+        self.max_context = 1000
+        self.fake_tokenizer = FakeTokenizer()
+        self.fake_device = FakeDevice()
+        self.calls: list[Call] = []
+        self.called = asyncio.Event()
+        self.loaded = asyncio.Event()
+        self.loaded.set()
+        self.bytes_loaded = 0
+        self.load_moved = asyncio.Condition()
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return cast("Tokenizer", self.fake_tokenizer)
+
+    @property
+    def device(self) -> DeviceInfo:
+        return cast("DeviceInfo", self.fake_device)
+
+    @property
+    def progress(self) -> LoadProgress:
+        done = self.loaded.is_set()
+        return LoadProgress(100, 100 if done else self.bytes_loaded, 4, 4 if done else 1, 0.5, done)
+
+    async def set_loaded(self, nbytes: int) -> None:
+        """Go on with the load; 100 bytes are all."""
+        async with self.load_moved:
+            self.bytes_loaded = nbytes
+            if nbytes >= 100:
+                self.loaded.set()
+            self.load_moved.notify_all()
+
+    async def fail_load(self, error: Exception) -> None:
+        async with self.load_moved:
+            self.load_failure = error
+            self.load_moved.notify_all()
+
+    async def load_progress(self) -> AsyncIterator[LoadProgress]:
+        while True:
+            progress = self.progress
+            yield progress
+            if progress.done:
+                return
+            async with self.load_moved:
+                while self.progress == progress and self.load_failure is None:
+                    await self.load_moved.wait()
+            if self.load_failure is not None:
+                raise self.load_failure
+
+    async def stream(
+        self,
+        prompt: str | Sequence[int],
+        sampling: SamplingParams = SamplingParams(),  # noqa: B008
+        *,
+        request_id: str | None = None,
+    ) -> AsyncGenerator[Token, None]:
+        if self.refuse is not None:
+            raise self.refuse
+        call = Call(prompt, sampling, request_id)
+        self.calls.append(call)
+        self.called.set()
+        try:
+            await self.loaded.wait()
+            for index, token in enumerate(self.script):
+                if index in self.hold:
+                    await self.hold[index].wait()
+                if index in self.fail:
+                    raise self.fail[index]
+                call.given += 1
+                if call.given >= sampling.max_tokens and token.finish_reason is None:
+                    yield Token(token.id, token.text, token.logprob, token.top_logprobs, FinishReason.LENGTH)
+                    return
+                yield token
+        finally:
+            call.closed.set()
+
+    async def logits(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
+        return np.zeros((len(token_ids), 4), dtype=np.float32)
+
+    def stats(self) -> EngineStats:
+        names = EngineStats.__dataclass_fields__
+        return EngineStats(**{name: STATS.get(name, 0) for name in names})  # type: ignore[arg-type]

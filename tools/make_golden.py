@@ -1,0 +1,259 @@
+"""Write the reference logits in tests/golden from transformers in float32 on the CPU.
+
+    python tools/make_golden.py                 all cases, then the demo model
+    python tools/make_golden.py gemma3 llama    these cases alone
+    python tools/make_golden.py demo            the demo model alone
+
+Needs torch and transformers 5. Each case is also run with mistakes that an engine could make (a window one key too
+short, a rotary scaling left out, …); the tool refuses to write a reference that a mistake would hardly move, because a
+comparison with it would prove nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma3ForConditionalGeneration, PreTrainedModel
+
+ROOT = Path(__file__).resolve().parent.parent
+GOLDEN = ROOT / "tests" / "golden"
+DEMO = ROOT / "unicorn_async" / "demo" / "model"
+sys.path.insert(0, str(ROOT / "tests"))
+
+from golden.cases import CASES, Layout  # noqa: E402
+from golden.checkpoints import write_checkpoint  # noqa: E402
+
+LENGTHS = (1, 7, 64, 300)
+KEPT_LOGITS = 64
+SMALLEST_EFFECT = 0.1  # standard deviations; the engine may be wrong by 0.01 in f16
+DEMO_NEW_TOKENS = 64
+DEMO_PROMPTS: tuple[tuple[tuple[str, str], ...], ...] = (
+    (("user", "What is 17 + 25?"),),
+    (("user", "Hello! Who are you?"),),
+    (("user", "Count from 3 to 30."),),
+    (("user", "My name is Ada."), ("model", "Nice to meet you, Ada!"), ("user", "What is my name?")),
+    (("user", "Spell the word elephant."),),
+    (("user", "Who wrote Hamlet?"),),
+)
+
+
+def set_key(*path: str, value: object) -> Callable[[dict[str, object]], None]:
+    """Return an edit of config.json that sets one key, given its path."""
+
+    def edit(config: dict[str, object]) -> None:
+        inner = config
+        for key in path[:-1]:
+            inner = inner[key]  # type: ignore[assignment]
+        inner[path[-1]] = value
+
+    return edit
+
+
+def change(part: str, function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[PreTrainedModel], None]:
+    """Return an edit of a model that changes every parameter whose name contains `part`."""
+
+    def edit(model: PreTrainedModel) -> None:
+        for name, parameter in model.named_parameters():
+            if part in name:
+                parameter.data = function(parameter.data)
+
+    return edit
+
+
+def swap_kv_heads(model: PreTrainedModel) -> None:
+    """Give each group of queries another group's keys and values."""
+    for part in ("k_proj.weight", "v_proj.weight"):
+        change(part, lambda w: w.view(model.config.num_key_value_heads, -1, w.shape[-1]).flip(0).reshape(w.shape))(
+            model
+        )
+
+
+def drop_embedding_scale(model: PreTrainedModel) -> None:
+    """Leave out Gemma's factor sqrt(hidden_size)."""
+    model.get_input_embeddings().embed_scale.fill_(1.0)
+
+
+def flip_embedding(model: PreTrainedModel) -> None:
+    """Use another table for the input than for the output."""
+    table = model.get_input_embeddings()
+    table.weight = torch.nn.Parameter(table.weight.data.flip(0))
+
+
+ROPE_GLOBAL = ("rope_parameters", "full_attention")
+ROPE_LOCAL = ("rope_parameters", "sliding_attention")
+GEMMA_MODEL_MISTAKES = {
+    "norms multiply by weight, not 1 + weight": change("norm", lambda w: w - 1.0),
+    "no q norm weight": change("q_norm", torch.zeros_like),
+    "no k norm weight": change("k_norm", torch.zeros_like),
+    "kv heads swapped": swap_kv_heads,
+}
+CONFIG_MISTAKES: dict[str, dict[str, Callable[[dict[str, object]], None]]] = {
+    "gemma3": {
+        "window one short": set_key("sliding_window", value=31),
+        "window one long": set_key("sliding_window", value=33),
+        "no window": set_key("layer_types", value=["full_attention"] * 6),
+        "no global layer": set_key("layer_types", value=["sliding_attention"] * 6),
+        "no linear scaling": set_key(*ROPE_GLOBAL, "factor", value=1.0),
+        "global layers with the local base": set_key(*ROPE_GLOBAL, "rope_theta", value=1e4),
+        "local layers with the global base": set_key(*ROPE_LOCAL, "rope_theta", value=1e6),
+        "softmax scale from head_dim": set_key("query_pre_attn_scalar", value=32),
+    },
+    "gemma3_large": {"window one short": set_key("sliding_window", value=31)},
+    "llama": {
+        "no llama3 scaling": set_key("rope_scaling", value=None),
+        "another original length": set_key("rope_scaling", "original_max_position_embeddings", value=128),
+        "another base": set_key("rope_theta", value=20_000.0),
+    },
+    "llama_tied": {
+        "no llama3 scaling": set_key("rope_parameters", value={"rope_type": "default", "rope_theta": 500_000.0}),
+        "another base": set_key("rope_parameters", "rope_theta", value=10_000.0),
+    },
+    "mistral": {
+        "window one short": set_key("sliding_window", value=47),
+        "no window": set_key("sliding_window", value=None),
+    },
+    "qwen2": {"another base": set_key("rope_theta", value=10_000.0)},
+    "qwen3": {"another base": set_key("rope_parameters", "rope_theta", value=10_000.0)},
+}
+MODEL_MISTAKES: dict[str, dict[str, Callable[[PreTrainedModel], None]]] = {
+    "gemma3": {
+        **GEMMA_MODEL_MISTAKES,
+        "no embedding scale": drop_embedding_scale,
+        "another table for the input": flip_embedding,
+    },
+    "gemma3_large": {"kv heads swapped": swap_kv_heads},
+    "llama": {"kv heads swapped": swap_kv_heads},
+    "llama_tied": {"kv heads swapped": swap_kv_heads, "another table for the input": flip_embedding},
+    "mistral": {},
+    "qwen2": {f"no {part} bias": change(f"{part}_proj.bias", torch.zeros_like) for part in ("q", "v")},
+    "qwen3": {
+        "kv heads swapped": swap_kv_heads,
+        "no q norm weight": change("q_norm", torch.ones_like),
+        "no k norm weight": change("k_norm", torch.ones_like),
+    },
+}
+
+
+def open_model(directory: Path, *, multimodal: bool = False) -> PreTrainedModel:
+    """Open a checkpoint in float32 with plain attention; refuse one whose tensors do not all fit."""
+    family = Gemma3ForConditionalGeneration if multimodal else AutoModelForCausalLM
+    model, report = family.from_pretrained(
+        directory, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+    )
+    for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        if report[problem]:
+            raise SystemExit(f"{directory}: {problem}: {sorted(report[problem])[:4]}")
+    return model.eval()
+
+
+def logits(model: PreTrainedModel, prompts: list[list[int]]) -> np.ndarray:
+    """Return the logits (tokens of all prompts, vocabulary) in float32."""
+    with torch.no_grad():
+        return np.concatenate([model(torch.tensor([prompt])).logits[0].numpy() for prompt in prompts])
+
+
+def write_case(name: str, directory: Path) -> None:
+    """Compute one case's reference and the effect of each mistake, and write both."""
+    case = CASES[name]
+    generator = np.random.Generator(np.random.Philox(key=len(name)))
+    vocab = case.text_config["vocab_size"]
+    prompts = [[2, *generator.integers(3, vocab - 8, length - 1).tolist()] for length in LENGTHS]
+    write_checkpoint(name, directory, "float32")
+    reference = logits(open_model(directory), prompts)
+    deviation = float(reference.std())
+    sensitivity = {}
+    for label, change_config in CONFIG_MISTAKES[name].items():
+        config = json.loads(json.dumps(case.config))
+        change_config(config)
+        (directory / "config.json").write_text(json.dumps(config))
+        sensitivity[label] = logits(open_model(directory), prompts) - reference
+    (directory / "config.json").write_text(json.dumps(case.config))
+    for label, change_model in MODEL_MISTAKES[name].items():
+        model = open_model(directory)
+        change_model(model)
+        sensitivity[label] = logits(model, prompts) - reference
+    effects = {label: float(np.abs(delta).max()) / deviation for label, delta in sensitivity.items()}
+    print(f"{name}: deviation {deviation:.3f}, " + ", ".join(f"{k}: {v:.2f}" for k, v in effects.items()))
+    weak = {label: effect for label, effect in effects.items() if not effect >= SMALLEST_EFFECT}
+    if weak or not np.isfinite(reference).all():
+        raise SystemExit(f"{name}: not finite, or not sensitive enough to {weak}")
+    kept = np.sort(generator.choice(vocab, KEPT_LOGITS, replace=False))
+    np.savez_compressed(
+        GOLDEN / f"{name}.npz",
+        tokens=np.array([token for prompt in prompts for token in prompt], np.int32),
+        lengths=np.array(LENGTHS, np.int32),
+        vocabulary=kept,
+        logits=reference[:, kept],
+        deviation=np.float64(deviation),
+        sensitivity=np.array(json.dumps(effects)),
+    )
+
+
+def check_layouts(directory: Path) -> None:
+    """Check that transformers reads the multimodal layouts as the same decoder as the text layout's."""
+    prompt = [[2, *range(3, 60)]]
+    wanted = logits(open_model(write_checkpoint("gemma3", directory / "text", "float32")), prompt)
+    for name in (name for name, case in CASES.items() if case.layout is not Layout.TEXT):
+        model = open_model(write_checkpoint(name, directory / name, "float32"), multimodal=True)
+        difference = float(np.abs(logits(model, prompt) - wanted).max())
+        print(f"{name}: differs from the text layout by {difference:.1e}")
+        if difference > 1e-5:
+            raise SystemExit(f"{name}: is not the decoder of gemma3")
+
+
+def write_demo() -> None:
+    """Write the demo model's token ids, prompt logits and greedy continuation for a few conversations."""
+    tokenizer = AutoTokenizer.from_pretrained(DEMO)
+    model = open_model(DEMO)
+    arrays: dict[str, np.ndarray] = {}
+    texts = []
+    for index, turns in enumerate(DEMO_PROMPTS):
+        messages = [{"role": "assistant" if role == "model" else role, "content": text} for role, text in turns]
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        answer, margins = greedy(model, ids)
+        arrays[f"prompt_{index}"] = np.array(ids, np.int32)
+        arrays[f"logits_{index}"] = logits(model, [ids])[-8:]
+        arrays[f"answer_{index}"] = np.array(answer, np.int32)
+        arrays[f"margins_{index}"] = np.array(margins, np.float32)
+        end = next((i for i, token in enumerate(answer) if token in model.generation_config.eos_token_id), None)
+        texts.append({"messages": messages, "answer": tokenizer.decode(answer[:end])})
+        print(f"demo: {turns[-1][1]!r} → {texts[-1]['answer']!r}, smallest margin {min(margins):.3f}")
+    np.savez_compressed(GOLDEN / "demo.npz", conversations=np.array(json.dumps(texts)), **arrays)
+
+
+def greedy(model: PreTrainedModel, prompt: list[int]) -> tuple[list[int], list[float]]:
+    """Return the 64 likeliest tokens one after the other, past end tokens too, and each one's lead over the second."""
+    ids, margins = list(prompt), []
+    with torch.no_grad():
+        for _ in range(DEMO_NEW_TOKENS):
+            best = model(torch.tensor([ids])).logits[0, -1].topk(2)
+            ids.append(int(best.indices[0]))
+            margins.append(float(best.values[0] - best.values[1]))
+    return ids[len(prompt) :], margins
+
+
+def main() -> None:
+    """Write what the command line names, or everything."""
+    parser = argparse.ArgumentParser(description="Write tests/golden from transformers in float32.")
+    parser.add_argument("names", nargs="*", metavar="CASE", help="a case, or demo; default: everything")
+    names = parser.parse_args().names or [*CONFIG_MISTAKES, "demo"]
+    for name in names:
+        if name == "demo":
+            write_demo()
+            continue
+        with tempfile.TemporaryDirectory() as directory:
+            write_case(name, Path(directory))
+            if name == "gemma3":
+                check_layouts(Path(directory))
+
+
+if __name__ == "__main__":
+    main()

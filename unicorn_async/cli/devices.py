@@ -1,0 +1,48 @@
+"""What `unicorn devices` prints."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from unicorn_async.gpu.device_info import DeviceInfo
+
+
+def format_devices(infos: Sequence[DeviceInfo]) -> str:
+    """Return a block of lines per device, for people."""
+    if not infos:
+        return "no Vulkan device found"
+    return "\n\n".join(_block(info) for info in infos)
+
+
+def devices_json(infos: Sequence[DeviceInfo]) -> str:
+    """Return a JSON array with everything that is known of each device."""
+    return json.dumps([info.to_json() for info in infos], indent=2)
+
+
+def _block(info: DeviceInfo) -> str:
+    kind = "SOFTWARE, runs on the CPU" if info.is_software else f"{info.type.value} GPU"
+    api = ".".join(map(str, info.api_version))
+    matrix = sorted({shape.feature for shape in info.cooperative_matrix if shape.feature is not None})
+    dot = "accelerated" if info.integer_dot else "not accelerated" if "integer_dot" in info.features else "none"
+    sizes = f"{info.min_subgroup_size} to {info.max_subgroup_size}, {info.subgroup_size} by default"
+    rows = [
+        ("kind", kind),
+        ("driver", f"{info.driver_name} {info.driver_info}, Vulkan {api}"),
+        ("memory", f"{_gib(info.available_bytes)} available of {_gib(info.memory_bytes)}"),
+        ("CPU maps VRAM", "all of it" if info.rebar else "no"),
+        ("subgroups", sizes),
+        ("float16", "yes" if info.float16 else "no"),
+        ("integer dot", dot),
+        ("matrix", ", ".join(name.removeprefix("cooperative_matrix_") for name in matrix) or "none"),
+    ]
+    if info.missing:
+        rows.append(("can't be used", f"lacks {', '.join(info.missing)}"))
+    return f"{info.index}: {info.name}\n" + "\n".join(f"   {label:<14}{text}" for label, text in rows)
+
+
+def _gib(nbytes: int) -> str:
+    return f"{nbytes / 2**30:.1f} GiB"

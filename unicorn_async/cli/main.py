@@ -1,0 +1,47 @@
+"""The command line: one module a subcommand."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from unicorn_async.errors import UnicornError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_COMMANDS = {
+    "demo": "serve the bundled demo model and a chat page",
+    "serve": "serve a model: chat page, websocket, OpenAI-compatible HTTP",
+    "generate": "complete one prompt on the terminal",
+    "bench": "measure prompt processing and decoding",
+    "devices": "list the Vulkan devices",
+    "inspect": "show a model's tensors and what goes where",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="unicorn", description="Serves large language models on the GPU you own.")
+    parser.add_argument("--version", action="version", version=f"unicorn-async {version('unicorn-async')}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, summary in _COMMANDS.items():
+        subparsers.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".", add_help=False)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    chosen, _ = parser.parse_known_args(given[:1])
+    module = importlib.import_module(f"unicorn_async.cli.{chosen.command}")
+    command = argparse.ArgumentParser(prog=f"unicorn {chosen.command}", description=_COMMANDS[chosen.command])
+    module.add_arguments(command)
+    try:
+        status: int = module.run(command.parse_args(given[1:]))
+    except UnicornError as exc:
+        print(f"unicorn {chosen.command}: {exc}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return status

@@ -1,0 +1,77 @@
+"""Options that several subcommands share."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+
+from unicorn_async.config import EngineConfig, KVDType, SamplingParams
+
+
+def add_engine_options(parser: argparse.ArgumentParser) -> None:
+    """Add what an engine is opened with."""
+    group = parser.add_argument_group("engine")
+    group.add_argument("--device", metavar="DEVICE", help="index or part of the name (see `unicorn devices`)")
+    group.add_argument("--max-context", type=_count, metavar="TOKENS", help="prompt and answer together")
+    group.add_argument("--max-num-seqs", type=_count, metavar="N", help="sequences in one step (default 32)")
+    group.add_argument("--max-num-batched-tokens", type=_count, metavar="N", help="tokens in one step (default 512)")
+    group.add_argument("--kv-dtype", choices=[kind.value for kind in KVDType], help="KV cache (default f16)")
+    group.add_argument("--kv-cache-bytes", type=byte_size, metavar="SIZE", help="limit of the KV cache, e.g. 4G")
+    group.add_argument("--validation", action="store_true", help="switch on Vulkan's validation layers")
+
+
+def engine_config(options: argparse.Namespace) -> EngineConfig:
+    """Return the engine's configuration."""
+    given = {
+        name: getattr(options, name)
+        for name in ("device", "max_context", "max_num_seqs", "max_num_batched_tokens", "kv_cache_bytes")
+        if getattr(options, name) is not None
+    }
+    config = EngineConfig(validation=options.validation, **given)
+    return replace(config, kv_dtype=KVDType(options.kv_dtype)) if options.kv_dtype else config
+
+
+def add_sampling_options(parser: argparse.ArgumentParser) -> None:
+    """Add how tokens are chosen."""
+    group = parser.add_argument_group("sampling")
+    group.add_argument("--max-tokens", type=_count, default=512, metavar="N")
+    group.add_argument("--temperature", type=float, default=0.0, help="0 = greedy (default)")
+    group.add_argument("--top-k", type=int, default=0)
+    group.add_argument("--top-p", type=float, default=1.0)
+    group.add_argument("--min-p", type=float, default=0.0)
+    group.add_argument("--repetition-penalty", type=float, default=1.0)
+    group.add_argument("--seed", type=int)
+    group.add_argument("--stop", action="append", default=[], metavar="TEXT", help="may be given several times")
+
+
+def sampling_params(options: argparse.Namespace) -> SamplingParams:
+    """Return the sampling parameters."""
+    return SamplingParams(
+        max_tokens=options.max_tokens,
+        temperature=options.temperature,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        min_p=options.min_p,
+        repetition_penalty=options.repetition_penalty,
+        seed=options.seed,
+        stop=tuple(options.stop),
+    )
+
+
+def byte_size(text: str) -> int:
+    """Parse 512M, 4G or a plain number of bytes."""
+    units = {"K": 10, "M": 20, "G": 30, "T": 40}
+    shift = units.get(text[-1:].upper(), 0)
+    try:
+        value = float(text[:-1] if shift else text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a size such as 512M or 4G, got {text!r}") from None
+    if not 0 < value < float(1 << 50):
+        raise argparse.ArgumentTypeError(f"expected a positive size, got {text!r}")
+    return int(value * (1 << shift))
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a positive whole number, got {text!r}")
+    return int(text)

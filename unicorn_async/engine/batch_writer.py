@@ -1,0 +1,160 @@
+"""Writes a batch into a frame's arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unicorn_async.engine.buckets import bucket_for, bucket_sizes
+from unicorn_async.ops.sampling import NO_SLOT, OUTPUT_MARK, SamplingPath, sampling_path, write_row
+from unicorn_async.scheduler.sequence import PENDING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence as SequenceOf
+
+    from unicorn_async.engine.frame import Frame, FrameLimits
+    from unicorn_async.ops.attention import AttentionPlan
+    from unicorn_async.scheduler.batch import Batch, ScheduledSequence
+
+
+@dataclass(frozen=True, slots=True)
+class StepShape:
+    """What of a step decides which commands run it; steps of one shape replay the same commands.
+
+    `tokens`, `logit_rows` and `samples` are buckets; the last two are 0 where a step has none.
+    """
+
+    tokens: int
+    has_decode: bool
+    has_combine: bool
+    has_prefill: bool
+    logit_rows: int
+    samples: int
+    path: SamplingPath
+    has_counts: bool  # a sequence of the step has penalties
+
+
+class BatchWriter:
+    """Fills frames; it keeps no state of a batch. `windows` are those of the block groups."""
+
+    def __init__(self, limits: FrameLimits, block_size: int, windows: SequenceOf[int], attention: AttentionPlan) -> None:
+        self.token_buckets = bucket_sizes(limits.tokens)
+        self.sequence_buckets = bucket_sizes(limits.sequences)
+        self.logit_buckets = bucket_sizes(limits.logit_rows)
+        self._block_size = block_size
+        self._windows = windows
+        self._attention = attention
+
+    def write(self, batch: Batch, frame: Frame) -> StepShape:
+        """Write all arrays and return the step's shape."""
+        row = 0
+        for index, item in enumerate(batch.scheduled):
+            self._write_tokens(item, frame, index, row)
+            row += item.num_tokens
+        arrays, tokens = frame.arguments.arrays, bucket_for(row, self.token_buckets)
+        arrays["token_ids"][row:tokens] = 0
+        arrays["positions"][row:tokens] = 0
+        arrays["slot_mapping"][:, row:tokens] = NO_SLOT
+        has_decode, has_combine, has_prefill = self._write_attention(batch, frame)
+        num_rows, num_samples = self._write_rows(batch, frame)
+        return StepShape(
+            tokens=tokens,
+            has_decode=has_decode,
+            has_combine=has_combine,
+            has_prefill=has_prefill,
+            logit_rows=bucket_for(num_rows, self.logit_buckets) if num_rows else 0,
+            samples=bucket_for(num_samples, self.sequence_buckets) if num_samples else 0,
+            path=sampling_path(item.sequence.sampling for item in batch.scheduled if item.samples),
+            has_counts=self._write_counts(batch, frame),
+        )
+
+    def _write_tokens(self, item: ScheduledSequence, frame: Frame, index: int, row: int) -> None:
+        arrays, sequence = frame.arguments.arrays, item.sequence
+        stop, end = row + item.num_tokens, item.start + item.num_tokens
+        fed_back = -1 - sequence.slot
+        arrays["token_ids"][row:stop] = [fed_back if token == PENDING else token for token in item.token_ids]
+        positions = np.arange(item.start, end, dtype=np.uint32)
+        arrays["positions"][row:stop] = positions
+        first_written = item.start // self._block_size
+        for group, table in enumerate(sequence.block_tables):
+            first = sequence.first_blocks[group]  # what lies before it is freed, and seen by no query
+            arrays["block_tables"][group, index, first : len(table)] = table[first:]
+            blocks = np.array(table[first_written:], dtype=np.uint32)[positions // self._block_size - first_written]
+            arrays["slot_mapping"][group, row:stop] = blocks * self._block_size + positions % self._block_size
+        arrays["query_start"][index] = row
+        arrays["query_len"][index] = item.num_tokens
+        arrays["context_len"][index] = end
+
+    def _write_attention(self, batch: Batch, frame: Frame) -> tuple[bool, bool, bool]:
+        """Write the lists of decode items and prefill tiles, and the sizes of their dispatches."""
+        arrays, tile = frame.arguments.arrays, self._attention.query_tile
+        items = [index for index, item in enumerate(batch.scheduled) if item.num_tokens == 1]
+        tiles = [
+            (index, start)
+            for index, item in enumerate(batch.scheduled)
+            if item.num_tokens > 1
+            for start in range(0, item.num_tokens, tile)
+        ]
+        if items:
+            arrays["decode_items"][: len(items)] = items
+        if tiles:
+            arrays["prefill_tiles"][: len(tiles)] = tiles
+        contexts = [batch.scheduled[index].start + 1 for index in items]
+        has_combine = False
+        for group, window in enumerate(self._windows):
+            grids = self._attention.decode_grids(contexts, window)
+            arrays["grids"][group] = (grids.decode, grids.combine, self._attention.prefill_grid(len(tiles)))
+            has_combine = has_combine or grids.combine[0] > 0
+        return bool(items), has_combine, bool(tiles)
+
+    def _write_rows(self, batch: Batch, frame: Frame) -> tuple[int, int]:
+        """Write which rows need logits, those that are sampled first; returns the counts of all and of those."""
+        arrays = frame.arguments.arrays
+        sampled: list[int] = []
+        evaluated: list[int] = []
+        row = 0
+        for item in batch.scheduled:
+            sequence, row = item.sequence, row + item.num_tokens
+            if item.samples:
+                write_row(
+                    arrays["sample_rows"][len(sampled) : len(sampled) + 1],
+                    sequence.sampling,
+                    state_slot=sequence.slot,
+                    seed=sequence.seed,
+                    position=item.start + item.num_tokens,
+                )
+                sampled.append(row - 1)
+            elif sequence.want_logits:
+                evaluated += range(row - item.num_tokens, row)
+        count = len(sampled) + len(evaluated)
+        if count:
+            arrays["logit_rows"][:count] = sampled + evaluated
+            arrays["logit_rows"][count : bucket_for(count, self.logit_buckets)] = 0
+        if sampled:
+            stop = bucket_for(len(sampled), self.sequence_buckets)
+            arrays["sample_rows"]["state_slot"][len(sampled) : stop] = NO_SLOT
+        return count, len(sampled)
+
+    def _write_counts(self, batch: Batch, frame: Frame) -> bool:
+        """Write the tokens that sequences with penalties have to count; returns whether there is such a sequence."""
+        if not any(item.sequence.sampling.has_penalties for item in batch.scheduled):
+            return False
+        resets, marks = frame.arguments.arrays["resets"], frame.arguments.arrays["marks"]
+        resets[:] = NO_SLOT
+        marks["state_slot"] = NO_SLOT
+        num_marks = 0
+        for index, item in enumerate(batch.scheduled):
+            sequence = item.sequence
+            if not sequence.sampling.has_penalties:
+                continue
+            if item.resets:
+                resets[index] = sequence.slot
+            if item.is_decode:  # its token was counted when it was sampled
+                continue
+            for position, token in enumerate(item.token_ids, item.start):
+                is_output = position >= len(sequence.prompt_ids)
+                marks[num_marks] = (sequence.slot, token | (OUTPUT_MARK if is_output else 0))
+                num_marks += 1
+        return True

@@ -1,0 +1,205 @@
+"""The engine: a model on a device, and streams of tokens from it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unicorn_async.config import EngineConfig, SamplingParams
+from unicorn_async.engine.engine_loop import EngineLoop
+from unicorn_async.engine.request_stream import RequestStream
+from unicorn_async.engine.startup import start
+from unicorn_async.engine.types import EngineStats, LoadProgress, Token
+from unicorn_async.errors import EngineClosedError, RequestError
+from unicorn_async.scheduler.scheduler import Scheduler
+from unicorn_async.scheduler.sequence import Sequence
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+    from collections.abc import Sequence as SequenceOf
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from unicorn_async.config import ModelConfig
+    from unicorn_async.engine.startup import StartedModel
+    from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.tokenizer import Tokenizer
+
+
+class Engine:
+    """Runs one model on one device; made by `Engine.open`, usable while the model still loads."""
+
+    def __init__(self, model: StartedModel, config: EngineConfig) -> None:
+        self.config = config
+        self._model = model
+        self._scheduler = Scheduler(
+            groups=model.kv_plan.groups,
+            block_size=config.block_size,
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_context=model.kv_plan.max_context,
+            max_waiting=config.max_waiting,
+            max_logit_rows=model.runner.max_logit_rows,
+            eos_token_ids=model.tokenizer.eos_token_ids,
+        )
+        self._loop = EngineLoop(self._scheduler, model.runner, config.num_frames)
+        self._failure: BaseException | None = None
+        self._names = (f"request-{number}" for number in itertools.count())
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, model: str | Path, *, config: EngineConfig | None = None) -> AsyncIterator[Engine]:
+        """Open a model by its directory or its name in the Hugging Face cache; close it at the end of the block.
+
+        It returns as soon as the model's files are checked and its memory is allocated: the weights are loaded
+        behind, and requests run as layers arrive. What makes the load fail is raised by `load_progress` and by every
+        request.
+
+        Raises:
+            ConfigError: there is no such model, or an option can't work.
+            CheckpointError, TokenizerError: the model on disk can't be used.
+            DeviceError: there is no such device, or the model does not fit.
+        """
+        config = config or EngineConfig()
+        async with AsyncExitStack() as stack:
+            engine = cls(await start(model, config, stack), config)
+            tasks = [
+                asyncio.create_task(engine._guarded(engine._model.load()), name="load"),
+                asyncio.create_task(engine._guarded(engine._loop.run()), name="engine loop"),
+            ]
+            try:
+                yield engine
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                engine._fail(EngineClosedError("the engine is closed"))
+
+    @property
+    def model_name(self) -> str:
+        """The name that the model was opened by, without the path to it."""
+        return self._model.name
+
+    @property
+    def model_config(self) -> ModelConfig:
+        """The model's shape."""
+        return self._model.config
+
+    @property
+    def device(self) -> DeviceInfo:
+        """The device that runs the model."""
+        return self._model.device.info
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self._model.tokenizer
+
+    @property
+    def max_context(self) -> int:
+        """Tokens that a prompt and its answer may have together."""
+        return self._model.kv_plan.max_context
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """Names of the kernel variants that the model runs on."""
+        return self._model.device.kernels.names
+
+    @property
+    def progress(self) -> LoadProgress:
+        """How far the model is loaded now."""
+        return self._model.stream.progress
+
+    async def load_progress(self) -> AsyncIterator[LoadProgress]:
+        """Yield progress until the model is loaded; the last one is done. Several may listen.
+
+        Raises:
+            UnicornError: the load failed.
+        """
+        async for progress in self._model.stream.watch():
+            yield progress
+
+    async def loaded(self) -> None:
+        """Wait until the model is loaded; raises as `load_progress` does."""
+        async for _ in self.load_progress():
+            pass
+
+    async def stream(
+        self,
+        prompt: str | SequenceOf[int],
+        sampling: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+    ) -> AsyncGenerator[Token, None]:
+        """Generate tokens for a text, or for token ids; see `EngineAPI.stream`."""
+        sequence = self._sequence(prompt, sampling or SamplingParams(), request_id)
+        stream = RequestStream(sequence, self.tokenizer)
+        self._loop.add(stream)
+        try:
+            while True:
+                token = await stream.get()
+                yield token
+                if token.finish_reason is not None:
+                    return
+        finally:
+            self._loop.cancel(sequence)
+
+    async def logits(self, token_ids: SequenceOf[int]) -> NDArray[np.float32]:
+        """Return the logits after every token, (tokens, vocabulary), as the device computed them."""
+        sequence = self._sequence(list(token_ids), SamplingParams(max_tokens=1), None)
+        sequence.want_logits = True
+        evaluation = self._loop.add_evaluation(sequence)
+        try:
+            await evaluation.done
+        finally:
+            self._loop.cancel(sequence)
+        return np.concatenate(evaluation.rows)
+
+    def stats(self) -> EngineStats:
+        """Return counters since the engine was opened, and what it holds now."""
+        counters, scheduler = self._loop.counters, self._scheduler
+        return EngineStats(
+            running=scheduler.num_running,
+            waiting=scheduler.num_waiting,
+            blocks_used=sum(scheduler.blocks_used),
+            blocks_total=sum(scheduler.blocks_total),
+            steps=counters.steps,
+            tokens_generated=counters.tokens_generated,
+            tokens_prefilled=counters.tokens_prefilled,
+            preemptions=scheduler.num_preemptions,
+            host_us_per_step=1e6 * counters.host_s / max(counters.steps, 1),
+            device_s=counters.device_s,
+        )
+
+    def _sequence(self, prompt: str | SequenceOf[int], sampling: SamplingParams, request_id: str | None) -> Sequence:
+        if self._failure is not None:
+            raise self._failure
+        ids = tuple(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
+        size = self.model_config.vocab_size
+        wrong = next((token for token in ids if not 0 <= token < size), None)
+        if not ids or wrong is not None:
+            raise RequestError(f"token {wrong}: expected 0 to {size - 1}" if ids else "the prompt is empty")
+        seed = random.getrandbits(64) if sampling.seed is None else sampling.seed
+        return Sequence(request_id or next(self._names), ids, sampling, seed)
+
+    async def _guarded(self, work: Coroutine[None, None, None]) -> None:
+        """Run a background task; its failure becomes the answer to every request."""
+        try:
+            await work
+        except asyncio.CancelledError:
+            raise
+        except BaseExceptionGroup as group:
+            self._fail(group.exceptions[0])
+        except Exception as exc:
+            self._fail(exc)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failure is None:
+            self._failure = error
+        self._loop.fail(self._failure)

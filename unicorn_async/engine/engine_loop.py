@@ -1,0 +1,150 @@
+"""The loop that keeps the device busy: schedules and submits a step while the one before it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from unicorn_async.engine.types import FinishReason
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from unicorn_async.engine.request_stream import RequestStream
+    from unicorn_async.engine.step import StepResult
+    from unicorn_async.scheduler.batch import Batch
+    from unicorn_async.scheduler.scheduler import Scheduler
+    from unicorn_async.scheduler.sequence import Sequence
+
+
+class PendingStep(Protocol):
+    """A step that was submitted."""
+
+    async def result(self) -> StepResult:
+        """Wait until the device has done the step."""
+
+
+class StepRunner(Protocol):
+    """Runs batches; `Runner` does it on a GPU."""
+
+    async def submit(self, batch: Batch) -> PendingStep:
+        """Submit a step; waits for layers that are not loaded yet, not for the step."""
+
+
+@dataclass(slots=True)
+class LoopCounters:
+    """What the loop has done since it began; `host_s` is the time spent outside of waiting."""
+
+    steps: int = 0
+    tokens_generated: int = 0
+    tokens_prefilled: int = 0
+    host_s: float = 0.0
+    device_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Evaluation:
+    """An evaluation request: rows of logits, gathered chunk by chunk."""
+
+    rows: list[NDArray[np.float32]] = field(default_factory=list)
+    done: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class EngineLoop:
+    """Joins the scheduler, the runner and the streams of requests."""
+
+    def __init__(self, scheduler: Scheduler, runner: StepRunner, num_frames: int) -> None:
+        self.counters = LoopCounters()
+        self._scheduler = scheduler
+        self._runner = runner
+        self._num_frames = num_frames
+        self._streams: dict[Sequence, RequestStream] = {}
+        self._evaluations: dict[Sequence, Evaluation] = {}
+        self._wake = asyncio.Event()
+
+    def add(self, stream: RequestStream) -> None:
+        """Begin a request.
+
+        Raises:
+            RequestError: the scheduler refuses it.
+        """
+        self._scheduler.add(stream.sequence)
+        self._streams[stream.sequence] = stream
+        self._wake.set()
+
+    def add_evaluation(self, sequence: Sequence) -> Evaluation:
+        """Begin an evaluation request; raises as `add` does."""
+        self._scheduler.add(sequence)
+        evaluation = self._evaluations[sequence] = Evaluation()
+        self._wake.set()
+        return evaluation
+
+    def cancel(self, sequence: Sequence) -> None:
+        """End a request; its blocks are free as soon as no step in flight uses them."""
+        self._streams.pop(sequence, None)
+        self._evaluations.pop(sequence, None)
+        self._scheduler.finish(sequence, FinishReason.CANCELLED)
+        self._wake.set()
+
+    def fail(self, error: BaseException) -> None:
+        """Hand an error to every request that is still open."""
+        for stream in self._streams.values():
+            stream.fail(error)
+        for evaluation in self._evaluations.values():
+            if not evaluation.done.done():
+                evaluation.done.set_exception(error)
+        self._streams.clear()
+        self._evaluations.clear()
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        in_flight: deque[tuple[Batch, PendingStep]] = deque()
+        while True:
+            started = time.perf_counter()
+            batch = self._scheduler.schedule() if len(in_flight) < self._num_frames else None
+            if batch is not None:
+                in_flight.append((batch, await self._runner.submit(batch)))
+                self._note(batch, time.perf_counter() - started)
+            elif in_flight:
+                batch, pending = in_flight.popleft()
+                result = await pending.result()
+                self._commit(result)
+            else:
+                self._wake.clear()
+                await self._wake.wait()
+
+    def _note(self, batch: Batch, host_s: float) -> None:
+        self.counters.steps += 1
+        self.counters.host_s += host_s
+        self.counters.tokens_prefilled += batch.num_tokens - batch.num_samples
+
+    def _commit(self, result: StepResult) -> None:
+        started = time.perf_counter()
+        for item, rows in result.logits:
+            evaluation = self._evaluations.get(item.sequence)
+            if evaluation is not None:
+                if item.resets:  # computed again from the start, after it lost its place
+                    evaluation.rows.clear()
+                evaluation.rows.append(rows)
+        tokens = iter(result.tokens)
+        sampled = {item.sequence: next(tokens) for item in result.batch.scheduled if item.samples}
+        for committed in self._scheduler.commit(result.batch, [token.id for token in result.tokens]):
+            sequence = committed.sequence
+            if sequence in self._evaluations:
+                if committed.finish_reason is not None:
+                    self._evaluations.pop(sequence).done.set_result(None)
+                continue
+            stream = self._streams.get(sequence)
+            if stream is None or committed.token_id is None:
+                continue
+            self.counters.tokens_generated += 1
+            reason = stream.add(sampled[sequence], committed.finish_reason)
+            if reason is not None:
+                del self._streams[sequence]
+                self._scheduler.finish(sequence, reason)
+        self.counters.host_s += time.perf_counter() - started
+        self.counters.device_s += result.device_s

@@ -1,0 +1,98 @@
+"""A step's arguments and results in mapped memory: what the host writes before a step, and reads after it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unicorn_async.engine.frame_layout import Field, FrameBlock, block_bytes
+from unicorn_async.gpu.memory import MemoryKind
+from unicorn_async.models.step_arrays import StepArrays
+from unicorn_async.ops.attention_device import AttentionBatch
+from unicorn_async.ops.sampling import SAMPLE_MARK, SAMPLE_RESULT, SAMPLE_ROW
+
+if TYPE_CHECKING:
+    from unicorn_async.gpu.device import Device
+
+_GRID_BYTES = 12  # of one indirect dispatch
+
+
+@dataclass(frozen=True, slots=True)
+class FrameLimits:
+    """The largest step that a frame has room for; all are counts."""
+
+    tokens: int
+    sequences: int
+    groups: int
+    blocks: int  # of one sequence
+    tiles: int  # of prefill attention
+    logit_rows: int
+
+
+class Frame:
+    """The mapped memory of one step in flight; whoever makes it closes it, after the step.
+
+    Nothing of it is written while a submission that uses it is pending.
+    """
+
+    def __init__(self, device: Device, limits: FrameLimits, partials: int, index: int) -> None:
+        tokens, sequences, groups = limits.tokens, limits.sequences, limits.groups
+        fields = {
+            "token_ids": Field(np.int32, (tokens,)),
+            "positions": Field(np.uint32, (tokens,)),
+            "slot_mapping": Field(np.uint32, (groups, tokens)),
+            "query_start": Field(np.uint32, (sequences,)),
+            "query_len": Field(np.uint32, (sequences,)),
+            "context_len": Field(np.uint32, (sequences,)),
+            "block_tables": Field(np.uint32, (groups, sequences, limits.blocks)),
+            "decode_items": Field(np.uint32, (sequences,)),
+            "prefill_tiles": Field(np.uint32, (limits.tiles, 2)),
+            "grids": Field(np.uint32, (groups, 3, 3)),
+            "logit_rows": Field(np.uint32, (limits.logit_rows,)),
+            "sample_rows": Field(SAMPLE_ROW, (sequences,)),
+            "resets": Field(np.uint32, (sequences,)),
+            "marks": Field(SAMPLE_MARK, (tokens,)),
+        }
+        results = {"samples": Field(SAMPLE_RESULT, (sequences,))}
+        self._buffers = [device.memory.allocate(block_bytes(fields), MemoryKind.FRAME, name=f"frame {index}")]
+        self._buffers.append(device.memory.allocate(block_bytes(results), MemoryKind.STAGING, name=f"results {index}"))
+        self.arguments = FrameBlock(self._buffers[0], fields)
+        self.results = FrameBlock(self._buffers[1], results)
+        address = self.arguments.address
+        self.step = StepArrays(
+            token_ids=address["token_ids"],
+            positions=address["positions"],
+            slot_mapping=tuple(address["slot_mapping"] + 4 * tokens * group for group in range(groups)),
+            attention=tuple(self._attention(limits, partials, group) for group in range(groups)),
+            logit_rows=address["logit_rows"],
+            sample_rows=address["sample_rows"],
+            resets=address["resets"],
+            marks=address["marks"],
+            results=self.results.address["samples"],
+        )
+
+    def close(self) -> None:
+        """Free the memory."""
+        self.arguments.close()
+        self.results.close()
+        for buffer in self._buffers:
+            buffer.close()
+
+    def _attention(self, limits: FrameLimits, partials: int, group: int) -> AttentionBatch:
+        address, offset = self.arguments.address, self.arguments.offset["grids"] + 3 * _GRID_BYTES * group
+        return AttentionBatch(
+            query_start=address["query_start"],
+            query_len=address["query_len"],
+            context_len=address["context_len"],
+            block_table=address["block_tables"] + 4 * limits.sequences * limits.blocks * group,
+            max_blocks=limits.blocks,
+            decode_items=address["decode_items"],
+            prefill_tiles=address["prefill_tiles"],
+            partials=partials,
+            grids=self.arguments.buffer,
+            decode_grid_offset=offset,
+            combine_grid_offset=offset + _GRID_BYTES,
+            prefill_grid_offset=offset + 2 * _GRID_BYTES,
+        )

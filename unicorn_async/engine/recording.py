@@ -1,0 +1,159 @@
+"""A frame's recorded commands: made once for each shape of a step, replayed from then on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from unicorn_async.gpu.command import CommandPool, TimestampPool
+from unicorn_async.ops.sampling import (
+    SampleArguments,
+    SamplingPath,
+    record_full,
+    record_greedy,
+    record_marks,
+    record_resets,
+)
+from unicorn_async.tensor import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from unicorn_async.config import ModelConfig
+    from unicorn_async.engine.batch_writer import StepShape
+    from unicorn_async.engine.frame import Frame, FrameLimits
+    from unicorn_async.engine.model_memory import ModelMemory
+    from unicorn_async.gpu.command import CommandBuffer, CommandRecorder
+    from unicorn_async.gpu.device import Device
+    from unicorn_async.models.decoder import Decoder
+
+
+class Recording:
+    """Command buffers of one frame; close it when none of them is pending.
+
+    A step is `prologue`, then `layers` in one or several parts, then `tail`. Recording may happen in any thread, one
+    at a time.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        decoder: Decoder,
+        model: ModelConfig,
+        memory: ModelMemory,
+        frame: Frame,
+        limits: FrameLimits,
+        layer_group: tuple[int, ...],
+    ) -> None:
+        self._device = device
+        self._decoder = decoder
+        self._model = model
+        self._memory = memory
+        self._frame = frame
+        self._limits = limits
+        self._layer_group = layer_group
+        self._pool = CommandPool(device, device.compute)
+        self._timestamps = TimestampPool(device, 2)
+        self._buffers: dict[Hashable, CommandBuffer] = {}
+
+    def prologue(self, shape: StepShape) -> CommandBuffer:
+        """Return the commands before the first layer: start of the clock, token counts, embeddings."""
+        return self._recorded(("prologue", shape.tokens, shape.has_counts), lambda rec: self._prologue(rec, shape))
+
+    def layers(self, shape: StepShape, first: int, stop: int) -> CommandBuffer:
+        """Return the commands of layers `first` to `stop - 1`."""
+        key = ("layers", shape.tokens, shape.has_decode, shape.has_combine, shape.has_prefill, first, stop)
+        return self._recorded(key, lambda rec: self._layers(rec, shape, first, stop))
+
+    def tail(self, shape: StepShape) -> CommandBuffer:
+        """Return the commands after the last layer: output head, sampling, end of the clock."""
+        key = ("tail", shape.logit_rows, shape.samples, shape.path, shape.has_counts)
+        return self._recorded(key, lambda rec: self._tail(rec, shape))
+
+    def has(self, shape: StepShape, parts: list[tuple[int, int]]) -> bool:
+        """Whether all commands of a step are recorded already."""
+        layers = (shape.tokens, shape.has_decode, shape.has_combine, shape.has_prefill)
+        return (
+            ("prologue", shape.tokens, shape.has_counts) in self._buffers
+            and ("tail", shape.logit_rows, shape.samples, shape.path, shape.has_counts) in self._buffers
+            and all(("layers", *layers, *part) in self._buffers for part in parts)
+        )
+
+    def device_seconds(self) -> float:
+        """Return how long the last step took on the device, once it is done."""
+        start, stop = self._timestamps.read(0, 2)
+        return (stop - start) * 1e-9
+
+    def close(self) -> None:
+        """Free the command buffers."""
+        self._buffers.clear()
+        self._pool.close()
+        self._timestamps.close()
+
+    def _recorded(self, key: Hashable, record: Callable[[CommandRecorder], None]) -> CommandBuffer:
+        if key not in self._buffers:
+            recorder = self._pool.recorder()
+            record(recorder)
+            self._buffers[key] = recorder.end()
+        return self._buffers[key]
+
+    def _prologue(self, recorder: CommandRecorder, shape: StepShape) -> None:
+        recorder.timestamp(self._timestamps, 0)
+        recorder.barrier()  # the step before may still read what this one writes
+        if shape.has_counts:
+            self._counts(recorder, shape)
+        self._decoder.record_embed(recorder, self._frame.step, shape.tokens)
+
+    def _counts(self, recorder: CommandRecorder, shape: StepShape) -> None:
+        step, kernels = self._frame.step, self._device.kernels
+        record_resets(
+            recorder,
+            kernels,
+            slots=step.resets,
+            num_slots=self._limits.sequences,
+            counts=self._memory.counts,
+            vocab_size=self._model.vocab_size,
+        )
+        recorder.barrier()
+        record_marks(
+            recorder,
+            kernels,
+            marks=step.marks,
+            num_marks=shape.tokens,
+            counts=self._memory.counts,
+            vocab_size=self._model.vocab_size,
+        )
+
+    def _layers(self, recorder: CommandRecorder, shape: StepShape, first: int, stop: int) -> None:
+        step = self._frame.step
+        batches = [
+            replace(
+                batch,
+                has_decode=shape.has_decode,
+                has_combine=shape.has_combine,
+                has_prefill=shape.has_prefill,
+            )
+            for batch in step.attention
+        ]
+        for layer in range(first, stop):
+            self._decoder.record_layer(recorder, step, batches[self._layer_group[layer]], shape.tokens, layer)
+
+    def _tail(self, recorder: CommandRecorder, shape: StepShape) -> None:
+        step, memory = self._frame.step, self._memory
+        if shape.logit_rows:
+            logits = self._decoder.record_head(recorder, step, self._limits.tokens, shape.logit_rows)
+            if shape.samples:
+                rows = min(shape.samples, shape.logit_rows)
+                arguments = SampleArguments(
+                    logits=Tensor(logits.address, (rows, self._model.vocab_size), logits.dtype),
+                    rows=step.sample_rows,
+                    scratch=memory.sample_scratch,
+                    last_token=memory.last_token,
+                    results=step.results,
+                    counts=memory.counts if shape.has_counts else 0,
+                )
+                record = record_greedy if shape.path is SamplingPath.GREEDY else record_full
+                record(recorder, self._device.kernels, arguments)
+                recorder.barrier()
+        recorder.timestamp(self._timestamps, 1)
+        recorder.host_barrier()

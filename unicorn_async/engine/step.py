@@ -1,0 +1,36 @@
+"""What a step on the device gives back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from unicorn_async.scheduler.batch import Batch, ScheduledSequence
+
+
+@dataclass(frozen=True, slots=True)
+class SampledToken:
+    """A token id with its log-probability and the most probable alternatives, where these were asked for."""
+
+    id: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What one step sampled.
+
+    `tokens` has one entry for each part of the batch that samples, in order. `logits` has, for each evaluation request
+    in the step, the logits (num_tokens, vocabulary) of the positions that the step computed. `device_s` is the time
+    between the first and the last operation on the device.
+    """
+
+    batch: Batch
+    tokens: tuple[SampledToken, ...]
+    logits: tuple[tuple[ScheduledSequence, NDArray[np.float32]], ...]
+    device_s: float

@@ -1,0 +1,160 @@
+"""The opened device: its queues, memory and kernels, and the register of what lives on it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import warnings
+from collections import Counter
+from typing import TYPE_CHECKING, Protocol
+
+from unicorn_async.errors import DeviceLostError, MissingFeatureError
+from unicorn_async.gpu.binding import DeviceHandle, check
+from unicorn_async.gpu.kernel import KernelLibrary
+from unicorn_async.gpu.memory import Memory
+from unicorn_async.gpu.physical import EXTENSION_BUDGET, EXTENSION_HOST_MEMORY, EXTENSION_MATRIX
+from unicorn_async.gpu.queue import Queue
+from unicorn_async.gpu.queue_plan import QueuePlan, plan_queues
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Self
+
+    from unicorn_async.gpu.binding import Api
+    from unicorn_async.gpu.device_info import DeviceInfo, MemoryHeap
+    from unicorn_async.gpu.instance import Instance
+    from unicorn_async.gpu.physical import PhysicalDevice
+
+
+class Closable(Protocol):
+    """What a device owns: it is closed with the device at the latest."""
+
+    def close(self) -> None:
+        """Release the object; a second call does nothing."""
+
+
+class Device:
+    """A VkDevice with its queues, memory and kernels; close it before its instance.
+
+    `compute` runs kernels; `transfer` copies beside it, and is `compute` itself where the device has one queue only.
+    """
+
+    def __init__(
+        self,
+        instance: Instance,
+        physical: PhysicalDevice,
+        handle: DeviceHandle,
+        plan: QueuePlan,
+        shaders: tuple[Path, Path | None],
+    ) -> None:
+        self.api: Api = instance.api
+        self.handle = handle
+        self.info: DeviceInfo = physical.info
+        self.physical = physical
+        self.queue_families = tuple(sorted({plan.compute[0], plan.transfer[0]}))
+        self._children: set[Closable] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+        self.compute = self._queue(plan.compute, "compute")
+        self.transfer = self.compute if plan.transfer == plan.compute else self._queue(plan.transfer, "transfer")
+        self.memory = Memory(self)
+        self.kernels = KernelLibrary(self, shaders[0], cache_dir=shaders[1])
+
+    @classmethod
+    def open(cls, instance: Instance, info: DeviceInfo, *, cache_dir: Path | None, shader_dir: Path) -> Device:
+        """Open the device that `info` describes; pipelines are cached in `cache_dir`, None = not at all.
+
+        Raises:
+            MissingFeatureError: the device lacks what every kernel needs; all of it is named.
+        """
+        if info.missing:
+            raise MissingFeatureError(
+                f"{info.name}: lacks {', '.join(info.missing)} ({info.driver_name} {info.driver_info})"
+            )
+        api, physical = instance.api, instance.physical(info)
+        plan = plan_queues(physical.queue_families())
+        queues = []
+        for family in sorted({plan.compute[0], plan.transfer[0]}):
+            count = 1 + max(index for chosen, index in (plan.compute, plan.transfer) if chosen == family)
+            priorities = api.ffi.new("float[]", [1.0] * count)
+            queues.append(
+                api.struct(
+                    "VkDeviceQueueCreateInfo", queueFamilyIndex=family, queueCount=count, pQueuePriorities=priorities
+                )
+            )
+        wanted = (EXTENSION_MATRIX, EXTENSION_BUDGET, EXTENSION_HOST_MEMORY)
+        extensions = [name for name in wanted if physical.has_extension(name)]
+        create = api.struct(
+            "VkDeviceCreateInfo",
+            pNext=physical.feature_chain(),
+            queueCreateInfoCount=len(queues),
+            pQueueCreateInfos=api.array("VkDeviceQueueCreateInfo", queues),
+            enabledExtensionCount=len(extensions),
+            ppEnabledExtensionNames=api.strings(extensions),
+        )
+        handle = api.create(
+            "vkCreateDevice", f"{info.name}: vkCreateDevice", "VkDevice", physical.handle, create, api.null
+        )
+        return cls(instance, physical, DeviceHandle(handle), plan, (shader_dir, cache_dir))
+
+    def heaps(self) -> tuple[MemoryHeap, ...]:
+        """Return the heaps with their budgets as of now."""
+        return self.physical.heaps()
+
+    def wait_idle(self) -> None:
+        """Block until all that was submitted is done.
+
+        Raises:
+            DeviceLostError: the device is lost.
+        """
+        with contextlib.ExitStack() as stack:
+            for queue in {self.compute, self.transfer}:
+                stack.enter_context(queue.lock)
+            check(self.api.lib.vkDeviceWaitIdle(self.handle), f"{self.info.name}: vkDeviceWaitIdle")
+
+    def adopt(self, child: Closable) -> None:
+        """Register an object that must be closed before the device."""
+        with self._lock:
+            self._children.add(child)
+
+    def disown(self, child: Closable) -> None:
+        """Take an object, closed by now, off the register."""
+        with self._lock:
+            self._children.discard(child)
+
+    def live_objects(self) -> Counter[str]:
+        """Return how many objects of each class live on the device, for leak tests."""
+        with self._lock:
+            return Counter(type(child).__name__ for child in self._children)
+
+    def close(self) -> None:
+        """Wait for the device, close everything on it, and destroy it."""
+        if self._closed:
+            return
+        self._closed = True
+        with contextlib.suppress(DeviceLostError):
+            self.wait_idle()
+        self.kernels.close()
+        with self._lock:
+            children = list(self._children)
+        for child in children:
+            child.close()
+        self.memory.close()
+        self.api.lib.vkDestroyDevice(self.handle, self.api.null)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            warnings.warn(f"device {self.info.name!r} was not closed", ResourceWarning, stacklevel=1)
+
+    def _queue(self, place: tuple[int, int], name: str) -> Queue:
+        flags, _, timestamp_bits = self.physical.queue_families()[place[0]]
+        return Queue(self, *place, flags=flags, timestamp_bits=timestamp_bits, name=name)

@@ -1,0 +1,269 @@
+"""Buffers of device memory, and deferred frees."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from unicorn_async.errors import ConfigError, MissingFeatureError, OutOfMemoryError
+from unicorn_async.gpu.arena import Arena, ArenaSlice
+from unicorn_async.gpu.binding import BufferHandle, MemoryHandle, check
+from unicorn_async.gpu.memory_types import MemoryKind, is_mappable, rank_memory_types
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from unicorn_async.gpu.binding import CData
+    from unicorn_async.gpu.device import Device
+    from unicorn_async.gpu.timeline import Timeline
+
+__all__ = ["Arena", "ArenaSlice", "Buffer", "Memory", "MemoryKind"]
+
+_USAGE = 0x1 | 0x2 | 0x20 | 0x100 | 0x20000  # transfer both ways, storage, indirect, device address
+_ALLOCATE_DEVICE_ADDRESS = 0x2
+_HANDLE_HOST_ALLOCATION = 0x80
+_OUT_OF_MEMORY = (-1, -2)
+_WHOLE_SIZE = (1 << 64) - 1
+
+
+@dataclass(eq=False, slots=True)
+class Buffer:
+    """A VkBuffer on memory of its own; whoever allocated it closes it, or hands it to `Memory.release`.
+
+    `mapped` is the memory as writable bytes, None where the CPU can't see it; no view of it may outlive the buffer.
+    """
+
+    handle: BufferHandle
+    memory: MemoryHandle
+    address: int
+    nbytes: int
+    allocated_bytes: int
+    kind: MemoryKind
+    heap: int
+    mapped: memoryview | None
+    name: str
+    owner: Memory | None
+
+    def close(self) -> None:
+        """Free the memory now; nothing on the GPU may still use it."""
+        owner, self.owner = self.owner, None
+        if owner is not None:
+            owner.free(self)
+
+
+class _Allocation(NamedTuple):
+    memory: MemoryHandle
+    nbytes: int  # of the device's memory; imported memory is the host's
+    type_index: int
+
+
+class Memory:
+    """Allocates a device's memory; any thread may call it. The device owns it."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._api = device.api
+        self._types = device.physical.memory_types()
+        heap_bytes = [heap.nbytes for heap in device.info.heaps]
+        shares = device.info.shares_host_memory
+        self._ranked = {
+            kind: rank_memory_types(self._types, heap_bytes, kind, shares_host_memory=shares) for kind in MemoryKind
+        }
+        self._used = [0] * len(heap_bytes)
+        self._live: set[Buffer] = set()
+        self._deferred: list[tuple[Timeline, int, Buffer]] = []
+        self._lock = threading.RLock()
+
+    @property
+    def used_bytes(self) -> tuple[int, ...]:
+        """What this process has allocated through here, per heap."""
+        return tuple(self._used)
+
+    @property
+    def num_buffers(self) -> int:
+        """How many buffers live, the deferred ones included."""
+        return len(self._live)
+
+    def available_bytes(self, kind: MemoryKind) -> int:
+        """Return what may still be allocated for `kind`, over all heaps that suit it."""
+        heaps = self._available()
+        return sum(heaps[heap] for heap in {self._types[index][1] for index in self._ranked[kind]})
+
+    def allocate(self, nbytes: int, kind: MemoryKind, *, name: str) -> Buffer:
+        """Allocate `nbytes`, uninitialised, in a Vulkan allocation of its own: few and large ones, or an Arena.
+
+        Raises:
+            OutOfMemoryError: it does not fit into the budget of any heap that suits, or into one allocation.
+        """
+        if nbytes < 1:
+            raise ConfigError(f"{name}: expected a size of at least 1 byte, got {nbytes}")
+        info = self._device.info
+        if nbytes > info.max_allocation:
+            raise OutOfMemoryError(
+                f"{name}: {nbytes} bytes needed, {info.name} allocates {info.max_allocation} at once at most"
+            )
+        with self._lock:
+            self.collect()
+            if len(self._live) >= info.max_allocation_count:
+                raise OutOfMemoryError(f"{name}: {len(self._live)} allocations live, {info.name} allows no more")
+            return self._make(nbytes, kind, name, lambda handle: self._allocate_memory(handle, nbytes, kind, name))
+
+    def import_host(self, view: memoryview, *, name: str) -> Buffer:
+        """Make host memory a buffer that the GPU copies from; `view` must outlive the buffer and stay where it is.
+
+        Start and size must be multiples of the device's `host_pointer_alignment`.
+
+        Raises:
+            MissingFeatureError: the device lacks VK_EXT_external_memory_host.
+            OutOfMemoryError: the driver can't pin the memory.
+        """
+        api, device = self._api, self._device
+        alignment = device.info.host_pointer_alignment
+        if not device.info.external_memory_host:
+            raise MissingFeatureError(f"{name}: {device.info.name} lacks VK_EXT_external_memory_host")
+        pointer = api.ffi.from_buffer("char[]", view, require_writable=True)
+        start = int(api.ffi.cast("uintptr_t", pointer))
+        if start % alignment or view.nbytes % alignment:
+            raise ConfigError(f"{name}: start {start:#x} and size {view.nbytes}: expected multiples of {alignment}")
+        with self._lock:
+            return self._make(
+                view.nbytes,
+                MemoryKind.STAGING,
+                name,
+                lambda handle: self._import_memory(handle, pointer, view.nbytes, name),
+                host=view,
+            )
+
+    def release(self, buffer: Buffer, *, timeline: Timeline, value: int) -> None:
+        """Free the buffer once `timeline` has reached `value`; a later `collect` or `allocate` does it."""
+        with self._lock:
+            self._deferred.append((timeline, value, buffer))
+
+    def collect(self) -> None:
+        """Free the released buffers whose timeline value has passed."""
+        with self._lock:
+            if not self._deferred:
+                return
+            reached = {timeline: timeline.completed() for timeline, _, _ in self._deferred}
+            passed = [item for item in self._deferred if reached[item[0]] >= item[1]]
+            self._deferred = [item for item in self._deferred if reached[item[0]] < item[1]]
+            for _, _, buffer in passed:
+                buffer.close()
+
+    def free(self, buffer: Buffer) -> None:
+        """Destroy a buffer on behalf of its `close`."""
+        with self._lock:
+            self._live.discard(buffer)
+            self._used[buffer.heap] -= buffer.allocated_bytes
+            buffer.mapped = None
+            self._api.lib.vkDestroyBuffer(self._device.handle, buffer.handle, self._api.null)
+            self._api.lib.vkFreeMemory(self._device.handle, buffer.memory, self._api.null)
+
+    def close(self) -> None:
+        """Free every buffer; the device must be idle."""
+        with self._lock:
+            self._deferred.clear()
+            for buffer in list(self._live):
+                buffer.close()
+
+    def _available(self) -> list[int]:
+        info, heaps = self._device.info, self._device.heaps()
+        if info.memory_budget or info.is_software:
+            return [heap.available_bytes for heap in heaps]
+        return [max(0, heap.nbytes - used) for heap, used in zip(heaps, self._used, strict=True)]
+
+    def _create_buffer(self, nbytes: int, name: str, extra: CData) -> BufferHandle:
+        api, families = self._api, self._device.queue_families
+        info = api.struct(
+            "VkBufferCreateInfo",
+            pNext=extra,
+            size=nbytes,
+            usage=_USAGE,
+            sharingMode=int(len(families) > 1),
+            queueFamilyIndexCount=len(families),
+            pQueueFamilyIndices=api.ffi.new("uint32_t[]", families),
+        )
+        return BufferHandle(
+            api.create("vkCreateBuffer", f"{name}: vkCreateBuffer", "VkBuffer", self._device.handle, info, api.null)
+        )
+
+    def _requirements(self, handle: BufferHandle) -> tuple[int, int]:
+        needs = self._api.ffi.new("VkMemoryRequirements *")
+        self._api.lib.vkGetBufferMemoryRequirements(self._device.handle, handle, needs)
+        return int(needs.size), int(needs.memoryTypeBits)
+
+    def _allocate_memory(self, handle: BufferHandle, nbytes: int, kind: MemoryKind, name: str) -> _Allocation:
+        api = self._api
+        size, type_bits = self._requirements(handle)
+        available = self._available()
+        candidates = [index for index in self._ranked[kind] if type_bits >> index & 1]
+        flags = api.struct("VkMemoryAllocateFlagsInfo", flags=_ALLOCATE_DEVICE_ADDRESS)
+        for index in candidates:
+            if available[self._types[index][1]] < size:
+                continue
+            info = api.struct("VkMemoryAllocateInfo", pNext=flags, allocationSize=size, memoryTypeIndex=index)
+            out = api.ffi.new("VkDeviceMemory *")
+            result = api.lib.vkAllocateMemory(self._device.handle, info, api.null, out)
+            if result not in _OUT_OF_MEMORY:
+                check(result, f"{name}: vkAllocateMemory")
+                return _Allocation(MemoryHandle(out[0]), size, index)
+        best = max((available[self._types[index][1]] for index in candidates), default=0)
+        raise OutOfMemoryError(
+            f"{name}: {nbytes} bytes of {kind.value} memory needed, {best} available on {self._device.info.name}"
+        )
+
+    def _import_memory(self, handle: BufferHandle, pointer: CData, nbytes: int, name: str) -> _Allocation:
+        api, device = self._api, self._device
+        answer = api.struct("VkMemoryHostPointerPropertiesEXT")
+        query = api.device_function(device.handle, "vkGetMemoryHostPointerPropertiesEXT")
+        check(
+            query(device.handle, _HANDLE_HOST_ALLOCATION, pointer, answer),
+            f"{name}: vkGetMemoryHostPointerPropertiesEXT",
+        )
+        type_bits = self._requirements(handle)[1] & answer.memoryTypeBits
+        index = next((i for i in range(len(self._types)) if type_bits >> i & 1), None)
+        if index is None:
+            raise MissingFeatureError(f"{name}: no memory type of {device.info.name} takes this host memory")
+        source = api.struct(
+            "VkImportMemoryHostPointerInfoEXT", handleType=_HANDLE_HOST_ALLOCATION, pHostPointer=pointer
+        )
+        flags = api.struct("VkMemoryAllocateFlagsInfo", flags=_ALLOCATE_DEVICE_ADDRESS, pNext=source)
+        info = api.struct("VkMemoryAllocateInfo", pNext=flags, allocationSize=nbytes, memoryTypeIndex=index)
+        memory = api.create(
+            "vkAllocateMemory", f"{name}: importing {nbytes} bytes", "VkDeviceMemory", device.handle, info, api.null
+        )
+        return _Allocation(MemoryHandle(memory), 0, index)
+
+    def _make(
+        self,
+        nbytes: int,
+        kind: MemoryKind,
+        name: str,
+        obtain: Callable[[BufferHandle], _Allocation],
+        host: memoryview | None = None,
+    ) -> Buffer:
+        api, device = self._api, self._device.handle
+        external = api.struct("VkExternalMemoryBufferCreateInfo", handleTypes=_HANDLE_HOST_ALLOCATION)
+        handle = self._create_buffer(nbytes, name, api.null if host is None else external)
+        memory = None
+        try:
+            memory, size, index = obtain(handle)
+            check(api.lib.vkBindBufferMemory(device, handle, memory, 0), f"{name}: vkBindBufferMemory")
+            mapped = host
+            if host is None and is_mappable(self._types[index][0]):
+                out = api.ffi.new("void **")
+                check(api.lib.vkMapMemory(device, memory, 0, _WHOLE_SIZE, 0, out), f"{name}: vkMapMemory")
+                mapped = api.view(out[0], nbytes)
+        except BaseException:
+            api.lib.vkDestroyBuffer(device, handle, api.null)
+            if memory is not None:
+                api.lib.vkFreeMemory(device, memory, api.null)
+            raise
+        info = api.struct("VkBufferDeviceAddressInfo", buffer=handle)
+        address = int(api.lib.vkGetBufferDeviceAddress(device, info))
+        heap = self._types[index][1]
+        buffer = Buffer(handle, memory, address, nbytes, size, kind, heap, mapped, name, self)
+        self._live.add(buffer)
+        self._used[heap] += size
+        return buffer

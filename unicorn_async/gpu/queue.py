@@ -1,0 +1,95 @@
+"""Queues: where recorded work is submitted, in order, each submission with a value on the queue's timeline."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from unicorn_async.gpu.binding import QueueHandle, check
+from unicorn_async.gpu.timeline import Timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from unicorn_async.gpu.binding import CData
+    from unicorn_async.gpu.command import CommandBuffer
+    from unicorn_async.gpu.device import Device
+
+FLAG_COMPUTE = 0x2
+_STAGE_ALL_COMMANDS = 0x10000
+
+
+class Queue:
+    """A VkQueue; any thread may submit. The device owns it and its timeline.
+
+    `has_compute` is False for a queue that only copies.
+    """
+
+    def __init__(self, device: Device, family: int, index: int, *, flags: int, timestamp_bits: int, name: str) -> None:
+        self.name = name
+        self.family = family
+        self.has_compute = bool(flags & FLAG_COMPUTE)
+        self.timestamp_bits = timestamp_bits
+        self.lock = threading.Lock()
+        self._api = api = device.api
+        out = api.ffi.new("VkQueue *")
+        api.lib.vkGetDeviceQueue(device.handle, family, index, out)
+        self.handle = QueueHandle(out[0])
+        self.timeline = Timeline(device, name=f"{name}-timeline")
+        self._info = api.struct("VkSubmitInfo2")
+        self._commands = self._waits = self._signals = api.null
+        self._reserve(4, 4, 4)
+
+    def submit(
+        self,
+        command_buffers: Sequence[CommandBuffer],
+        *,
+        waits: Sequence[tuple[Timeline, int]] = (),
+        signals: Sequence[tuple[Timeline, int]] = (),
+    ) -> int:
+        """Submit the buffers in order, to start after `waits`; return the queue timeline's value at their end.
+
+        A command buffer must not be pending already. `waits` and `signals` apply to all commands.
+
+        Raises:
+            DeviceLostError: the device is lost.
+            OutOfMemoryError: the driver ran out of memory.
+        """
+        with self.lock:
+            self._reserve(len(command_buffers), len(waits), len(signals) + 1)
+            value = self.timeline.last_submitted + 1
+            info = self._info
+            info.commandBufferInfoCount = len(command_buffers)
+            info.waitSemaphoreInfoCount = len(waits)
+            info.signalSemaphoreInfoCount = len(signals) + 1
+            for index, commands in enumerate(command_buffers):
+                self._commands[index].commandBuffer = commands.handle
+            for index, (timeline, wanted) in enumerate(waits):
+                item = self._waits[index]
+                item.semaphore, item.value = timeline.handle, wanted
+            for index, (timeline, reached) in enumerate((*signals, (self.timeline, value))):
+                item = self._signals[index]
+                item.semaphore, item.value = timeline.handle, reached
+            check(self._api.step.vkQueueSubmit2(self.handle, 1, info, self._api.null), f"{self.name}: vkQueueSubmit2")
+            self.timeline.last_submitted = value
+            for timeline, reached in signals:
+                timeline.last_submitted = max(timeline.last_submitted, reached)
+        return value
+
+    def close(self) -> None:
+        """Close the timeline, once all that was submitted is done; the queue itself goes with the device."""
+        self.timeline.close()
+
+    def _reserve(self, num_commands: int, num_waits: int, num_signals: int) -> None:
+        api, info = self._api, self._info
+        if self._commands == api.null or num_commands > len(self._commands):
+            items = [api.struct("VkCommandBufferSubmitInfo") for _ in range(num_commands * 2)]
+            info.pCommandBufferInfos = self._commands = api.array("VkCommandBufferSubmitInfo", items)
+        if self._waits == api.null or num_waits > len(self._waits):
+            info.pWaitSemaphoreInfos = self._waits = self._semaphores(num_waits * 2)
+        if self._signals == api.null or num_signals > len(self._signals):
+            info.pSignalSemaphoreInfos = self._signals = self._semaphores(num_signals * 2)
+
+    def _semaphores(self, count: int) -> CData:
+        items = [self._api.struct("VkSemaphoreSubmitInfo", stageMask=_STAGE_ALL_COMMANDS) for _ in range(count)]
+        return self._api.array("VkSemaphoreSubmitInfo", items)

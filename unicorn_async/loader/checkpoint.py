@@ -1,0 +1,137 @@
+"""A model's directory in Hugging Face's layout: its configuration, its files, and which tensor lies where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from unicorn_async.errors import CheckpointError, UnsupportedModelError
+from unicorn_async.loader.names import canonical_name
+from unicorn_async.loader.safetensors import TensorEntry, read_header
+from unicorn_async.loader.strict_json import read_object
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+_QUANTISED_SUFFIXES = (".qweight", ".qzeros", ".weight_packed", ".SCB", ".weight_scale_inv", ".quant_state")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTensor:
+    """One tensor on disk: `file` indexes `Checkpoint.files`, `offset` is absolute in that file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    file: int
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A model on disk; no tensor's bytes are read.
+
+    `tensors` are the language model's, by canonical name (`SourceTensor.name` is the file's own). `skipped` are the
+    file names of vision and audio tensors.
+    """
+
+    directory: Path
+    config: Mapping[str, object]
+    files: tuple[Path, ...]
+    tensors: Mapping[str, SourceTensor]
+    skipped: tuple[str, ...]
+
+    @classmethod
+    def read(cls, directory: Path) -> Checkpoint:
+        """Read the configuration and all headers in `directory`; it blocks on the disk.
+
+        Raises:
+            CheckpointError: a file is missing, damaged or contradicts another.
+            UnsupportedModelError: the weights are quantised, or not in safetensors files.
+        """
+        config = read_object(directory / "config.json")
+        refuse_quantised(config, directory)
+        names, wanted = _weight_files(directory)
+        files = tuple(directory / name for name in names)
+        tensors: dict[str, SourceTensor] = {}
+        skipped: list[str] = []
+        for source in _sources(files, wanted):
+            if (name := canonical_name(source.name)) is None:
+                skipped.append(source.name)
+            elif name in tensors:
+                raise CheckpointError(f"{directory}: {source.name!r} and {tensors[name].name!r} are the same tensor")
+            elif name.endswith(_QUANTISED_SUFFIXES):
+                raise UnsupportedModelError(f"{directory}: tensor {source.name!r}: quantised weights are not supported")
+            else:
+                tensors[name] = source
+        return cls(directory, config, files, tensors, tuple(skipped))
+
+
+def refuse_quantised(config: Mapping[str, object], directory: Path) -> None:
+    """Check that a configuration does not announce quantised weights.
+
+    Raises:
+        UnsupportedModelError: it does; the message names the method.
+    """
+    text_config = config.get("text_config")
+    sections = [config, text_config] if isinstance(text_config, dict) else [config]
+    for section in sections:
+        quantization = section.get("quantization_config")
+        if quantization is None:
+            continue
+        method = "unknown"
+        if isinstance(quantization, dict):
+            bits = [key for key in ("load_in_4bit", "load_in_8bit") if quantization.get(key)]
+            method = str(quantization.get("quant_method") or ("bitsandbytes" if bits else "unknown"))
+        raise UnsupportedModelError(
+            f"{directory}: quantised with {method}, which is not supported; use the F32, F16 or BF16 checkpoint"
+        )
+
+
+def _weight_files(directory: Path) -> tuple[list[str], dict[str, str] | None]:
+    """Names of the weight files, and which tensor the index puts where (None without an index)."""
+    if (directory / SINGLE_FILE).is_file():
+        return [SINGLE_FILE], None
+    index_path = directory / INDEX_FILE
+    if not index_path.is_file():
+        pickles = sorted(path.name for path in directory.glob("*.bin"))
+        if pickles:
+            raise UnsupportedModelError(f"{directory}: weights in {pickles[0]}; only safetensors files are supported")
+        raise CheckpointError(f"{directory}: neither {SINGLE_FILE} nor {INDEX_FILE} is there")
+    weight_map = read_object(index_path).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{index_path}: weight_map: expected an object that is not empty")
+    wanted: dict[str, str] = {}
+    for tensor, file_name in weight_map.items():
+        if not isinstance(file_name, str) or not _is_plain(file_name):
+            raise CheckpointError(f"{index_path}: tensor {tensor!r}: {file_name!r} is not a file name")
+        wanted[tensor] = file_name
+    names = sorted(set(wanted.values()))
+    missing = [name for name in names if not (directory / name).is_file()]
+    if missing:
+        raise CheckpointError(f"{directory}: {len(missing)} of {len(names)} weight files missing, first {missing[0]}")
+    return names, wanted
+
+
+def _is_plain(name: str) -> bool:
+    return name.endswith(".safetensors") and not any(char in name for char in "/\\\0") and not name.startswith(".")
+
+
+def _sources(files: tuple[Path, ...], wanted: dict[str, str] | None) -> Iterator[SourceTensor]:
+    left = dict(wanted or {})
+    for index, path in enumerate(files):
+        for entry in read_header(path).values():
+            if wanted is None or left.get(entry.name) == path.name:
+                left.pop(entry.name, None)
+                yield _source(entry, index)
+    if left:
+        name, file_name = next(iter(left.items()))
+        raise CheckpointError(f"{files[0].parent / file_name}: tensor {name!r}, which the index puts there, is missing")
+
+
+def _source(entry: TensorEntry, file: int) -> SourceTensor:
+    return SourceTensor(entry.name, entry.dtype, entry.shape, file, entry.offset, entry.nbytes)

@@ -1,0 +1,29 @@
+"""Tensor names as checkpoints have them, and the one layout that the models know."""
+
+from __future__ import annotations
+
+_LANGUAGE_PREFIXES = (("model.language_model.", "model."), ("language_model.", ""))
+_OTHER_TOWERS = (
+    "audio_tower.",
+    "embed_audio.",
+    "embed_vision.",
+    "image_newline",
+    "multi_modal_projector.",
+    "vision_embed_tokens.",
+    "vision_model.",
+    "vision_tower.",
+    "visual.",
+)
+
+
+def canonical_name(name: str) -> str | None:
+    """Return a tensor's name in the text-only layout (`model.layers.…`, `lm_head.…`), None for vision and audio.
+
+    Multimodal checkpoints put the language model under `language_model.` (older) or `model.language_model.` (newer).
+    """
+    if name.removeprefix("model.").startswith(_OTHER_TOWERS):
+        return None
+    for prefix, replacement in _LANGUAGE_PREFIXES:
+        if name.startswith(prefix):
+            return replacement + name.removeprefix(prefix)
+    return name

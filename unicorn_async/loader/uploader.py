@@ -1,0 +1,92 @@
+"""The device's side of a load: copies, conversions, and the timeline that says which layers are active."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, TypeAlias
+
+from unicorn_async.errors import DeviceError
+from unicorn_async.gpu.command import CommandPool
+from unicorn_async.gpu.timeline import Timeline
+from unicorn_async.loader.plan import Transform
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from unicorn_async.gpu.command import CommandRecorder
+    from unicorn_async.gpu.device import Device
+    from unicorn_async.gpu.memory import ArenaSlice
+    from unicorn_async.gpu.queue import Queue
+    from unicorn_async.loader.plan import Chunk
+    from unicorn_async.loader.staging import StagingSlot
+    from unicorn_async.tensor import DType
+
+ConvertRecorder: TypeAlias = "Callable[[CommandRecorder, int, int, int, DType, DType], None]"
+"""Records a conversion: (recorder, source address, destination address, elements, source dtype, destination dtype)."""
+
+
+class Uploader:
+    """Records and submits what brings chunks to their places; one thread uses it.
+
+    Copies go to the transfer queue, conversions to it as well where it can compute, else to the compute queue.
+    `timeline` counts active layers: value n is signalled once the first n layers of the plan are in device memory. It
+    is always signalled by a queue submission made after the layers' last bytes were written, so that waiting for it
+    on the device also makes visible what the CPU wrote into mapped memory. `close` keeps the timeline: who waits for
+    layers may need it longer, and closes it.
+    """
+
+    def __init__(self, device: Device, places: Mapping[str, ArenaSlice], convert: ConvertRecorder) -> None:
+        self.timeline = Timeline(device, name="layers-timeline")
+        self._places = places
+        self._convert = convert
+        self._device = device
+        self._copy_queue = device.transfer
+        self._convert_queue = device.transfer if device.transfer.has_compute else device.compute
+        self._pools: dict[Queue, CommandPool] = {}
+        self._submitted: dict[Queue, int] = {}
+        self._num_active = 0
+
+    def direct_target(self, chunk: Chunk) -> memoryview | None:
+        """Return the chunk's place in mapped device memory, None where it has to be staged."""
+        mapped = self._places[chunk.dest].mapped
+        if mapped is None or chunk.transform is not Transform.COPY:
+            return None
+        return mapped[chunk.dest_offset : chunk.dest_offset + chunk.nbytes]
+
+    def submit(self, chunk: Chunk, slot: StagingSlot) -> tuple[Timeline, int]:
+        """Bring a staged chunk to its place; return the timeline value at which the slot is free."""
+        place = self._places[chunk.dest]
+        queue = self._copy_queue if chunk.transform is Transform.COPY else self._convert_queue
+        recorder = self._pool(queue).recorder(slot.commands.get(queue))
+        if chunk.transform is Transform.COPY:
+            recorder.copy(slot.buffer, 0, place.buffer, place.offset + chunk.dest_offset, chunk.nbytes)
+        else:
+            target = place.address + chunk.dest_offset
+            self._convert(
+                recorder, slot.buffer.address, target, chunk.num_elements, chunk.source_dtype, chunk.dest_dtype
+            )
+        recorder.barrier()
+        commands = slot.commands[queue] = recorder.end()
+        value = self._submitted[queue] = queue.submit([commands])
+        return queue.timeline, value
+
+    def activate_next(self) -> int:
+        """Signal one layer more once all that was submitted is done; return the timeline's value for it."""
+        self._num_active += 1
+        waits = [(queue.timeline, value) for queue, value in self._submitted.items() if queue is not self._copy_queue]
+        self._copy_queue.submit([], waits=waits, signals=[(self.timeline, self._num_active)])
+        return self._num_active
+
+    def close(self) -> None:
+        """Wait for what was submitted, and free the command buffers."""
+        for queue, value in self._submitted.items():
+            with contextlib.suppress(DeviceError):  # a lost device runs nothing any more
+                queue.timeline.wait(value)
+        pools, self._pools = self._pools, {}
+        for pool in pools.values():
+            pool.close()
+
+    def _pool(self, queue: Queue) -> CommandPool:
+        if queue not in self._pools:
+            self._pools[queue] = CommandPool(self._device, queue)
+        return self._pools[queue]

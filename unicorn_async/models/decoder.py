@@ -1,0 +1,254 @@
+"""Records a decoder's part of a step: embeddings, layers, output head.
+
+Every architecture of this package is this decoder with other numbers in its `ModelConfig`. A layer begins with the
+addition of what the layer before it left in `branch`, so that no layer needs a weight of the next one.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from unicorn_async.models.weights import head_name
+from unicorn_async.ops.embedding import embed
+from unicorn_async.ops.gated import gated
+from unicorn_async.ops.linear import linear, reads_half, row_to_half
+from unicorn_async.ops.norm import add_rms_norm, rms_norm
+from unicorn_async.ops.rotary import HeadNorms, rope_cache
+from unicorn_async.tensor import DType, Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from unicorn_async.config import ModelConfig
+    from unicorn_async.gpu.command import CommandRecorder
+    from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.gpu.kernel import KernelLibrary
+    from unicorn_async.models.activations import Activations
+    from unicorn_async.models.step_arrays import StepArrays
+    from unicorn_async.ops.attention_device import AttentionBatch, AttentionDevice
+    from unicorn_async.ops.kv_cache import AttentionShape, KVCache
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderState:
+    """A model in device memory, all borrowed; whoever allocated it keeps it until the decoder's last step is done."""
+
+    weights: Mapping[str, Tensor]  # by destination name, see `wanted_tensors`
+    caches: Sequence[KVCache]  # per layer
+    layer_group: Sequence[int]  # per layer: the block group
+    freqs: Sequence[int]  # per layer: address of the rotary frequencies
+    activations: Activations
+    last_token: int  # address of (state slots) u32
+
+
+class Decoder:
+    """Records segments of a step; it owns nothing on the device.
+
+    Each segment ends with a barrier, so that segments may follow each other in one submission or in several.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        shape: AttentionShape,
+        kernels: KernelLibrary,
+        info: DeviceInfo,
+        attention: AttentionDevice,
+        state: DecoderState,
+    ) -> None:
+        self._config = config
+        self._shape = shape
+        self._kernels = kernels
+        self._info = info
+        self._attention = attention
+        self._state = state
+
+    def record_embed(self, recorder: CommandRecorder, step: StepArrays, num_tokens: int) -> None:
+        """Record the embedding rows of a step's tokens into `hidden`."""
+        table = self._state.weights["embed"]
+        embed(
+            recorder,
+            self._kernels,
+            table=table,
+            token_ids=step.token_ids,
+            last_token=self._state.last_token,
+            out=self._rows("hidden", num_tokens, self._config.hidden_size),
+            scale=embedding_scale(self._config, table.dtype),
+        )
+        recorder.barrier()
+
+    def record_layer(
+        self, recorder: CommandRecorder, step: StepArrays, batch: AttentionBatch, num_tokens: int, layer: int
+    ) -> None:
+        """Record one layer; `batch` is the attention's work in the layer's block group."""
+        config = self._config
+        hidden = self._rows("hidden", num_tokens, config.hidden_size)
+        normed = self._rows("normed", num_tokens, config.hidden_size)
+        branch = self._rows("branch", num_tokens, config.hidden_size)
+        attended = self._rows("attention", num_tokens, config.num_heads * config.head_dim)
+        self._input_norm(recorder, layer, hidden, branch, normed)
+        self._attend(recorder, step, batch, layer, normed, attended)
+        self._linear(recorder, attended, f"layers.{layer}.o", branch)
+        self._add_norm(
+            recorder,
+            branch,
+            hidden,
+            post=f"layers.{layer}.post_attention_norm",
+            weight=f"layers.{layer}.ffn_norm",
+            out=normed,
+        )
+        gate_up = self._rows("gate_up", num_tokens, 2 * config.intermediate_size)
+        activated = self._rows("gated", num_tokens, config.intermediate_size)
+        self._linear(recorder, normed, f"layers.{layer}.gate_up", gate_up)
+        gated(recorder, self._kernels, gate_up=gate_up, out=activated, activation=config.activation)
+        recorder.barrier()
+        self._linear(recorder, activated, f"layers.{layer}.down", branch)
+
+    def record_head(self, recorder: CommandRecorder, step: StepArrays, num_tokens: int, num_rows: int) -> Tensor:
+        """Record the logits of chosen rows; returns where they will be, (num_rows, vocab) f32."""
+        config = self._config
+        chosen = self._rows("chosen", num_rows, config.hidden_size)
+        self._add_norm(
+            recorder,
+            self._rows("branch", num_tokens, config.hidden_size),
+            self._rows("hidden", num_tokens, config.hidden_size),
+            post=f"layers.{config.num_layers - 1}.post_ffn_norm",
+            weight="norm",
+            out=chosen,
+            rows=step.logit_rows,
+        )
+        logits = self._rows("logits", num_rows, config.vocab_size)
+        self._linear(recorder, chosen, head_name(config), logits, soft_cap=config.logit_soft_cap)
+        return logits
+
+    def _input_norm(
+        self, recorder: CommandRecorder, layer: int, hidden: Tensor, branch: Tensor, normed: Tensor
+    ) -> None:
+        weight = f"layers.{layer}.input_norm"
+        if layer:
+            post = f"layers.{layer - 1}.post_ffn_norm"
+            self._add_norm(recorder, branch, hidden, post=post, weight=weight, out=normed)
+            return
+        rms_norm(
+            recorder,
+            self._kernels,
+            self._info,
+            x=hidden,
+            weight=self._state.weights[weight],
+            out=normed,
+            eps=self._config.norm_eps,
+            plus_one=self._config.norm_plus_one,
+        )
+        recorder.barrier()
+
+    def _attend(
+        self,
+        recorder: CommandRecorder,
+        step: StepArrays,
+        batch: AttentionBatch,
+        layer: int,
+        normed: Tensor,
+        attended: Tensor,
+    ) -> None:
+        config, state = self._config, self._state
+        num_tokens = normed.shape[0]
+        qkv = self._rows("qkv", num_tokens, (config.num_heads + 2 * config.num_kv_heads) * config.head_dim)
+        q = self._rows("q", num_tokens, config.num_heads * config.head_dim)
+        self._linear(recorder, normed, f"layers.{layer}.qkv", qkv, bias=state.weights.get(f"layers.{layer}.qkv_bias"))
+        rope_cache(
+            recorder,
+            self._kernels,
+            self._info,
+            shape=self._shape,
+            qkv=qkv,
+            q=q,
+            cache=state.caches[layer],
+            freqs=state.freqs[layer],
+            positions=step.positions,
+            slot_mapping=step.slot_mapping[state.layer_group[layer]],
+            q_scale=config.softmax_scale,
+            norms=self._head_norms(layer),
+        )
+        recorder.barrier()
+        window = config.layer_windows[layer]
+        self._attention.record(recorder, q=q, cache=state.caches[layer], window=window, batch=batch, out=attended)
+        recorder.barrier()
+
+    def _head_norms(self, layer: int) -> HeadNorms | None:
+        if not self._config.qk_norm:
+            return None
+        q_weight, k_weight = (self._state.weights[f"layers.{layer}.{part}_norm"] for part in "qk")
+        return HeadNorms(q_weight, k_weight, self._config.norm_eps, self._config.norm_plus_one)
+
+    def _add_norm(
+        self,
+        recorder: CommandRecorder,
+        branch: Tensor,
+        hidden: Tensor,
+        *,
+        post: str,
+        weight: str,
+        out: Tensor,
+        rows: int = 0,
+    ) -> None:
+        add_rms_norm(
+            recorder,
+            self._kernels,
+            self._info,
+            x=branch,
+            hidden=hidden,
+            post_weight=self._state.weights[post] if self._config.post_norms else None,
+            weight=self._state.weights[weight],
+            out=out,
+            eps=self._config.norm_eps,
+            plus_one=self._config.norm_plus_one,
+            rows=rows,
+        )
+        recorder.barrier()
+
+    def _linear(
+        self,
+        recorder: CommandRecorder,
+        x: Tensor,
+        name: str,
+        out: Tensor,
+        *,
+        bias: Tensor | None = None,
+        soft_cap: float = 0.0,
+    ) -> None:
+        num_tokens, columns = x.shape
+        scratch = self._state.activations.scratch
+        if reads_half(self._info, num_tokens):
+            row_to_half(
+                recorder, self._kernels, self._info, x=x.address, scratch=scratch, num_tokens=num_tokens, k=columns
+            )
+            recorder.barrier()
+        linear(
+            recorder,
+            self._kernels,
+            self._info,
+            x=x.address,
+            weight=self._state.weights[name],
+            out=out.address,
+            num_tokens=num_tokens,
+            bias=bias.address if bias else None,
+            soft_cap=soft_cap,
+            scratch=scratch,
+        )
+        recorder.barrier()
+
+    def _rows(self, name: str, num_rows: int, columns: int) -> Tensor:
+        return self._state.activations.rows(name, num_rows, columns)
+
+
+def embedding_scale(config: ModelConfig, table_dtype: DType) -> float:
+    """Return the factor on embedding rows, rounded to the table's type as transformers does it."""
+    if table_dtype is DType.F16:
+        return struct.unpack("<e", struct.pack("<e", config.embedding_scale))[0]
+    if table_dtype is DType.BF16:
+        bits = struct.unpack("<I", struct.pack("<f", config.embedding_scale))[0]
+        rounded = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
+        return struct.unpack("<f", struct.pack("<I", rounded))[0]
+    return config.embedding_scale

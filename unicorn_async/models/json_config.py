@@ -1,0 +1,137 @@
+"""Typed reading of config.json, whose author is not trusted."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from unicorn_async.config import Activation, RotaryConfig, RotaryScaling
+from unicorn_async.errors import CheckpointError, UnsupportedModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_ACTIVATIONS = {
+    "gelu_pytorch_tanh": Activation.GELU_TANH,
+    "gelu_new": Activation.GELU_TANH,
+    "silu": Activation.SILU,
+    "swish": Activation.SILU,
+}
+_MAX_COUNT = 1 << 24
+
+
+class JsonConfig:
+    """One object of config.json with typed getters; every complaint names the key and the value."""
+
+    def __init__(self, raw: Mapping[str, object], where: str = "config.json") -> None:
+        self.raw = raw
+        self.where = where
+
+    def has(self, name: str) -> bool:
+        """Whether the key is there and not null."""
+        return self.raw.get(name) is not None
+
+    def count(self, name: str, default: int | None = None) -> int:
+        """Return a positive integer."""
+        value = self._get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= _MAX_COUNT:
+            raise self._wrong(name, "a positive integer", value)
+        return value
+
+    def number(self, name: str, default: float | None = None) -> float:
+        """Return a finite positive number."""
+        value = self._get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise self._wrong(name, "a positive number", value)
+        return float(value)
+
+    def flag(self, name: str, default: bool) -> bool:
+        """Return a boolean."""
+        value = self._get(name, default)
+        if not isinstance(value, bool):
+            raise self._wrong(name, "true or false", value)
+        return value
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """Return a string."""
+        value = self._get(name, default)
+        if not isinstance(value, str):
+            raise self._wrong(name, "a string", value)
+        return value
+
+    def section(self, name: str) -> JsonConfig:
+        """Return an object inside this one."""
+        value = self._get(name, None)
+        if not isinstance(value, dict):
+            raise self._wrong(name, "an object", value)
+        return JsonConfig(value, f"{self.where}: {name}")
+
+    def texts(self, name: str) -> list[str] | None:
+        """Return a list of strings, or None where the key is absent."""
+        value = self.raw.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self._wrong(name, "a list of strings", value)
+        return value
+
+    def token_ids(self, name: str) -> tuple[int, ...]:
+        """Return token ids given as one integer, a list of them, or not at all."""
+        value = self.raw.get(name)
+        if value is None:
+            return ()
+        ids = value if isinstance(value, list) else [value]
+        if not all(isinstance(item, int) and not isinstance(item, bool) and 0 <= item <= _MAX_COUNT for item in ids):
+            raise self._wrong(name, "token ids", value)
+        return tuple(ids)
+
+    def activation(self, name: str, default: str | None = None) -> Activation:
+        """Return the FFN's activation function."""
+        value = self.text(name, default)
+        if value not in _ACTIVATIONS:
+            raise UnsupportedModelError(
+                f"{self.where}: {name}: {value!r} is not supported; known are {', '.join(sorted(_ACTIVATIONS))}"
+            )
+        return _ACTIVATIONS[value]
+
+    def rotary(self, default_base: float = 10_000.0) -> RotaryConfig:
+        """Return the rotary embedding of `rope_parameters`, or of `rope_theta` and `rope_scaling`."""
+        if self.has("rope_parameters"):
+            parameters = self.section("rope_parameters")
+            return parameters.rotary_scaling(parameters.number("rope_theta", self._base(default_base)))
+        base = self._base(default_base)
+        return self.section("rope_scaling").rotary_scaling(base) if self.has("rope_scaling") else RotaryConfig(base)
+
+    def rotary_scaling(self, base: float) -> RotaryConfig:
+        """Read this object as a rotary scaling."""
+        kind = self.text("rope_type", self.text("type", "default"))
+        if kind == "default":
+            return RotaryConfig(base)
+        if kind == "linear":
+            return RotaryConfig(base, RotaryScaling.LINEAR, self.number("factor"))
+        if kind == "llama3":
+            return RotaryConfig(
+                base,
+                RotaryScaling.LLAMA3,
+                self.number("factor"),
+                self.number("low_freq_factor"),
+                self.number("high_freq_factor"),
+                self.count("original_max_position_embeddings"),
+            )
+        raise UnsupportedModelError(
+            f"{self.where}: rope_type {kind!r} is not supported; known are default, linear, llama3"
+        )
+
+    def _base(self, default: float) -> float:
+        return self.number("rope_theta", default)
+
+    def _get(self, name: str, default: object) -> object:
+        value = self.raw.get(name)
+        if value is not None:
+            return value
+        if default is None:
+            raise CheckpointError(f"{self.where}: {name} is missing")
+        return default
+
+    def _wrong(self, name: str, wanted: str, value: object) -> CheckpointError:
+        return CheckpointError(f"{self.where}: {name}: expected {wanted}, got {str(value)[:100]!r}")

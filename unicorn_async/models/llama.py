@@ -1,0 +1,25 @@
+"""Llama 3.x, and Mistral, which shares its layout.
+
+Source: the models' config.json and transformers' `modeling_llama.py` and `modeling_mistral.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unicorn_async.models.decoder_config import plain_decoder
+
+if TYPE_CHECKING:
+    from unicorn_async.config import ModelConfig
+    from unicorn_async.models.json_config import JsonConfig
+
+
+def llama(raw: JsonConfig) -> ModelConfig:
+    """Read the config.json of a `LlamaForCausalLM`."""
+    return plain_decoder(raw, "LlamaForCausalLM", qkv_bias=raw.flag("attention_bias", False))
+
+
+def mistral(raw: JsonConfig) -> ModelConfig:
+    """Read the config.json of a `MistralForCausalLM`; `sliding_window` null means global attention."""
+    window = raw.count("sliding_window") if raw.has("sliding_window") else 0
+    return plain_decoder(raw, "MistralForCausalLM", window=window)

@@ -1,0 +1,27 @@
+"""Where a step's recorded commands find its arguments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from unicorn_async.ops.attention_device import AttentionBatch
+
+
+@dataclass(frozen=True, slots=True)
+class StepArrays:
+    """Device addresses of one frame's arrays; the shapes name tokens T, sequences S and rows R.
+
+    The lengths are the frame's limits: a step fills the beginning, and pads it to its bucket.
+    """
+
+    token_ids: int  # (T) i32; negative: last_token[-1 - id]
+    positions: int  # (T) u32
+    slot_mapping: tuple[int, ...]  # per block group (T) u32
+    attention: tuple[AttentionBatch, ...]  # per block group
+    logit_rows: int  # (R) u32: rows of hidden states
+    sample_rows: int  # (S) SAMPLE_ROW
+    resets: int  # (S) u32: state slots
+    marks: int  # (T) SAMPLE_MARK
+    results: int  # (S) SAMPLE_RESULT

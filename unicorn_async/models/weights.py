@@ -1,0 +1,74 @@
+"""The tensors that a decoder needs: their names on disk and their places on the device.
+
+Query, key and value projections lie in one destination, as do gate and up: one dispatch reads each.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unicorn_async.loader.plan import WantedTensor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from unicorn_async.config import ModelConfig
+
+EMBED_LAYER = -1
+
+
+def wanted_tensors(config: ModelConfig) -> tuple[WantedTensor, ...]:
+    """Return all tensors in the order in which a first prompt needs them."""
+    wanted = [_matrix("model.embed_tokens.weight", "embed", config.vocab_size, config.hidden_size, EMBED_LAYER)]
+    for layer in range(config.num_layers):
+        wanted += _layer(config, layer)
+    wanted.append(_vector("model.norm.weight", "norm", config.hidden_size, config.num_layers))
+    if not config.tie_embeddings:
+        wanted.append(_matrix("lm_head.weight", "head", config.vocab_size, config.hidden_size, config.num_layers))
+    return tuple(wanted)
+
+
+def head_name(config: ModelConfig) -> str:
+    """Return the destination that holds the output head's matrix."""
+    return "embed" if config.tie_embeddings else "head"
+
+
+def _layer(config: ModelConfig, layer: int) -> Iterator[WantedTensor]:
+    source, dest = f"model.layers.{layer}.", f"layers.{layer}."
+    hidden, head_dim = config.hidden_size, config.head_dim
+    for name, target in _norm_names(config):
+        yield _vector(f"{source}{name}.weight", dest + target, hidden, layer)
+    if config.qk_norm:
+        for part in "qk":
+            yield _vector(f"{source}self_attn.{part}_norm.weight", f"{dest}{part}_norm", head_dim, layer)
+    row = 0
+    for part, heads in (("q", config.num_heads), ("k", config.num_kv_heads), ("v", config.num_kv_heads)):
+        rows = heads * head_dim
+        yield _matrix(f"{source}self_attn.{part}_proj.weight", f"{dest}qkv", rows, hidden, layer, row)
+        if config.qkv_bias:
+            yield _vector(f"{source}self_attn.{part}_proj.bias", f"{dest}qkv_bias", rows, layer, row)
+        row += rows
+    yield _matrix(f"{source}self_attn.o_proj.weight", f"{dest}o", hidden, config.num_heads * head_dim, layer)
+    width = config.intermediate_size
+    for index, part in enumerate(("gate", "up")):
+        yield _matrix(f"{source}mlp.{part}_proj.weight", f"{dest}gate_up", width, hidden, layer, index * width)
+    yield _matrix(f"{source}mlp.down_proj.weight", f"{dest}down", hidden, width, layer)
+
+
+def _norm_names(config: ModelConfig) -> tuple[tuple[str, str], ...]:
+    if config.post_norms:
+        return (
+            ("input_layernorm", "input_norm"),
+            ("post_attention_layernorm", "post_attention_norm"),
+            ("pre_feedforward_layernorm", "ffn_norm"),
+            ("post_feedforward_layernorm", "post_ffn_norm"),
+        )
+    return (("input_layernorm", "input_norm"), ("post_attention_layernorm", "ffn_norm"))
+
+
+def _matrix(name: str, dest: str, rows: int, columns: int, layer: int, row_offset: int = 0) -> WantedTensor:
+    return WantedTensor(name, (rows, columns), layer, dest, row_offset, as_f32=False)
+
+
+def _vector(name: str, dest: str, size: int, layer: int, row_offset: int = 0) -> WantedTensor:
+    return WantedTensor(name, (size,), layer, dest, row_offset, as_f32=True)

@@ -1,0 +1,147 @@
+"""Attention on the GPU: flash-decoding for sequences with one query, tiles with an online softmax for longer chunks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unicorn_async.config import KVDType
+from unicorn_async.gpu.kernel import KernelRequest
+from unicorn_async.ops.attention_plan import AttentionPlan
+from unicorn_async.tensor import DType, Tensor
+
+if TYPE_CHECKING:
+    from unicorn_async.gpu.command import CommandRecorder
+    from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.gpu.kernel import KernelLibrary
+    from unicorn_async.ops.attention_device import AttentionBatch
+    from unicorn_async.ops.kv_cache import AttentionShape, KVCache
+
+_COMBINE_LANES = 32
+
+
+class GpuAttention:
+    """Attention by compute shaders; an `AttentionDevice`."""
+
+    def __init__(
+        self, info: DeviceInfo, kernels: KernelLibrary, shape: AttentionShape, *, soft_cap: float = 0.0
+    ) -> None:
+        """Plan for one shape; `soft_cap` (0 = none) makes scores cap * tanh(score / cap)."""
+        self.plan = AttentionPlan.of(info, shape)
+        self._kernels = kernels
+        self._soft_cap = soft_cap
+        self._suffix = "f16" if shape.kv_dtype is KVDType.F16 else "f32"
+
+    def kernels_for(self) -> tuple[KernelRequest, ...]:
+        """Name the pipelines that `record` will get: decode, combine, prefill."""
+        plan, shape = self.plan, self.plan.shape
+        decode: dict[str, int | float] = {
+            "WORKGROUP": plan.decode_workgroup,
+            "HEAD_DIM": shape.head_dim,
+            "HEADS": plan.decode_heads,
+            "BLOCK_SIZE": shape.block_size,
+            "LANES": plan.lanes,
+            "TILE": plan.tile,
+            "MAX_SPLITS": plan.max_splits,
+            "SOFT_CAP": self._soft_cap,
+        }
+        combine: dict[str, int | float] = {
+            "WORKGROUP": _COMBINE_LANES,
+            "HEAD_DIM": shape.head_dim,
+            "TILE": plan.tile,
+            "MAX_SPLITS": plan.max_splits,
+        }
+        prefill: dict[str, int | float] = {
+            "WORKGROUP": plan.rows // 4 * (shape.head_dim // 8),
+            "HEAD_DIM": shape.head_dim,
+            "HEADS": plan.prefill_heads,
+            "BLOCK_SIZE": shape.block_size,
+            "ROWS": plan.rows,
+            "SOFT_CAP": self._soft_cap,
+        }
+        return (
+            KernelRequest(f"attention_decode_{self._suffix}", decode),
+            KernelRequest("attention_combine", combine),
+            KernelRequest(f"attention_prefill_{self._suffix}", prefill),
+        )
+
+    def record(
+        self,
+        recorder: CommandRecorder,
+        *,
+        q: Tensor,
+        cache: KVCache,
+        window: int,
+        batch: AttentionBatch,
+        out: Tensor,
+    ) -> None:
+        """Record one layer's attention, as `AttentionDevice.record` says; decode and prefill run side by side.
+
+        There is one barrier inside, between decode and combine. Raises ConfigError for other shapes.
+        """
+        shape = self.plan.shape
+        for name, tensor in (("q", q), ("out", out)):
+            tensor.expect(f"attention: {name}", (q.shape[0], shape.num_heads * shape.head_dim), DType.F32)
+        if batch.has_decode:
+            self._decode(recorder, q=q, cache=cache, window=window, batch=batch, out=out)
+        if batch.has_prefill:
+            self._prefill(recorder, q=q, cache=cache, window=window, batch=batch, out=out)
+        if batch.has_decode and batch.has_combine:
+            recorder.barrier()
+            self._combine(recorder, window=window, batch=batch, out=out)
+
+    def _decode(
+        self, recorder: CommandRecorder, *, q: Tensor, cache: KVCache, window: int, batch: AttentionBatch, out: Tensor
+    ) -> None:
+        request = self.kernels_for()[0]
+        kernel = self._kernels.get(request.name, constants=request.constants)
+        push = kernel.pack(
+            q=q.address,
+            k_cache=cache.k,
+            v_cache=cache.v,
+            y=out.address,
+            partials=batch.partials,
+            items=batch.decode_items,
+            query_start=batch.query_start,
+            context_len=batch.context_len,
+            block_table=batch.block_table,
+            max_blocks=batch.max_blocks,
+            window=window,
+            num_heads=self.plan.shape.num_heads,
+            num_kv_heads=self.plan.shape.num_kv_heads,
+        )
+        recorder.dispatch_indirect(kernel, push, batch.grids, batch.decode_grid_offset)
+
+    def _combine(self, recorder: CommandRecorder, *, window: int, batch: AttentionBatch, out: Tensor) -> None:
+        request = self.kernels_for()[1]
+        kernel = self._kernels.get(request.name, constants=request.constants)
+        push = kernel.pack(
+            partials=batch.partials,
+            y=out.address,
+            items=batch.decode_items,
+            query_start=batch.query_start,
+            context_len=batch.context_len,
+            window=window,
+        )
+        recorder.dispatch_indirect(kernel, push, batch.grids, batch.combine_grid_offset)
+
+    def _prefill(
+        self, recorder: CommandRecorder, *, q: Tensor, cache: KVCache, window: int, batch: AttentionBatch, out: Tensor
+    ) -> None:
+        request = self.kernels_for()[2]
+        kernel = self._kernels.get(request.name, constants=request.constants)
+        push = kernel.pack(
+            q=q.address,
+            k_cache=cache.k,
+            v_cache=cache.v,
+            y=out.address,
+            tiles=batch.prefill_tiles,
+            query_start=batch.query_start,
+            query_len=batch.query_len,
+            context_len=batch.context_len,
+            block_table=batch.block_table,
+            max_blocks=batch.max_blocks,
+            window=window,
+            num_heads=self.plan.shape.num_heads,
+            num_kv_heads=self.plan.shape.num_kv_heads,
+        )
+        recorder.dispatch_indirect(kernel, push, batch.grids, batch.prefill_grid_offset)

@@ -1,0 +1,101 @@
+"""How attention is cut into workgroups, for one shape on one device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.ops.kv_cache import AttentionShape
+
+Grid: TypeAlias = tuple[int, int, int]
+
+_PARTIAL_EXTRA = 4  # f32 of a partial beside the head's elements
+
+
+def _divisor(number: int, limit: int) -> int:
+    """The largest divisor that is not above the limit."""
+    return max(i for i in range(1, min(number, limit) + 1) if number % i == 0)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeGrids:
+    """Workgroups of a step's decode and combine dispatches, for the indirect dispatch structs; zeros run nothing."""
+
+    decode: Grid
+    combine: Grid
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionPlan:
+    """The kernels' constants for one shape on one device; a pure function of both.
+
+    `lanes` lanes share a key in decode, `tile` keys lie between two of its barriers, and an item has at most
+    `max_splits` splits. `decode_heads` and `prefill_heads` are the query heads of a workgroup, `rows` the pairs of a
+    query and a head in a prefill tile.
+    """
+
+    shape: AttentionShape
+    decode_workgroup: int
+    lanes: int
+    decode_heads: int
+    tile: int
+    max_splits: int
+    rows: int
+    prefill_heads: int
+
+    @classmethod
+    def of(cls, info: DeviceInfo, shape: AttentionShape) -> AttentionPlan:
+        """Choose the constants."""
+        chunks = shape.head_dim // 8
+        lanes = 1
+        while lanes < min(info.min_subgroup_size, 32) and chunks % (2 * lanes) == 0:
+            lanes *= 2
+        # A lane holds 16 f32 of q and of output per head and chunk: at most 64 registers of each on a GPU.
+        decode_heads = _divisor(shape.group, max(1, (16 if info.is_software else 8) * lanes // chunks))
+        workgroups = shape.num_heads // decode_heads  # of one split
+        return cls(
+            shape=shape,
+            decode_workgroup=info.subgroup_size if info.is_software else 128,
+            lanes=lanes,
+            decode_heads=decode_heads,
+            tile=64 if info.is_software else 128,
+            max_splits=8 if info.is_software else min(128, max(16, 512 // workgroups)),
+            rows=(rows := 32 if shape.head_dim <= 128 and not info.is_software else 16),
+            prefill_heads=_divisor(shape.group, rows),
+        )
+
+    @property
+    def query_tile(self) -> int:
+        """Queries of one prefill tile."""
+        return self.rows // self.prefill_heads
+
+    def num_splits(self, context_len: int, window: int) -> int:
+        """Splits of a decode item with so many tokens, its own included; it does not depend on other items."""
+        tiles = -(-self._num_keys(context_len, window) // self.tile)
+        return -(-tiles // -(-tiles // self.max_splits))
+
+    @staticmethod
+    def _num_keys(context_len: int, window: int) -> int:
+        return min(context_len, window) if window else context_len
+
+    def decode_grids(self, context_lens: Sequence[int], window: int) -> DecodeGrids:
+        """Workgroups for decode items with these contexts, in tokens, of layers with this window (0 = none)."""
+        if not context_lens:
+            return DecodeGrids((0, 0, 0), (0, 0, 0))
+        items, splits = len(context_lens), self.num_splits(max(context_lens), window)
+        if self._num_keys(max(context_lens), window) > self.tile * self.max_splits:
+            splits = max(self.num_splits(context, window) for context in context_lens)
+        decode = (splits, self.shape.num_heads // self.decode_heads, items)
+        return DecodeGrids(decode, (self.shape.num_heads, items, 1) if splits > 1 else (0, 0, 0))
+
+    def prefill_grid(self, num_tiles: int) -> Grid:
+        """Workgroups for so many prefill tiles."""
+        return (num_tiles, self.shape.num_heads // self.prefill_heads, 1) if num_tiles else (0, 0, 0)
+
+    def partials_nbytes(self, max_items: int) -> int:
+        """Scratch that the splits of so many decode items need, in bytes; it may be shared by all layers."""
+        return max_items * self.shape.num_heads * self.max_splits * (self.shape.head_dim + _PARTIAL_EXTRA) * 4

@@ -1,0 +1,234 @@
+"""Which linear kernel serves a shape on a device, and with which constants and grid. Pure: needs no GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from unicorn_async.errors import UnsupportedModelError
+from unicorn_async.tensor import DType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from unicorn_async.gpu.device_info import DeviceInfo
+
+FORMATS = {DType.F16: "f16", DType.BF16: "bf16"}
+MATRIX_FEATURE = "cooperative_matrix_f16_f32_16x16x16"
+MAX_GRID_X = 32768  # any device takes 65535; the rest goes along y
+
+_MATRIX_SIDE = 16
+_PADDING_HALVES = 8  # of a staged tile's row in linear_many_coopmat
+
+
+@dataclass(frozen=True, slots=True)
+class LinearPlan:
+    """One dispatch: the manifest entry, its constants, the subgroup size to ask for, and the number of workgroups.
+
+    `reads_half` tells that the kernel reads activations brought into half precision by `row_to_half`.
+    """
+
+    entry: str
+    constants: tuple[tuple[str, int | bool], ...]
+    grid: tuple[int, int, int]
+    subgroup_size: int | None = None
+    reads_half: bool = False
+
+    @property
+    def pipeline(self) -> tuple[str, tuple[tuple[str, int | bool], ...], int | None]:
+        """What tells pipelines apart."""
+        return self.entry, self.constants, self.subgroup_size
+
+
+@dataclass(frozen=True, slots=True)
+class VecTuning:
+    """For up to `tokens` tokens: lanes of a workgroup in units of the subgroup size, and weight rows that it owns."""
+
+    tokens: int
+    subgroups: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class TileTuning:
+    """For up to `tokens` tokens: a workgroup's tile, and how many parts it has along tokens and rows.
+
+    The parts are lanes in linear_many, each with `tile / parts` elements, and subgroups in linear_many_coopmat.
+    """
+
+    tokens: int
+    tile_t: int
+    tile_n: int
+    parts_t: int
+    parts_n: int
+    tile_k: int = 16
+
+
+_ANY = 1 << 30
+_VEC_GPU = (
+    VecTuning(1, 2, 2),
+    VecTuning(2, 2, 4),
+    VecTuning(4, 2, 4),
+    VecTuning(8, 1, 4),
+    VecTuning(16, 1, 2),
+    VecTuning(32, 1, 2),
+)
+# There a barrier is dear, so a workgroup is one subgroup, and a load is too, so many rows share the input's. Longer
+# steps go in groups of the largest size.
+_VEC_SOFTWARE = (VecTuning(1, 1, 8), VecTuning(4, 1, 8), VecTuning(8, 1, 8))
+_MANY = (TileTuning(_ANY, tile_t=64, tile_n=64, parts_t=16, parts_n=16),)
+_COOPMAT = (
+    TileTuning(16, tile_t=16, tile_n=64, parts_t=1, parts_n=4, tile_k=64),
+    TileTuning(32, tile_t=32, tile_n=64, parts_t=1, parts_n=4, tile_k=64),
+    TileTuning(64, tile_t=64, tile_n=64, parts_t=2, parts_n=2, tile_k=32),
+    TileTuning(_ANY, tile_t=128, tile_n=128, parts_t=2, parts_n=4, tile_k=32),
+)
+_MIN_COOPMAT_TOKENS = 5  # fewer read the same weights no faster through matrix units
+_MIN_WORKGROUPS = 256  # below it a tile of half the size keeps more of the device busy
+
+
+def reads_half(info: DeviceInfo, num_tokens: int) -> bool:
+    """Whether a step of `num_tokens` tokens reads its activations in half precision, and so needs `row_to_half`."""
+    return num_tokens >= _MIN_COOPMAT_TOKENS and matrix_subgroup_size(info) is not None
+
+
+def matrix_subgroup_size(info: DeviceInfo) -> int | None:
+    """The subgroup size that matrix kernels run with on the device; None where it can't run them."""
+    if MATRIX_FEATURE not in info.features or not info.float16:
+        return None
+    if "subgroup_size_control" not in info.features:
+        return info.subgroup_size if info.min_subgroup_size == info.max_subgroup_size else None
+    return 32 if info.min_subgroup_size <= 32 <= info.max_subgroup_size else info.subgroup_size
+
+
+def known_subgroup_size(info: DeviceInfo) -> int:
+    """The subgroup size of kernels that ask for none; where the driver may choose, the smallest that it can take."""
+    return info.subgroup_size if "subgroup_size_control" in info.features else info.min_subgroup_size
+
+
+def plan_linear(
+    info: DeviceInfo,
+    *,
+    num_tokens: int,
+    n: int,
+    k: int,
+    dtype: DType,
+    has_bias: bool = False,
+    has_soft_cap: bool = False,
+) -> LinearPlan:
+    """Choose the kernel for y (num_tokens, n) = x (num_tokens, k) · weight (n, k)^T.
+
+    Raises:
+        UnsupportedModelError: the weights' type or length is not one that a kernel takes.
+    """
+    if dtype not in FORMATS:
+        raise UnsupportedModelError(f"linear: weights are {dtype.value}, expected F16 or BF16")
+    if k % 8 or k == 0:
+        raise UnsupportedModelError(f"linear: rows of weights have {k} elements, expected a multiple of 8")
+    if num_tokens < 1 or n < 1:
+        raise ValueError(f"linear: expected at least 1 token and 1 row, got {num_tokens} and {n}")
+    options = (("HAS_BIAS", has_bias), ("HAS_SOFT_CAP", has_soft_cap))
+    if reads_half(info, num_tokens):
+        return coopmat_plan(info, _coopmat_tuning(info, num_tokens, n), num_tokens, n, dtype, options)
+    vec = _VEC_SOFTWARE if info.is_software else _VEC_GPU
+    if num_tokens <= vec[-1].tokens or info.is_software:
+        return vec_plan(info, next((t for t in vec if num_tokens <= t.tokens), vec[-1]), num_tokens, n, dtype, options)
+    return many_plan(_MANY[-1], num_tokens, n, dtype, options)
+
+
+def pipelines_for(
+    info: DeviceInfo,
+    *,
+    num_tokens: Iterable[int],
+    n: int,
+    dtype: DType,
+    has_bias: bool = False,
+    has_soft_cap: bool = False,
+) -> tuple[LinearPlan, ...]:
+    """One plan for each different pipeline that steps of these sizes want, in their order."""
+    plans = (
+        plan_linear(info, num_tokens=t, n=n, k=8, dtype=dtype, has_bias=has_bias, has_soft_cap=has_soft_cap)
+        for t in num_tokens
+    )
+    return tuple({plan.pipeline: plan for plan in plans}.values())
+
+
+def vec_plan(
+    info: DeviceInfo,
+    tuning: VecTuning,
+    num_tokens: int,
+    n: int,
+    dtype: DType,
+    options: tuple[tuple[str, bool], ...] = (),
+) -> LinearPlan:
+    """linear_vec with the given tuning."""
+    workgroup = min(tuning.subgroups * info.subgroup_size, info.max_workgroup_invocations)
+    constants = {
+        "WORKGROUP": workgroup,
+        "ROWS": tuning.rows,
+        "TOKENS": tuning.tokens,
+        "MAX_SUBGROUPS": -(-workgroup // known_subgroup_size(info)),
+    }
+    x, y = split_grid(-(-n // tuning.rows))
+    grid = (x, y, -(-num_tokens // tuning.tokens))
+    return LinearPlan(f"linear_vec_{FORMATS[dtype]}", (*constants.items(), *options), grid)
+
+
+def many_plan(
+    tuning: TileTuning, num_tokens: int, n: int, dtype: DType, options: tuple[tuple[str, bool], ...] = ()
+) -> LinearPlan:
+    """linear_many with the given tuning."""
+    constants = {
+        "WORKGROUP": tuning.parts_t * tuning.parts_n,
+        "TILE_T": tuning.tile_t,
+        "TILE_N": tuning.tile_n,
+        "LANE_T": tuning.tile_t // tuning.parts_t,
+        "LANE_N": tuning.tile_n // tuning.parts_n,
+    }
+    grid = (-(-num_tokens // tuning.tile_t), -(-n // tuning.tile_n), 1)
+    return LinearPlan(f"linear_many_{FORMATS[dtype]}", (*constants.items(), *options), grid)
+
+
+def coopmat_plan(
+    info: DeviceInfo,
+    tuning: TileTuning,
+    num_tokens: int,
+    n: int,
+    dtype: DType,
+    options: tuple[tuple[str, bool], ...] = (),
+) -> LinearPlan:
+    """linear_many_coopmat with the given tuning; the device must have a `matrix_subgroup_size`."""
+    subgroup_size = matrix_subgroup_size(info)
+    assert subgroup_size is not None
+    constants = {
+        "WORKGROUP": subgroup_size * tuning.parts_t * tuning.parts_n,
+        "TILE_T": tuning.tile_t,
+        "TILE_N": tuning.tile_n,
+        "TILE_K": tuning.tile_k,
+        "SUBGROUPS_T": tuning.parts_t,
+        "SUBGROUPS_N": tuning.parts_n,
+    }
+    wanted = subgroup_size if "subgroup_size_control" in info.features else None
+    grid = (-(-num_tokens // tuning.tile_t), -(-n // tuning.tile_n), 1)
+    entry = f"linear_many_coopmat_{FORMATS[dtype]}"
+    return LinearPlan(entry, (*constants.items(), *options), grid, wanted, reads_half=True)
+
+
+def split_grid(count: int) -> tuple[int, int]:
+    """Spread `count` workgroups along x and y; the product may exceed the count."""
+    x = min(count, MAX_GRID_X)
+    return x, -(-count // x)
+
+
+def _coopmat_tuning(info: DeviceInfo, num_tokens: int, n: int) -> TileTuning:
+    fitting = [t for t in _COOPMAT if coopmat_shared_bytes(t) <= info.max_shared_memory]
+    chosen = next((t for t in fitting if num_tokens <= t.tokens), fitting[-1])
+    while chosen.tile_t > 64 and -(-num_tokens // chosen.tile_t) * -(-n // chosen.tile_n) < _MIN_WORKGROUPS:
+        chosen = fitting[fitting.index(chosen) - 1]
+    return chosen
+
+
+def coopmat_shared_bytes(tuning: TileTuning) -> int:
+    """Shared memory of a linear_many_coopmat workgroup: two staged tiles of each factor, a result per subgroup."""
+    staged = 2 * (tuning.tile_t + tuning.tile_n) * (tuning.tile_k + _PADDING_HALVES) * 2
+    return staged + tuning.parts_t * tuning.parts_n * _MATRIX_SIDE * _MATRIX_SIDE * 4

@@ -1,0 +1,130 @@
+"""Rotary embeddings: frequencies, and the kernel that rotates q and k and fills the cache."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from decimal import Context, Decimal
+from typing import TYPE_CHECKING
+
+from unicorn_async.config import KVDType, RotaryConfig, RotaryScaling
+from unicorn_async.gpu.kernel import KernelRequest
+from unicorn_async.tensor import DType, Tensor
+
+if TYPE_CHECKING:
+    from unicorn_async.gpu.command import CommandRecorder
+    from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.gpu.kernel import KernelLibrary
+    from unicorn_async.ops.kv_cache import AttentionShape, KVCache
+
+_ENTRIES = {KVDType.F16: "rope_cache_f16", KVDType.F32: "rope_cache_f32"}
+_EXACT = Context(prec=50)
+_TWO_PI = Decimal("6.28318530717958647692528676655900576839433879875021")
+
+
+def frequencies(config: RotaryConfig, head_dim: int) -> bytes:
+    """Return the frequencies of a head's pairs as the kernel wants them, exact to 2^-64 turns per position.
+
+    The result is (head_dim / 2, 2) u32: high and low half of the turns per position, as a 0.64 fixed-point fraction.
+    Source: RoFormer (arXiv 2104.09864); scaling "llama3" as published with Llama 3.1.
+    """
+    pairs = head_dim // 2
+    turns = (_turns_per_position(config, _EXACT.divide(Decimal(2 * i), Decimal(head_dim))) for i in range(pairs))
+    fixed = [int(_EXACT.multiply(turn % 1, Decimal(2**64))) for turn in turns]
+    return b"".join(struct.pack("<II", value >> 32, value & 0xFFFFFFFF) for value in fixed)
+
+
+def _turns_per_position(config: RotaryConfig, exponent: Decimal) -> Decimal:
+    turns = _EXACT.divide(_EXACT.power(Decimal(config.base), -exponent), _TWO_PI)
+    if config.scaling is RotaryScaling.NONE:
+        return turns
+    scaled = _EXACT.divide(turns, Decimal(config.factor))
+    if config.scaling is RotaryScaling.LINEAR:
+        return scaled
+    rotations = _EXACT.multiply(turns, Decimal(config.original_max_position))  # within the original context
+    low, high = Decimal(config.low_freq_factor), Decimal(config.high_freq_factor)
+    if rotations < low:
+        return scaled
+    if rotations > high:
+        return turns
+    kept = _EXACT.divide(rotations - low, high - low)
+    return _EXACT.add(_EXACT.multiply(1 - kept, scaled), _EXACT.multiply(kept, turns))
+
+
+@dataclass(frozen=True, slots=True)
+class HeadNorms:
+    """RMSNorm of each head's q and k: weights (head_dim) f32, counted from 1 with `plus_one`."""
+
+    q_weight: Tensor
+    k_weight: Tensor
+    eps: float
+    plus_one: bool = False
+
+
+def _constants(info: DeviceInfo, shape: AttentionShape, *, norm: bool, plus_one: bool) -> dict[str, int | bool]:
+    lanes = 8  # one lane rotates four pairs
+    while lanes < min(info.subgroup_size, shape.head_dim // 8):
+        lanes *= 2
+    return {
+        "WORKGROUP": lanes,
+        "HEAD_DIM": shape.head_dim,
+        "BLOCK_SIZE": shape.block_size,
+        "WITH_NORM": norm,
+        "PLUS_ONE": plus_one,
+    }
+
+
+def kernels_for(info: DeviceInfo, shape: AttentionShape, *, qk_norm: bool, plus_one: bool) -> tuple[KernelRequest, ...]:
+    """Name the pipelines that `rope_cache` will get."""
+    constants = _constants(info, shape, norm=qk_norm, plus_one=qk_norm and plus_one)
+    return (KernelRequest(_ENTRIES[shape.kv_dtype], constants),)
+
+
+def rope_cache(
+    recorder: CommandRecorder,
+    kernels: KernelLibrary,
+    info: DeviceInfo,
+    *,
+    shape: AttentionShape,
+    qkv: Tensor,
+    q: Tensor,
+    cache: KVCache,
+    freqs: int,
+    positions: int,
+    slot_mapping: int,
+    q_scale: float,
+    norms: HeadNorms | None = None,
+) -> None:
+    """Record q = rotate(norm(q)) * q_scale, and rotate(norm(k)) and v into the cache, saturating where it is f16.
+
+    `qkv` is (tokens, (num_heads + 2 * num_kv_heads) * head_dim) f32: q heads, k heads, v heads; `q` is (tokens,
+    num_heads * head_dim) f32 and elsewhere. Pairs are a head's halves (NeoX style). `freqs` is the address of what
+    `frequencies` returns, `positions` of (tokens) u32, `slot_mapping` of (tokens) u32, where NO_SLOT writes nothing.
+    Raises ConfigError for other shapes.
+    """
+    num_tokens = q.shape[0]
+    total_heads = shape.num_heads + 2 * shape.num_kv_heads
+    q.expect("rope_cache: q", (num_tokens, shape.num_heads * shape.head_dim), DType.F32)
+    qkv.expect("rope_cache: qkv", (num_tokens, total_heads * shape.head_dim), DType.F32)
+    if norms:
+        norms.q_weight.expect("rope_cache: q_weight", (shape.head_dim,), DType.F32)
+        norms.k_weight.expect("rope_cache: k_weight", (shape.head_dim,), DType.F32)
+    plus_one = norms is not None and norms.plus_one
+    (request,) = kernels_for(info, shape, qk_norm=norms is not None, plus_one=plus_one)
+    kernel = kernels.get(request.name, constants=request.constants)
+    push = kernel.pack(
+        qkv=qkv.address,
+        q=q.address,
+        k_cache=cache.k,
+        v_cache=cache.v,
+        q_weight=norms.q_weight.address if norms else 0,
+        k_weight=norms.k_weight.address if norms else 0,
+        freqs=freqs,
+        positions=positions,
+        slot_mapping=slot_mapping,
+        num_heads=shape.num_heads,
+        num_kv_heads=shape.num_kv_heads,
+        eps=norms.eps if norms else 0.0,
+        q_scale=q_scale,
+    )
+    recorder.dispatch(kernel, push, total_heads, num_tokens)

@@ -1,0 +1,299 @@
+"""Choosing tokens on the GPU: arguments of the sampling kernels, and the dispatches in their order.
+
+Two paths give the same tokens. The greedy one is an argmax in two dispatches; the full one serves every request, with
+penalties, temperature, top-k, top-p, min-p and log-probabilities, row by row as the rows' parameters say.
+
+Ties go to the lowest token id. Tokens with equal logits pass top-k and top-p together, so more than k may stay in. A
+NaN or -inf logit counts as the smallest finite number, +inf as the largest. Top-p takes the fewest tokens that hold the
+wanted share of what top-k left. A choice is the argmax of logits with Gumbel noise from a counter-based generator: it
+depends on seed, position and the row's logits alone, not on the batch or the device.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unicorn_async.config import MAX_TOP_LOGPROBS, SamplingParams
+from unicorn_async.errors import ConfigError
+from unicorn_async.tensor import DType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from unicorn_async.gpu.command import CommandRecorder
+    from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.gpu.kernel import KernelLibrary
+    from unicorn_async.tensor import Tensor
+
+CHUNK = 2048  # logits that one workgroup looks at
+NO_SLOT = 0xFFFFFFFF  # state slot of a padded row, mark or reset: nothing is done for it
+OUTPUT_MARK = 0x80000000  # added to a mark's token when it belongs to the output
+
+_STATE_BYTES = 16
+_PART_BYTES = 32
+_MARK_LANES = 64
+_SMALLEST_TEMPERATURE = 1e-5  # below it a request is greedy
+_SMALLEST_F32 = float(np.finfo(np.float32).min)
+
+# `Row`, `Result` and `Mark` in shaders/include/sample.glsl and shaders/sample_count.comp.
+SAMPLE_ROW = np.dtype(
+    [
+        ("state_slot", "<u4"),
+        ("position", "<u4"),
+        ("seed_low", "<u4"),
+        ("seed_high", "<u4"),
+        ("inverse_temperature", "<f4"),
+        ("top_k", "<u4"),
+        ("top_p", "<u4"),
+        ("log_min_p", "<f4"),
+        ("repetition", "<f4"),
+        ("inverse_repetition", "<f4"),
+        ("presence", "<f4"),
+        ("frequency", "<f4"),
+        ("top_logprobs", "<i4"),
+        ("penalised", "<u4"),
+        ("reserved", "<u4", (2,)),
+    ]
+)
+SAMPLE_RESULT = np.dtype(
+    [
+        ("token", "<u4"),
+        ("logprob", "<f4"),
+        ("num_top", "<u4"),
+        ("reserved", "<u4"),
+        ("top_ids", "<u4", (MAX_TOP_LOGPROBS,)),
+        ("top_logprobs", "<f4", (MAX_TOP_LOGPROBS,)),
+    ]
+)
+SAMPLE_MARK = np.dtype([("state_slot", "<u4"), ("token", "<u4")])
+
+
+class SamplingPath(Enum):
+    """Which kernels a step needs; the value names the last of them."""
+
+    GREEDY = "sample_pick"
+    FULL = "sample_finish"
+
+
+def is_greedy(params: SamplingParams) -> bool:
+    """Whether the most probable token is always taken."""
+    return params.temperature < _SMALLEST_TEMPERATURE
+
+
+def sampling_path(requests: Iterable[SamplingParams]) -> SamplingPath:
+    """Return the cheapest path that serves all requests of a step."""
+    for params in requests:
+        if not is_greedy(params) or params.has_penalties or params.top_logprobs is not None:
+            return SamplingPath.FULL
+    return SamplingPath.GREEDY
+
+
+def write_row(row: NDArray[np.void], params: SamplingParams, *, state_slot: int, seed: int, position: int) -> None:
+    """Fill one element of a SAMPLE_ROW array, given as a slice of length 1.
+
+    `seed` has 64 bits; `position` is the new token's index in its sequence, and no two draws of a sequence share it.
+    """
+    row[0] = (
+        state_slot,
+        position,
+        seed & 0xFFFFFFFF,
+        seed >> 32,
+        0.0 if is_greedy(params) else 1.0 / params.temperature,
+        params.top_k,
+        0 if params.top_p >= 1.0 else max(1, int(params.top_p * 2**32)),
+        math.log(params.min_p) if params.min_p > 0.0 else _SMALLEST_F32,
+        params.repetition_penalty,
+        min(1.0 / params.repetition_penalty, -_SMALLEST_F32),
+        params.presence_penalty,
+        params.frequency_penalty,
+        -1 if params.top_logprobs is None else params.top_logprobs,
+        int(params.has_penalties),
+        (0, 0),
+    )
+
+
+def num_chunks(vocab_size: int) -> int:
+    """Workgroups that share one row of logits."""
+    return -(-vocab_size // CHUNK)
+
+
+def scratch_bytes(num_rows: int, vocab_size: int) -> int:
+    """Device memory that either path needs beside its arguments, in bytes; its contents need not live on."""
+    return num_rows * (_STATE_BYTES + num_chunks(vocab_size) * _PART_BYTES)
+
+
+def counts_bytes(num_slots: int, vocab_size: int) -> int:
+    """Size of the table of what each state slot's sequence has seen, (slots, vocab) u32, in bytes."""
+    return num_slots * vocab_size * 4
+
+
+@dataclass(frozen=True, slots=True)
+class SampleArguments:
+    """Where a step's sampling finds its data; all addresses are device addresses, borrowed, aligned to 4 bytes.
+
+    The rows may lie in host-visible memory that the host rewrites before each replay, and the results in host-visible
+    memory that it reads after the step. Padded rows have the state slot NO_SLOT: they are skipped, their results are
+    not written.
+    """
+
+    logits: Tensor  # (rows, vocab) f32, the model's own
+    rows: int  # (rows) SAMPLE_ROW
+    scratch: int  # scratch_bytes(rows, vocab)
+    last_token: int  # (slots) u32
+    results: int  # (rows) SAMPLE_RESULT
+    counts: int = 0  # (slots, vocab) u32, counts_bytes(slots, vocab); 0 = no row has penalties
+
+    def __post_init__(self) -> None:
+        if len(self.logits.shape) != 2 or self.logits.dtype is not DType.F32 or 0 in self.logits.shape:
+            raise ConfigError(f"logits: expected (rows, vocab) F32, got {self.logits.shape} {self.logits.dtype.name}")
+
+    @property
+    def num_rows(self) -> int:
+        """Rows to sample, padding included."""
+        return self.logits.shape[0]
+
+    @property
+    def vocab_size(self) -> int:
+        """Logits of one row."""
+        return self.logits.shape[1]
+
+    @property
+    def num_chunks(self) -> int:
+        """Workgroups that share one row."""
+        return num_chunks(self.vocab_size)
+
+    @property
+    def states(self) -> int:
+        """Address of the rows' states, behind the chunks' parts in the scratch memory."""
+        return self.scratch + self.num_rows * self.num_chunks * _PART_BYTES
+
+
+def _threshold_constants(info: DeviceInfo) -> dict[str, int]:
+    """One workgroup has a whole row: a GPU needs many loads under way, a software device few and cheap barriers."""
+    if info.is_software:
+        return {"LANES": 64, "UNROLL": 1}
+    return {"LANES": min(1024, info.max_workgroup_invocations), "UNROLL": 8}
+
+
+def kernels_for(
+    info: DeviceInfo, path: SamplingPath, *, penalties: bool = False
+) -> tuple[tuple[str, dict[str, int]], ...]:
+    """Name the pipelines of a path, each with its constants; with `penalties` those that keep the counts too."""
+    chunk = {"CHUNK": CHUNK}
+    if path is SamplingPath.GREEDY:
+        return (("sample_argmax", chunk), ("sample_pick", {}))
+    full: tuple[tuple[str, dict[str, int]], ...] = (
+        ("sample_stats", chunk),
+        ("sample_threshold", _threshold_constants(info)),
+        ("sample_draw", chunk),
+        ("sample_finish", chunk),
+    )
+    return (*full, ("sample_reset", chunk), ("sample_count", {})) if penalties else full
+
+
+def record_greedy(recorder: CommandRecorder, kernels: KernelLibrary, args: SampleArguments) -> None:
+    """Record the argmax of every row: results' tokens and last_token; `logprob` and `num_top` become 0.
+
+    Parameters of the rows other than the state slot are ignored. Barriers before and after are the caller's; those between the dispatches are recorded here.
+    """
+    argmax = kernels.get("sample_argmax", constants={"CHUNK": CHUNK})
+    push = argmax.pack(logits=args.logits.address, rows=args.rows, parts=args.scratch, vocab=args.vocab_size)
+    recorder.dispatch(argmax, push, args.num_chunks, args.num_rows)
+    recorder.barrier()
+    pick = kernels.get("sample_pick")
+    push = pick.pack(
+        rows=args.rows,
+        parts=args.scratch,
+        last_token=args.last_token,
+        results=args.results,
+        num_chunks=args.num_chunks,
+    )
+    recorder.dispatch(pick, push, args.num_rows)
+
+
+def record_full(recorder: CommandRecorder, kernels: KernelLibrary, info: DeviceInfo, args: SampleArguments) -> None:
+    """Record sampling by every row's parameters; rows with penalties count their token in `counts`.
+
+    Barriers before and after are the caller's; those between the dispatches are recorded here. Rows of one step that have penalties have different state slots.
+    """
+    vocab, chunks, rows = args.vocab_size, args.num_chunks, args.num_rows
+    has_counts = int(args.counts != 0)
+    stats = kernels.get("sample_stats", constants={"CHUNK": CHUNK})
+    push = stats.pack(
+        logits=args.logits.address,
+        rows=args.rows,
+        counts=args.counts,
+        parts=args.scratch,
+        vocab=vocab,
+        has_counts=has_counts,
+    )
+    recorder.dispatch(stats, push, chunks, rows)
+    recorder.barrier()
+    threshold = kernels.get("sample_threshold", constants=_threshold_constants(info))
+    push = threshold.pack(
+        logits=args.logits.address,
+        rows=args.rows,
+        counts=args.counts,
+        parts=args.scratch,
+        states=args.states,
+        vocab=vocab,
+        num_chunks=chunks,
+        has_counts=has_counts,
+    )
+    recorder.dispatch(threshold, push, rows)
+    recorder.barrier()
+    draw = kernels.get("sample_draw", constants={"CHUNK": CHUNK})
+    push = draw.pack(
+        logits=args.logits.address,
+        rows=args.rows,
+        counts=args.counts,
+        parts=args.scratch,
+        states=args.states,
+        vocab=vocab,
+        has_counts=has_counts,
+    )
+    recorder.dispatch(draw, push, chunks, rows)
+    recorder.barrier()
+    finish = kernels.get("sample_finish", constants={"CHUNK": CHUNK})
+    push = finish.pack(
+        logits=args.logits.address,
+        rows=args.rows,
+        counts=args.counts,
+        parts=args.scratch,
+        states=args.states,
+        last_token=args.last_token,
+        results=args.results,
+        vocab=vocab,
+        num_chunks=chunks,
+        has_counts=has_counts,
+    )
+    recorder.dispatch(finish, push, rows)
+
+
+def record_resets(
+    recorder: CommandRecorder, kernels: KernelLibrary, *, slots: int, num_slots: int, counts: int, vocab_size: int
+) -> None:
+    """Record that the counts of listed state slots become 0; `slots` is the address of (num_slots) u32, or NO_SLOT."""
+    reset = kernels.get("sample_reset", constants={"CHUNK": CHUNK})
+    push = reset.pack(slots=slots, counts=counts, vocab=vocab_size)
+    recorder.dispatch(reset, push, num_chunks(vocab_size), num_slots)
+
+
+def record_marks(
+    recorder: CommandRecorder, kernels: KernelLibrary, *, marks: int, num_marks: int, counts: int, vocab_size: int
+) -> None:
+    """Record that tokens of prompts, or of outputs that are computed again, are counted.
+
+    `marks` is the address of (num_marks) SAMPLE_MARK; an output's token carries OUTPUT_MARK. Tokens outside of the
+    vocabulary are ignored. A barrier between record_resets and this is the caller's.
+    """
+    count = kernels.get("sample_count")
+    push = count.pack(marks=marks, counts=counts, num_marks=num_marks, vocab=vocab_size)
+    recorder.dispatch(count, push, -(-num_marks // _MARK_LANES))

@@ -1,0 +1,134 @@
+"""The KV cache's blocks: who has which."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from unicorn_async.errors import RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from collections.abc import Sequence as SequenceOf
+
+    from unicorn_async.scheduler.sequence import Sequence
+
+
+def num_blocks_spanned(num_positions: int, block_size: int) -> int:
+    """Return how many blocks a run of positions can touch, wherever it starts."""
+    return (num_positions + block_size - 2) // block_size + 1 if num_positions else 0
+
+
+@dataclass(frozen=True, slots=True)
+class BlockGroup:
+    """Layers that share block tables, since their attention reaches back equally far."""
+
+    window: int  # a query sees so many positions, its own among them; 0 = all
+    num_blocks: int
+
+    def blocks_needed(self, length: int, num_queries: int, block_size: int) -> int:
+        """Return the most blocks that a sequence needs at once to compute `length` positions, `num_queries` a step."""
+        blocks = -(-length // block_size)
+        if self.window:
+            blocks = min(blocks, num_blocks_spanned(self.window - 1 + num_queries, block_size))
+        return blocks
+
+
+class BlockPool:
+    """The blocks of one group, numbered from 0."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        self._free = list(range(num_blocks - 1, -1, -1))
+        self._is_used = bytearray(num_blocks)
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that nobody has."""
+        return len(self._free)
+
+    def allocate(self) -> int:
+        """Take a free block."""
+        assert self._free, f"all {self.num_blocks} blocks are in use"
+        block = self._free.pop()
+        self._is_used[block] = 1
+        return block
+
+    def free(self, blocks: Iterable[int]) -> None:
+        """Give blocks back."""
+        for block in blocks:
+            assert self._is_used[block], f"block {block} is freed twice"
+            self._is_used[block] = 0
+            self._free.append(block)
+
+
+class BlockManager:
+    """Keeps the block tables of sequences.
+
+    All tables of a sequence have the same length: the same positions are covered in every group, until the start of a
+    table of a group with a window is freed. A freed entry is -1, so that a table's index stays position // block_size.
+    """
+
+    def __init__(self, groups: SequenceOf[BlockGroup], block_size: int) -> None:
+        self.groups = tuple(groups)
+        self.block_size = block_size
+        self.pools = tuple(BlockPool(group.num_blocks) for group in groups)
+
+    @property
+    def num_free(self) -> int:
+        """Blocks by which a sequence can grow in every group."""
+        return min(pool.num_free for pool in self.pools)
+
+    def check_fits(self, sequence: Sequence) -> None:
+        """Refuse what would not fit even alone; the last token's own position is never computed.
+
+        Raises:
+            RequestError: a group has too few blocks.
+        """
+        num_positions = sequence.max_length - (not sequence.want_logits)
+        for group in self.groups:
+            needed = group.blocks_needed(num_positions, 1, self.block_size)
+            if needed > group.num_blocks:
+                raise RequestError(
+                    f"prompt of {len(sequence.prompt_ids)} tokens and its answer, {sequence.max_length} together: "
+                    f"need {needed} blocks of the KV cache, which has {group.num_blocks}"
+                )
+
+    def room(self, sequence: Sequence) -> int:
+        """Return how many positions beyond `num_scheduled` the sequence can have without anybody giving up blocks."""
+        covered = len(sequence.block_tables[0]) if sequence.block_tables else 0
+        return (covered + self.num_free) * self.block_size - sequence.num_scheduled
+
+    def grow(self, sequence: Sequence, num_positions: int) -> None:
+        """Cover the sequence's first `num_positions`; `room` has said that there are blocks for it."""
+        if not sequence.block_tables:
+            sequence.block_tables = [[] for _ in self.pools]
+            sequence.first_blocks = [0] * len(self.pools)
+        for table, pool in zip(sequence.block_tables, self.pools, strict=True):
+            while len(table) * self.block_size < num_positions:
+                table.append(pool.allocate())
+
+    def trim(self, sequence: Sequence) -> None:
+        """Free blocks that lie before every window of the steps in flight and of those to come."""
+        for index, group in enumerate(self.groups):
+            first = (sequence.oldest_start - group.window + 1) // self.block_size
+            if group.window and first > sequence.first_blocks[index]:
+                passed = slice(sequence.first_blocks[index], first)
+                self.pools[index].free(sequence.block_tables[index][passed])
+                sequence.block_tables[index][passed] = [-1] * (first - passed.start)
+                sequence.first_blocks[index] = first
+
+    def release(self, sequence: Sequence) -> None:
+        """Free all blocks of the sequence."""
+        for pool, table, first in zip(self.pools, sequence.block_tables, sequence.first_blocks, strict=False):
+            pool.free(table[first:])
+        sequence.block_tables, sequence.first_blocks = [], []
+
+    def shortage(self, sequence: Sequence, length: int, num_queries: int) -> tuple[int, ...]:
+        """Return, per group, the blocks that the sequence lacks to reach `length`, `num_queries` a step."""
+        lacking = []
+        for index, group in enumerate(self.groups):
+            held = len(sequence.block_tables[index]) - sequence.first_blocks[index] if sequence.block_tables else 0
+            needed = group.blocks_needed(length, num_queries, self.block_size)
+            lacking.append(max(min(needed, group.num_blocks) - held, 0))
+        return tuple(lacking)

@@ -1,0 +1,255 @@
+"""Which tokens of which sequences the next step computes."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from unicorn_async.errors import PromptTooLongError, QueueFullError, RequestError
+from unicorn_async.scheduler.batch import Batch, Committed, ScheduledSequence
+from unicorn_async.scheduler.block_manager import BlockGroup, BlockManager
+from unicorn_async.scheduler.request import FinishReason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from collections.abc import Sequence as SequenceOf
+
+    from unicorn_async.scheduler.sequence import Sequence
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A step in the making, and what it may still take."""
+
+    tokens_left: int
+    logit_rows_left: int  # one for each sampled token, and for each position of an evaluation
+    scheduled: list[ScheduledSequence] = field(default_factory=list)
+
+    @property
+    def is_full(self) -> bool:
+        return self.tokens_left == 0 or self.logit_rows_left == 0
+
+
+class Scheduler:
+    """Continuous batching, first come, first served, with steps in flight.
+
+    `schedule` is called while earlier steps run: it takes for granted that each of them yields its tokens and that no
+    sequence ends. `commit` sets that right, in the order in which the batches were scheduled. Every running sequence
+    arrived before every waiting one, and nobody can preempt the oldest, so that it always goes on.
+    """
+
+    def __init__(
+        self,
+        *,
+        groups: SequenceOf[BlockGroup],
+        block_size: int,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        max_context: int,
+        max_waiting: int,
+        max_logit_rows: int,
+        eos_token_ids: Iterable[int],
+    ) -> None:
+        self._blocks = BlockManager(groups, block_size)
+        self._max_num_seqs = max_num_seqs
+        self._max_num_batched_tokens = max_num_batched_tokens
+        self._max_context = max_context
+        self._max_waiting = max_waiting
+        self._max_logit_rows = max_logit_rows
+        self._eos_token_ids = frozenset(eos_token_ids)
+        self._waiting: list[Sequence] = []  # in order of arrival, as is _running
+        self._running: list[Sequence] = []
+        self._leaving: list[Sequence] = []  # ended or preempted, with steps in flight that use their blocks
+        self._in_flight: deque[Batch] = deque()
+        self._free_slots = list(range(max_num_seqs - 1, -1, -1))
+        self._num_arrivals = 0
+        self._num_steps = 0
+        self.num_preemptions = 0
+
+    @property
+    def has_work(self) -> bool:
+        """Whether anything waits, runs or is in flight; then `schedule` or the commit of a step in flight goes on."""
+        return bool(self._waiting or self._running or self._in_flight)
+
+    @property
+    def num_running(self) -> int:
+        """Sequences that have a place in the steps to come."""
+        return len(self._running)
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences that wait for a place, for the first time or again."""
+        return len(self._waiting)
+
+    @property
+    def blocks_used(self) -> tuple[int, ...]:
+        """Blocks of each group that sequences have."""
+        return tuple(pool.num_blocks - pool.num_free for pool in self._blocks.pools)
+
+    @property
+    def blocks_total(self) -> tuple[int, ...]:
+        """Blocks of each group."""
+        return tuple(group.num_blocks for group in self._blocks.groups)
+
+    def add(self, sequence: Sequence) -> None:
+        """Accept a new sequence, and give it its place in the order of arrival.
+
+        Raises:
+            PromptTooLongError: the context has no room for the prompt and one token.
+            QueueFullError: max_num_seqs + max_waiting sequences are here already.
+            RequestError: the prompt is empty, or prompt and answer can never fit the KV cache.
+        """
+        num_prompt = len(sequence.prompt_ids)
+        if num_prompt == 0:
+            raise RequestError("prompt: expected at least 1 token, got 0")
+        if num_prompt + (not sequence.want_logits) > self._max_context:
+            raise PromptTooLongError(f"prompt: {num_prompt} tokens leave no room in a context of {self._max_context}")
+        sequence.max_length = num_prompt
+        if not sequence.want_logits:
+            sequence.max_length = min(num_prompt + sequence.sampling.max_tokens, self._max_context)
+        self._blocks.check_fits(sequence)
+        if len(self._waiting) + self._max_num_seqs - len(self._free_slots) >= self._max_num_seqs + self._max_waiting:
+            raise QueueFullError(f"{len(self._waiting)} requests wait already, at most {self._max_waiting} may")
+        sequence.arrival = self._num_arrivals
+        self._num_arrivals += 1
+        self._waiting.append(sequence)
+
+    def schedule(self) -> Batch | None:
+        """Return the next step, or None where nothing can be computed before a step in flight is committed."""
+        draft = _Draft(self._max_num_batched_tokens, self._max_logit_rows)
+        is_stalled = False
+        for sequence in self._by_priority():
+            if draft.is_full:
+                break
+            if sequence.preempted:  # by one before it in this very loop
+                continue
+            if self._has_room(sequence):
+                self._place(sequence, draft)
+            else:
+                is_stalled = True
+        while not draft.is_full and not is_stalled and self._can_admit():
+            self._place(self._admit(), draft)
+        if not draft.scheduled:
+            return None
+        batch = Batch(tuple(draft.scheduled), self._max_num_batched_tokens - draft.tokens_left, self._num_steps)
+        self._num_steps += 1
+        self._in_flight.append(batch)
+        return batch
+
+    def commit(self, batch: Batch, sampled: SequenceOf[int]) -> list[Committed]:
+        """Take the tokens of the oldest step in flight, one for each of its parts that samples, in order.
+
+        Tokens of sequences that have ended meanwhile are dropped. The rest of the result keeps the batch's order.
+        """
+        assert self._in_flight and self._in_flight[0] is batch, f"step {batch.step} is not the oldest in flight"
+        assert len(sampled) == batch.num_samples, f"step {batch.step}: {batch.num_samples} tokens, got {len(sampled)}"
+        self._in_flight.popleft()
+        tokens = iter(sampled)
+        committed: list[Committed] = []
+        for item in batch.scheduled:
+            sequence = item.sequence
+            sequence.num_in_flight -= 1
+            sequence.in_flight_starts.popleft()
+            token_id = None
+            if item.samples:
+                sequence.num_pending -= 1
+                token_id = next(tokens)
+            if sequence.finish_reason is None:
+                if token_id is not None:
+                    sequence.accept(token_id, self._eos_token_ids)
+                elif sequence.want_logits and item.start + item.num_tokens == sequence.max_length:
+                    sequence.finish_reason = FinishReason.STOP
+                if token_id is not None or sequence.finish_reason is not None:
+                    committed.append(Committed(sequence, token_id, sequence.finish_reason))
+            if sequence.finish_reason is not None or sequence.preempted:
+                self._retire(sequence)
+            else:
+                self._blocks.trim(sequence)
+        return committed
+
+    def finish(self, sequence: Sequence, reason: FinishReason) -> None:
+        """End a sequence from outside; what has ended already keeps its reason.
+
+        Its blocks and its slot are free at once, or when its last step in flight is committed.
+        """
+        if sequence.finish_reason is None:
+            sequence.finish_reason = reason
+            if sequence in self._waiting:
+                self._waiting.remove(sequence)
+            self._retire(sequence)
+
+    def _by_priority(self) -> list[Sequence]:
+        """Return what runs and has positions to compute: decodes, then prompts, each in order of arrival."""
+        ready = [sequence for sequence in self._running if sequence.num_remaining]
+        return sorted(ready, key=lambda sequence: not sequence.is_decoding)
+
+    def _has_room(self, sequence: Sequence) -> bool:
+        """Make sure of at least one position more, at the cost of those who came later."""
+        while self._blocks.room(sequence) == 0:
+            if self._leaving:  # each of them will give up blocks in every group
+                return False
+            victim = self._running[-1]
+            if victim is sequence:
+                return False
+            victim.preempted = True
+            self.num_preemptions += 1
+            self._retire(victim)
+        return True
+
+    def _place(self, sequence: Sequence, draft: _Draft) -> None:
+        """Add what fits of the sequence to the step; there is room for a token at least."""
+        start, remaining = sequence.num_scheduled, sequence.num_remaining
+        count = min(remaining, draft.tokens_left, self._blocks.room(sequence))
+        if sequence.want_logits:
+            count = min(count, draft.logit_rows_left)
+        samples = count == remaining and not sequence.want_logits
+        self._blocks.grow(sequence, start + count)
+        token_ids, is_decode = sequence.token_ids(start, count), sequence.is_decoding
+        draft.scheduled.append(ScheduledSequence(sequence, start, count, token_ids, samples, is_decode))
+        draft.tokens_left -= count
+        draft.logit_rows_left -= count if sequence.want_logits else samples
+        sequence.num_scheduled += count
+        sequence.num_in_flight += 1
+        sequence.in_flight_starts.append(start)
+        sequence.num_pending += samples
+
+    def _can_admit(self) -> bool:
+        """Whether the first in the queue fits beside what runs, with a block more for each that runs."""
+        if not self._waiting or not self._free_slots or any(sequence.preempted for sequence in self._leaving):
+            return False
+        shortages = [self._shortage(self._waiting[0], 0)]
+        shortages += [self._shortage(sequence, self._blocks.block_size) for sequence in self._running]
+        needed = (sum(shortage) for shortage in zip(*shortages, strict=True))
+        return all(number <= pool.num_free for number, pool in zip(needed, self._blocks.pools, strict=True))
+
+    def _shortage(self, sequence: Sequence, growth: int) -> tuple[int, ...]:
+        length = min(sequence.length + growth, sequence.max_length)
+        return self._blocks.shortage(sequence, length, min(sequence.num_remaining, self._max_num_batched_tokens))
+
+    def _admit(self) -> Sequence:
+        sequence = self._waiting.pop(0)
+        sequence.slot = self._free_slots.pop()
+        sequence.preempted = False
+        sequence.num_given = sequence.length
+        self._running.append(sequence)
+        return sequence
+
+    def _retire(self, sequence: Sequence) -> None:
+        """Take an ended or preempted sequence's blocks and slot, as soon as no step in flight uses them."""
+        if sequence in self._running:
+            self._running.remove(sequence)
+        if sequence.num_in_flight:
+            if sequence not in self._leaving:
+                self._leaving.append(sequence)
+            return
+        if sequence in self._leaving:
+            self._leaving.remove(sequence)
+        self._blocks.release(sequence)
+        if sequence.slot >= 0:
+            self._free_slots.append(sequence.slot)
+            sequence.slot = -1
+        if sequence.finish_reason is None:
+            sequence.num_scheduled = 0
+            insort(self._waiting, sequence, key=lambda waiting: waiting.arrival)

@@ -1,0 +1,83 @@
+"""One request's state, from its arrival to its last token."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from unicorn_async.scheduler.request import FinishReason
+
+if TYPE_CHECKING:
+    from unicorn_async.config import SamplingParams
+
+PENDING = -1  # a token that the GPU has sampled, or will, and the host has not seen
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One request's state; the caller gives the first block of fields, the scheduler keeps the rest.
+
+    A position is the index of a token in prompt and output together. An evaluation request (`want_logits`) has every
+    position of its prompt computed and samples nothing.
+    """
+
+    request_id: str
+    prompt_ids: tuple[int, ...]
+    sampling: SamplingParams
+    seed: int
+    arrival: int = -1  # order of arrival, given by `Scheduler.add`
+    want_logits: bool = False
+
+    output_ids: list[int] = field(default_factory=list)  # tokens that the host has seen
+    num_scheduled: int = 0  # positions computed or in flight
+    num_in_flight: int = 0  # steps in flight that contain the sequence
+    num_pending: int = 0  # tokens that steps in flight will sample
+    num_given: int = 0  # length at admission; tokens from here on were sampled into the present slot
+    max_length: int = 0  # prompt and output may have so many tokens together
+    slot: int = -1  # row of the sequence's state on the GPU; -1 = none
+    block_tables: list[list[int]] = field(default_factory=list)  # per group: logical block -> block, -1 = freed
+    first_blocks: list[int] = field(default_factory=list)  # per group: logical blocks before it are freed
+    in_flight_starts: deque[int] = field(default_factory=deque)  # first position of each step in flight
+    preempted: bool = False  # lost its place, or loses it when its steps in flight are committed
+    finish_reason: FinishReason | None = None
+
+    @property
+    def length(self) -> int:
+        """Tokens of prompt and output, with those that steps in flight will sample."""
+        return len(self.prompt_ids) + len(self.output_ids) + self.num_pending
+
+    @property
+    def num_remaining(self) -> int:
+        """Positions that can be scheduled now; 0 when the last token is already on its way."""
+        length = self.length
+        if length >= self.max_length and not self.want_logits:
+            return 0
+        return length - self.num_scheduled
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether all that the sequence was admitted with is scheduled: the next step takes one sampled token."""
+        return self.num_scheduled >= self.num_given and self.slot >= 0
+
+    @property
+    def oldest_start(self) -> int:
+        """First position that a step in flight, or else the next step, computes."""
+        return self.in_flight_starts[0] if self.in_flight_starts else self.num_scheduled
+
+    def token_ids(self, start: int, count: int) -> tuple[int, ...]:
+        """Return `count` tokens from position `start` on; PENDING for those that the host has not seen."""
+        stop, num_prompt = start + count, len(self.prompt_ids)
+        known = self.prompt_ids[start:stop]
+        if stop > num_prompt:
+            known += tuple(self.output_ids[max(start - num_prompt, 0) : stop - num_prompt])
+        return known + (PENDING,) * (count - len(known))
+
+    def accept(self, token_id: int, eos_token_ids: frozenset[int]) -> None:
+        """Append a token that the GPU has sampled, and see whether it ends the sequence."""
+        self.output_ids.append(token_id)
+        is_eos = token_id in eos_token_ids and not self.sampling.ignore_eos
+        if is_eos or token_id in self.sampling.stop_token_ids:
+            self.finish_reason = FinishReason.STOP
+        elif len(self.prompt_ids) + len(self.output_ids) >= self.max_length:
+            self.finish_reason = FinishReason.LENGTH

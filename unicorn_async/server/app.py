@@ -1,0 +1,201 @@
+"""The application, and the server that runs it on one port."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import threading
+from typing import TYPE_CHECKING, cast
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.routing import WebSocketRoute
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+from unicorn_async.errors import ConfigError
+from unicorn_async.resources import resource_dir
+from unicorn_async.server.connection import ABORT
+from unicorn_async.server.http import HttpEndpoints
+from unicorn_async.server.options import ServerOptions
+from unicorn_async.server.page import page_routes
+from unicorn_async.server.service import Service
+from unicorn_async.server.websocket import WebSocketEndpoint
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Generator
+    from typing import Any
+
+    from uvicorn.server import ServerState
+
+    from unicorn_async.engine.types import EngineAPI
+
+logger = logging.getLogger(__name__)
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+BACKLOG = 512
+
+
+def create_app(engine: EngineAPI, options: ServerOptions | None = None) -> Starlette:
+    """Return the ASGI application: the API, /health and the page.
+
+    Raises:
+        ConfigError: the page's files are missing.
+    """
+    options = options or ServerOptions()
+    service = Service(engine, options)
+    endpoints = HttpEndpoints(service)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with service.running():
+            yield
+
+    routes = [
+        *endpoints.routes(),
+        WebSocketRoute("/v1/responses", WebSocketEndpoint(service)),
+        *page_routes(options.web_dir or resource_dir("web")),
+    ]
+    return Starlette(routes=routes, lifespan=lifespan)
+
+
+async def serve(
+    engine: EngineAPI,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    options: ServerOptions | None = None,
+    on_ready: Callable[[str], None] | None = None,
+) -> None:
+    """Serve until SIGINT or SIGTERM comes, or the task is cancelled; the engine stays open, its owner closes it.
+
+    `port` 0 takes any free one. `on_ready` gets the address, e.g. "http://127.0.0.1:8000", once requests are taken.
+
+    Raises:
+        ConfigError: the port is in use, or the host is not one of this machine's.
+    """
+    options = options or ServerOptions()
+    app = create_app(engine, options)
+    listener = bind(host, port)
+    try:
+        server = _Server(_uvicorn_config(app, options), on_ready=lambda: _announce(listener, on_ready))
+        with _stop_on_signals(server):
+            await _run(server, listener)
+    finally:
+        listener.close()
+
+
+async def _run(server: uvicorn.Server, listener: socket.socket) -> None:
+    """Run the server; a cancellation stops it in order, too."""
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        server.should_exit = True
+        await task
+        raise
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a listening socket.
+
+    Raises:
+        ConfigError: with the address, and what is wrong with it.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except (OSError, OverflowError) as exc:
+        reason = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
+        raise ConfigError(f"can't listen on {host} port {port}: {reason}") from exc
+
+
+def address_of(listener: socket.socket) -> str:
+    """Return the URL of a listening socket."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _announce(listener: socket.socket, on_ready: Callable[[str], None] | None) -> None:
+    logger.info("listening on %s", address_of(listener))
+    if on_ready is not None:
+        on_ready(address_of(listener))
+
+
+def _uvicorn_config(app: Starlette, options: ServerOptions) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=cast("type[asyncio.Protocol]", _http_protocol),
+        ws="websockets-sansio",
+        ws_max_size=options.max_message_bytes,
+        ws_per_message_deflate=False,  # tokens are small and many: compressing each costs more than sending it
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=options.max_connections,
+        timeout_graceful_shutdown=max(1, round(options.shutdown_timeout_s)),
+        backlog=BACKLOG,
+    )
+
+
+def _http_protocol(
+    config: uvicorn.Config,
+    server_state: ServerState,
+    app_state: dict[str, Any],
+    _loop: asyncio.AbstractEventLoop | None = None,
+) -> asyncio.Protocol:
+    """Return uvicorn's protocol for a connection, with the way to drop that connection in its requests' state.
+
+    A websocket's protocol takes over the state, and the transport, of the HTTP protocol that it grows out of.
+    """
+
+    def abort() -> None:
+        protocol.transport.abort()
+
+    make = cast("Callable[..., Any]", AutoHTTPProtocol)
+    protocol = make(config=config, server_state=server_state, app_state={**app_state, ABORT: abort}, _loop=_loop)
+    return cast("asyncio.Protocol", protocol)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, which leaves signals alone: it would raise them again at the end, before the engine closes."""
+
+    def __init__(self, config: uvicorn.Config, *, on_ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_ready = on_ready
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        if self.started:
+            self._on_ready()
+
+
+@contextlib.contextmanager
+def _stop_on_signals(server: uvicorn.Server) -> Generator[None, None, None]:
+    """End the server in order at the first signal, at once at the second; only the main thread gets signals."""
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        server.force_exit = server.should_exit
+        server.should_exit = True
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    earlier = {number: signal.getsignal(number) for number in SIGNALS}
+    for number in SIGNALS:
+        loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in earlier.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)

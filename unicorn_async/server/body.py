@@ -1,0 +1,48 @@
+"""The body of an HTTP request, bounded in size and time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from starlette.requests import ClientDisconnect
+
+from unicorn_async.server.generation import ClientGoneError
+from unicorn_async.server.protocol.errors import ApiError
+from unicorn_async.server.protocol.fields import parse_object
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from unicorn_async.server.options import ServerOptions
+    from unicorn_async.server.protocol.fields import Fields
+
+
+async def read_object(request: Request, options: ServerOptions) -> Fields:
+    """Read a JSON object.
+
+    Raises:
+        ApiError: 413 too large, 408 too slow, 400 not a JSON object.
+        ClientGoneError: the client went before it had sent everything.
+    """
+    limit = options.max_message_bytes
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and len(declared) < 20 and int(declared) > limit:
+        raise _too_large(limit)
+    body = bytearray()
+    try:
+        async with asyncio.timeout(options.receive_timeout_s):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > limit:
+                    raise _too_large(limit)
+    except TimeoutError as exc:
+        message = f"the body did not come within {options.receive_timeout_s:g} s"
+        raise ApiError(message, status=408, code="request_timeout") from exc
+    except ClientDisconnect as exc:
+        raise ClientGoneError from exc
+    return parse_object(bytes(body))
+
+
+def _too_large(limit: int) -> ApiError:
+    return ApiError(f"the body is larger than the {limit} bytes allowed", status=413, code="message_too_large")

@@ -1,0 +1,147 @@
+"""One answer being generated: tokens from the engine, through an encoder, to a client."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from unicorn_async.engine.types import FinishReason
+from unicorn_async.errors import UnicornError
+from unicorn_async.server.protocol.errors import describe_error
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable
+
+    from unicorn_async.engine.types import Token
+    from unicorn_async.server.protocol.answer import Answer
+
+logger = logging.getLogger(__name__)
+
+
+class ClientGoneError(Exception):
+    """The client can't be reached any more; whoever generates for it stops."""
+
+
+class Generation:
+    """Pulls one engine stream; owns it and closes it, whatever ends the generation.
+
+    `start`, then `run` in the same task or another, then `close`. `cancel` may come at any time from elsewhere in the
+    loop: the answer then ends in order, with what it has.
+    """
+
+    def __init__(self, stream: AsyncGenerator[Token, None], *, keepalive_s: float) -> None:
+        self._stream = stream
+        self._keepalive_s = keepalive_s
+        self._first: asyncio.Task[Token | None] | None = None
+        self._task: asyncio.Task[object] | None = None
+        self._interruptible = False
+        self._ended = asyncio.Event()
+        self.cancelled = False
+
+    async def start(self) -> None:
+        """Hand the request to the engine.
+
+        Raises:
+            RequestError: the engine refused it at once.
+        """
+        self._first = asyncio.create_task(self._pull())
+        await asyncio.sleep(0)  # one turn of the loop is enough for a refusal, which needs no waiting
+        if self._first.done():
+            self._first.result()
+
+    def cancel(self) -> None:
+        """End the answer early."""
+        self.cancelled = True
+        if self._interruptible and self._task is not None:
+            self._interruptible = False
+            self._task.cancel()
+
+    async def ended(self) -> None:
+        """Wait until the answer has ended and its stream is closed."""
+        await self._ended.wait()
+
+    async def run(self, answer: Answer, emit: Callable[[str], Awaitable[None]]) -> None:
+        """Send the whole answer, from its first event to its last; errors of the engine become its end.
+
+        Raises:
+            ClientGoneError: by way of `emit`.
+        """
+        self._task = asyncio.current_task()
+        for event in answer.begin():
+            await emit(event)
+        try:
+            reason = await self._interrupted(answer, emit)
+            events = answer.finished(reason)
+        except UnicornError as exc:
+            events = answer.failed(describe_error(exc))
+        except ClientGoneError:
+            raise
+        except Exception as exc:
+            logger.exception("generation failed")
+            events = answer.failed(describe_error(exc))
+        for event in events:
+            await emit(event)
+
+    async def close(self) -> None:
+        """Give the request back to the engine; harmless at any time and more than once."""
+        try:
+            await self._release()
+        finally:
+            self._ended.set()
+
+    async def _release(self) -> None:
+        first = self._first
+        if first is not None:
+            if first.cancel():
+                await asyncio.wait((first,))
+            elif not first.cancelled():
+                first.exception()  # seen by nobody if the client went before it was asked for
+        await self._stream.aclose()
+
+    async def _interrupted(self, answer: Answer, emit: Callable[[str], Awaitable[None]]) -> FinishReason:
+        """Pump until the end or until `cancel`, whose interruption of this task ends here."""
+        if self.cancelled:
+            return FinishReason.CANCELLED
+        self._interruptible = True
+        try:
+            return await self._pump(answer, emit)
+        except asyncio.CancelledError:
+            task = self._task
+            if not self.cancelled or task is None or task.uncancel() > 0:
+                raise
+            await self._release()  # before the client, who may be slow, is told
+            return FinishReason.CANCELLED
+        finally:
+            self._interruptible = False
+
+    async def _pump(self, answer: Answer, emit: Callable[[str], Awaitable[None]]) -> FinishReason:
+        token = await self._wait_first(answer, emit)
+        for event in answer.opened():
+            await emit(event)
+        if token is None:
+            return FinishReason.STOP
+        text = answer.token(token)
+        if text is not None:
+            await emit(text)
+        reason = token.finish_reason
+        async for token in self._stream:
+            text = answer.token(token)
+            if text is not None:
+                await emit(text)
+            reason = token.finish_reason
+        return reason or FinishReason.STOP
+
+    async def _wait_first(self, answer: Answer, emit: Callable[[str], Awaitable[None]]) -> Token | None:
+        """Return the first token, None for an empty answer; show signs of life while it does not come."""
+        assert self._first is not None, "start comes before run"
+        while True:
+            done, _ = await asyncio.wait((self._first,), timeout=self._keepalive_s)
+            if done:
+                return self._first.result()
+            event = answer.heartbeat()
+            if event is not None:
+                await emit(event)
+
+    async def _pull(self) -> Token | None:
+        return await anext(self._stream, None)

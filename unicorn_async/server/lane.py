@@ -1,0 +1,98 @@
+"""One lane of a websocket: its requests are answered one after the other."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING
+
+from unicorn_async.server.generation import ClientGoneError
+from unicorn_async.server.protocol.encoding import encode_object
+from unicorn_async.server.protocol.errors import ApiError, describe_error
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from unicorn_async.server.protocol.responses_request import ResponsesRequest
+    from unicorn_async.server.service import ActiveResponse, Service
+    from unicorn_async.server.store import ResponseStore
+
+logger = logging.getLogger(__name__)
+
+
+class Lane:
+    """The requests of one `stream_id`: one in flight, a bounded number waiting; a further one is refused."""
+
+    def __init__(
+        self,
+        service: Service,
+        store: ResponseStore,
+        emit: Callable[[str], Awaitable[None]],
+        stream_id: str | None,
+    ) -> None:
+        self.stream_id = stream_id
+        self.current: ActiveResponse | None = None
+        self._service = service
+        self._store = store
+        self._emit = emit
+        self._waiting: deque[ResponsesRequest] = deque()
+        self._is_opening = False
+        self._is_cancelled = False  # while its response is opened
+
+    def put(self, request: ResponsesRequest) -> None:
+        """Queue a request.
+
+        Raises:
+            ApiError: 429, the lane is full.
+        """
+        limit = self._service.options.max_queued
+        if len(self._waiting) >= limit:
+            raise ApiError(f"{limit} requests wait in this lane already", status=429, code="lane_full")
+        self._waiting.append(request)
+
+    def cancel(self) -> bool:
+        """End the request in flight; return whether there was one."""
+        if self._is_opening:
+            self._is_cancelled = True
+            return True
+        if self.current is None or self.current.generation is None:
+            return False
+        self.current.generation.cancel()
+        return True
+
+    async def run(self) -> None:
+        """Answer until nothing waits; a lost client ends it too."""
+        try:
+            while self._waiting:
+                await self._answer(self._waiting.popleft())
+        except ClientGoneError:
+            self._waiting.clear()
+
+    async def _answer(self, request: ResponsesRequest) -> None:
+        self._is_opening, self._is_cancelled = True, False
+        try:
+            active = await self._service.open_response(request, stream_id=self.stream_id, local=self._store)
+        except Exception as exc:
+            if describe_error(exc).status == 500:
+                logger.exception("request failed")
+            await self._emit(error_event(exc, self.stream_id))
+            return
+        finally:
+            self._is_opening = False
+        self.current = active
+        if self._is_cancelled:
+            self.cancel()
+        try:
+            await self._service.run_response(active, self._emit)
+        finally:
+            self.current = None
+            await self._service.close_response(active, local=self._store)
+
+
+def error_event(exc: BaseException, stream_id: str | None) -> str:
+    """Return the websocket's `error` event for a request that got no response."""
+    error = describe_error(exc)
+    event: dict[str, object] = {"type": "error", "status": error.status, "error": error.to_json()}
+    if stream_id is not None:
+        event["stream_id"] = stream_id
+    return encode_object(event)

@@ -1,0 +1,43 @@
+"""How a server behaves, frozen when it starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from unicorn_async.config import SamplingParams
+from unicorn_async.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """Limits, deadlines and defaults; sizes in bytes, times in seconds."""
+
+    api_key: str | None = None  # None = anybody who reaches the port may ask
+    allowed_hosts: tuple[str, ...] = ()  # further names by which browsers may reach this server
+    default_sampling: SamplingParams = field(default_factory=SamplingParams)  # for what a request leaves out
+    default_max_tokens: int | None = None  # None = as many as the context has room for
+    max_message_bytes: int = 4 << 20  # one websocket message or HTTP body
+    max_connections: int = 1024
+    max_lanes: int = 32  # lanes of a connection with something to do
+    max_queued: int = 16  # requests that wait in one lane
+    send_timeout_s: float = 30.0  # a client that takes nothing for so long is cut off
+    receive_timeout_s: float = 30.0  # an HTTP body, or the key in a websocket's first frame, has to come in this time
+    keepalive_s: float = 5.0  # between signs of life while no token has come
+    shutdown_timeout_s: float = 5.0  # for answers over HTTP to end before they are cancelled
+    max_stored: int = 1024  # responses kept for previous_response_id
+    max_stored_chars: int = 64 << 20
+    web_dir: Path | None = None  # the page; None = the one that came with the package
+
+    def __post_init__(self) -> None:
+        if self.api_key is not None and not self.api_key.strip():
+            raise ConfigError("api_key: expected a key, got an empty one")
+        for name in ("max_message_bytes", "max_connections", "max_lanes", "max_queued", "max_stored"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        for name in ("send_timeout_s", "receive_timeout_s", "keepalive_s", "shutdown_timeout_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name}: expected more than 0, got {getattr(self, name)}")

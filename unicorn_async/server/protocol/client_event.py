@@ -1,0 +1,70 @@
+"""What a websocket client may say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from unicorn_async.server.protocol.errors import ApiError
+from unicorn_async.server.protocol.responses_request import parse_responses_request
+
+if TYPE_CHECKING:
+    from unicorn_async.config import SamplingParams
+    from unicorn_async.server.protocol.fields import Fields
+    from unicorn_async.server.protocol.responses_request import ResponsesRequest
+
+MAX_STREAM_ID = 128
+
+
+@dataclass(frozen=True, slots=True)
+class CreateEvent:
+    """`response.create`: answer this, in this lane."""
+
+    request: ResponsesRequest
+    stream_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class CancelEvent:
+    """`response.cancel`: end the named response, or else what runs in the lane."""
+
+    response_id: str | None
+    stream_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class AuthEvent:
+    """`unicorn.auth`: the key of a client that can't send headers."""
+
+    key: str
+
+
+ClientEvent = CreateEvent | CancelEvent | AuthEvent
+
+
+def lane_of(fields: Fields) -> str | None:
+    """Return the lane that the event belongs to; None is the connection's nameless lane."""
+    return fields.string("stream_id", max_length=MAX_STREAM_ID)
+
+
+def parse_client_event(fields: Fields, *, model_name: str, defaults: SamplingParams) -> ClientEvent:
+    """Check an event.
+
+    Raises:
+        ApiError: unknown type, or a body that is refused.
+    """
+    kind = fields.string("type")
+    stream_id = lane_of(fields)
+    if kind == "response.create":
+        body = fields.without("type", "stream_id")
+        return CreateEvent(parse_responses_request(body, model_name=model_name, defaults=defaults), stream_id)
+    if kind == "response.cancel":
+        return CancelEvent(fields.string("response_id"), stream_id)
+    if kind == "unicorn.auth":
+        key = fields.string("key")
+        if key is None:
+            raise fields.wrong("key", "a string")
+        return AuthEvent(key)
+    if kind is None:
+        raise ApiError("type: expected the name of an event", code="missing_parameter", param="type")
+    raise ApiError(f"type: {kind[:80]!r} is not an event of this server", code="unknown_event", param="type")

@@ -1,0 +1,66 @@
+"""What a client is told when something goes wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from unicorn_async.errors import (
+    ConfigError,
+    EngineClosedError,
+    PromptTooLongError,
+    QueueFullError,
+    RequestError,
+    TokenizerError,
+    UnicornError,
+)
+
+
+class ApiError(RequestError):
+    """A request is refused with an HTTP status, a machine-readable code and the parameter that is to blame."""
+
+    def __init__(self, message: str, *, status: int = 400, code: str | None = None, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.param = param
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorInfo:
+    """An error as every transport reports it."""
+
+    status: int
+    message: str
+    code: str | None = None
+    param: str | None = None
+
+    @property
+    def type(self) -> str:
+        """The family that OpenAI's API puts the status into."""
+        if self.status >= 500:
+            return "server_error"
+        named = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+        return named.get(self.status, "invalid_request_error")
+
+    def to_json(self) -> dict[str, object]:
+        """Return the `error` object of a body or an event."""
+        return {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+
+
+def describe_error(exc: BaseException) -> ErrorInfo:
+    """Turn an exception into what a client may know; faults that are not ours to name say nothing of the inside."""
+    if isinstance(exc, ApiError):
+        return ErrorInfo(exc.status, str(exc), exc.code, exc.param)
+    if isinstance(exc, PromptTooLongError):
+        return ErrorInfo(400, str(exc), "context_length_exceeded", "input")
+    if isinstance(exc, QueueFullError):
+        return ErrorInfo(429, str(exc), "queue_full")
+    if isinstance(exc, TokenizerError):
+        return ErrorInfo(400, str(exc), "invalid_prompt", "input")
+    if isinstance(exc, RequestError | ConfigError):
+        return ErrorInfo(400, str(exc), "invalid_value")
+    if isinstance(exc, EngineClosedError):
+        return ErrorInfo(503, str(exc) or "the server is shutting down", "engine_closed")
+    if isinstance(exc, UnicornError):
+        return ErrorInfo(500, str(exc), "engine_error")
+    return ErrorInfo(500, "internal error; the server's log has the details", "internal_error")

@@ -1,0 +1,174 @@
+"""Reading JSON that a stranger sent."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, NoReturn
+
+from unicorn_async.server.protocol.errors import ApiError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+JSON_TYPES: dict[type, str] = {
+    bool: "a boolean",
+    int: "an integer",
+    float: "a number",
+    str: "a string",
+    list: "an array",
+    dict: "an object",
+    type(None): "null",
+}
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def parse_object(text: str | bytes) -> Fields:
+    """Parse a message whose top level has to be a JSON object.
+
+    Raises:
+        ApiError: status 400; not UTF-8, not JSON, nested too deeply, or not an object.
+    """
+    try:
+        data = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as exc:
+        raise ApiError(f"the message is not valid JSON: {exc}", code="invalid_json") from exc
+    if not isinstance(data, dict):
+        raise ApiError(f"the message: expected a JSON object, got {type_name(data)}", code="invalid_json")
+    return Fields(data)
+
+
+def type_name(value: object) -> str:
+    """Return what JSON calls the value's type, with an article."""
+    return JSON_TYPES.get(type(value), type(value).__name__)
+
+
+class Fields:
+    """A JSON object read field by field; null counts as absent, and every refusal names the field's full path."""
+
+    __slots__ = ("_data", "_path")
+
+    def __init__(self, data: dict[str, object], path: str = "") -> None:
+        self._data = data
+        self._path = path
+
+    def name(self, key: str) -> str:
+        """Return the field's path from the top of the message, e.g. `text.format`."""
+        return f"{self._path}.{key}" if self._path else key
+
+    def wrong(self, key: str, wanted: str, *, code: str = "invalid_type") -> ApiError:
+        """Return the error for a field that is not what was wanted."""
+        value = self._data.get(key)
+        shown = type_name(value) if code == "invalid_type" else repr(value)[:80]
+        return ApiError(f"{self.name(key)}: expected {wanted}, got {shown}", code=code, param=self.name(key))
+
+    def unsupported(self, key: str, why: str) -> ApiError:
+        """Return the error for a field that is understood and can't be honoured."""
+        return ApiError(f"{self.name(key)}: {why}", code="unsupported_value", param=self.name(key))
+
+    def value(self, key: str) -> object:
+        """Return whatever the field holds, None where it is absent."""
+        return self._data.get(key)
+
+    def string(self, key: str, *, max_length: int | None = None) -> str | None:
+        """Return a string that can be encoded as UTF-8."""
+        value = self._data.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, str):
+            raise self.wrong(key, "a string")
+        return checked_text(value, self.name(key), max_length=max_length)
+
+    def boolean(self, key: str) -> bool | None:
+        """Return true or false."""
+        value = self._data.get(key)
+        if value is None or isinstance(value, bool):
+            return value
+        raise self.wrong(key, "a boolean")
+
+    def integer(self, key: str, low: int, high: int) -> int | None:
+        """Return an integer within bounds, both included."""
+        value = self._data.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.wrong(key, "an integer")
+        if not low <= value <= high:
+            raise self.wrong(key, f"{low} to {high}", code="invalid_value")
+        return value
+
+    def number(self, key: str) -> float | None:
+        """Return a finite number."""
+        value = self._data.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.wrong(key, "a number")
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if not math.isfinite(number):
+            raise self.wrong(key, "a finite number", code="invalid_value")
+        return number
+
+    def array(self, key: str) -> list[object] | None:
+        """Return an array, its items unread."""
+        value = self._data.get(key)
+        if value is None or isinstance(value, list):
+            return value
+        raise self.wrong(key, "an array")
+
+    def object(self, key: str) -> Fields | None:
+        """Return an object to read on from."""
+        value = self._data.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise self.wrong(key, "an object")
+        return Fields(value, self.name(key))
+
+    def string_map(self, key: str) -> dict[str, str]:
+        """Return an object of strings, empty where it is absent."""
+        fields = self.object(key)
+        if fields is None:
+            return {}
+        found: dict[str, str] = {}
+        for name in fields._data:
+            text = fields.string(checked_text(name, self.name(key)))
+            if text is None:
+                raise fields.wrong(name, "a string")
+            found[name] = text
+        return found
+
+    def without(self, *keys: str) -> Fields:
+        """Return the same object without some of its fields."""
+        return Fields({key: value for key, value in self._data.items() if key not in keys}, self._path)
+
+    def refuse_unknown(self, known: Collection[str]) -> None:
+        """Raise for the first field that is not among those known."""
+        for key in self._data:
+            if key not in known:
+                shown = self.name(key)[:80].encode("utf-8", "replace").decode()
+                raise ApiError(f"{shown}: unknown parameter", code="unknown_parameter", param=shown)
+
+
+def checked_text(text: str, name: str, *, max_length: int | None = None) -> str:
+    """Return the text if it is valid Unicode and not too long.
+
+    JSON's escapes can spell half of a surrogate pair, which no tokenizer and no socket takes.
+    """
+    if max_length is not None and len(text) > max_length:
+        raise ApiError(
+            f"{name}: expected at most {max_length} characters, got {len(text)}", code="invalid_value", param=name
+        )
+    try:
+        text.encode()
+    except UnicodeEncodeError as exc:
+        raise ApiError(
+            f"{name}: not valid Unicode: {exc.reason} at {exc.start}", code="invalid_value", param=name
+        ) from exc
+    return text

@@ -1,0 +1,109 @@
+"""Conversations: the input items of Responses and the messages of Chat Completions, as text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unicorn_async.server.protocol.errors import ApiError
+from unicorn_async.server.protocol.fields import Fields, checked_text, type_name
+from unicorn_async.tokenizer import ChatMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
+MAX_MESSAGES = 4096
+
+
+def parse_input(fields: Fields) -> tuple[ChatMessage, ...]:
+    """Return the messages of a Responses request's `input`: a string, or an array of message items."""
+    value = fields.value("input")
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        return (ChatMessage("user", checked_text(value, "input")),)
+    if not isinstance(value, list):
+        raise fields.wrong("input", "a string or an array")
+    return _parse_items(value, "input", items_have_types=True)
+
+
+def parse_messages(fields: Fields) -> tuple[ChatMessage, ...]:
+    """Return the messages of a Chat Completions request."""
+    items = fields.array("messages")
+    if not items:
+        raise ApiError("messages: expected at least one message", code="missing_parameter", param="messages")
+    return _parse_items(items, "messages", items_have_types=False)
+
+
+def merge_system(instructions: str | None, messages: Sequence[ChatMessage]) -> tuple[ChatMessage, ...]:
+    """Return the conversation with its instructions and its leading system messages as one system message.
+
+    Chat templates take at most one system message, and only at the start.
+    """
+    leading = 0
+    while leading < len(messages) and messages[leading].role == "system":
+        leading += 1
+    texts = [instructions] if instructions else []
+    texts += [message.content for message in messages[:leading]]
+    head = (ChatMessage("system", "\n\n".join(texts)),) if texts else ()
+    return head + tuple(messages[leading:])
+
+
+def _parse_items(items: list[object], path: str, *, items_have_types: bool) -> tuple[ChatMessage, ...]:
+    if len(items) > MAX_MESSAGES:
+        raise ApiError(
+            f"{path}: expected at most {MAX_MESSAGES} items, got {len(items)}", param=path, code="invalid_value"
+        )
+    found: list[ChatMessage] = []
+    for index, item in enumerate(items):
+        name = f"{path}[{index}]"
+        if not isinstance(item, dict):
+            raise ApiError(f"{name}: expected an object, got {type_name(item)}", code="invalid_type", param=name)
+        fields = Fields(item, name)
+        if items_have_types:
+            kind = fields.string("type") or "message"
+            if kind == "reasoning":
+                continue  # clients send a model's thoughts back; the templates here have no place for them
+            if kind != "message":
+                raise fields.unsupported("type", f"items of type {kind!r} are not supported; send messages")
+        found.append(_parse_message(fields))
+    return tuple(found)
+
+
+def _parse_message(fields: Fields) -> ChatMessage:
+    role = fields.string("role")
+    if role not in ROLES:
+        raise fields.wrong("role", f"one of {', '.join(ROLES)}", code="invalid_value")
+    for key in ("tool_calls", "function_call", "audio"):
+        if fields.value(key):
+            raise fields.unsupported(key, "tools and audio are not supported")
+    return ChatMessage(ROLES[role], _parse_content(fields))
+
+
+def _parse_content(fields: Fields) -> str:
+    value = fields.value("content")
+    if value is None:
+        if fields.string("role") == "assistant":
+            return ""
+        raise fields.wrong("content", "a string or an array")
+    if isinstance(value, str):
+        return checked_text(value, fields.name("content"))
+    if not isinstance(value, list):
+        raise fields.wrong("content", "a string or an array")
+    return "".join(_parse_part(part, f"{fields.name('content')}[{index}]") for index, part in enumerate(value))
+
+
+def _parse_part(part: object, name: str) -> str:
+    if not isinstance(part, dict):
+        raise ApiError(f"{name}: expected an object, got {type_name(part)}", code="invalid_type", param=name)
+    fields = Fields(part, name)
+    kind = fields.string("type")
+    if kind == "refusal":
+        return fields.string("refusal") or ""
+    if kind not in TEXT_PARTS:
+        raise fields.unsupported("type", f"content of type {kind!r} is not supported; this server takes text alone")
+    text = fields.string("text")
+    if text is None:
+        raise fields.wrong("text", "a string")
+    return text

@@ -1,0 +1,116 @@
+"""The Response object of OpenAI's Responses API and the state it is drawn from."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from unicorn_async.config import SamplingParams
+    from unicorn_async.server.protocol.errors import ErrorInfo
+    from unicorn_async.server.protocol.responses_request import ResponsesRequest
+
+
+class ResponseStatus(Enum):
+    """Where a response stands."""
+
+    IN_PROGRESS = "in_progress"
+    COMPLETED = "completed"
+    INCOMPLETE = "incomplete"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+@dataclass(slots=True)
+class ResponseState:
+    """A response while it is made; the encoder fills it in."""
+
+    id: str
+    item_id: str
+    model: str
+    request: ResponsesRequest
+    sampling: SamplingParams  # as it is used, limits filled in
+    input_tokens: int
+    output_tokens: int = 0
+    created_at: int = field(default_factory=lambda: int(time.time()))
+    completed_at: int | None = None
+    status: ResponseStatus = ResponseStatus.IN_PROGRESS
+    error: ErrorInfo | None = None
+    texts: list[str] = field(default_factory=list)
+    logprobs: list[dict[str, object]] = field(default_factory=list)
+    has_output: bool = False  # whether the output item was opened
+
+    @property
+    def text(self) -> str:
+        """The answer so far."""
+        return "".join(self.texts)
+
+    def finish(self, status: ResponseStatus, error: ErrorInfo | None = None) -> None:
+        """Set the final status."""
+        self.status = status
+        self.error = error
+        self.completed_at = int(time.time()) if status is ResponseStatus.COMPLETED else None
+
+    def content_part(self) -> dict[str, object]:
+        """Return the answer's text as a content part."""
+        return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": self.logprobs}
+
+    def output_item(self) -> dict[str, object]:
+        """Return the answer as an output message."""
+        in_progress = self.status is ResponseStatus.IN_PROGRESS
+        done = "completed" if self.status is ResponseStatus.COMPLETED else "incomplete"
+        return {
+            "id": self.item_id,
+            "type": "message",
+            "status": "in_progress" if in_progress else done,
+            "role": "assistant",
+            "content": [] if in_progress else [self.content_part()],
+        }
+
+    def to_json(self) -> dict[str, object]:
+        """Return the Response object; its output and usage are there once it has ended."""
+        ended = self.status is not ResponseStatus.IN_PROGRESS
+        error = {"code": "server_error", "message": self.error.message} if self.error else None
+        return {
+            "id": self.id,
+            "object": "response",
+            "created_at": self.created_at,
+            "completed_at": self.completed_at,
+            "status": self.status.value,
+            "background": False,
+            "error": error,
+            "incomplete_details": self._incomplete_details(),
+            "instructions": self.request.instructions,
+            "max_output_tokens": self.request.max_output_tokens,
+            "metadata": self.request.metadata,
+            "model": self.model,
+            "output": [self.output_item()] if ended and self.has_output else [],
+            "parallel_tool_calls": False,
+            "previous_response_id": self.request.previous_response_id,
+            "reasoning": {"effort": None, "summary": None},
+            "store": self.request.store,
+            "temperature": self.sampling.temperature,
+            "text": {"format": {"type": "text"}},
+            "tool_choice": "none",
+            "tools": [],
+            "top_logprobs": self.sampling.top_logprobs or 0,
+            "top_p": self.sampling.top_p,
+            "truncation": "disabled",
+            "usage": self._usage() if ended else None,
+        }
+
+    def _incomplete_details(self) -> dict[str, object] | None:
+        if self.status is ResponseStatus.INCOMPLETE:
+            return {"reason": "max_output_tokens"}
+        return None
+
+    def _usage(self) -> dict[str, object]:
+        return {
+            "input_tokens": self.input_tokens,
+            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+            "output_tokens": self.output_tokens,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": self.input_tokens + self.output_tokens,
+        }

@@ -1,0 +1,142 @@
+"""The body of POST /v1/responses, which is also the body of the websocket's `response.create`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from unicorn_async.server.protocol.errors import ApiError
+from unicorn_async.server.protocol.messages import parse_input
+from unicorn_async.server.protocol.sampling import MAX_TOKENS, SAMPLING_FIELDS, parse_sampling, parse_top_logprobs
+
+if TYPE_CHECKING:
+    from unicorn_async.config import SamplingParams
+    from unicorn_async.server.protocol.fields import Fields
+    from unicorn_async.tokenizer import ChatMessage
+
+# Understood and without effect here: bookkeeping, caching and service hints, limits on tools that are refused anyway.
+HARMLESS = frozenset(
+    {
+        "client_metadata",
+        "context_management",
+        "max_tool_calls",
+        "parallel_tool_calls",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "reasoning",
+        "safety_identifier",
+        "service_tier",
+        "stream_options",
+        "truncation",
+        "user",
+    }
+)
+# Would change the answer; null or empty is fine.
+REFUSED = ("access_programs", "conversation", "image", "moderation", "prompt", "tools")
+USED = frozenset(
+    {
+        "background",
+        "generate",
+        "include",
+        "input",
+        "instructions",
+        "max_output_tokens",
+        "metadata",
+        "model",
+        "previous_response_id",
+        "store",
+        "stream",
+        "text",
+        "tool_choice",
+        "top_logprobs",
+    }
+)
+KNOWN = HARMLESS | USED | SAMPLING_FIELDS | frozenset(REFUSED)
+INCLUDE_LOGPROBS = "message.output_text.logprobs"
+
+
+@dataclass(frozen=True, slots=True)
+class ResponsesRequest:
+    """A checked request.
+
+    `messages` are its own input alone: neither the instructions nor what `previous_response_id` stands for.
+    `sampling.max_tokens` is not filled in; the service derives it from `max_output_tokens` and the context's room.
+    """
+
+    messages: tuple[ChatMessage, ...]
+    sampling: SamplingParams
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    previous_response_id: str | None = None
+    metadata: dict[str, str] = field(default_factory=dict)
+    store: bool = True
+    stream: bool = False
+    generate: bool = True
+
+
+def parse_responses_request(fields: Fields, *, model_name: str, defaults: SamplingParams) -> ResponsesRequest:
+    """Check a request's body.
+
+    Raises:
+        ApiError: with the name of the field that is wrong, unknown, or asks for what is not supported.
+    """
+    fields.refuse_unknown(KNOWN)
+    check_model(fields, model_name)
+    _refuse_unsupported(fields)
+    previous = fields.string("previous_response_id", max_length=200)
+    request = ResponsesRequest(
+        messages=parse_input(fields),
+        sampling=parse_sampling(fields, defaults, top_logprobs=_logprobs(fields)),
+        instructions=fields.string("instructions"),
+        max_output_tokens=fields.integer("max_output_tokens", 1, MAX_TOKENS),
+        previous_response_id=previous,
+        metadata=fields.string_map("metadata"),
+        store=fields.boolean("store") is not False,
+        stream=fields.boolean("stream") is True,
+        generate=fields.boolean("generate") is not False,
+    )
+    if not request.messages and previous is None and request.instructions is None:
+        raise ApiError("input: expected a string or an array of messages", code="missing_parameter", param="input")
+    return request
+
+
+def check_model(fields: Fields, model_name: str) -> None:
+    """Refuse a model that is not the one being served; a request need not name one."""
+    model = fields.string("model")
+    if model and model != model_name:
+        message = f"model: {model[:200]!r} is not served here; this server has {model_name!r}"
+        raise ApiError(message, status=404, code="model_not_found", param="model")
+
+
+def refuse_tool_choice(fields: Fields) -> None:
+    """Refuse a request that insists on a tool."""
+    if fields.value("tool_choice") not in (None, "none", "auto"):
+        raise fields.unsupported("tool_choice", "tools are not supported")
+
+
+def refuse_format(fields: Fields, key: str) -> None:
+    """Refuse any format of the answer but plain text."""
+    wanted = fields.object(key)
+    if wanted is not None and wanted.string("type") not in (None, "text"):
+        raise wanted.unsupported("type", "structured output is not supported; the answer is plain text")
+
+
+def _refuse_unsupported(fields: Fields) -> None:
+    for key in REFUSED:
+        if fields.value(key):
+            raise fields.unsupported(key, "not supported by this server")
+    if fields.boolean("background"):
+        raise fields.unsupported("background", "answers are not generated in the background; stream instead")
+    refuse_tool_choice(fields)
+    text = fields.object("text")
+    if text is not None:
+        refuse_format(text, "format")
+
+
+def _logprobs(fields: Fields) -> int | None:
+    wanted = parse_top_logprobs(fields)
+    included = fields.array("include") or []
+    if wanted is None and INCLUDE_LOGPROBS in included:
+        return 0
+    return wanted

@@ -1,0 +1,233 @@
+"""What every transport shares: the engine, the responses under way and those finished."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from unicorn_async.errors import PromptTooLongError
+from unicorn_async.server.access import Access
+from unicorn_async.server.generation import Generation
+from unicorn_async.server.protocol.chat_answer import ChatAnswer
+from unicorn_async.server.protocol.encoding import encode_object
+from unicorn_async.server.protocol.errors import ApiError, describe_error
+from unicorn_async.server.protocol.messages import merge_system
+from unicorn_async.server.protocol.response_object import ResponseState, ResponseStatus
+from unicorn_async.server.protocol.responses_answer import ResponsesAnswer
+from unicorn_async.server.store import ResponseStore, StoredResponse
+from unicorn_async.tokenizer import ChatMessage
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+    from unicorn_async.config import SamplingParams
+    from unicorn_async.engine.types import EngineAPI
+    from unicorn_async.server.options import ServerOptions
+    from unicorn_async.server.protocol.chat_request import ChatRequest
+    from unicorn_async.server.protocol.responses_request import ResponsesRequest
+
+logger = logging.getLogger(__name__)
+
+# Longer conversations are tokenised in a thread, where they do not hold up other clients' tokens.
+INLINE_CHARS = 8192
+
+
+@dataclass(slots=True)
+class ActiveResponse:
+    """A response under way: what is known of it, and what generates it (None when nothing is to be generated)."""
+
+    answer: ResponsesAnswer
+    generation: Generation | None
+    conversation: tuple[ChatMessage, ...]  # without instructions and without the answer
+
+    @property
+    def id(self) -> str:
+        """The response's id."""
+        return self.answer.state.id
+
+
+class Service:
+    """One engine's requests, from whatever transport they come. Made once a server, used in its loop alone."""
+
+    def __init__(self, engine: EngineAPI, options: ServerOptions) -> None:
+        self.engine = engine
+        self.options = options
+        self.access = Access(options)
+        self.store = ResponseStore(options.max_stored, options.max_stored_chars)
+        self.load_error: str | None = None
+        self._active: dict[str, ActiveResponse] = {}
+        self._executor: ThreadPoolExecutor | None = None
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Hold what the service needs while the server runs."""
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="unicorn-tokenize")
+        watcher = asyncio.create_task(self._watch_load())
+        try:
+            yield
+        finally:
+            watcher.cancel()
+            await asyncio.wait((watcher,))
+            self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def open_response(
+        self, request: ResponsesRequest, *, stream_id: str | None = None, local: ResponseStore | None = None
+    ) -> ActiveResponse:
+        """Check a request against the engine and hand it over; `close_response` has to follow.
+
+        `local` is a connection's own store: what it did with `store` false can go on there.
+
+        Raises:
+            RequestError: refused; nothing is left behind.
+        """
+        earlier = self._earlier(request, local)
+        conversation = earlier + request.messages
+        prompt = await self._encode(merge_system(request.instructions, conversation))
+        sampling = self._fit(prompt, request.sampling, request.max_output_tokens)
+        token = secrets.token_hex(16)
+        state = ResponseState(
+            id=f"resp_{token}",
+            item_id=f"msg_{token}",
+            model=self.engine.model_name,
+            request=request,
+            sampling=sampling,
+            input_tokens=len(prompt),
+        )
+        answer = ResponsesAnswer(state, self.engine.tokenizer.token_text, stream_id=stream_id)
+        generation = await self._generate(prompt, sampling, state.id) if request.generate else None
+        active = ActiveResponse(answer, generation, conversation)
+        self._active[active.id] = active
+        return active
+
+    async def run_response(self, active: ActiveResponse, emit: Callable[[str], Awaitable[None]]) -> None:
+        """Send a response's events, from the first to the last."""
+        if active.generation is not None:
+            await active.generation.run(active.answer, emit)
+            return
+        state = active.answer.state
+        for event in active.answer.begin():
+            await emit(event)
+        state.finish(ResponseStatus.COMPLETED)
+        await emit(active.answer.final())
+
+    async def close_response(self, active: ActiveResponse, *, local: ResponseStore | None = None) -> None:
+        """End what is left of a response, and keep it if it is to be kept."""
+        state = active.answer.state
+        self._active.pop(active.id, None)
+        if state.status not in (ResponseStatus.IN_PROGRESS, ResponseStatus.FAILED):
+            answer = (ChatMessage("assistant", state.text),) if state.text else ()
+            entry = StoredResponse(active.id, encode_object(state.to_json()), active.conversation + answer)
+            for store in (self.store if state.request.store else None, local):
+                if store is not None:
+                    store.put(entry)
+        if active.generation is not None:
+            await active.generation.close()
+
+    async def open_chat(self, request: ChatRequest) -> tuple[Generation, ChatAnswer]:
+        """Check a chat request against the engine and hand it over; the generation's `close` has to follow.
+
+        Raises:
+            RequestError: refused; nothing is left behind.
+        """
+        prompt = await self._encode(merge_system(None, request.messages))
+        sampling = self._fit(prompt, request.sampling, request.max_tokens)
+        completion_id = f"chatcmpl-{secrets.token_hex(16)}"
+        generation = await self._generate(prompt, sampling, completion_id)
+        answer = ChatAnswer(
+            completion_id,
+            self.engine.model_name,
+            len(prompt),
+            self.engine.tokenizer.token_text,
+            wants_logprobs=sampling.top_logprobs is not None,
+            include_usage=request.include_usage,
+        )
+        return generation, answer
+
+    def active(self, response_id: str) -> ActiveResponse | None:
+        """Return a response under way."""
+        return self._active.get(response_id)
+
+    async def cancel(self, response_id: str) -> str:
+        """End a response under way and return its object as JSON; a finished one is returned as it is.
+
+        Raises:
+            ApiError: 404, no such response.
+        """
+        active = self._active.get(response_id)
+        if active is None:
+            return self.find(response_id)
+        if active.generation is not None:
+            active.generation.cancel()
+            await active.generation.ended()
+        return encode_object(active.answer.state.to_json())
+
+    def find(self, response_id: str) -> str:
+        """Return a response's object as JSON, under way or finished.
+
+        Raises:
+            ApiError: 404, no such response.
+        """
+        active = self._active.get(response_id)
+        if active is not None:
+            return encode_object(active.answer.state.to_json())
+        stored = self.store.get(response_id)
+        if stored is None:
+            raise unknown_response(response_id, "response_not_found", "response_id")
+        return stored.body
+
+    def _earlier(self, request: ResponsesRequest, local: ResponseStore | None) -> tuple[ChatMessage, ...]:
+        response_id = request.previous_response_id
+        if response_id is None:
+            return ()
+        stored = local.get(response_id) if local is not None else None
+        stored = stored or self.store.get(response_id)
+        if stored is None:
+            raise unknown_response(response_id, "previous_response_not_found", "previous_response_id", status=400)
+        return stored.messages
+
+    async def _encode(self, messages: Sequence[ChatMessage]) -> list[int]:
+        tokenizer = self.engine.tokenizer
+        if self._executor is None or sum(len(message.content) for message in messages) <= INLINE_CHARS:
+            return tokenizer.encode_chat(messages)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, tokenizer.encode_chat, messages)
+
+    def _fit(self, prompt: list[int], sampling: SamplingParams, limit: int | None) -> SamplingParams:
+        """Return the sampling parameters with the answer's limit, at most what the context has room for."""
+        room = self.engine.max_context - len(prompt)
+        if room < 1:
+            context = self.engine.max_context
+            raise PromptTooLongError(
+                f"the prompt has {len(prompt)} tokens; a context of {context} has no room for an answer to it"
+            )
+        wanted = limit if limit is not None else self.options.default_max_tokens
+        return replace(sampling, max_tokens=room if wanted is None else min(wanted, room))
+
+    async def _generate(self, prompt: list[int], sampling: SamplingParams, request_id: str) -> Generation:
+        stream = self.engine.stream(prompt, sampling, request_id=request_id)
+        generation = Generation(stream, keepalive_s=self.options.keepalive_s)
+        try:
+            await generation.start()
+        except BaseException:
+            await generation.close()
+            raise
+        return generation
+
+    async def _watch_load(self) -> None:
+        """Remember why the model could not be loaded, for those who ask later."""
+        try:
+            async for _ in self.engine.load_progress():
+                pass
+        except Exception as exc:
+            self.load_error = describe_error(exc).message
+            logger.error("the model could not be loaded: %s", exc)
+
+
+def unknown_response(response_id: str, code: str, param: str, *, status: int = 404) -> ApiError:
+    """Return the error for a response that is not, or no longer, known."""
+    shown = response_id[:100]
+    return ApiError(f"response {shown!r} is not known here (any more)", status=status, code=code, param=param)

@@ -1,0 +1,218 @@
+"""The websocket at /v1/responses: OpenAI's Responses WebSocket mode."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs
+
+from starlette.datastructures import Headers
+
+from unicorn_async.server.connection import Outlet
+from unicorn_async.server.generation import ClientGoneError
+from unicorn_async.server.lane import Lane, error_event
+from unicorn_async.server.protocol.client_event import (
+    AuthEvent,
+    CancelEvent,
+    CreateEvent,
+    lane_of,
+    parse_client_event,
+)
+from unicorn_async.server.protocol.encoding import encode_object
+from unicorn_async.server.protocol.errors import ApiError, describe_error
+from unicorn_async.server.protocol.fields import parse_object
+from unicorn_async.server.service import unknown_response
+from unicorn_async.server.store import ResponseStore
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from starlette.types import Receive, Scope, Send
+
+    from unicorn_async.server.protocol.client_event import ClientEvent
+    from unicorn_async.server.protocol.fields import Fields
+    from unicorn_async.server.service import Service
+
+logger = logging.getLogger(__name__)
+
+POLICY_VIOLATION = 1008  # RFC 6455, section 7.4.1
+LOCAL_RESPONSES = 16  # responses with `store` false that a connection can go on from
+PROGRESS_INTERVAL_S = 0.1
+
+
+class WebSocketEndpoint:
+    """The ASGI application for websocket connections."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection from its handshake to its end."""
+        try:
+            needs_key = self._service.access.check_upgrade(Headers(scope=scope))
+        except ApiError as exc:
+            await reject(exc, scope, send)
+            return
+        connection = Connection(self._service, scope, receive, send)
+        try:
+            await connection.serve(needs_key=needs_key)
+        except* ClientGoneError:
+            logger.debug("client %s went away", scope.get("client"))
+
+
+class Connection:
+    """One client: reads its events, runs its lanes, and ends both when either side goes."""
+
+    def __init__(self, service: Service, scope: Scope, receive: Receive, send: Send) -> None:
+        self._service = service
+        self._receive = receive
+        self._outlet = Outlet(scope, send, timeout_s=service.options.send_timeout_s)
+        self._store = ResponseStore(LOCAL_RESPONSES, service.options.max_stored_chars // LOCAL_RESPONSES)
+        self._lanes: dict[str | None, Lane] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
+        self._wants_progress = "unicorn" in query.get("events", [])
+
+    async def serve(self, *, needs_key: bool) -> None:
+        """Accept, and serve until the client goes or is sent away."""
+        await self._receive()  # websocket.connect
+        await self._outlet.send({"type": "websocket.accept"})
+        if needs_key and not await self._authenticate():
+            return
+        async with asyncio.TaskGroup() as group:
+            try:
+                if self._wants_progress:
+                    self._start(group, self._report_progress())
+                while (text := await self._next_message()) is not None:
+                    await self._handle(text, group)
+            finally:
+                for task in self._tasks:
+                    task.cancel()
+
+    async def send(self, text: str) -> None:
+        """Send one event."""
+        await self._outlet.send({"type": "websocket.send", "text": text})
+
+    async def _next_message(self) -> str | bytes | None:
+        message = await self._receive()
+        if message["type"] == "websocket.disconnect":
+            return None
+        text: str | bytes | None = message.get("text")
+        return text if text is not None else bytes(message.get("bytes") or b"")
+
+    async def _authenticate(self) -> bool:
+        """Take the key from the first frame; return whether it is the right one."""
+        try:
+            async with asyncio.timeout(self._service.options.receive_timeout_s):
+                text = await self._next_message()
+            if text is None:
+                return False
+            event = self._parse(parse_object(text))
+            self._service.access.check_key(event.key if isinstance(event, AuthEvent) else None)
+        except (ApiError, TimeoutError) as exc:
+            refusal = exc if isinstance(exc, ApiError) else ApiError("no API key came", status=401)
+            await self.send(error_event(refusal, None))
+            await self._outlet.send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": "API key"})
+            return False
+        await self.send(encode_object({"type": "unicorn.authenticated"}))
+        return True
+
+    def _parse(self, fields: Fields) -> ClientEvent:
+        service = self._service
+        return parse_client_event(
+            fields, model_name=service.engine.model_name, defaults=service.options.default_sampling
+        )
+
+    async def _handle(self, text: str | bytes, group: asyncio.TaskGroup) -> None:
+        """Act on one message; whatever is wrong with it is told, and the connection goes on."""
+        stream_id: str | None = None
+        try:
+            fields = parse_object(text)
+            stream_id = lane_of(fields)
+            event = self._parse(fields)
+            if isinstance(event, CreateEvent):
+                self._create(event, group)
+            elif isinstance(event, CancelEvent):
+                self._cancel(event)
+        except Exception as exc:
+            if describe_error(exc).status == 500:
+                logger.exception("event failed")
+            await self.send(error_event(exc, stream_id))
+
+    def _create(self, event: CreateEvent, group: asyncio.TaskGroup) -> None:
+        lane = self._lanes.get(event.stream_id)
+        if lane is not None:
+            lane.put(event.request)
+            return
+        limit = self._service.options.max_lanes
+        if len(self._lanes) >= limit:
+            raise ApiError(f"{limit} lanes are busy already", status=429, code="too_many_lanes")
+        lane = Lane(self._service, self._store, self.send, event.stream_id)
+        lane.put(event.request)
+        self._lanes[event.stream_id] = lane
+        self._start(group, self._run_lane(lane))
+
+    async def _run_lane(self, lane: Lane) -> None:
+        try:
+            await lane.run()
+        finally:
+            del self._lanes[lane.stream_id]
+
+    def _cancel(self, event: CancelEvent) -> None:
+        for lane in self._lanes.values():
+            if event.response_id is None:
+                is_meant = lane.stream_id == event.stream_id
+            else:
+                is_meant = lane.current is not None and lane.current.id == event.response_id
+            if is_meant and lane.cancel():
+                return
+        raise unknown_response(event.response_id or "of this lane", "response_not_found", "response_id")
+
+    async def _report_progress(self) -> None:
+        """Tell how the model's load goes, not more often than one can see."""
+        loop = asyncio.get_running_loop()
+        next_at = 0.0
+        try:
+            async for progress in self._service.engine.load_progress():
+                if not progress.done and loop.time() < next_at:
+                    continue
+                next_at = loop.time() + PROGRESS_INTERVAL_S
+                await self.send(
+                    encode_object(
+                        {
+                            "type": "unicorn.load.progress",
+                            "bytes_total": progress.bytes_total,
+                            "bytes_loaded": progress.bytes_loaded,
+                            "layers_total": progress.layers_total,
+                            "layers_active": progress.layers_active,
+                            "seconds": round(progress.seconds, 3),
+                            "share": round(progress.share, 4),
+                            "done": progress.done,
+                        }
+                    )
+                )
+        except ClientGoneError:
+            return
+        except Exception as exc:
+            event = {"type": "unicorn.load.failed", "error": describe_error(exc).to_json()}
+            try:
+                await self.send(encode_object(event))
+            except ClientGoneError:
+                return
+
+    def _start(self, group: asyncio.TaskGroup, work: Coroutine[object, object, None]) -> None:
+        task = group.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def reject(exc: ApiError, scope: Scope, send: Send) -> None:
+    """Refuse a handshake with an HTTP status and the error as its body, where the web server can do that."""
+    if "websocket.http.response" not in scope.get("extensions", {}):
+        await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": str(exc)[:100]})
+        return
+    body = encode_object({"error": describe_error(exc).to_json()}).encode()
+    headers = [(b"content-type", b"application/json")]
+    await send({"type": "websocket.http.response.start", "status": exc.status, "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": body})

@@ -1,0 +1,115 @@
+"""The small files around a tokenizer: special tokens, end tokens, the chat template's source."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from unicorn_async.errors import TokenizerError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+_TOKEN_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerFiles:
+    """What a model's directory says about its tokenizer beside tokenizer.json.
+
+    `special_tokens` are named tokens' strings, `control_strings` all strings that are marked as special.
+    `add_bos` is None where nothing is said. `eos_token_ids` are as generation_config.json or config.json has them.
+    """
+
+    special_tokens: Mapping[str, str]
+    control_strings: frozenset[str]
+    add_bos: bool | None
+    eos_token_ids: tuple[int, ...]
+    chat_template: str | None
+
+    @classmethod
+    def read(cls, directory: Path) -> TokenizerFiles:
+        """Read the files in `directory`; any of them may be missing.
+
+        Raises:
+            TokenizerError: a file can't be read or is not a JSON object.
+        """
+        config = _read_object(directory / "tokenizer_config.json")
+        special = {name: text for name in _TOKEN_NAMES if (text := _content(config.get(name)))}
+        add_bos = config.get("add_bos_token")
+        return cls(
+            special,
+            frozenset(special.values()) | _marked_special(config),
+            add_bos if isinstance(add_bos, bool) else None,
+            _eos_token_ids(directory),
+            _chat_template(directory, config),
+        )
+
+
+def _read_object(path: Path) -> dict[str, object]:
+    text = _read_text(path)
+    if text is None:
+        return {}
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as exc:
+        raise TokenizerError(f"{path}: not valid JSON ({exc})") from exc
+    if not isinstance(value, dict):
+        raise TokenizerError(f"{path}: expected a JSON object, got {type(value).__name__}")
+    return value
+
+
+def _read_text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as exc:
+        raise TokenizerError(f"{path}: {exc}") from exc
+
+
+def _content(value: object) -> str | None:
+    """A token is a string, or an object with its string as `content`."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else None
+
+
+def _marked_special(config: Mapping[str, object]) -> frozenset[str]:
+    result: set[str] = set()
+    added = config.get("added_tokens_decoder")
+    for token in added.values() if isinstance(added, dict) else ():
+        if isinstance(token, dict) and token.get("special") is True and (text := _content(token)):
+            result.add(text)
+    additional = config.get("additional_special_tokens")
+    result.update(text for token in (additional if isinstance(additional, list) else ()) if (text := _content(token)))
+    return frozenset(result)
+
+
+def _eos_token_ids(directory: Path) -> tuple[int, ...]:
+    for name in ("generation_config.json", "config.json"):
+        config = _read_object(directory / name)
+        text_config = config.get("text_config")
+        sections = [config, text_config] if isinstance(text_config, dict) else [config]
+        for section in sections:
+            value = section.get("eos_token_id")
+            ids = value if isinstance(value, list) else [value]
+            found = tuple(token_id for token_id in ids if type(token_id) is int and token_id >= 0)
+            if found:
+                return found
+    return ()
+
+
+def _chat_template(directory: Path, config: Mapping[str, object]) -> str | None:
+    source = _read_text(directory / "chat_template.jinja")
+    if source is not None:
+        return source
+    value = config.get("chat_template")
+    if value is None:
+        value = _read_object(directory / "chat_template.json").get("chat_template")
+    if isinstance(value, list):
+        named = {entry.get("name"): entry.get("template") for entry in value if isinstance(entry, dict)}
+        value = named.get("default", next(iter(named.values())) if len(named) == 1 else None)
+    return value if isinstance(value, str) else None

@@ -1,0 +1,195 @@
+"""A model's tokenizer: text and conversations to token ids, and back."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, Self
+
+import tokenizers
+from tokenizers import AddedToken
+
+from unicorn_async.errors import RequestError, TokenizerError
+from unicorn_async.tokenizer.chat_template import ChatTemplate
+from unicorn_async.tokenizer.control_tokens import ControlTokens, unused_mark
+from unicorn_async.tokenizer.files import TokenizerFiles
+from unicorn_async.tokenizer.pieces import Pieces
+from unicorn_async.tokenizer.stream_decoder import StreamDecoder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from unicorn_async.tokenizer.message import ChatMessage
+
+
+class Tokenizer:
+    """Encodes and decodes by a tokenizer.json; thread-safe.
+
+    Control tokens (those that tokenizer.json or the model's configuration marks as special, and the end tokens) come
+    from the chat template alone: typed by a user they are plain text. `pieces` has the tokens' bytes, `control_ids`
+    the control tokens.
+    """
+
+    def __init__(self, backend: tokenizers.Tokenizer, files: TokenizerFiles) -> None:
+        self._backend = backend
+        self._lock = threading.Lock()
+        self._files = files
+        backend.no_truncation()
+        backend.no_padding()
+        named_eos = self._id_of(files.special_tokens.get("eos_token"))
+        self.eos_token_ids: tuple[int, ...] = tuple(
+            dict.fromkeys([*files.eos_token_ids, *([] if named_eos is None else [named_eos])])
+        )
+        control = _mark_control_tokens(backend, files.control_strings, self.eos_token_ids)
+        self.control_ids = frozenset(control)
+        self.pieces = Pieces(backend)
+        self._control = ControlTokens(control)
+        added = backend.encode("", add_special_tokens=True).ids
+        bos = self._id_of(files.special_tokens.get("bos_token"))
+        first_added = next((token_id for token_id in added if token_id not in self.eos_token_ids), None)
+        self.bos_token_id: int | None = first_added if bos is None else bos
+        wants_bos = self.bos_token_id in added if files.add_bos is None else files.add_bos
+        self._prefix = [self.bos_token_id] if wants_bos and self.bos_token_id is not None else []
+        self._template = ChatTemplate(files.chat_template, files.special_tokens) if files.chat_template else None
+
+    @classmethod
+    def load(cls, directory: Path) -> Self:
+        """Read the tokenizer of the model in `directory`; it blocks on the disk, a large vocabulary takes a second.
+
+        Raises:
+            TokenizerError: tokenizer.json is missing, damaged or of a kind that is not supported.
+        """
+        path = directory / "tokenizer.json"
+        if not path.is_file():
+            raise TokenizerError(f"{directory}: tokenizer.json is missing")
+        files = TokenizerFiles.read(directory)
+        try:
+            backend = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as exc:  # the library raises no narrower class
+            raise TokenizerError(f"{path}: {exc}") from exc
+        return cls(backend, files)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens, added ones included."""
+        return self._backend.get_vocab_size(with_added_tokens=True)
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether conversations can be encoded."""
+        return self._template is not None
+
+    def encode(self, text: str, *, add_bos: bool = True) -> list[int]:
+        """Return the ids of raw text, control tokens in it being plain text.
+
+        `add_bos` puts the beginning token in front where the model wants one.
+
+        Raises:
+            RequestError: the text is not valid Unicode.
+        """
+        ids = self._encode(text, with_control=False)
+        return self._prefix + ids if add_bos else ids
+
+    def encode_chat(self, messages: Sequence[ChatMessage], *, add_generation_prompt: bool = True) -> list[int]:
+        """Return the ids of a conversation, beginning token included, ready for the answer.
+
+        The template's control tokens are control tokens; what looks like one in a message is plain text.
+
+        Raises:
+            RequestError: the template refuses the conversation, a role is unknown, or a text is not valid Unicode.
+            TokenizerError: there is no chat template, or it fails.
+        """
+        if self._template is None:
+            raise TokenizerError("the model has no chat template")
+        text, mark = self._render(self._template, messages, add_generation_prompt)
+        ids = self._encode_marked(text, mark) if mark in text else self._encode(text, with_control=True)
+        return self._with_one_bos(ids)
+
+    def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
+        """Return the text of the tokens; bytes that are not UTF-8 become U+FFFD, unknown ids nothing."""
+        decoder = StreamDecoder(self, skip_special=skip_special)
+        return "".join([decoder.add(token_id) for token_id in ids]) + decoder.finish()
+
+    def token_text(self, token_id: int) -> str:
+        """Return the text of one token as it stands inside a text; half a character is U+FFFD."""
+        return self.pieces[token_id].decode("utf-8", "replace")
+
+    def _render(
+        self, template: ChatTemplate, messages: Sequence[ChatMessage], add_generation_prompt: bool
+    ) -> tuple[str, str]:
+        """The conversation as text, and a mark: wherever it occurs in the text, it keeps a control token from arising.
+
+        The text with only the whole control tokens broken is what the template means. It is taken unless control
+        tokens arise in it that the messages contributed parts of: then every possible beginning is broken.
+        """
+        contents = [message.content for message in messages]
+        try:
+            mark = unused_mark([template.source, *contents])
+        except ValueError as exc:
+            raise RequestError("the messages use every private-use character of Unicode") from exc
+        if not any(map(self._control.may_begin_in, contents)):
+            return template.render(messages, add_generation_prompt=add_generation_prompt), mark
+        whole = [replace(message, content=self._control.break_whole(message.content, mark)) for message in messages]
+        starts = [replace(message, content=self._control.break_starts(message.content, mark)) for message in messages]
+        text = template.render(whole, add_generation_prompt=add_generation_prompt)
+        safe_text = template.render(starts, add_generation_prompt=add_generation_prompt)
+        if self._control.found_in(text) != self._control.found_in(safe_text):
+            return safe_text, mark
+        return text, mark
+
+    def _encode_marked(self, text: str, mark: str) -> list[int]:
+        ids: list[int] = []
+        for match in self._control.split(text):
+            if match.token_id is None:
+                ids += self._encode(match.text.replace(mark, ""), with_control=False)
+            else:
+                ids.append(match.token_id)
+        return ids
+
+    def _encode(self, text: str, *, with_control: bool) -> list[int]:
+        try:
+            with self._lock:
+                self._backend.encode_special_tokens = not with_control
+                ids = self._backend.encode(text, add_special_tokens=False).ids
+        except (TypeError, UnicodeEncodeError) as exc:
+            raise RequestError(f"the text is not valid Unicode: {exc}") from exc
+        return ids if with_control or self.control_ids.isdisjoint(ids) else self._spelled(ids)
+
+    def _spelled(self, ids: list[int]) -> list[int]:
+        """Control tokens spelled out in plain ones: some models have them among the pieces of plain text."""
+        result: list[int] = []
+        for token_id in ids:
+            text = self._control.text_of(token_id) if token_id in self.control_ids else None
+            if text is None:
+                result.append(token_id)
+            else:
+                result += self._encode(text[0], with_control=False) + self._encode(text[1:], with_control=False)
+        return result
+
+    def _with_one_bos(self, ids: list[int]) -> list[int]:
+        if self.bos_token_id is None:
+            return ids
+        count = next((index for index, token_id in enumerate(ids) if token_id != self.bos_token_id), len(ids))
+        return ([self.bos_token_id] if count else self._prefix) + ids[count:]
+
+    def _id_of(self, token: str | None) -> int | None:
+        return None if token is None else self._backend.token_to_id(token)
+
+
+def _mark_control_tokens(
+    backend: tokenizers.Tokenizer, strings: frozenset[str], eos_token_ids: tuple[int, ...]
+) -> dict[int, AddedToken]:
+    """Make every control token special in the backend, which then parses none of them in plain text."""
+    added = backend.get_added_tokens_decoder()
+    wanted = {token_id for text in strings if (token_id := backend.token_to_id(text)) is not None}
+    wanted.update(token_id for token_id in eos_token_ids if backend.id_to_token(token_id) is not None)
+    for token_id in wanted:
+        token = added.get(token_id)
+        if token is None:
+            content = backend.id_to_token(token_id)
+            backend.add_special_tokens([AddedToken(content, special=True, normalized=False)])
+        elif not token.special:
+            token.special = True
+            backend.add_special_tokens([token])
+    return {token_id: token for token_id, token in backend.get_added_tokens_decoder().items() if token.special}
