@@ -1,7 +1,9 @@
+"""The sampling kernels, against NumPy."""
+
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,137 +11,22 @@ import pytest
 
 from unicorn_async.config import SamplingParams
 from unicorn_async.errors import ConfigError
-from unicorn_async.gpu.command import CommandPool
 from unicorn_async.gpu.device_info import DeviceType
-from unicorn_async.gpu.memory import MemoryKind
-from unicorn_async.ops import sampling
-from unicorn_async.ops.sampling import NO_SLOT, OUTPUT_MARK, SampleArguments, SamplingPath
+from unicorn_async.ops import sample_rows
+from unicorn_async.ops.sample_rows import NO_SLOT, SamplingPath
+from unicorn_async.ops.sampling import SampleArguments
 from unicorn_async.tensor import DType, Tensor
 
 from . import sampling_reference as reference
+from .sampler import Sampler
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     from unicorn_async.gpu.device import Device
-    from unicorn_async.gpu.device_info import DeviceInfo
-    from unicorn_async.gpu.memory import Buffer
 
 GREEDY = SamplingParams()
 RANDOM = SamplingParams(temperature=1.0)
-
-
-@dataclass
-class Outcome:
-    results: NDArray[np.void]
-    last_token: NDArray[np.uint32]
-    max_keys: NDArray[np.uint32]
-    thresholds: NDArray[np.uint32]
-    counts: NDArray[np.uint32] | None
-
-    @property
-    def tokens(self) -> list[int]:
-        return [int(token) for token in self.results["token"]]
-
-
-class Sampler:
-    """Runs the kernels on host-visible memory, one submission a call."""
-
-    def __init__(self, device: Device, info: DeviceInfo | None = None) -> None:
-        self._device = device
-        self._info = info or device.info
-        self._buffers: list[Buffer] = []
-
-    def __call__(
-        self,
-        logits: NDArray[np.float32],
-        params: Sequence[SamplingParams],
-        *,
-        path: SamplingPath = SamplingPath.FULL,
-        seeds: Sequence[int] | None = None,
-        positions: Sequence[int] | None = None,
-        slots: Sequence[int] | None = None,
-        seen: Sequence[tuple[list[int], list[int]]] | None = None,
-    ) -> Outcome:
-        """`seen` has each row's prompt and output tokens."""
-        num_rows, vocab = logits.shape
-        slots = slots or list(range(num_rows))
-        seeds = seeds or [0] * num_rows
-        positions = positions or [0] * num_rows
-        rows = np.zeros(num_rows, sampling.SAMPLE_ROW)
-        for i, request in enumerate(params):
-            sampling.write_row(rows[i : i + 1], request, state_slot=slots[i], seed=seeds[i], position=positions[i])
-        scratch_bytes = sampling.scratch_bytes(num_rows, vocab)
-        with_counts = seen is not None
-        last_token = self._put(np.full(max(num_rows, 8), 77, np.uint32))
-        results = self._put(np.full(num_rows * sampling.SAMPLE_RESULT.itemsize, 0xEE, np.uint8))
-        scratch = self._put(np.full(scratch_bytes, 0xEE, np.uint8))
-        counts = self._put(np.full(num_rows * vocab, 12345, np.uint32)) if with_counts else None
-        args = SampleArguments(
-            Tensor(self._put(logits.astype(np.float32)).address, (num_rows, vocab), DType.F32),
-            rows=self._put(rows).address,
-            scratch=scratch.address,
-            last_token=last_token.address,
-            results=results.address,
-            counts=counts.address if counts else 0,
-        )
-        marks = _marks(seen or [], slots)
-        self._submit(args, path, marks)
-        states = self._get(scratch, np.uint32)[(args.states - args.scratch) // 4 :].reshape(-1, 4)
-        outcome = Outcome(
-            self._get(results, np.uint8).view(sampling.SAMPLE_RESULT),
-            self._get(last_token, np.uint32),
-            states[:, 0],
-            states[:, 2],
-            self._get(counts, np.uint32).reshape(num_rows, vocab) if counts else None,
-        )
-        self.close()
-        return outcome
-
-    def close(self) -> None:
-        while self._buffers:
-            self._buffers.pop().close()
-
-    def _submit(self, args: SampleArguments, path: SamplingPath, marks: NDArray[np.void]) -> None:
-        kernels = self._device.kernels
-        pool = CommandPool(self._device, self._device.compute)
-        recorder = pool.recorder()
-        if args.counts:
-            slots = self._put(np.arange(args.num_rows, dtype=np.uint32)).address
-            listed = self._put(marks).address
-            target = {"counts": args.counts, "vocab_size": args.vocab_size}
-            sampling.record_resets(recorder, kernels, slots=slots, num_slots=args.num_rows, **target)
-            recorder.barrier()
-            sampling.record_marks(recorder, kernels, marks=listed, num_marks=marks.size, **target)
-            recorder.barrier()
-        if path is SamplingPath.GREEDY:
-            sampling.record_greedy(recorder, kernels, args)
-        else:
-            sampling.record_full(recorder, kernels, self._info, args)
-        recorder.host_barrier()
-        value = self._device.compute.submit([recorder.end()])
-        self._device.compute.timeline.wait(value, 120.0)
-        pool.close()
-
-    def _put(self, array: NDArray[np.generic]) -> Buffer:
-        buffer = self._device.memory.allocate(max(array.nbytes, 4), MemoryKind.FRAME, name="sampling test")
-        assert buffer.mapped is not None
-        buffer.mapped[: array.nbytes] = array.tobytes()
-        self._buffers.append(buffer)
-        return buffer
-
-    def _get(self, buffer: Buffer, dtype: type[np.generic]) -> NDArray[np.generic]:
-        assert buffer.mapped is not None
-        return np.frombuffer(bytes(buffer.mapped[: buffer.nbytes]), dtype)
-
-
-def _marks(seen: Sequence[tuple[list[int], list[int]]], slots: Sequence[int]) -> NDArray[np.void]:
-    listed = []
-    for slot, (prompt, output) in zip(slots, seen, strict=False):
-        listed += [(slot, token) for token in prompt] + [(slot, token | OUTPUT_MARK) for token in output]
-    return np.array([*listed, (NO_SLOT, 0)], sampling.SAMPLE_MARK)
 
 
 def _keys(values: NDArray[np.float32]) -> NDArray[np.uint32]:
@@ -393,11 +280,11 @@ def test_padded_rows_change_nothing(sample: Sampler, path: SamplingPath) -> None
     ],
 )
 def test_the_greedy_path_serves_plain_greedy_requests(params: SamplingParams, path: SamplingPath) -> None:
-    assert sampling.sampling_path([GREEDY, params]) is path
+    assert sample_rows.sampling_path([GREEDY, params]) is path
 
 
 def test_host_structs_have_the_shaders_sizes() -> None:
-    assert (sampling.SAMPLE_ROW.itemsize, sampling.SAMPLE_RESULT.itemsize, sampling.SAMPLE_MARK.itemsize) == (
+    assert (sample_rows.SAMPLE_ROW.itemsize, sample_rows.SAMPLE_RESULT.itemsize, sample_rows.SAMPLE_MARK.itemsize) == (
         64,
         176,
         8,

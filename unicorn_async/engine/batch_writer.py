@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unicorn_async.engine.buckets import bucket_for, bucket_sizes
-from unicorn_async.ops.sampling import NO_SLOT, OUTPUT_MARK, SamplingPath, sampling_path, write_row
+from unicorn_async.ops.sample_rows import NO_SLOT, OUTPUT_MARK, SamplingPath, sampling_path, write_row
 from unicorn_async.scheduler.sequence import PENDING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as SequenceOf
 
     from unicorn_async.engine.frame import Frame, FrameLimits
-    from unicorn_async.ops.attention import AttentionPlan
+    from unicorn_async.ops.attention_plan import AttentionPlan
     from unicorn_async.scheduler.batch import Batch, ScheduledSequence
 
 

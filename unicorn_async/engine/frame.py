@@ -11,7 +11,7 @@ from unicorn_async.engine.frame_layout import Field, FrameBlock, block_bytes
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.models.step_arrays import StepArrays
 from unicorn_async.ops.attention_device import AttentionBatch
-from unicorn_async.ops.sampling import SAMPLE_MARK, SAMPLE_RESULT, SAMPLE_ROW
+from unicorn_async.ops.sample_rows import SAMPLE_MARK, SAMPLE_RESULT, SAMPLE_ROW
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.device import Device

@@ -8,7 +8,7 @@ from unicorn_async.engine.buckets import bucket_sizes
 from unicorn_async.gpu.kernel import KernelRequest
 from unicorn_async.models.weights import head_name
 from unicorn_async.ops import embedding, gated, linear, norm, rotary, sampling
-from unicorn_async.ops.sampling import SamplingPath
+from unicorn_async.ops.sample_rows import SamplingPath
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -34,14 +34,14 @@ def kernel_requests(
     rows = weights[head_name(model)]
     others = tuple(size for size in bucket_sizes(options.max_num_batched_tokens) if size not in _FIRST_STEPS)
     requests = [
-        *_plain(embedding.kernels_for(weights["embed"].dtype)),
-        *_plain(norm.kernels_for(info, post_norms=model.post_norms, plus_one=model.norm_plus_one)),
+        *embedding.kernels_for(weights["embed"].dtype),
+        *norm.kernels_for(info, post_norms=model.post_norms, plus_one=model.norm_plus_one),
         *_linears(info, model, weights, rows, _FIRST_STEPS),
-        *_plain(rotary.kernels_for(info, shape, qk_norm=model.qk_norm, plus_one=model.norm_plus_one)),
-        *_plain(attention.kernels_for()),
-        *_plain(gated.kernels_for(model.activation)),
-        *_plain(sampling.kernels_for(SamplingPath.GREEDY)),
-        *_plain(sampling.kernels_for(SamplingPath.FULL)),
+        *rotary.kernels_for(info, shape, qk_norm=model.qk_norm, plus_one=model.norm_plus_one),
+        *attention.kernels_for(),
+        *gated.kernels_for(model.activation),
+        *_plain(sampling.kernels_for(info, SamplingPath.GREEDY)),
+        *_plain(sampling.kernels_for(info, SamplingPath.FULL)),
         *_linears(info, model, weights, rows, others),
     ]
     return tuple({_key(request): request for request in requests}.values())
@@ -53,15 +53,11 @@ def _linears(
     for part in ("qkv", "o", "gate_up", "down"):
         weight = weights[f"layers.0.{part}"]
         has_bias = part == "qkv" and model.qkv_bias
-        for request in linear.kernels_for(
+        yield from linear.kernels_for(
             info, num_tokens=sizes, n=weight.shape[0], dtype=weight.dtype, has_bias=has_bias
-        ):
-            yield KernelRequest(*request)
+        )
     capped = model.logit_soft_cap > 0.0
-    for request in linear.kernels_for(
-        info, num_tokens=(1,), n=head.shape[0], dtype=head.dtype, has_soft_cap=capped
-    ):
-        yield KernelRequest(*request)
+    yield from linear.kernels_for(info, num_tokens=(1,), n=head.shape[0], dtype=head.dtype, has_soft_cap=capped)
 
 
 def _plain(kernels: Iterable[tuple[str, Mapping[str, int | float | bool]]]) -> Iterable[KernelRequest]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.arena import ArenaSlice
     from unicorn_async.gpu.device import Device
     from unicorn_async.loader.plan import LoadPlan
-    from unicorn_async.ops.attention import AttentionPlan
+    from unicorn_async.ops.attention_plan import AttentionPlan
 
 BLOCK_BYTES = 256 << 20
 EVALUATION_ROWS = 64  # logits that evaluation requests may have computed in one step

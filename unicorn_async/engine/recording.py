@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.gpu.command import CommandPool, TimestampPool
+from unicorn_async.ops.sample_rows import SamplingPath
 from unicorn_async.ops.sampling import (
     SampleArguments,
-    SamplingPath,
     record_full,
     record_greedy,
     record_marks,
@@ -152,8 +152,10 @@ class Recording:
                     results=step.results,
                     counts=memory.counts if shape.has_counts else 0,
                 )
-                record = record_greedy if shape.path is SamplingPath.GREEDY else record_full
-                record(recorder, self._device.kernels, arguments)
+                if shape.path is SamplingPath.GREEDY:
+                    record_greedy(recorder, self._device.kernels, arguments)
+                else:
+                    record_full(recorder, self._device.kernels, self._device.info, arguments)
                 recorder.barrier()
         recorder.timestamp(self._timestamps, 1)
         recorder.host_barrier()

@@ -14,7 +14,7 @@ from unicorn_async.engine.frame import Frame, FrameLimits
 from unicorn_async.engine.recording import Recording
 from unicorn_async.engine.step import SampledToken, StepResult
 from unicorn_async.engine.submission_plan import SubmissionPlan
-from unicorn_async.ops.sampling import SamplingPath
+from unicorn_async.ops.sample_rows import SamplingPath
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.timeline import Timeline
     from unicorn_async.models.decoder import Decoder
-    from unicorn_async.ops.attention import AttentionPlan
+    from unicorn_async.ops.attention_plan import AttentionPlan
     from unicorn_async.scheduler.batch import Batch, ScheduledSequence
 
 

@@ -24,7 +24,7 @@ from unicorn_async.loader.stream import LoadStream
 from unicorn_async.models.decoder import Decoder, DecoderState
 from unicorn_async.models.registry import model_config
 from unicorn_async.models.weights import wanted_tensors
-from unicorn_async.ops.attention import AttentionPlan, GpuAttention
+from unicorn_async.ops.attention import GpuAttention
 from unicorn_async.ops.convert import convert
 from unicorn_async.ops.kv_cache import AttentionShape
 from unicorn_async.resources import resource_dir
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.kernel import KernelRequest
     from unicorn_async.loader.plan import LoadPlan
     from unicorn_async.loader.uploader import ConvertRecorder
+    from unicorn_async.ops.attention_plan import AttentionPlan
     from unicorn_async.tensor import DType
 
 _RESERVE_SHARE = 0.1  # of the free memory, left to the driver and to other programs

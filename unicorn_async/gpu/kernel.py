@@ -94,6 +94,12 @@ class KernelLibrary:
         """How many kernels are built."""
         return sum(future.done() for future in self._kernels.values())
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The manifest entries of the kernels that are built, sorted."""
+        with self._lock:
+            return tuple(sorted({name for (name, _, _), future in self._kernels.items() if future.done()}))
+
     def missing(self, name: str) -> tuple[str, ...]:
         """Return the features that entry `name` requires and the device lacks; empty where it can run."""
         return self._device.info.lacks(self._entry(name).requires)

@@ -36,6 +36,8 @@ class PushBlock:
             code += f"{offset - position}x{letter}"
             position = offset + struct.calcsize("<" + letter)
             names.append(str(member["name"]))
+        if position > nbytes:
+            raise ValueError(f"push constants end at {position}, push_bytes is {nbytes}")
         return cls(tuple(names), struct.Struct(code + f"{nbytes - position}x"))
 
     def pack(self, name: str, fields: Mapping[str, int | float]) -> bytes:
@@ -117,7 +119,7 @@ class Manifest:
             return cls(folder, {name: _entry(name, record) for name, record in records.items()})
         except FileNotFoundError as exc:
             raise ConfigError(f"{path}: not found; the installation lacks its compiled shaders") from exc
-        except (KeyError, TypeError, ValueError, AttributeError) as exc:
+        except (KeyError, TypeError, ValueError, AttributeError, struct.error) as exc:
             raise ConfigError(f"{path}: damaged: {exc!r}") from exc
 
     def spirv(self, entry: ManifestEntry) -> bytes:

@@ -52,6 +52,7 @@ class Timeline:
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
         self._closed = False
+        self._in_driver = False
         self._final: int | None = None
         device.adopt(self)
 
@@ -122,7 +123,7 @@ class Timeline:
         final = self.last_submitted
         try:
             self.wait(final)
-            if self._thread is not None:
+            if self._in_driver:
                 final += 1
                 self.signal(final)  # ends the thread's wait in the driver
         except DeviceError:
@@ -161,10 +162,14 @@ class Timeline:
                         return
                 seen = self.completed()
                 self._resolve(self._take(seen), None)
-                if self._waiters:
-                    values[0] = seen + 1
-                    result = self._api.step.vkWaitSemaphores(self._device.handle, info, _FOREVER_NS)
-                    check(result, f"{self.name}: vkWaitSemaphores")
+                with self._wakeup:
+                    if self._closed or not self._waiters:
+                        continue
+                    self._in_driver = True
+                values[0] = seen + 1
+                result = self._api.step.vkWaitSemaphores(self._device.handle, info, _FOREVER_NS)
+                self._in_driver = False
+                check(result, f"{self.name}: vkWaitSemaphores")
         except DeviceError as exc:
             with self._wakeup:
                 self._error = exc

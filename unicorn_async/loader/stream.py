@@ -74,6 +74,11 @@ class LoadStream:
             self._num_active == len(self._plan.layers),
         )
 
+    @property
+    def all_active(self) -> bool:
+        """Whether every layer may be used without waiting."""
+        return self._num_active == len(self._plan.layers)
+
     async def watch(self) -> AsyncIterator[LoadProgress]:
         """Yield progress now and whenever it has changed, until the load is done; several may watch.
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from unicorn_async.models.weights import head_name
 from unicorn_async.ops.embedding import embed
 from unicorn_async.ops.gated import gated
-from unicorn_async.ops.linear import linear, reads_half, row_to_half
+from unicorn_async.ops.linear import linear, row_to_half
+from unicorn_async.ops.linear_plan import reads_half
 from unicorn_async.ops.norm import add_rms_norm, rms_norm
 from unicorn_async.ops.rotary import HeadNorms, rope_cache
 from unicorn_async.tensor import DType, Tensor
@@ -222,18 +223,18 @@ class Decoder:
         scratch = self._state.activations.scratch
         if reads_half(self._info, num_tokens):
             row_to_half(
-                recorder, self._kernels, self._info, x=x.address, scratch=scratch, num_tokens=num_tokens, k=columns
+                recorder, self._kernels, self._info, x=x, scratch=scratch, num_tokens=num_tokens, k=columns
             )
             recorder.barrier()
         linear(
             recorder,
             self._kernels,
             self._info,
-            x=x.address,
+            x=x,
             weight=self._state.weights[name],
-            out=out.address,
+            out_address=out.address,
             num_tokens=num_tokens,
-            bias=bias.address if bias else None,
+            bias=bias,
             soft_cap=soft_cap,
             scratch=scratch,
         )
@@ -246,9 +247,9 @@ class Decoder:
 def embedding_scale(config: ModelConfig, table_dtype: DType) -> float:
     """Return the factor on embedding rows, rounded to the table's type as transformers does it."""
     if table_dtype is DType.F16:
-        return struct.unpack("<e", struct.pack("<e", config.embedding_scale))[0]
+        return float(struct.unpack("<e", struct.pack("<e", config.embedding_scale))[0])
     if table_dtype is DType.BF16:
         bits = struct.unpack("<I", struct.pack("<f", config.embedding_scale))[0]
         rounded = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
-        return struct.unpack("<f", struct.pack("<I", rounded))[0]
+        return float(struct.unpack("<f", struct.pack("<I", rounded))[0])
     return config.embedding_scale

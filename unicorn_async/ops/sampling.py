@@ -11,112 +11,24 @@ depends on seed, position and the row's logits alone, not on the batch or the de
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from unicorn_async.config import MAX_TOP_LOGPROBS, SamplingParams
 from unicorn_async.errors import ConfigError
+from unicorn_async.ops.sample_rows import SamplingPath
 from unicorn_async.tensor import DType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from numpy.typing import NDArray
-
     from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.kernel import KernelLibrary
     from unicorn_async.tensor import Tensor
 
 CHUNK = 2048  # logits that one workgroup looks at
-NO_SLOT = 0xFFFFFFFF  # state slot of a padded row, mark or reset: nothing is done for it
-OUTPUT_MARK = 0x80000000  # added to a mark's token when it belongs to the output
 
 _STATE_BYTES = 16
 _PART_BYTES = 32
 _MARK_LANES = 64
-_SMALLEST_TEMPERATURE = 1e-5  # below it a request is greedy
-_SMALLEST_F32 = float(np.finfo(np.float32).min)
-
-# `Row`, `Result` and `Mark` in shaders/include/sample.glsl and shaders/sample_count.comp.
-SAMPLE_ROW = np.dtype(
-    [
-        ("state_slot", "<u4"),
-        ("position", "<u4"),
-        ("seed_low", "<u4"),
-        ("seed_high", "<u4"),
-        ("inverse_temperature", "<f4"),
-        ("top_k", "<u4"),
-        ("top_p", "<u4"),
-        ("log_min_p", "<f4"),
-        ("repetition", "<f4"),
-        ("inverse_repetition", "<f4"),
-        ("presence", "<f4"),
-        ("frequency", "<f4"),
-        ("top_logprobs", "<i4"),
-        ("penalised", "<u4"),
-        ("reserved", "<u4", (2,)),
-    ]
-)
-SAMPLE_RESULT = np.dtype(
-    [
-        ("token", "<u4"),
-        ("logprob", "<f4"),
-        ("num_top", "<u4"),
-        ("reserved", "<u4"),
-        ("top_ids", "<u4", (MAX_TOP_LOGPROBS,)),
-        ("top_logprobs", "<f4", (MAX_TOP_LOGPROBS,)),
-    ]
-)
-SAMPLE_MARK = np.dtype([("state_slot", "<u4"), ("token", "<u4")])
-
-
-class SamplingPath(Enum):
-    """Which kernels a step needs; the value names the last of them."""
-
-    GREEDY = "sample_pick"
-    FULL = "sample_finish"
-
-
-def is_greedy(params: SamplingParams) -> bool:
-    """Whether the most probable token is always taken."""
-    return params.temperature < _SMALLEST_TEMPERATURE
-
-
-def sampling_path(requests: Iterable[SamplingParams]) -> SamplingPath:
-    """Return the cheapest path that serves all requests of a step."""
-    for params in requests:
-        if not is_greedy(params) or params.has_penalties or params.top_logprobs is not None:
-            return SamplingPath.FULL
-    return SamplingPath.GREEDY
-
-
-def write_row(row: NDArray[np.void], params: SamplingParams, *, state_slot: int, seed: int, position: int) -> None:
-    """Fill one element of a SAMPLE_ROW array, given as a slice of length 1.
-
-    `seed` has 64 bits; `position` is the new token's index in its sequence, and no two draws of a sequence share it.
-    """
-    row[0] = (
-        state_slot,
-        position,
-        seed & 0xFFFFFFFF,
-        seed >> 32,
-        0.0 if is_greedy(params) else 1.0 / params.temperature,
-        params.top_k,
-        0 if params.top_p >= 1.0 else max(1, int(params.top_p * 2**32)),
-        math.log(params.min_p) if params.min_p > 0.0 else _SMALLEST_F32,
-        params.repetition_penalty,
-        min(1.0 / params.repetition_penalty, -_SMALLEST_F32),
-        params.presence_penalty,
-        params.frequency_penalty,
-        -1 if params.top_logprobs is None else params.top_logprobs,
-        int(params.has_penalties),
-        (0, 0),
-    )
 
 
 def num_chunks(vocab_size: int) -> int:
@@ -179,7 +91,8 @@ def _threshold_constants(info: DeviceInfo) -> dict[str, int]:
     """One workgroup has a whole row: a GPU needs many loads under way, a software device few and cheap barriers."""
     if info.is_software:
         return {"LANES": 64, "UNROLL": 1}
-    return {"LANES": min(1024, info.max_workgroup_invocations), "UNROLL": 8}
+    lanes = min(1024, info.max_workgroup_invocations, 32 * info.subgroup_size)  # some drivers take 32 subgroups
+    return {"LANES": lanes, "UNROLL": 8}
 
 
 def kernels_for(
@@ -201,7 +114,8 @@ def kernels_for(
 def record_greedy(recorder: CommandRecorder, kernels: KernelLibrary, args: SampleArguments) -> None:
     """Record the argmax of every row: results' tokens and last_token; `logprob` and `num_top` become 0.
 
-    Parameters of the rows other than the state slot are ignored. Barriers before and after are the caller's; those between the dispatches are recorded here.
+    Parameters of the rows other than the state slot are ignored. Barriers before and after are the caller's; the one
+    between the dispatches is recorded here.
     """
     argmax = kernels.get("sample_argmax", constants={"CHUNK": CHUNK})
     push = argmax.pack(logits=args.logits.address, rows=args.rows, parts=args.scratch, vocab=args.vocab_size)
@@ -221,59 +135,30 @@ def record_greedy(recorder: CommandRecorder, kernels: KernelLibrary, args: Sampl
 def record_full(recorder: CommandRecorder, kernels: KernelLibrary, info: DeviceInfo, args: SampleArguments) -> None:
     """Record sampling by every row's parameters; rows with penalties count their token in `counts`.
 
-    Barriers before and after are the caller's; those between the dispatches are recorded here. Rows of one step that have penalties have different state slots.
+    Barriers before and after are the caller's; those between the dispatches are recorded here. Rows of one step that
+    have penalties have different state slots.
     """
-    vocab, chunks, rows = args.vocab_size, args.num_chunks, args.num_rows
-    has_counts = int(args.counts != 0)
+    chunks, rows = args.num_chunks, args.num_rows
+    shared = {
+        "logits": args.logits.address,
+        "rows": args.rows,
+        "counts": args.counts,
+        "parts": args.scratch,
+        "vocab": args.vocab_size,
+        "has_counts": int(args.counts != 0),
+    }
     stats = kernels.get("sample_stats", constants={"CHUNK": CHUNK})
-    push = stats.pack(
-        logits=args.logits.address,
-        rows=args.rows,
-        counts=args.counts,
-        parts=args.scratch,
-        vocab=vocab,
-        has_counts=has_counts,
-    )
-    recorder.dispatch(stats, push, chunks, rows)
+    recorder.dispatch(stats, stats.pack(**shared), chunks, rows)
     recorder.barrier()
+    shared["states"] = args.states
     threshold = kernels.get("sample_threshold", constants=_threshold_constants(info))
-    push = threshold.pack(
-        logits=args.logits.address,
-        rows=args.rows,
-        counts=args.counts,
-        parts=args.scratch,
-        states=args.states,
-        vocab=vocab,
-        num_chunks=chunks,
-        has_counts=has_counts,
-    )
-    recorder.dispatch(threshold, push, rows)
+    recorder.dispatch(threshold, threshold.pack(**shared, num_chunks=chunks), rows)
     recorder.barrier()
     draw = kernels.get("sample_draw", constants={"CHUNK": CHUNK})
-    push = draw.pack(
-        logits=args.logits.address,
-        rows=args.rows,
-        counts=args.counts,
-        parts=args.scratch,
-        states=args.states,
-        vocab=vocab,
-        has_counts=has_counts,
-    )
-    recorder.dispatch(draw, push, chunks, rows)
+    recorder.dispatch(draw, draw.pack(**shared), chunks, rows)
     recorder.barrier()
     finish = kernels.get("sample_finish", constants={"CHUNK": CHUNK})
-    push = finish.pack(
-        logits=args.logits.address,
-        rows=args.rows,
-        counts=args.counts,
-        parts=args.scratch,
-        states=args.states,
-        last_token=args.last_token,
-        results=args.results,
-        vocab=vocab,
-        num_chunks=chunks,
-        has_counts=has_counts,
-    )
+    push = finish.pack(**shared, last_token=args.last_token, results=args.results, num_chunks=chunks)
     recorder.dispatch(finish, push, rows)
 
 

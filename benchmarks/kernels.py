@@ -1,0 +1,214 @@
+#!/usr/bin/env python3
+"""Times the linear kernels on a device: bytes of weights and floating-point operations per second.
+
+    kernels.py [--device NAME] [--shape 21504x5376 ...] [--tokens 1 8 32 512] [--dtype BF16] [--sweep] [--json FILE]
+
+Each figure is the median over dispatches that read different copies of the weights, so that no cache holds them, timed by
+the device's own timestamps. Without --sweep the kernel is the one that the engine would take; with it, every candidate of
+the tables below is timed, the fastest first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unicorn_async.errors import UnicornError
+from unicorn_async.gpu.command import CommandPool, TimestampPool
+from unicorn_async.gpu.device import Device
+from unicorn_async.gpu.device_info import DeviceInfo, select_device
+from unicorn_async.gpu.instance import Instance
+from unicorn_async.gpu.memory import MemoryKind
+from unicorn_async.ops.linear import LinearScratch, dispatch_plan, row_to_half
+from unicorn_async.ops.linear_plan import (
+    LinearPlan,
+    TileTuning,
+    VecTuning,
+    coopmat_plan,
+    coopmat_shared_bytes,
+    many_plan,
+    matrix_subgroup_size,
+    plan_linear,
+    vec_plan,
+)
+from unicorn_async.resources import resource_dir
+from unicorn_async.tensor import DType, Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from unicorn_async.gpu.memory import Buffer
+
+SHAPES = ("21504x5376", "5376x21504", "8192x5376", "14336x4096", "4096x14336", "4096x4096")
+MANY_TILES = ((64, 64, 16, 16), (128, 64, 16, 16), (128, 128, 16, 16), (64, 128, 8, 16), (32, 64, 8, 16))
+COOPMAT_TILES = (
+    *((16, n, 1, parts, k) for n, parts in ((16, 1), (32, 2), (64, 4), (128, 4), (128, 8)) for k in (32, 64, 128)),
+    *((32, n, t, parts, k) for n, t, parts in ((32, 1, 2), (64, 1, 4), (64, 2, 2), (128, 1, 4)) for k in (32, 64)),
+    *(
+        (64, n, t, parts, k)
+        for n, t, parts in ((64, 2, 2), (128, 2, 2), (128, 1, 4), (128, 2, 4))
+        for k in (16, 32, 64)
+    ),
+    *((128, n, t, parts, k) for n, t, parts in ((64, 2, 2), (128, 2, 2), (128, 2, 4), (128, 4, 2)) for k in (16, 32)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One kernel at one shape."""
+
+    tokens: int
+    n: int
+    k: int
+    dtype: str
+    entry: str
+    constants: str
+    us: float
+    gb_per_s: float
+    gflop_per_s: float
+
+
+def candidates(info: DeviceInfo, tokens: int, n: int, k: int, dtype: DType, *, sweep: bool) -> Iterator[LinearPlan]:
+    """The plans to time."""
+    yield plan_linear(info, num_tokens=tokens, n=n, k=k, dtype=dtype)
+    if not sweep:
+        return
+    if tokens <= 32:
+        bucket = next(size for size in (1, 2, 4, 8, 16, 32) if tokens <= size)
+        for subgroups in (1, 2, 4, 8):
+            for rows in (1, 2, 4, 8):
+                if rows * bucket <= 128:
+                    yield vec_plan(info, VecTuning(bucket, subgroups, rows), tokens, n, dtype)
+    else:
+        for tile_t, tile_n, parts_t, parts_n in MANY_TILES:
+            yield many_plan(TileTuning(0, tile_t, tile_n, parts_t, parts_n), tokens, n, dtype)
+    if tokens > 1 and matrix_subgroup_size(info) is not None:
+        for tile_t, tile_n, parts_t, parts_n, tile_k in COOPMAT_TILES:
+            tuning = TileTuning(0, tile_t, tile_n, parts_t, parts_n, tile_k)
+            fits = coopmat_shared_bytes(tuning) <= info.max_shared_memory
+            if fits and tile_t < 2 * max(tokens, 16) and tile_t * 16 >= tokens:
+                yield coopmat_plan(info, tuning, tokens, n, dtype)
+
+
+class Bench:
+    """Device memory with copies of random weights, and one command buffer per kernel."""
+
+    def __init__(self, device: Device, pool_bytes: int, repeats: int) -> None:
+        self.device = device
+        self.repeats = repeats
+        self._pool = CommandPool(device, device.compute)
+        self._times = TimestampPool(device, 2 * repeats)
+        self._weights = self._random(pool_bytes)
+        self._fixed: dict[str, Buffer] = {}
+
+    def _random(self, nbytes: int) -> Buffer:
+        """Small random numbers: a constant pattern would draw less power and run faster than weights do."""
+        memory = self.device.memory
+        block = memory.allocate(min(nbytes, 16 << 20), MemoryKind.STAGING, name="random")
+        assert block.mapped is not None
+        values = np.random.default_rng(0).standard_normal(block.nbytes // 2, np.float32) * 0.05
+        np.frombuffer(block.mapped, np.float16)[:] = values.astype(np.float16)
+        buffer = memory.allocate(nbytes, MemoryKind.DEVICE, name="weights")
+        recorder = self._pool.recorder()
+        for offset in range(0, nbytes, block.nbytes):
+            recorder.copy(block, 0, buffer, offset, min(block.nbytes, nbytes - offset))
+        self.device.compute.timeline.wait(self.device.compute.submit([recorder.end()]))
+        block.close()
+        return buffer
+
+    def _zeros(self, name: str, nbytes: int) -> int:
+        """Address of a buffer that only grows."""
+        found = self._fixed.get(name)
+        if found is None or found.nbytes < nbytes:
+            if found is not None:
+                found.close()
+            found = self._fixed[name] = self.device.memory.allocate(nbytes, MemoryKind.DEVICE, name=name)
+        return found.address
+
+    def time(self, plan: LinearPlan, tokens: int, n: int, k: int, dtype: DType) -> Figure:
+        """Median time of the plan's dispatch; preparing the activations is not in it."""
+        x = self._weights.address  # any numbers will do
+        y = self._zeros("y", tokens * n * 4)
+        scratch = LinearScratch.at(self._zeros("scratch", LinearScratch.size(tokens, k)), tokens, k)
+        nbytes = n * k * dtype.itemsize
+        copies = max(1, self._weights.nbytes // nbytes)
+        recorder, kernels = self._pool.recorder(), self.device.kernels
+        if plan.reads_half:
+            row_to_half(recorder, kernels, self.device.info, x=x, scratch=scratch, num_tokens=tokens, k=k)
+        for i in range(self.repeats):
+            weight = Tensor(self._weights.address + i % copies * nbytes, (n, k), dtype)
+            recorder.barrier()
+            recorder.timestamp(self._times, 2 * i)
+            dispatch_plan(
+                recorder, kernels, plan, x=x, weight=weight, out_address=y, num_tokens=tokens, scratch=scratch
+            )
+            recorder.timestamp(self._times, 2 * i + 1)
+        commands = recorder.end()
+        for _ in range(2):  # the first run compiles what the driver left to the first use
+            self.device.compute.timeline.wait(self.device.compute.submit([commands]))
+        stamps = self._times.read(0, 2 * self.repeats)
+        self._pool.free(commands)
+        ns = statistics.median(end - start for start, end in zip(stamps[::2], stamps[1::2], strict=True))
+        constants = " ".join(f"{name.lower()}={value}" for name, value in plan.constants)
+        flops = 2.0 * tokens * n * k
+        return Figure(tokens, n, k, dtype.value, plan.entry, constants, ns / 1e3, nbytes / ns, flops / ns)
+
+
+def measure(device: Device, options: argparse.Namespace) -> Iterator[Figure]:
+    shapes = [tuple(map(int, text.split("x"))) for text in options.shape]
+    dtype = DType(options.dtype)
+    largest = max(n * k * dtype.itemsize for n, k in shapes)
+    activations = max(max(options.tokens) * k * 4 for _, k in shapes)
+    bench = Bench(device, max(2 * largest, activations, options.pool_mib << 20), options.repeats)
+    for n, k in shapes:
+        for tokens in options.tokens:
+            plans = {p.pipeline: p for p in candidates(device.info, tokens, n, k, dtype, sweep=options.sweep)}
+            figures = [bench.time(plan, tokens, n, k, dtype) for plan in plans.values()]
+            chosen = figures[0].constants
+            for figure in sorted(figures, key=lambda f: f.us)[: options.best]:
+                mark = "*" if figure.constants == chosen else " "
+                print(
+                    f"{mark} T={tokens:<4} N={n:<6} K={k:<6} {figure.us:10.1f} µs {figure.gb_per_s:8.1f} GB/s "
+                    f"{figure.gflop_per_s / 1e3:8.2f} TFLOP/s  {figure.entry} {figure.constants}",
+                    flush=True,
+                )
+                yield figure
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Time the linear kernels.")
+    parser.add_argument("--device", help="index or part of the name; default: the fastest GPU")
+    parser.add_argument("--shape", nargs="+", default=SHAPES, help="rows x columns of the weights")
+    parser.add_argument("--tokens", nargs="+", type=int, default=[1, 2, 4, 8, 16, 32, 64, 512])
+    parser.add_argument("--dtype", choices=("F16", "BF16"), default="BF16")
+    parser.add_argument("--repeats", type=int, default=20, help="dispatches per figure")
+    parser.add_argument("--pool-mib", type=int, default=1024, help="memory for copies of the weights")
+    parser.add_argument("--sweep", action="store_true", help="time every candidate")
+    parser.add_argument("--best", type=int, default=6, help="how many of a sweep to print")
+    parser.add_argument("--json", type=Path, help="write the figures there")
+    options = parser.parse_args(arguments)
+    try:
+        with Instance.create() as instance:
+            info = select_device(instance.devices(), options.device, allow_software=True)
+            print(f"{info.name}, {info.driver_name} {info.driver_info}; * = what the engine takes", flush=True)
+            with Device.open(instance, info, cache_dir=None, shader_dir=resource_dir("shaders")) as device:
+                figures = list(measure(device, options))
+    except UnicornError as exc:
+        print(f"kernels: {exc}", file=sys.stderr)
+        return 1
+    if options.json:
+        options.json.write_text(
+            json.dumps({"device": info.name, "figures": [asdict(figure) for figure in figures]}, indent=1) + "\n"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from gpu.made_up import DISCRETE, INTEGRATED, SOFTWARE
+
+from unicorn_async.cli.devices import devices_json, format_devices
+
+
+def test_each_device_has_its_index_and_name() -> None:
+    text = format_devices([SOFTWARE, INTEGRATED, DISCRETE])
+    assert "0: llvmpipe" in text
+    assert "1: AMD Radeon 780M" in text
+    assert "integrated GPU" in text
+    assert "28.0 GiB available of 30.0 GiB" in text
+
+
+def test_a_software_device_is_called_so() -> None:
+    assert "SOFTWARE" in format_devices([SOFTWARE])
+    assert "SOFTWARE" not in format_devices([DISCRETE])
+
+
+def test_matrix_shapes_are_listed() -> None:
+    assert "f16_f32_16x16x16" in format_devices([INTEGRATED])
+
+
+def test_a_device_that_cannot_be_used_says_why() -> None:
+    assert "lacks synchronization2" in format_devices([replace(DISCRETE, missing=("synchronization2",))])
+
+
+def test_no_devices() -> None:
+    assert format_devices([]) == "no Vulkan device found"
+
+
+def test_the_json_is_an_array_of_everything() -> None:
+    parsed = json.loads(devices_json([SOFTWARE, DISCRETE]))
+    assert [device["index"] for device in parsed] == [0, 2]
+    assert parsed[1]["subgroup_size"] == 64

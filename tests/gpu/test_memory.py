@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import mmap
+from typing import TYPE_CHECKING
+
+import pytest
+
+from unicorn_async.errors import ConfigError, OutOfMemoryError
+from unicorn_async.gpu.command import CommandPool
+from unicorn_async.gpu.device_info import MemoryHeap
+from unicorn_async.gpu.memory import Arena, MemoryKind
+from unicorn_async.gpu.timeline import Timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from unicorn_async.gpu.device import Device
+
+
+@pytest.mark.parametrize("kind", list(MemoryKind))
+def test_an_allocation_has_an_address_and_is_counted_until_it_is_closed(toy: Device, kind: MemoryKind) -> None:
+    before = toy.memory.used_bytes
+    buffer = toy.memory.allocate(1000, kind, name="probe")
+    assert buffer.address and buffer.address % 16 == 0
+    assert sum(toy.memory.used_bytes) >= sum(before) + 1000
+    buffer.close()
+    assert toy.memory.used_bytes == before
+    buffer.close()
+    assert toy.memory.used_bytes == before
+
+
+@pytest.mark.parametrize("kind", [MemoryKind.STAGING, MemoryKind.FRAME])
+def test_memory_for_the_cpu_is_mapped_in_full(toy: Device, kind: MemoryKind) -> None:
+    buffer = toy.memory.allocate(1000, kind, name="probe")
+    assert buffer.mapped is not None
+    assert len(buffer.mapped) == 1000
+    buffer.mapped[:] = bytes(range(250)) * 4
+    assert bytes(buffer.mapped[250:500]) == bytes(range(250))
+    buffer.close()
+    assert buffer.mapped is None
+
+
+def test_device_memory_is_mapped_where_the_device_maps_all_of_it(toy: Device) -> None:
+    buffer = toy.memory.allocate(1000, MemoryKind.DEVICE, name="probe")
+    assert (buffer.mapped is not None) == toy.info.rebar
+    buffer.close()
+
+
+@pytest.mark.parametrize("nbytes", [0, -1])
+def test_an_empty_allocation_is_refused(toy: Device, nbytes: int) -> None:
+    with pytest.raises(ConfigError, match=f"probe: expected a size of at least 1 byte, got {nbytes}"):
+        toy.memory.allocate(nbytes, MemoryKind.DEVICE, name="probe")
+
+
+def test_an_allocation_beyond_the_devices_limit_names_the_limit(toy: Device) -> None:
+    limit = toy.info.max_allocation
+    with pytest.raises(OutOfMemoryError, match=f"probe: {limit + 1} bytes needed, .* {limit} at once"):
+        toy.memory.allocate(limit + 1, MemoryKind.DEVICE, name="probe")
+
+
+def test_an_allocation_beyond_the_budget_states_what_is_available(toy: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    heaps = tuple(MemoryHeap(heap.nbytes, heap.device_local, 5000, 1000) for heap in toy.heaps())
+    monkeypatch.setattr(toy, "heaps", lambda: heaps)
+    with pytest.raises(OutOfMemoryError, match="probe: 8192 bytes of device memory needed, 4000 available"):
+        toy.memory.allocate(8192, MemoryKind.DEVICE, name="probe")
+
+
+def test_a_released_buffer_lives_until_the_timeline_has_passed_its_value(toy: Device) -> None:
+    timeline = Timeline(toy)
+    before = toy.memory.num_buffers
+    first = toy.memory.allocate(1000, MemoryKind.DEVICE, name="first")
+    second = toy.memory.allocate(1000, MemoryKind.DEVICE, name="second")
+    toy.memory.release(first, timeline=timeline, value=2)
+    toy.memory.release(second, timeline=timeline, value=3)
+    timeline.signal(1)
+    toy.memory.collect()
+    assert toy.memory.num_buffers == before + 2
+    timeline.signal(2)
+    toy.memory.collect()
+    assert (first.owner, second.owner) == (None, toy.memory)
+    timeline.signal(3)
+    timeline.close()
+    toy.memory.collect()
+    assert toy.memory.num_buffers == before
+
+
+def test_an_allocation_collects_what_was_released(toy: Device) -> None:
+    before = toy.memory.num_buffers
+    toy.memory.release(toy.memory.allocate(64, MemoryKind.DEVICE, name="old"), timeline=toy.compute.timeline, value=0)
+    buffer = toy.memory.allocate(64, MemoryKind.DEVICE, name="new")
+    assert toy.memory.num_buffers == before + 1
+    buffer.close()
+
+
+def test_closing_the_device_frees_what_is_left(open_device: Callable[..., Device]) -> None:
+    device = open_device()
+    device.memory.allocate(1000, MemoryKind.DEVICE, name="left")
+    device.memory.release(
+        device.memory.allocate(64, MemoryKind.DEVICE, name="deferred"), timeline=device.compute.timeline, value=99
+    )
+    device.close()
+    assert device.memory.num_buffers == 0
+    assert sum(device.memory.used_bytes) == 0
+
+
+def test_arena_slices_share_blocks_and_do_not_overlap(toy: Device) -> None:
+    arena = Arena(toy.memory, MemoryKind.STAGING, 4096)
+    slices = [arena.allocate(size) for size in (100, 256, 1, 3000, 600)]
+    assert [s.offset for s in slices] == [0, 256, 512, 768, 0]
+    assert slices[0].buffer is slices[3].buffer is not slices[4].buffer
+    assert [s.address - s.buffer.address for s in slices] == [s.offset for s in slices]
+    assert arena.allocated_bytes == 8192
+    for value, part in enumerate(slices):
+        assert part.mapped is not None
+        part.mapped[:] = bytes([value]) * part.nbytes
+    assert [bytes(s.mapped or b"")[0] for s in slices] == [0, 1, 2, 3, 4]
+    arena.close()
+    arena.close()
+
+
+def test_a_slice_larger_than_a_block_gets_its_own_and_the_current_one_goes_on(toy: Device) -> None:
+    arena = Arena(toy.memory, MemoryKind.DEVICE, 4096)
+    first, large, second = arena.allocate(10), arena.allocate(10_000), arena.allocate(10, align=16)
+    assert large.buffer is not first.buffer
+    assert large.buffer.nbytes == 10_000
+    assert (second.buffer, second.offset) == (first.buffer, 16)
+    arena.close()
+
+
+def test_imported_host_memory_is_read_by_the_device(toy: Device) -> None:
+    if not toy.info.external_memory_host:
+        pytest.skip(f"{toy.info.name} lacks VK_EXT_external_memory_host")
+    pages = mmap.mmap(-1, 1 << 16)
+    pages[:4] = b"abcd"
+    source = toy.memory.import_host(memoryview(pages), name="pages")
+    target = toy.memory.allocate(4096, MemoryKind.STAGING, name="target")
+    pool = CommandPool(toy, toy.transfer)
+    recorder = pool.recorder()
+    recorder.copy(source, 0, target, 0, 4096)
+    recorder.host_barrier()
+    toy.transfer.timeline.wait(toy.transfer.submit([recorder.end()]), timeout_s=10)
+    assert target.mapped is not None
+    assert bytes(target.mapped[:4]) == b"abcd"
+    pool.close()
+    target.close()
+    source.close()
+
+
+def test_host_memory_off_the_alignment_is_refused(toy: Device) -> None:
+    if not toy.info.external_memory_host:
+        pytest.skip(f"{toy.info.name} lacks VK_EXT_external_memory_host")
+    with pytest.raises(ConfigError, match="expected multiples of"):
+        toy.memory.import_host(memoryview(bytearray(100)), name="odd")

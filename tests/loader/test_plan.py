@@ -1,0 +1,120 @@
+"""Plans: which bytes go where."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from unicorn_async.errors import CheckpointError, UnsupportedModelError
+from unicorn_async.loader.checkpoint import Checkpoint
+from unicorn_async.loader.plan import LoadPlan, Transform, WantedTensor, make_plan
+from unicorn_async.tensor import DType
+
+from . import builders
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WANTED = (
+    WantedTensor("norm", (8,), 2, "norm", as_f32=True),
+    WantedTensor("embed", (64, 8), -1, "embed"),
+    WantedTensor("q", (8, 8), 0, "qkv", 0),
+    WantedTensor("k", (4, 8), 0, "qkv", 8),
+    WantedTensor("v", (4, 8), 0, "qkv", 12),
+    WantedTensor("up", (16, 8), 1, "up"),
+)
+
+
+def plan_of(
+    tmp_path: Path, wanted: tuple[WantedTensor, ...] = WANTED, chunk_bytes: int = 256, **dtypes: str
+) -> LoadPlan:
+    tensors = {want.name: builders.tensor(dtypes.get(want.name, "BF16"), *want.shape) for want in WANTED}
+    tensors["rotary.inv_freq"] = builders.tensor("F32", 4)
+    return make_plan(Checkpoint.read(builders.write(tmp_path, tensors)), wanted, chunk_bytes=chunk_bytes)
+
+
+def test_chunks_come_in_the_order_of_the_layers(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path)
+    assert plan.layers == (-1, 0, 1, 2)
+    assert [chunk.layer for chunk in plan.chunks] == sorted(chunk.layer for chunk in plan.chunks)
+    assert [dest.name for dest in plan.destinations] == ["embed", "qkv", "up", "norm"]
+
+
+def test_every_byte_of_every_destination_is_written_once(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, up="F32")
+    for dest in plan.destinations:
+        end = 0
+        for chunk in sorted((c for c in plan.chunks if c.dest == dest.name), key=lambda c: c.dest_offset):
+            assert chunk.dest_offset == end
+            end += chunk.dest_bytes
+        assert end == dest.nbytes
+
+
+def test_chunks_are_bounded_and_begin_at_whole_elements(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, embed="F32")
+    assert max(chunk.nbytes for chunk in plan.chunks) == 256
+    embed = [chunk for chunk in plan.chunks if chunk.dest == "embed"]
+    assert len(embed) == 8
+    assert [chunk.dest_offset for chunk in embed] == [128 * i for i in range(8)]
+    assert plan.bytes_to_read == 64 * 8 * 4 + (16 * 8 + 16 * 8 + 8) * 2
+
+
+def test_parts_that_follow_each_other_in_the_file_are_read_at_once(tmp_path: Path) -> None:
+    qkv = [chunk for chunk in plan_of(tmp_path).chunks if chunk.dest == "qkv"]
+    assert [(chunk.dest_offset, chunk.nbytes) for chunk in qkv] == [(0, 256)]
+    wanted = (WANTED[2], WantedTensor("v", (4, 8), 0, "qkv", 8), WantedTensor("k", (4, 8), 0, "qkv", 12))
+    qvk = [chunk for chunk in plan_of(tmp_path, wanted).chunks]
+    assert [(chunk.dest_offset, chunk.nbytes) for chunk in qvk] == [(0, 128), (192, 64), (128, 64)]
+
+
+@pytest.mark.parametrize(
+    ("source", "dtype", "transform"),
+    [
+        ("BF16", DType.BF16, Transform.COPY),
+        ("F16", DType.F16, Transform.COPY),
+        ("F32", DType.F16, Transform.TO_F16),
+    ],
+)
+def test_matrices_keep_their_type_but_for_f32(tmp_path: Path, source: str, dtype: DType, transform: Transform) -> None:
+    plan = plan_of(tmp_path, up=source)
+    assert next(dest for dest in plan.destinations if dest.name == "up").dtype is dtype
+    assert {chunk.transform for chunk in plan.chunks if chunk.dest == "up"} == {transform}
+
+
+@pytest.mark.parametrize(
+    ("source", "transform"), [("BF16", Transform.TO_F32), ("F16", Transform.TO_F32), ("F32", Transform.COPY)]
+)
+def test_vectors_become_f32(tmp_path: Path, source: str, transform: Transform) -> None:
+    plan = plan_of(tmp_path, norm=source)
+    assert plan.destinations[-1].dtype is DType.F32
+    assert plan.chunks[-1].transform is transform
+
+
+def test_tensors_that_nobody_wants_are_listed(tmp_path: Path) -> None:
+    assert plan_of(tmp_path).ignored == ("rotary.inv_freq",)
+
+
+def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"'down' of shape \[8, 16\] is missing"):
+        plan_of(tmp_path, (*WANTED, WantedTensor("down", (8, 16), 1, "down")))
+
+
+def test_a_shape_that_contradicts_the_configuration_shows_both(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"asks for shape \[8, 16\], the file has \[16, 8\]"):
+        plan_of(tmp_path, (WantedTensor("up", (8, 16), 1, "up"),))
+
+
+def test_an_unsupported_dtype_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModelError, match="I64"):
+        plan_of(tmp_path, up="I64")
+
+
+def test_parts_of_different_types_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModelError, match=r"'q' \(BF16\) and 'k' \(F16\)"):
+        plan_of(tmp_path, k="F16")
+
+
+def test_f16_and_f32_parts_agree(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, q="F16", k="F32", v="F16")
+    assert next(dest for dest in plan.destinations if dest.name == "qkv").dtype is DType.F16

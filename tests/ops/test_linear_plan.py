@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from unicorn_async.errors import UnsupportedModelError
+from unicorn_async.gpu.device_info import DeviceType
+from unicorn_async.ops.linear_plan import (
+    MATRIX_FEATURE,
+    MAX_GRID_X,
+    LinearPlan,
+    pipelines_for,
+    plan_linear,
+    reads_half,
+    split_grid,
+)
+from unicorn_async.tensor import DType
+
+if TYPE_CHECKING:
+    from unicorn_async.gpu.device import Device
+    from unicorn_async.gpu.device_info import DeviceInfo
+
+
+@pytest.fixture
+def gpu(device: Device) -> DeviceInfo:
+    """A made-up GPU without matrix units, by default of a wave size that the driver may choose."""
+    return replace(
+        device.info,
+        type=DeviceType.INTEGRATED,
+        subgroup_size=64,
+        min_subgroup_size=32,
+        max_subgroup_size=64,
+        max_workgroup_invocations=1024,
+        max_shared_memory=65536,
+        features=frozenset({"float16", "subgroup_size_control"}),
+    )
+
+
+@pytest.fixture
+def matrix_gpu(gpu: DeviceInfo) -> DeviceInfo:
+    """The same with matrix units."""
+    return replace(gpu, features=gpu.features | {MATRIX_FEATURE})
+
+
+def plan(info: DeviceInfo, tokens: int, n: int = 4096) -> LinearPlan:
+    return plan_linear(info, num_tokens=tokens, n=n, k=4096, dtype=DType.BF16)
+
+
+def covers(chosen: LinearPlan, tokens: int, n: int) -> bool:
+    constants, (x, y, z) = dict(chosen.constants), chosen.grid
+    if chosen.entry.startswith("linear_vec"):
+        return x * y * constants["ROWS"] >= n and z * constants["TOKENS"] >= tokens
+    return x * constants["TILE_T"] >= tokens and y * constants["TILE_N"] >= n
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 5, 8, 31, 32, 33, 300, 2048])
+@pytest.mark.parametrize("n", [1, 97, 4096, 262_144])
+def test_the_grid_covers_the_output(gpu: DeviceInfo, matrix_gpu: DeviceInfo, tokens: int, n: int) -> None:
+    software = replace(gpu, type=DeviceType.SOFTWARE, subgroup_size=8, min_subgroup_size=8, max_subgroup_size=8)
+    for info in (gpu, matrix_gpu, software):
+        chosen = plan(info, tokens, n)
+        assert covers(chosen, tokens, n), chosen
+        assert max(chosen.grid) <= 65535
+        assert dict(chosen.constants)["WORKGROUP"] <= info.max_workgroup_invocations
+
+
+def test_the_kernel_follows_the_number_of_tokens_and_the_device(gpu: DeviceInfo, matrix_gpu: DeviceInfo) -> None:
+    assert plan(gpu, 1).entry == plan(matrix_gpu, 1).entry == "linear_vec_bf16"
+    assert plan(gpu, 32).entry == "linear_vec_bf16"
+    assert plan(gpu, 33).entry == "linear_many_bf16"
+    assert plan(matrix_gpu, 32).entry == "linear_many_coopmat_bf16"
+
+
+@pytest.mark.parametrize("tokens", [1, 4, 5, 32, 512])
+def test_what_reads_half_does_not_depend_on_the_weights(gpu: DeviceInfo, matrix_gpu: DeviceInfo, tokens: int) -> None:
+    for info in (gpu, matrix_gpu):
+        assert {plan(info, tokens, n).reads_half for n in (8, 4096, 262_144)} == {reads_half(info, tokens)}
+
+
+def test_a_matrix_kernel_asks_for_a_subgroup_size_that_fills_its_workgroup(matrix_gpu: DeviceInfo) -> None:
+    chosen = plan(matrix_gpu, 512)
+    constants = dict(chosen.constants)
+    assert chosen.subgroup_size == 32
+    assert constants["WORKGROUP"] == 32 * constants["SUBGROUPS_T"] * constants["SUBGROUPS_N"]
+
+
+def test_matrix_units_are_left_alone_where_the_subgroup_size_is_unknown(matrix_gpu: DeviceInfo) -> None:
+    assert not reads_half(replace(matrix_gpu, features=frozenset({"float16", MATRIX_FEATURE})), 512)
+
+
+def test_tiles_stay_within_the_shared_memory(matrix_gpu: DeviceInfo) -> None:
+    small = dict(plan(replace(matrix_gpu, max_shared_memory=32768), 2048).constants)
+    large = dict(plan(matrix_gpu, 2048).constants)
+    assert small["TILE_T"] < large["TILE_T"]
+
+
+def test_few_pipelines_serve_all_sizes_of_a_step(gpu: DeviceInfo, matrix_gpu: DeviceInfo) -> None:
+    for info in (gpu, matrix_gpu):
+        assert len(pipelines_for(info, num_tokens=range(1, 513), n=4096, dtype=DType.F16)) <= 7
+
+
+def test_long_rows_of_workgroups_continue_along_the_second_dimension() -> None:
+    assert split_grid(1) == (1, 1)
+    assert split_grid(MAX_GRID_X) == (MAX_GRID_X, 1)
+    assert split_grid(MAX_GRID_X + 1) == (MAX_GRID_X, 2)
+
+
+@pytest.mark.parametrize(("k", "dtype"), [(4100, DType.BF16), (0, DType.BF16), (4096, DType.F32)])
+def test_weights_that_no_kernel_takes_are_refused(gpu: DeviceInfo, k: int, dtype: DType) -> None:
+    with pytest.raises(UnsupportedModelError, match="linear: "):
+        plan_linear(gpu, num_tokens=1, n=64, k=k, dtype=dtype)

@@ -1,0 +1,98 @@
+"""What the host tells the sampling kernels of each row, and what they tell the host."""
+
+from __future__ import annotations
+
+import math
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unicorn_async.config import MAX_TOP_LOGPROBS, SamplingParams
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+NO_SLOT = 0xFFFFFFFF  # state slot of a padded row, mark or reset: nothing is done for it
+OUTPUT_MARK = 0x80000000  # added to a mark's token when it belongs to the output
+
+_SMALLEST_TEMPERATURE = 1e-5  # below it a request is greedy
+_SMALLEST_F32 = float(np.finfo(np.float32).min)
+
+# `Row`, `Result` and `Mark` in shaders/include/sample.glsl and shaders/sample_count.comp.
+SAMPLE_ROW = np.dtype(
+    [
+        ("state_slot", "<u4"),
+        ("position", "<u4"),
+        ("seed_low", "<u4"),
+        ("seed_high", "<u4"),
+        ("inverse_temperature", "<f4"),
+        ("top_k", "<u4"),
+        ("top_p", "<u4"),
+        ("log_min_p", "<f4"),
+        ("repetition", "<f4"),
+        ("inverse_repetition", "<f4"),
+        ("presence", "<f4"),
+        ("frequency", "<f4"),
+        ("top_logprobs", "<i4"),
+        ("penalised", "<u4"),
+        ("reserved", "<u4", (2,)),
+    ]
+)
+SAMPLE_RESULT = np.dtype(
+    [
+        ("token", "<u4"),
+        ("logprob", "<f4"),
+        ("num_top", "<u4"),
+        ("reserved", "<u4"),
+        ("top_ids", "<u4", (MAX_TOP_LOGPROBS,)),
+        ("top_logprobs", "<f4", (MAX_TOP_LOGPROBS,)),
+    ]
+)
+SAMPLE_MARK = np.dtype([("state_slot", "<u4"), ("token", "<u4")])
+
+
+class SamplingPath(Enum):
+    """Which kernels a step needs; the value names the last of them."""
+
+    GREEDY = "sample_pick"
+    FULL = "sample_finish"
+
+
+def is_greedy(params: SamplingParams) -> bool:
+    """Whether the most probable token is always taken."""
+    return params.temperature < _SMALLEST_TEMPERATURE
+
+
+def sampling_path(requests: Iterable[SamplingParams]) -> SamplingPath:
+    """Return the cheapest path that serves all requests of a step."""
+    for params in requests:
+        if not is_greedy(params) or params.has_penalties or params.top_logprobs is not None:
+            return SamplingPath.FULL
+    return SamplingPath.GREEDY
+
+
+def write_row(row: NDArray[np.void], params: SamplingParams, *, state_slot: int, seed: int, position: int) -> None:
+    """Fill one element of a SAMPLE_ROW array, given as a slice of length 1.
+
+    `seed` has 64 bits; `position` is the new token's index in its sequence, and no two draws of a sequence share it.
+    """
+    row[0] = (
+        state_slot,
+        position,
+        seed & 0xFFFFFFFF,
+        seed >> 32,
+        0.0 if is_greedy(params) else 1.0 / params.temperature,
+        params.top_k,
+        0 if params.top_p >= 1.0 else max(1, int(params.top_p * 2**32)),
+        math.log(params.min_p) if params.min_p > 0.0 else _SMALLEST_F32,
+        params.repetition_penalty,
+        min(1.0 / params.repetition_penalty, -_SMALLEST_F32),
+        params.presence_penalty,
+        params.frequency_penalty,
+        -1 if params.top_logprobs is None else params.top_logprobs,
+        int(params.has_penalties),
+        (0, 0),
+    )
