@@ -3,9 +3,9 @@
 
     kernels.py [--device NAME] [--shape 21504x5376 ...] [--tokens 1 8 32 512] [--dtype BF16] [--sweep] [--json FILE]
 
-Each figure is the median over dispatches that read different copies of the weights, so that no cache holds them, timed by
-the device's own timestamps. Without --sweep the kernel is the one that the engine would take; with it, every candidate of
-the tables below is timed, the fastest first.
+Each figure is the median over dispatches that read different copies of the weights, so that no cache holds them, timed
+by the device's own timestamps. Without --sweep the kernel is the one that the engine would take; with it, every
+candidate of the tables below is timed, the fastest first.
 """
 
 from __future__ import annotations
@@ -171,9 +171,9 @@ def measure(device: Device, options: argparse.Namespace) -> Iterator[Figure]:
         for tokens in options.tokens:
             plans = {p.pipeline: p for p in candidates(device.info, tokens, n, k, dtype, sweep=options.sweep)}
             figures = [bench.time(plan, tokens, n, k, dtype) for plan in plans.values()]
-            chosen = figures[0].constants
+            chosen = figures[0]
             for figure in sorted(figures, key=lambda f: f.us)[: options.best]:
-                mark = "*" if figure.constants == chosen else " "
+                mark = "*" if figure is chosen else " "
                 print(
                     f"{mark} T={tokens:<4} N={n:<6} K={k:<6} {figure.us:10.1f} µs {figure.gb_per_s:8.1f} GB/s "
                     f"{figure.gflop_per_s / 1e3:8.2f} TFLOP/s  {figure.entry} {figure.constants}",

@@ -25,8 +25,8 @@ layout(push_constant, scalar) uniform P {
     Vec4s q; // (tokens, num_heads, HEAD_DIM), scaled
     uint64_t k_cache; // (blocks, num_kv_heads, BLOCK_SIZE, HEAD_DIM)
     uint64_t v_cache; // as k_cache
-    Floats y; // (tokens, num_heads, HEAD_DIM)
-    Floats partials; // (items, num_heads, MAX_SPLITS, HEAD_DIM + 4)
+    Vec4s y; // (tokens, num_heads, HEAD_DIM)
+    Vec4s partials; // (items, num_heads, MAX_SPLITS, HEAD_DIM + 4)
     Uints items; // (items): the sequence's row
     Uints query_start; // (sequences)
     Uints context_len; // (sequences)
@@ -44,9 +44,8 @@ const float LOWEST = -1e30; // a maximum over nothing; its differences stay fini
 
 shared float scores[HEADS * TILE]; // then probabilities
 shared uint rows[TILE];
-shared float maxima[HEADS * MAX_SUBGROUPS];
-shared float merged[HEADS * HEAD_DIM];
-shared float merged_sum[HEADS];
+shared float maxima[HEADS * MAX_SUBGROUPS]; // of the subgroups, at the end their sums
+shared vec4 merged[HEADS * HEAD_DIM / 4];
 
 vec4 q[HEADS * CHUNKS * 2];
 vec4 acc[HEADS * CHUNKS * 2];
@@ -58,6 +57,15 @@ uint key_lane = gl_LocalInvocationID.x / LANES;
 
 uint64_t cache_address(uint64_t cache, uint row) {
     return cache + uint64_t(row) * (HEAD_DIM * KV_BYTES);
+}
+
+// The sum over the lanes that share a key.
+float lanes_sum(float value) {
+    if (LANES == gl_SubgroupSize)
+        return subgroupAdd(value);
+    for (uint step = 1; step < LANES; step *= 2)
+        value += subgroupShuffleXor(value, step);
+    return value;
 }
 
 // Scores of the tile's keys into shared memory; returns after each subgroup has left its maxima there.
@@ -85,8 +93,7 @@ void score_tile(Uints table, uint kv_head, uint first, uint count) {
             }
         }
         [[unroll]] for (uint h = 0; h < HEADS; ++h) {
-            for (uint step = 1; step < LANES; step *= 2)
-                score[h] += subgroupShuffleXor(score[h], step);
+            score[h] = lanes_sum(score[h]);
             if (SOFT_CAP > 0)
                 score[h] = soft_capped(score[h], SOFT_CAP);
             if (live) {
@@ -137,27 +144,35 @@ void accumulate_tile(uint count) {
     }
 }
 
-// Sums acc and sum over the workgroup into shared memory, one subgroup after the other.
+// Sums acc over the workgroup into `merged`, and sum into every lane, one subgroup after the other.
 void merge() {
     [[unroll]] for (uint i = 0; i < HEADS * CHUNKS * 2; ++i)
         for (uint step = LANES; step < gl_SubgroupSize; step *= 2)
             acc[i] += subgroupShuffleXor(acc[i], step);
-    [[unroll]] for (uint h = 0; h < HEADS; ++h)
-        sum[h] = subgroupAdd(sum[h]);
     for (uint turn = 0; turn < gl_NumSubgroups; ++turn) {
-        if (gl_SubgroupID == turn && gl_SubgroupInvocationID < LANES) {
-            [[unroll]] for (uint h = 0; h < HEADS; ++h) {
-                [[unroll]] for (uint c = 0; c < CHUNKS; ++c)
-                    [[unroll]] for (uint j = 0; j < 8; ++j) {
-                        uint d = h * HEAD_DIM + 8 * (c * LANES + lane) + j;
-                        float value = acc[2 * (h * CHUNKS + c) + j / 4][j % 4];
-                        merged[d] = turn == 0 ? value : merged[d] + value;
-                    }
-                if (lane == 0)
-                    merged_sum[h] = turn == 0 ? sum[h] : merged_sum[h] + sum[h];
+        if (gl_SubgroupID == turn && gl_SubgroupInvocationID < LANES)
+            [[unroll]] for (uint i = 0; i < HEADS * CHUNKS * 2; ++i) {
+                uint at = i * LANES + lane;
+                merged[at] = turn == 0 ? acc[i] : merged[at] + acc[i];
             }
-        }
         barrier();
+    }
+    [[unroll]] for (uint i = 0; i < HEADS * CHUNKS * 2; ++i)
+        acc[i] = merged[i * LANES + lane];
+}
+
+// The workgroup's sum of each head's probabilities, in every lane.
+void merge_sums() {
+    [[unroll]] for (uint h = 0; h < HEADS; ++h) {
+        sum[h] = subgroupAdd(sum[h]);
+        if (WORKGROUP > gl_SubgroupSize) {
+            if (subgroupElect())
+                maxima[h * MAX_SUBGROUPS + gl_SubgroupID] = sum[h];
+            barrier();
+            sum[h] = 0;
+            for (uint i = 0; i < gl_NumSubgroups; ++i)
+                sum[h] += maxima[h * MAX_SUBGROUPS + i];
+        }
     }
 }
 
@@ -197,18 +212,21 @@ void main() {
         accumulate_tile(count);
         barrier();
     }
-    merge();
+    merge_sums();
+    if (WORKGROUP > LANES)
+        merge();
+    if (key_lane != 0)
+        return;
 
     bool whole = first + split_keys >= context;
     [[unroll]] for (uint h = 0; h < HEADS; ++h) {
-        Floats partial = p.partials + uint64_t((item * p.num_heads + head + h) * MAX_SPLITS + gl_WorkGroupID.x) * (HEAD_DIM + 4);
-        Floats target = whole ? p.y + uint64_t(token * p.num_heads + head + h) * HEAD_DIM : partial;
-        float scale = whole ? 1 / merged_sum[h] : 1;
-        for (uint d = gl_LocalInvocationID.x; d < HEAD_DIM; d += WORKGROUP)
-            (target + d).v = merged[h * HEAD_DIM + d] * scale;
-        if (!whole && gl_LocalInvocationID.x == 0) {
-            (partial + HEAD_DIM).v = maximum[h];
-            (partial + HEAD_DIM + 1).v = merged_sum[h];
-        }
+        uint64_t partial = uint64_t((item * p.num_heads + head + h) * MAX_SPLITS + gl_WorkGroupID.x) * (HEAD_DIM / 4 + 1);
+        Vec4s target = whole ? p.y + uint64_t(token * p.num_heads + head + h) * (HEAD_DIM / 4) : p.partials + partial;
+        float scale = whole ? 1 / sum[h] : 1;
+        [[unroll]] for (uint c = 0; c < CHUNKS; ++c)
+            [[unroll]] for (uint j = 0; j < 2; ++j)
+                (target + 2 * (c * LANES + lane) + j).v = acc[2 * (h * CHUNKS + c) + j] * scale;
+        if (!whole && lane == 0)
+            (target + HEAD_DIM / 4).v = vec4(maximum[h], sum[h], 0, 0);
     }
 }

@@ -1,7 +1,7 @@
 #version 460
 // Causal attention of a tile of query tokens over the paged cache, with an online softmax.
 // One workgroup owns one tile of one sequence (x) for HEADS query heads of one kv head (y); a row is a query of a head.
-// A lane owns four rows of it: with four keys for the scores, with eight elements of the head for the output.
+// A lane owns four rows of it: with KEYS keys for the scores, with eight elements of the head for the output.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #include "include/pointers.glsl"
@@ -15,6 +15,7 @@ layout(constant_id = 2) const uint HEADS = 1; // query heads of a workgroup, at 
 layout(constant_id = 3) const uint BLOCK_SIZE = 16;
 layout(constant_id = 4) const uint ROWS = 16; // a multiple of 4
 layout(constant_id = 5) const float SOFT_CAP = 0;
+layout(constant_id = 6) const uint KEYS = 4; // of one lane at a time
 
 layout(push_constant, scalar) uniform P {
     Vec4s q; // (tokens, num_heads, HEAD_DIM), scaled
@@ -35,7 +36,7 @@ layout(push_constant, scalar) uniform P {
 const uint QUERIES = ROWS / HEADS; // queries of a tile
 const uint ROW_GROUPS = ROWS / 4;
 const uint COLUMNS = HEAD_DIM / 8; // lanes with the same rows
-const uint TILE = 4 * COLUMNS; // keys
+const uint TILE = KEYS * COLUMNS; // keys between two barriers
 const float LOWEST = -1e30; // a maximum over nothing; its differences stay finite
 const float MASKED = -3e38;
 
@@ -57,19 +58,23 @@ uint64_t cache_address(uint64_t cache, uint row) {
     return cache + uint64_t(row) * (HEAD_DIM * KV_BYTES);
 }
 
-// Scores of the lane's four rows with one key.
-vec4 score(uint row) {
-    uint64_t address = cache_address(p.k_cache, row);
-    vec4 result = vec4(0);
-    for (uint c = 0; c < COLUMNS; ++c) {
-        vec4 low, high;
-        kv_load8(address, 8 * c, low, high);
+// Scores of the lane's four rows with its keys; scores[k] has key k's.
+void score(uint row_of[KEYS], out vec4 scores[KEYS]) {
+    [[unroll]] for (uint k = 0; k < KEYS; ++k)
+        scores[k] = vec4(0);
+    [[dont_unroll]] for (uint c = 0; c < COLUMNS; ++c) {
+        vec4 query_low[4], query_high[4];
         [[unroll]] for (uint i = 0; i < 4; ++i) {
-            result[i] += dot(q[(8 * c + i) * ROW_GROUPS + group], low);
-            result[i] += dot(q[(8 * c + 4 + i) * ROW_GROUPS + group], high);
+            query_low[i] = q[(8 * c + i) * ROW_GROUPS + group];
+            query_high[i] = q[(8 * c + 4 + i) * ROW_GROUPS + group];
+        }
+        [[unroll]] for (uint k = 0; k < KEYS; ++k) {
+            vec4 low, high;
+            kv_load8(cache_address(p.k_cache, row_of[k]), 8 * c, low, high);
+            [[unroll]] for (uint i = 0; i < 4; ++i)
+                scores[k][i] += dot(query_low[i], low) + dot(query_high[i], high);
         }
     }
-    return result;
 }
 
 void main() {
@@ -83,7 +88,7 @@ void main() {
     uint kv_head = head / (p.num_heads / p.num_kv_heads);
     Uints table = p.block_table + uint64_t(sequence) * p.max_blocks;
 
-    for (uint i = gl_LocalInvocationID.x; i < ROWS * HEAD_DIM / 4; i += WORKGROUP) {
+    [[dont_unroll]] for (uint i = gl_LocalInvocationID.x; i < ROWS * HEAD_DIM / 4; i += WORKGROUP) {
         uint row = i / (HEAD_DIM / 4);
         uint j = i % (HEAD_DIM / 4);
         uint64_t offset;
@@ -101,33 +106,33 @@ void main() {
         acc_low[i] = acc_high[i] = vec4(0);
 
     for (uint base = first_key(position + 1, p.window); base < end; base += TILE) {
-        vec4 scores[4];
-        uint row_of[4];
+        uint row_of[KEYS];
+        [[unroll]] for (uint k = 0; k < KEYS; ++k) { // a lane without a key takes the last one, and masks it
+            uint key = min(base + k * COLUMNS + column, end - 1);
+            row_of[k] = cache_row(table, key, kv_head, p.num_kv_heads, BLOCK_SIZE);
+        }
+        vec4 scores[KEYS];
+        score(row_of, scores);
         vec4 highest = maximum;
-        [[unroll]] for (uint k = 0; k < 4; ++k) {
+        [[unroll]] for (uint k = 0; k < KEYS; ++k) {
             uint key = base + k * COLUMNS + column;
-            scores[k] = vec4(MASKED);
-            if (key < end) {
-                row_of[k] = cache_row(table, key, kv_head, p.num_kv_heads, BLOCK_SIZE);
-                vec4 all = score(row_of[k]);
-                [[unroll]] for (uint i = 0; i < 4; ++i) {
-                    if (SOFT_CAP > 0)
-                        all[i] = soft_capped(all[i], SOFT_CAP);
-                    if (key <= last[i] && (p.window == NO_WINDOW || last[i] - key < p.window))
-                        scores[k][i] = all[i];
-                }
+            [[unroll]] for (uint i = 0; i < 4; ++i) {
+                if (SOFT_CAP > 0)
+                    scores[k][i] = soft_capped(scores[k][i], SOFT_CAP);
+                if (key > last[i] || (p.window != NO_WINDOW && last[i] - key >= p.window))
+                    scores[k][i] = MASKED;
             }
             highest = max(highest, scores[k]);
         }
         partial[column * ROW_GROUPS + group] = highest;
         barrier(); // the maxima are there, and the last tile's probabilities and rows have been read
 
-        for (uint c = 0; c < COLUMNS; ++c)
+        [[dont_unroll]] for (uint c = 0; c < COLUMNS; ++c)
             highest = max(highest, partial[c * ROW_GROUPS + group]);
         vec4 rescale = exp(maximum - highest);
         maximum = highest;
         sum *= rescale;
-        [[unroll]] for (uint k = 0; k < 4; ++k) {
+        [[unroll]] for (uint k = 0; k < KEYS; ++k) {
             vec4 probability = exp(scores[k] - highest);
             sum += probability;
             if (group == 0)
@@ -156,7 +161,7 @@ void main() {
     partial[column * ROW_GROUPS + group] = sum;
     barrier();
     vec4 total = vec4(0);
-    for (uint c = 0; c < COLUMNS; ++c)
+    [[dont_unroll]] for (uint c = 0; c < COLUMNS; ++c)
         total += partial[c * ROW_GROUPS + group];
     [[unroll]] for (uint i = 0; i < 4; ++i) {
         uint64_t offset;

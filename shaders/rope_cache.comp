@@ -70,14 +70,8 @@ void main() {
     uint cache_row = ((slot / BLOCK_SIZE) * p.num_kv_heads + kv_head) * BLOCK_SIZE + slot % BLOCK_SIZE;
     uint64_t target = (is_v ? p.v_cache : p.k_cache) + uint64_t(cache_row) * (HEAD_DIM * KV_BYTES);
 
-    if (is_v) {
-        for (uint i = gl_LocalInvocationID.x; i < 2 * HALF; i += WORKGROUP)
-            kv_store4(target, 4 * i, (source + i).v);
-        return;
-    }
-
     float scale = 1;
-    if (WITH_NORM) {
+    if (WITH_NORM && !is_v) {
         float squares = 0;
         for (uint i = gl_LocalInvocationID.x; i < 2 * HALF; i += WORKGROUP) {
             vec4 value = (source + i).v;
@@ -92,13 +86,14 @@ void main() {
     for (uint i = gl_LocalInvocationID.x; i < HALF; i += WORKGROUP) {
         vec4 low = (source + i).v;
         vec4 high = (source + i + HALF).v;
-        if (WITH_NORM) {
+        if (WITH_NORM && !is_v) {
             vec4 low_weight = (weight + i).v;
             vec4 high_weight = (weight + i + HALF).v;
             low *= scale * (PLUS_ONE ? 1 + low_weight : low_weight);
             high *= scale * (PLUS_ONE ? 1 + high_weight : high_weight);
         }
-        rotate(position, i, low, high);
+        if (!is_v)
+            rotate(position, i, low, high);
         if (is_q) {
             (q + i).v = low * p.q_scale;
             (q + i + HALF).v = high * p.q_scale;

@@ -151,3 +151,10 @@ def test_host_memory_off_the_alignment_is_refused(toy: Device) -> None:
         pytest.skip(f"{toy.info.name} lacks VK_EXT_external_memory_host")
     with pytest.raises(ConfigError, match="expected multiples of"):
         toy.memory.import_host(memoryview(bytearray(100)), name="odd")
+
+
+def test_an_arenas_blocks_are_no_larger_than_the_device_allocates(toy: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(toy.memory), "max_allocation", 4096)
+    arena = Arena(toy.memory, MemoryKind.DEVICE, 1 << 40)
+    assert arena.allocate(16).buffer.nbytes == 4096
+    arena.close()

@@ -8,6 +8,7 @@ import pytest
 
 from unicorn_async.config import KVDType
 from unicorn_async.errors import ConfigError
+from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.ops.attention import GpuAttention
 from unicorn_async.ops.attention_device import AttentionBatch
 from unicorn_async.ops.attention_plan import AttentionPlan
@@ -17,6 +18,7 @@ from unicorn_async.tensor import DType, Tensor
 if TYPE_CHECKING:
     from tests.ops.arrays import Array, Arrays
     from unicorn_async.gpu.device import Device
+    from unicorn_async.gpu.device_info import DeviceInfo
 
 FORMATS = {KVDType.F16: np.float16, KVDType.F32: np.float32}
 
@@ -42,7 +44,11 @@ class Step:
         self.k, self.v = (
             [rng.standard_normal((s.context, shape.num_kv_heads, shape.head_dim)) for s in sequences] for _ in "kv"
         )
-        self.q = arrays.put(rng.standard_normal((tokens, shape.num_heads * shape.head_dim)).astype(np.float32) * 3 / np.float32(shape.head_dim**0.5))
+        self.q = arrays.put(
+            rng.standard_normal((tokens, shape.num_heads * shape.head_dim)).astype(np.float32)
+            * 3
+            / np.float32(shape.head_dim**0.5)
+        )
         self.out = arrays.poisoned(*self.q.values.shape)
         self.max_blocks = max(-(-s.context // shape.block_size) for s in sequences) + 1
         self.k_cache, self.v_cache, self.table = self._fill(arrays, rng)
@@ -96,8 +102,16 @@ class Step:
             prefill_grid_offset=24,
         )
 
-    def run(self, device: Device, arrays: Arrays, *, soft_cap: float = 0.0, **flags: bool) -> np.ndarray[Any, Any]:
-        attention = GpuAttention(device.info, device.kernels, self.shape, soft_cap=soft_cap)
+    def run(
+        self,
+        device: Device,
+        arrays: Arrays,
+        *,
+        soft_cap: float = 0.0,
+        info: DeviceInfo | None = None,
+        **flags: bool,
+    ) -> np.ndarray[Any, Any]:
+        attention = GpuAttention(info or device.info, device.kernels, self.shape, soft_cap=soft_cap)
         batch = replace(self.batch(arrays, attention.plan), **flags)
         cache = KVCache(self.k_cache.address, self.v_cache.address)
         arrays.run(
@@ -143,6 +157,13 @@ def test_a_mixed_batch_equals_the_reference(
 ) -> None:
     step = Step(arrays, AttentionShape(group * 2, 2, head_dim, 16, kv_dtype), MIXED, window=window)
     check(step.run(device, arrays), step.expected())
+
+
+@pytest.mark.parametrize(("head_dim", "group"), [(32, 8), (64, 2), (96, 3), (128, 4), (256, 4)])
+def test_the_constants_of_a_gpu_equal_the_reference(device: Device, arrays: Arrays, head_dim: int, group: int) -> None:
+    info = replace(device.info, type=DeviceType.DISCRETE)
+    step = Step(arrays, AttentionShape(group, 1, head_dim, 16, KVDType.F16), [*MIXED, Query(700)])
+    check(step.run(device, arrays, info=info), step.expected())
 
 
 @pytest.mark.parametrize("window", [0, 20])

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -10,6 +10,8 @@ from unicorn_async.ops.convert import convert
 from unicorn_async.tensor import DType
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from tests.ops.arrays import Arrays
 
 LARGEST_HALF = 65504.0
@@ -27,7 +29,12 @@ def test_values_survive_and_nothing_past_them_is_written(arrays: Arrays, src: DT
     if dst is DType.F16:
         skip_without_half(arrays)
     values = np.random.default_rng(count).standard_normal(count).astype(np.float32) * 100
-    source = {DType.F32: values, DType.F16: values.astype(np.float16), DType.BF16: bf16(values)}[src]
+    sources: dict[DType, NDArray[Any]] = {
+        DType.F32: values,
+        DType.F16: values.astype(np.float16),
+        DType.BF16: bf16(values),
+    }
+    source = sources[src]
     exact = from_bf16(source) if src is DType.BF16 else source.astype(np.float32)
     target = arrays.put(np.full(count + 32, np.nan, np.float32 if dst is DType.F32 else np.float16))
     given = arrays.put(source)

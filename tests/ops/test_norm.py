@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from unicorn_async.errors import ConfigError, UnsupportedModelError
+from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.ops.norm import add_rms_norm, rms_norm
 from unicorn_async.tensor import DType, Tensor
 
@@ -50,6 +52,27 @@ def test_rows_are_normalised(
         )
     )
     np.testing.assert_allclose(out.values, reference(x, weight, plus_one=plus_one), rtol=2e-6, atol=1e-6)
+
+
+def test_a_row_shared_by_many_subgroups_is_normalised(device: Device, arrays: Arrays) -> None:
+    x, hidden, post_weight, weight = operands(5376, 3, 1.0)
+    given, stream, out = arrays.put(x), arrays.put(hidden), arrays.poisoned(3, 5376)
+    post, weights = arrays.put(post_weight), arrays.put(weight)
+    arrays.run(
+        lambda rec: add_rms_norm(
+            rec,
+            device.kernels,
+            replace(device.info, type=DeviceType.DISCRETE),
+            x=given.tensor,
+            hidden=stream.tensor,
+            post_weight=post.tensor,
+            weight=weights.tensor,
+            out=out.tensor,
+            eps=EPS,
+        )
+    )
+    expected = hidden + reference(x, post_weight, plus_one=False)
+    np.testing.assert_allclose(out.values, reference(expected, weight, plus_one=False), rtol=1e-5, atol=3e-6)
 
 
 def test_a_row_of_zeros_stays_zero_and_out_may_be_x(device: Device, arrays: Arrays) -> None:

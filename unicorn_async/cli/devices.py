@@ -1,14 +1,37 @@
-"""What `unicorn devices` prints."""
+"""`unicorn devices`: the Vulkan devices, and what of them matters."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING
 
+from unicorn_async.gpu.device_info import why_no_gpu
+from unicorn_async.gpu.host import HostGraphics
+from unicorn_async.gpu.instance import Instance
+
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
     from unicorn_async.gpu.device_info import DeviceInfo
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument("--json", action="store_true", help="print everything that is known, as a JSON array")
+
+
+def run(options: argparse.Namespace) -> int:
+    """List the devices; a machine without a GPU gets the reason, too."""
+    with Instance.create() as instance:
+        infos = instance.devices()
+    if options.json:
+        print(devices_json(infos))
+        return 0
+    print(format_devices(infos))
+    if all(info.is_software for info in infos):
+        print("\nno GPU found" + why_no_gpu(HostGraphics()))
+    return 0
 
 
 def format_devices(infos: Sequence[DeviceInfo]) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import logging
+import os
 import sys
 from importlib.metadata import version
 from typing import TYPE_CHECKING
@@ -35,12 +37,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     module = importlib.import_module(f"unicorn_async.cli.{chosen.command}")
     command = argparse.ArgumentParser(prog=f"unicorn {chosen.command}", description=_COMMANDS[chosen.command])
     module.add_arguments(command)
+    logging.basicConfig(format="unicorn: %(message)s", level=logging.WARNING)
     try:
         status: int = module.run(command.parse_args(given[1:]))
+        sys.stdout.flush()
     except UnicornError as exc:
         print(f"unicorn {chosen.command}: {exc}", file=sys.stderr)
         return 1
     except BrokenPipeError:
+        # The reader is gone (`unicorn inspect … | head`); the interpreter would complain when it flushes at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
         return 130

@@ -113,6 +113,7 @@ class EngineLoop:
                 batch, pending = in_flight.popleft()
                 result = await pending.result()
                 self._commit(result)
+                await asyncio.sleep(0)  # consumers get their turn, also where the device is faster than this loop
             else:
                 self._wake.clear()
                 await self._wake.wait()

@@ -55,7 +55,7 @@ class Frame:
             "resets": Field(np.uint32, (sequences,)),
             "marks": Field(SAMPLE_MARK, (tokens,)),
         }
-        results = {"samples": Field(SAMPLE_RESULT, (sequences,))}
+        results = {"samples": Field(SAMPLE_RESULT, (sequences,)), "ticks": Field(np.uint64, (2,))}
         self._buffers = [device.memory.allocate(block_bytes(fields), MemoryKind.FRAME, name=f"frame {index}")]
         self._buffers.append(device.memory.allocate(block_bytes(results), MemoryKind.STAGING, name=f"results {index}"))
         self.arguments = FrameBlock(self._buffers[0], fields)

@@ -81,8 +81,8 @@ class Recording:
 
     def device_seconds(self) -> float:
         """Return how long the last step took on the device, once it is done."""
-        start, stop = self._timestamps.read(0, 2)
-        return (stop - start) * 1e-9
+        start, stop = self._frame.results.arrays["ticks"].tolist()
+        return self._timestamps.ticks_to_s(start, stop)
 
     def close(self) -> None:
         """Free the command buffers."""
@@ -158,4 +158,6 @@ class Recording:
                     record_full(recorder, self._device.kernels, self._device.info, arguments)
                 recorder.barrier()
         recorder.timestamp(self._timestamps, 1)
+        results = self._frame.results
+        recorder.copy_timestamps(self._timestamps, 0, 2, results.buffer, results.offset["ticks"])
         recorder.host_barrier()

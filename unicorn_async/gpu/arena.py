@@ -32,7 +32,7 @@ class Arena:
     def __init__(self, memory: Memory, kind: MemoryKind, block_bytes: int, *, name: str = "arena") -> None:
         self._memory = memory
         self._kind = kind
-        self._block_bytes = block_bytes
+        self._block_bytes = min(block_bytes, memory.max_allocation)
         self._name = name
         self._blocks: list[Buffer] = []
         self._current: Buffer | None = None

@@ -124,6 +124,18 @@ class StepCalls(Protocol):
     def vkCmdWriteTimestamp2(
         self, commands: CommandBufferHandle, stage: int, pool: QueryPoolHandle, index: int, /
     ) -> None: ...
+    def vkCmdCopyQueryPoolResults(
+        self,
+        commands: CommandBufferHandle,
+        pool: QueryPoolHandle,
+        first: int,
+        count: int,
+        buffer: BufferHandle,
+        offset: int,
+        stride: int,
+        flags: int,
+        /,
+    ) -> None: ...
     def vkBeginCommandBuffer(self, commands: CommandBufferHandle, info: CData, /) -> int: ...
     def vkEndCommandBuffer(self, commands: CommandBufferHandle, /) -> int: ...
     def vkQueueSubmit2(self, queue: QueueHandle, num_submits: int, submits: CData, fence: CData, /) -> int: ...

@@ -28,6 +28,7 @@ _STAGE_INDIRECT, _STAGE_COMPUTE, _STAGE_TRANSFER, _STAGE_HOST = 0x2, 0x800, 0x10
 _ACCESS_INDIRECT, _ACCESS_SHADER_READ, _ACCESS_SHADER_WRITE = 0x1, 0x20, 0x40
 _ACCESS_TRANSFER_READ, _ACCESS_TRANSFER_WRITE, _ACCESS_HOST_READ = 0x800, 0x1000, 0x2000
 _STAGE2_ALL_COMMANDS = 0x10000
+_QUERY_64, _QUERY_WAIT = 0x1, 0x2
 
 
 @dataclass(eq=False, slots=True)
@@ -110,6 +111,10 @@ class TimestampPool:
         if check(result, "vkGetQueryPoolResults") != 0:
             raise DeviceError(f"timestamps {first} to {first + count - 1}: not all of them are written")
         return [round((value & self._mask) * device.info.timestamp_period_ns) for value in values]
+
+    def ticks_to_s(self, start: int, stop: int) -> float:
+        """Return the seconds between two values that `CommandRecorder.copy_timestamps` wrote."""
+        return ((stop - start) & self._mask) * self.device.info.timestamp_period_ns * 1e-9
 
     def close(self) -> None:
         """Destroy the pool; nothing that writes to it may be pending."""
@@ -196,6 +201,20 @@ class CommandRecorder:
         """Write the time at which all that was recorded so far is done."""
         self._step.vkCmdResetQueryPool(self._handle, pool.handle, index, 1)
         self._step.vkCmdWriteTimestamp2(self._handle, _STAGE2_ALL_COMMANDS, pool.handle, index)
+
+    def copy_timestamps(self, pool: TimestampPool, first: int, count: int, buffer: Buffer, offset: int) -> None:
+        """Write timestamps, each a u64 in ticks, to a buffer; unlike `TimestampPool.read` it waits for nothing else.
+
+        `offset` is a multiple of 8. `ticks_to_s` of the pool converts differences.
+
+        Raises:
+            ConfigError: the range leaves the buffer.
+        """
+        if offset < 0 or offset % 8 or offset + 8 * count > buffer.nbytes:
+            raise ConfigError(f"copy_timestamps: {count} at {offset} of {buffer.name}, which has {buffer.nbytes} bytes")
+        self._step.vkCmdCopyQueryPoolResults(
+            self._handle, pool.handle, first, count, buffer.handle, offset, 8, _QUERY_64 | _QUERY_WAIT
+        )
 
     def end(self) -> CommandBuffer:
         """Finish; the recorder can't be used any more.

@@ -160,7 +160,7 @@ def select_device(
     """
     host = host or HostGraphics()
     if not devices:
-        raise VulkanUnavailableError("no Vulkan device found" + _why_no_gpu(host))
+        raise VulkanUnavailableError("no Vulkan device found" + why_no_gpu(host))
     if wanted is not None:
         candidates = [_by_name(devices, wanted)]
     else:
@@ -170,7 +170,7 @@ def select_device(
         if not candidates:
             raise VulkanUnavailableError(
                 "no GPU found, only a software device"
-                + _why_no_gpu(host)
+                + why_no_gpu(host)
                 + f"; to use it all the same, ask for it by name:{_listing(devices)}"
             )
     usable = [d for d in candidates if not d.missing] or candidates
@@ -198,7 +198,7 @@ def _listing(devices: Sequence[DeviceInfo]) -> str:
     return "".join(f"\n  {d.index}: {d.name} ({d.type.value}, {d.driver_name})" for d in devices)
 
 
-def _why_no_gpu(host: HostGraphics) -> str:
+def why_no_gpu(host: HostGraphics) -> str:
     nodes = host.unreadable_render_nodes()
     if nodes:
         names = ", ".join(str(node.path) for node in nodes)

@@ -85,6 +85,11 @@ class Memory:
         """How many buffers live, the deferred ones included."""
         return len(self._live)
 
+    @property
+    def max_allocation(self) -> int:
+        """Bytes of the largest possible buffer."""
+        return self._device.info.max_allocation
+
     def available_bytes(self, kind: MemoryKind) -> int:
         """Return what may still be allocated for `kind`, over all heaps that suit it."""
         heaps = self._available()

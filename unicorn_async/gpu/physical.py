@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import MissingFeatureError
+from unicorn_async.gpu.binding import STAGE_COMPUTE
 from unicorn_async.gpu.device_info import CooperativeMatrixShape, DeviceInfo, DeviceType, MemoryHeap
 from unicorn_async.gpu.host import HostGraphics
 
@@ -168,6 +169,8 @@ class PhysicalDevice:
             api.lib.vkGetPhysicalDeviceProperties2(self.handle, api.struct("VkPhysicalDeviceProperties2", pNext=v11))
         shapes = self._cooperative_matrix(instance)
         features = {name for vulkan_name, name in _SHADER_FEATURES.items() if vulkan_name in self.supported}
+        if not v13.requiredSubgroupSizeStages & STAGE_COMPUTE:
+            features.discard("subgroup_size_control")
         features |= {shape.feature for shape in shapes if shape.feature is not None}
         return DeviceInfo(
             index=index,
@@ -200,7 +203,7 @@ class PhysicalDevice:
             max_workgroup_invocations=int(limits.maxComputeWorkGroupInvocations),
             max_workgroup_count=tuple(limits.maxComputeWorkGroupCount),
             max_storage_range=int(limits.maxStorageBufferRange),
-            max_allocation=int(v11.maxMemoryAllocationSize),
+            max_allocation=min(int(v11.maxMemoryAllocationSize), int(v13.maxBufferSize)),
             max_allocation_count=int(limits.maxMemoryAllocationCount),
             timestamp_period_ns=float(limits.timestampPeriod),
             features=frozenset(features),

@@ -76,12 +76,12 @@ class Timeline:
             DeviceLostError: the device is lost.
             DeviceError: the timeline was closed first.
         """
-        if self._closed:
-            raise DeviceError(f"{self.name}: waited for {value} after it was closed")
         if self.completed() >= value:
             return
         waiter = _Waiter(value)
         with self._wakeup:
+            if self._closed:
+                raise DeviceError(f"{self.name}: waited for {value} after it was closed")
             if self._error is not None:
                 raise self._error
             self._waiters.append(waiter)

@@ -56,6 +56,7 @@ class GpuAttention:
             "HEADS": plan.prefill_heads,
             "BLOCK_SIZE": shape.block_size,
             "ROWS": plan.rows,
+            "KEYS": plan.prefill_keys,
             "SOFT_CAP": self._soft_cap,
         }
         return (

@@ -35,7 +35,7 @@ class AttentionPlan:
 
     `lanes` lanes share a key in decode, `tile` keys lie between two of its barriers, and an item has at most
     `max_splits` splits. `decode_heads` and `prefill_heads` are the query heads of a workgroup, `rows` the pairs of a
-    query and a head in a prefill tile.
+    query and a head in a prefill tile, of which a lane scores `prefill_keys` keys at a time.
     """
 
     shape: AttentionShape
@@ -46,6 +46,7 @@ class AttentionPlan:
     max_splits: int
     rows: int
     prefill_heads: int
+    prefill_keys: int
 
     @classmethod
     def of(cls, info: DeviceInfo, shape: AttentionShape) -> AttentionPlan:
@@ -55,7 +56,7 @@ class AttentionPlan:
         while lanes < min(info.min_subgroup_size, 32) and chunks % (2 * lanes) == 0:
             lanes *= 2
         # A lane holds 16 f32 of q and of output per head and chunk: at most 64 registers of each on a GPU.
-        decode_heads = _divisor(shape.group, max(1, (16 if info.is_software else 8) * lanes // chunks))
+        decode_heads = _divisor(shape.group, max(1, (1 if info.is_software else 8) * lanes // chunks))
         workgroups = shape.num_heads // decode_heads  # of one split
         return cls(
             shape=shape,
@@ -66,6 +67,7 @@ class AttentionPlan:
             max_splits=8 if info.is_software else min(128, max(16, 512 // workgroups)),
             rows=(rows := 32 if shape.head_dim <= 128 and not info.is_software else 16),
             prefill_heads=_divisor(shape.group, rows),
+            prefill_keys=1 if info.is_software else 4,
         )
 
     @property

@@ -127,7 +127,7 @@ def plan_linear(
         raise UnsupportedModelError(f"linear: rows of weights have {k} elements, expected a multiple of 8")
     if num_tokens < 1 or n < 1:
         raise ValueError(f"linear: expected at least 1 token and 1 row, got {num_tokens} and {n}")
-    options = (("HAS_BIAS", has_bias), ("HAS_SOFT_CAP", has_soft_cap))
+    options = tuple((name, True) for name, wanted in (("HAS_BIAS", has_bias), ("HAS_SOFT_CAP", has_soft_cap)) if wanted)
     if reads_half(info, num_tokens):
         return coopmat_plan(info, _coopmat_tuning(info, num_tokens, n), num_tokens, n, dtype, options)
     vec = _VEC_SOFTWARE if info.is_software else _VEC_GPU

@@ -36,8 +36,7 @@ class Lane:
         self._store = store
         self._emit = emit
         self._waiting: deque[ResponsesRequest] = deque()
-        self._is_opening = False
-        self._is_cancelled = False  # while its response is opened
+        self._cancels_next = False  # asked for before the request had a response
 
     def put(self, request: ResponsesRequest) -> None:
         """Queue a request.
@@ -52,10 +51,10 @@ class Lane:
 
     def cancel(self) -> bool:
         """End the request in flight; return whether there was one."""
-        if self._is_opening:
-            self._is_cancelled = True
+        if self.current is None:
+            self._cancels_next = True
             return True
-        if self.current is None or self.current.generation is None:
+        if self.current.generation is None:
             return False
         self.current.generation.cancel()
         return True
@@ -69,24 +68,23 @@ class Lane:
             self._waiting.clear()
 
     async def _answer(self, request: ResponsesRequest) -> None:
-        self._is_opening, self._is_cancelled = True, False
         try:
             active = await self._service.open_response(request, stream_id=self.stream_id, local=self._store)
         except Exception as exc:
             if describe_error(exc).status == 500:
                 logger.exception("request failed")
             await self._emit(error_event(exc, self.stream_id))
+            self._cancels_next = False
             return
-        finally:
-            self._is_opening = False
         self.current = active
-        if self._is_cancelled:
+        if self._cancels_next:
+            self._cancels_next = False
             self.cancel()
         try:
             await self._service.run_response(active, self._emit)
         finally:
-            self.current = None
             await self._service.close_response(active, local=self._store)
+            self.current = None
 
 
 def error_event(exc: BaseException, stream_id: str | None) -> str:

@@ -1,0 +1,260 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from tests.server.fake_engine import words
+from unicorn_async.engine.types import Token
+from unicorn_async.errors import ConfigError, DeviceLostError
+from unicorn_async.server import ServerOptions, serve
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from contextlib import AbstractAsyncContextManager
+
+    from tests.server.conftest import Served
+    from tests.server.fake_engine import FakeEngine
+
+    ServeWith = Callable[[ServerOptions], AbstractAsyncContextManager[Served]]
+
+ASK = {"input": "Hi", "stream": True}
+CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
+
+
+@pytest.fixture
+async def client(served: Served) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=served.url) as made:
+        yield made
+
+
+async def test_events_are_framed_as_server_sent_events(client: httpx.AsyncClient) -> None:
+    response = await client.post("/v1/responses", json=ASK)
+    assert response.headers["content-type"].startswith("text/event-stream")
+    blocks = response.text.strip().split("\n\n")
+    for block in blocks:
+        name, data = block.split("\n")
+        assert name == f"event: {json.loads(data.removeprefix('data: '))['type']}"
+
+
+async def test_a_chat_stream_ends_with_done(client: httpx.AsyncClient) -> None:
+    response = await client.post("/v1/chat/completions", json={**CHAT, "stream": True})
+    assert response.text.endswith("data: [DONE]\n\n")
+
+
+async def test_health_tells_of_the_load_and_of_its_failure(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    health = (await client.get("/health")).json()
+    assert (health["status"], health["loaded"], health["model"]) == ("ready", 1.0, "fake-model")
+    assert health["device"] == {"name": "Fake GPU", "driver": "fake driver", "software": True}
+    assert health["stats"]["tokens_generated"] == 7
+
+
+async def test_health_is_there_while_the_model_loads(serve_with: ServeWith, engine: FakeEngine) -> None:
+    engine.loaded.clear()
+    engine.bytes_loaded = 25
+    async with serve_with(ServerOptions()) as served, httpx.AsyncClient(base_url=served.url) as client:
+        response = await client.get("/health")
+        assert (response.status_code, response.json()["status"], response.json()["loaded"]) == (200, "loading", 0.25)
+        await engine.fail_load(DeviceLostError("gone"))
+        while response.status_code == 200:
+            response = await client.get("/health")
+        assert (response.json()["status"], response.json()["error"]) == ("error", "gone")
+
+
+async def test_a_request_waits_for_the_model(serve_with: ServeWith, engine: FakeEngine) -> None:
+    engine.loaded.clear()
+    async with serve_with(ServerOptions()) as served, httpx.AsyncClient(base_url=served.url) as client:
+        request = asyncio.create_task(client.post("/v1/chat/completions", json=CHAT))
+        await engine.called.wait()
+        await engine.set_loaded(100)
+        assert (await request).json()["choices"][0]["message"]["content"] == "Hello there, friend"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_client_that_vanishes_cancels_its_answer(served: Served, engine: FakeEngine, stream: bool) -> None:
+    engine.hold[1] = asyncio.Event()
+    host, port = served.url.removeprefix("http://").split(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    body = json.dumps({"input": "Hi", "stream": stream}).encode()
+    writer.write(b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+    await engine.called.wait()
+    writer.transport.abort()
+    async with asyncio.timeout(5):
+        await engine.calls[0].closed.wait()
+
+
+async def test_a_client_that_stops_reading_is_cut_off(serve_with: ServeWith, engine: FakeEngine) -> None:
+    engine.script = [Token(index, "x" * 4000) for index in range(20_000)]
+    async with serve_with(ServerOptions(send_timeout_s=0.2)) as served:
+        host, port = served.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port), limit=1)
+        body = json.dumps(ASK).encode()
+        writer.write(b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+        async with asyncio.timeout(10):
+            await engine.called.wait()
+            await engine.calls[0].closed.wait()
+        assert engine.calls[0].given < 20_000
+        assert not reader.at_eof()
+        writer.transport.abort()
+
+
+async def test_an_engine_that_fails_is_a_server_error(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    engine.fail[1] = DeviceLostError("VK_ERROR_DEVICE_LOST")
+    for path, body in (("/v1/chat/completions", CHAT), ("/v1/responses", {"input": "Hi"})):
+        response = await client.post(path, json=body)
+        assert (response.status_code, response.json()["error"]["code"]) == (500, "engine_error")
+    streamed = await client.post("/v1/chat/completions", json={**CHAT, "stream": True})
+    assert '{"error":{"message":"VK_ERROR_DEVICE_LOST"' in streamed.text
+
+
+BAD_CHATS = [
+    ({}, "missing_parameter", "messages"),
+    ({"messages": []}, "missing_parameter", "messages"),
+    ({"messages": "Hi"}, "invalid_type", "messages"),
+    ({**CHAT, "n": 2}, "unsupported_value", "n"),
+    ({**CHAT, "n": "2"}, "invalid_type", "n"),
+    ({**CHAT, "tools": [{"type": "function"}]}, "unsupported_value", "tools"),
+    ({**CHAT, "tool_choice": "required"}, "unsupported_value", "tool_choice"),
+    ({**CHAT, "logit_bias": {"5": 1}}, "unsupported_value", "logit_bias"),
+    ({**CHAT, "response_format": {"type": "json_object"}}, "unsupported_value", "response_format.type"),
+    ({**CHAT, "modalities": ["audio"]}, "unsupported_value", "modalities"),
+    ({**CHAT, "top_logprobs": 3}, "unsupported_value", "top_logprobs"),
+    ({**CHAT, "logprobs": True, "top_logprobs": 21}, "invalid_value", "top_logprobs"),
+    ({**CHAT, "stop": ["a", 1]}, "invalid_type", "stop[1]"),
+    ({**CHAT, "stop": [""]}, "invalid_value", "stop"),
+    ({**CHAT, "seed": 0.5}, "invalid_type", "seed"),
+    ({**CHAT, "top_p": 0}, "invalid_value", "top_p"),
+    ({**CHAT, "frequency_penalty": 3}, "invalid_value", "frequency_penalty"),
+    ({**CHAT, "max_tokens": -5}, "invalid_value", "max_tokens"),
+    ({**CHAT, "stream": "yes"}, "invalid_type", "stream"),
+    ({"messages": [{"role": "tool", "content": "x"}]}, "invalid_value", "messages[0].role"),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+        "unsupported_value",
+        "messages[0].content[0].type",
+    ),
+    ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "unsupported_value", "messages[0].tool_calls"),
+]
+
+
+async def test_chat_refusals_name_the_parameter(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    for body, code, param in BAD_CHATS:
+        response = await client.post("/v1/chat/completions", json=body)
+        error = response.json()["error"]
+        assert (response.status_code, error["code"], error["param"]) == (400, code, param), body
+    assert engine.calls == []
+
+
+async def test_harmless_fields_are_ignored(client: httpx.AsyncClient) -> None:
+    chat = {
+        **CHAT,
+        "tools": [],
+        "tool_choice": "auto",
+        "user": "me",
+        "metadata": {"a": "b"},
+        "store": True,
+        "n": 1,
+        "reasoning_effort": "low",
+        "temperature": None,
+        "response_format": {"type": "text"},
+        "model": "fake-model",
+    }
+    assert (await client.post("/v1/chat/completions", json=chat)).status_code == 200
+    responses = {
+        "input": [{"type": "reasoning", "summary": []}, {"role": "user", "content": "Hi"}],
+        "tools": [],
+        "tool_choice": "none",
+        "reasoning": {"effort": "high"},
+        "include": ["reasoning.encrypted_content"],
+        "text": {"format": {"type": "text"}, "verbosity": "low"},
+        "parallel_tool_calls": True,
+        "prompt_cache_key": "k",
+        "background": False,
+        "truncation": "disabled",
+    }
+    assert (await client.post("/v1/responses", json=responses)).status_code == 200
+
+
+BAD_RESPONSES = [
+    ({"input": "Hi", "background": True}, "background"),
+    ({"input": "Hi", "conversation": "conv_1"}, "conversation"),
+    ({"input": "Hi", "prompt": {"id": "p"}}, "prompt"),
+    ({"input": "Hi", "text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.type"),
+    ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].type"),
+    ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0].type"),
+]
+
+
+async def test_responses_refusals_name_the_parameter(client: httpx.AsyncClient) -> None:
+    for body, param in BAD_RESPONSES:
+        response = await client.post("/v1/responses", json=body)
+        error = response.json()["error"]
+        assert (response.status_code, error["code"], error["param"]) == (400, "unsupported_value", param), body
+
+
+async def test_bodies_that_are_not_json_objects_are_refused(client: httpx.AsyncClient) -> None:
+    for content in (b"", b"{", b"\xff\xff", b"[]", b"null", b"[" * 50_000):
+        response = await client.post("/v1/responses", content=content)
+        assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_json")
+
+
+async def test_oversized_and_endless_bodies_are_refused(serve_with: ServeWith) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        for _ in range(100):
+            yield b"x" * 100
+
+    options = ServerOptions(max_message_bytes=1000)
+    async with serve_with(options) as served, httpx.AsyncClient(base_url=served.url) as client:
+        for content in (b"x" * 1001, endless()):
+            response = await client.post("/v1/responses", content=content)
+            assert (response.status_code, response.json()["error"]["code"]) == (413, "message_too_large")
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for(serve_with: ServeWith) -> None:
+    async with serve_with(ServerOptions(receive_timeout_s=0.05)) as served:
+        host, port = served.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n{")
+        assert b" 408 " in await reader.readline()
+        writer.close()
+
+
+async def test_cancelling_an_unknown_response_is_not_found(client: httpx.AsyncClient) -> None:
+    response = await client.post("/v1/responses/resp_nope/cancel")
+    assert (response.status_code, response.json()["error"]["code"]) == (404, "response_not_found")
+
+
+async def test_a_port_in_use_is_named(engine: FakeEngine) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"127.0.0.1 port {port}: Address already in use"):
+            await serve(engine, port=port)
+
+
+async def test_a_host_that_is_not_ours_is_named(engine: FakeEngine) -> None:
+    with pytest.raises(ConfigError, match=r"203\.0\.113\.1 port 0"):
+        await serve(engine, host="203.0.113.1", port=0)
+
+
+async def test_stopping_the_server_ends_answers_under_way(serve_with: ServeWith, engine: FakeEngine) -> None:
+    engine.hold[1] = asyncio.Event()
+    async with serve_with(ServerOptions(shutdown_timeout_s=1)) as served:
+        host, port = served.url.removeprefix("http://").split(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        body = json.dumps(ASK).encode()
+        writer.write(b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+        await engine.called.wait()
+    assert engine.calls[0].closed.is_set()
+    writer.transport.abort()
+
+
+async def test_the_default_limit_is_the_contexts_room(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    engine.max_context = 5
+    engine.script = words("one two three four five six")
+    response = (await client.post("/v1/responses", json={"input": "Hi"})).json()
+    assert (response["status"], response["usage"]["output_tokens"]) == ("incomplete", 3)
+    assert response["incomplete_details"] == {"reason": "max_output_tokens"}

@@ -1,0 +1,39 @@
+"""What a command says about the model and the device before it begins."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from unicorn_async.cli.amounts import size
+from unicorn_async.gpu.device_info import why_no_gpu
+from unicorn_async.gpu.host import HostGraphics
+
+if TYPE_CHECKING:
+    from unicorn_async.engine.engine import Engine
+    from unicorn_async.gpu.device_info import DeviceInfo
+
+
+def banner(engine: Engine) -> list[str]:
+    """Return the lines: version, device and why it, model, context and KV cache."""
+    config, options = engine.model_config, engine.config
+    return [
+        f"unicorn_async {version('unicorn-async')}",
+        *device_lines(engine.device, wanted=options.device),
+        f"model    {engine.model_name}: {config.architecture}, {config.num_layers} layers,"
+        f" {size(engine.progress.bytes_total)} of weights",
+        f"context  {engine.max_context} tokens; KV cache {size(engine.kv_cache_bytes)} in {options.kv_dtype.value},"
+        f" up to {options.max_num_seqs} sequences in a step",
+    ]
+
+
+def device_lines(info: DeviceInfo, *, wanted: str | None, host: HostGraphics | None = None) -> list[str]:
+    """Return the device, its driver, and why it was chosen."""
+    line = f"device   {info.index}: {info.name}, {info.driver_name} {info.driver_info}"
+    if not info.is_software:
+        reason = "asked for" if wanted is not None else "the fastest that fits"
+        return [f"{line} ({info.type.value} GPU, {reason})"]
+    lines = [line, "         SOFTWARE: the CPU runs the shaders of this device; it is slow"]
+    if wanted is None:
+        lines.append(f"         taken because no GPU was found{why_no_gpu(host or HostGraphics())}")
+    return lines

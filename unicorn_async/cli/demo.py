@@ -1,0 +1,30 @@
+"""`unicorn demo`: the bundled model, on a GPU if there is one, else on the software device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from unicorn_async.cli.event_loop import run_async
+from unicorn_async.cli.model_name import DEMO, model_location
+from unicorn_async.cli.options import add_engine_options, engine_config
+from unicorn_async.cli.serving import add_server_options, serve_model, server_options
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    add_server_options(parser)
+    add_engine_options(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve the bundled model until a signal comes."""
+    config = replace(engine_config(options), allow_software=True)
+    return run_async(
+        serve_model(
+            model_location(DEMO), config, host=options.host, port=options.port, options=server_options(options)
+        )
+    )

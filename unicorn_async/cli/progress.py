@@ -1,0 +1,99 @@
+"""Progress on the terminal: one line that is rewritten, or now and then a plain line where there is no terminal."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from typing import TYPE_CHECKING, Self
+
+from unicorn_async.cli.amounts import duration, rate, size
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import TextIO
+
+    from unicorn_async.engine.types import EngineAPI, LoadProgress
+
+_BAR_WIDTH = 24
+_REDRAW_S = 0.1
+_PLAIN_S = 5.0  # between plain lines, for logs
+_CLEAR_LINE = "\r\x1b[K"
+
+
+class ProgressLine:
+    """The last line of a terminal, rewritten in place; `note` prints what is to stay, above it."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._is_terminal = self._stream.isatty()
+        self._shown = False
+        self._due = 0.0 if self._is_terminal else time.monotonic() + _PLAIN_S
+
+    def update(self, text: str) -> None:
+        """Show `text`, unless something was shown only just now."""
+        now = time.monotonic()
+        if now < self._due:
+            return
+        self._due = now + (_REDRAW_S if self._is_terminal else _PLAIN_S)
+        if self._is_terminal:
+            width = shutil.get_terminal_size().columns - 1
+            self._write(_CLEAR_LINE + text[:width])
+            self._shown = True
+        else:
+            self._write(text + "\n")
+
+    def note(self, text: str) -> None:
+        """Print a line that stays."""
+        self.clear()
+        self._write(text + "\n")
+
+    def clear(self) -> None:
+        """Take the rewritten line away."""
+        if self._shown:
+            self._write(_CLEAR_LINE)
+            self._shown = False
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.clear()
+
+
+async def show_load(engine: EngineAPI, line: ProgressLine) -> LoadProgress:
+    """Show how the model loads, until it is loaded; returns the last progress.
+
+    Raises:
+        UnicornError: the load failed.
+    """
+    progress = engine.progress
+    async for progress in engine.load_progress():
+        line.update(load_text(progress))
+    speed = rate(progress.bytes_total, progress.seconds)
+    line.note(f"loaded   {size(progress.bytes_total)} in {duration(progress.seconds)} ({speed})")
+    return progress
+
+
+def load_text(progress: LoadProgress) -> str:
+    """Return one line about a load under way."""
+    parts = [
+        f"{bar(progress.share)} {size(progress.bytes_loaded)} of {size(progress.bytes_total)}",
+        rate(progress.bytes_loaded, progress.seconds),
+        f"{progress.layers_active} of {progress.layers_total} layers active",
+    ]
+    if 0 < progress.share < 1:
+        parts.append(f"{duration(progress.seconds * (1 / progress.share - 1))} left")
+    return "loading  " + ", ".join(parts)
+
+
+def bar(share: float) -> str:
+    """Return a bar with its percentage; `share` is 0 to 1."""
+    full = round(share * _BAR_WIDTH)
+    return f"[{'#' * full}{'-' * (_BAR_WIDTH - full)}] {share:4.0%}"
