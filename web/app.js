@@ -37,8 +37,8 @@ function showLoad(progress) {
   $("load").hidden = progress.done;
   $("load").classList.remove("failed");
   $("load-bar").value = progress.share;
-  const gigabytes = (bytes) => (bytes / 1e9).toFixed(bytes < 1e9 ? 2 : 1);
-  const sizes = `${gigabytes(progress.bytes_loaded)} of ${gigabytes(progress.bytes_total)} GB`;
+  const [unit, name] = progress.bytes_total < 1e9 ? [1e6, "MB"] : [1e9, "GB"];
+  const sizes = `${(progress.bytes_loaded / unit).toFixed(1)} of ${(progress.bytes_total / unit).toFixed(1)} ${name}`;
   $("load-text").textContent = `Loading the model: ${Math.floor(progress.share * 100)} % (${sizes})`;
   showWaiting();
 }
@@ -179,10 +179,15 @@ connection.addEventListener("message", ({ detail: event }) => {
 });
 
 function refuse(message) {
-  messages.pop(); // the server did not take it; a next attempt starts without it
+  const { content } = messages.pop(); // the server did not take it: back to where it can be changed
+  answer.article.previousSibling.remove();
   answer.article.remove();
   answer = null;
   addProblem(message);
+  if (!prompt.value) {
+    prompt.value = content;
+    fitPrompt();
+  }
   showState();
 }
 

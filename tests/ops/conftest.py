@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.ops.arrays import Arrays
+from .arrays import Arrays
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,9 +16,10 @@ from unicorn_async.ops.kv_cache import AttentionShape, KVCache
 from unicorn_async.tensor import DType, Tensor
 
 if TYPE_CHECKING:
-    from tests.ops.arrays import Array, Arrays
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.device_info import DeviceInfo
+
+    from .arrays import Array, Arrays
 
 FORMATS = {KVDType.F16: np.float16, KVDType.F32: np.float32}
 

@@ -5,14 +5,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tests.ops.arrays import bf16, from_bf16
 from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.ops.embedding import embed, kernels_for
 from unicorn_async.tensor import DType, Tensor
 
+from .arrays import bf16, from_bf16
+
 if TYPE_CHECKING:
-    from tests.ops.arrays import Arrays
     from unicorn_async.gpu.device import Device
+
+    from .arrays import Arrays
 
 VOCAB = 37
 

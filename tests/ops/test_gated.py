@@ -12,8 +12,9 @@ from unicorn_async.ops.gated import gated
 from unicorn_async.tensor import DType, Tensor
 
 if TYPE_CHECKING:
-    from tests.ops.arrays import Arrays
     from unicorn_async.gpu.device import Device
+
+    from .arrays import Arrays
 
 
 def reference(gate_up: np.ndarray[Any, Any], activation: Activation) -> np.ndarray[Any, Any]:

@@ -12,8 +12,9 @@ from unicorn_async.ops.norm import add_rms_norm, rms_norm
 from unicorn_async.tensor import DType, Tensor
 
 if TYPE_CHECKING:
-    from tests.ops.arrays import Arrays
     from unicorn_async.gpu.device import Device
+
+    from .arrays import Arrays
 
 EPS = 1e-6
 

@@ -14,8 +14,9 @@ from unicorn_async.ops.rotary import HeadNorms, frequencies, rope_cache
 from unicorn_async.tensor import DType, Tensor
 
 if TYPE_CHECKING:
-    from tests.ops.arrays import Arrays
     from unicorn_async.gpu.device import Device
+
+    from .arrays import Arrays
 
 EPS = 1e-6
 BLOCKS = 6

@@ -32,10 +32,10 @@ class Served:
 
 
 @contextlib.asynccontextmanager
-async def serving(engine: EngineAPI, options: ServerOptions | None = None) -> AsyncIterator[Served]:
-    """Serve on a free port as long as the block lasts."""
+async def serving(engine: EngineAPI, options: ServerOptions | None = None, *, port: int = 0) -> AsyncIterator[Served]:
+    """Serve as long as the block lasts, on a free port unless one is given."""
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    task = asyncio.create_task(serve(engine, port=0, options=options, on_ready=ready.set_result))
+    task = asyncio.create_task(serve(engine, port=port, options=options, on_ready=ready.set_result))
     await asyncio.wait((ready, task), return_when=asyncio.FIRST_COMPLETED)
     if not ready.done():
         task.result()

@@ -24,7 +24,5 @@ def run(options: argparse.Namespace) -> int:
     """Serve the bundled model until a signal comes."""
     config = replace(engine_config(options), allow_software=True)
     return run_async(
-        serve_model(
-            model_location(DEMO), config, host=options.host, port=options.port, options=server_options(options)
-        )
+        serve_model(model_location(DEMO), config, host=options.host, port=options.port, options=server_options(options))
     )

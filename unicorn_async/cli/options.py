@@ -12,9 +12,9 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     """Add what an engine is opened with."""
     group = parser.add_argument_group("engine")
     group.add_argument("--device", metavar="DEVICE", help="index or part of the name (see `unicorn devices`)")
-    group.add_argument("--max-context", type=_count, metavar="TOKENS", help="prompt and answer together")
-    group.add_argument("--max-num-seqs", type=_count, metavar="N", help="sequences in one step (default 32)")
-    group.add_argument("--max-num-batched-tokens", type=_count, metavar="N", help="tokens in one step (default 512)")
+    group.add_argument("--max-context", type=count, metavar="TOKENS", help="prompt and answer together")
+    group.add_argument("--max-num-seqs", type=count, metavar="N", help="sequences in one step (default 32)")
+    group.add_argument("--max-num-batched-tokens", type=count, metavar="N", help="tokens in one step (default 512)")
     group.add_argument("--kv-dtype", choices=[kind.value for kind in KVDType], help="KV cache (default f16)")
     group.add_argument("--kv-cache-bytes", type=byte_size, metavar="SIZE", help="limit of the KV cache, e.g. 4G")
     group.add_argument("--validation", action="store_true", help="switch on Vulkan's validation layers")
@@ -34,7 +34,7 @@ def engine_config(options: argparse.Namespace) -> EngineConfig:
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     """Add how tokens are chosen."""
     group = parser.add_argument_group("sampling")
-    group.add_argument("--max-tokens", type=_count, default=512, metavar="N")
+    group.add_argument("--max-tokens", type=count, default=512, metavar="N")
     group.add_argument("--temperature", type=float, default=0.0, help="0 = greedy (default)")
     group.add_argument("--top-k", type=int, default=0)
     group.add_argument("--top-p", type=float, default=1.0)
@@ -71,7 +71,8 @@ def byte_size(text: str) -> int:
     return int(value * (1 << shift))
 
 
-def _count(text: str) -> int:
+def count(text: str) -> int:
+    """Parse a positive whole number."""
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a positive whole number, got {text!r}")
     return int(text)

@@ -39,9 +39,7 @@ def server_options(options: argparse.Namespace) -> ServerOptions:
     return ServerOptions(api_key=key, allowed_hosts=tuple(options.allow_host))
 
 
-async def serve_model(
-    model: str | Path, config: EngineConfig, *, host: str, port: int, options: ServerOptions
-) -> int:
+async def serve_model(model: str | Path, config: EngineConfig, *, host: str, port: int, options: ServerOptions) -> int:
     """Serve until a signal comes; returns the exit status. Requests are taken while the model loads.
 
     Raises:

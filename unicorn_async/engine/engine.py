@@ -107,9 +107,19 @@ class Engine:
         return self._model.kv_plan.max_context
 
     @property
+    def kv_cache_bytes(self) -> int:
+        """Size of the KV cache on the device."""
+        return self._model.kv_plan.nbytes
+
+    @property
     def kernels(self) -> tuple[str, ...]:
         """Names of the kernel variants that the model runs on."""
         return self._model.device.kernels.names
+
+    @property
+    def validation_messages(self) -> tuple[str, ...]:
+        """What the validation layers have said, if the engine was opened with them; also after it was closed."""
+        return tuple(self._model.instance.validation_messages)
 
     @property
     def progress(self) -> LoadProgress:
@@ -138,6 +148,8 @@ class Engine:
         request_id: str | None = None,
     ) -> AsyncGenerator[Token, None]:
         """Generate tokens for a text, or for token ids; see `EngineAPI.stream`."""
+        if isinstance(prompt, str):
+            prompt = await asyncio.to_thread(self.tokenizer.encode, prompt)
         sequence = self._sequence(prompt, sampling or SamplingParams(), request_id)
         stream = RequestStream(sequence, self.tokenizer)
         self._loop.add(stream)
@@ -152,7 +164,7 @@ class Engine:
 
     async def logits(self, token_ids: SequenceOf[int]) -> NDArray[np.float32]:
         """Return the logits after every token, (tokens, vocabulary), as the device computed them."""
-        sequence = self._sequence(list(token_ids), SamplingParams(max_tokens=1), None)
+        sequence = self._sequence(token_ids, SamplingParams(max_tokens=1), None)
         sequence.want_logits = True
         evaluation = self._loop.add_evaluation(sequence)
         try:
@@ -177,10 +189,10 @@ class Engine:
             device_s=counters.device_s,
         )
 
-    def _sequence(self, prompt: str | SequenceOf[int], sampling: SamplingParams, request_id: str | None) -> Sequence:
+    def _sequence(self, prompt: SequenceOf[int], sampling: SamplingParams, request_id: str | None) -> Sequence:
         if self._failure is not None:
             raise self._failure
-        ids = tuple(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
+        ids = tuple(prompt)
         size = self.model_config.vocab_size
         wrong = next((token for token in ids if not 0 <= token < size), None)
         if not ids or wrong is not None:

@@ -53,6 +53,15 @@ class Evaluation:
     rows: list[NDArray[np.float32]] = field(default_factory=list)
     done: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
+    def end(self, error: BaseException | None = None) -> None:
+        """Let who waits go on; one that was cancelled a moment ago, and has not said so yet, is left alone."""
+        if self.done.done():
+            return
+        if error is None:
+            self.done.set_result(None)
+        else:
+            self.done.set_exception(error)
+
 
 class EngineLoop:
     """Joins the scheduler, the runner and the streams of requests."""
@@ -95,8 +104,7 @@ class EngineLoop:
         for stream in self._streams.values():
             stream.fail(error)
         for evaluation in self._evaluations.values():
-            if not evaluation.done.done():
-                evaluation.done.set_exception(error)
+            evaluation.end(error)
         self._streams.clear()
         self._evaluations.clear()
 
@@ -137,7 +145,7 @@ class EngineLoop:
             sequence = committed.sequence
             if sequence in self._evaluations:
                 if committed.finish_reason is not None:
-                    self._evaluations.pop(sequence).done.set_result(None)
+                    self._evaluations.pop(sequence).end()
                 continue
             stream = self._streams.get(sequence)
             if stream is None or committed.token_id is None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from unicorn_async.engine.buckets import bucket_sizes
 from unicorn_async.gpu.kernel import KernelRequest
 from unicorn_async.models.weights import head_name
-from unicorn_async.ops import embedding, gated, linear, norm, rotary, sampling
+from unicorn_async.ops import convert, embedding, gated, linear, norm, rotary, sampling
 from unicorn_async.ops.sample_rows import SamplingPath
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.config import EngineConfig, ModelConfig
     from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.loader.plan import LoadPlan
     from unicorn_async.ops.attention import GpuAttention
     from unicorn_async.ops.kv_cache import AttentionShape
     from unicorn_async.tensor import Tensor
@@ -28,12 +29,15 @@ def kernel_requests(
     shape: AttentionShape,
     attention: GpuAttention,
     weights: Mapping[str, Tensor],
+    plan: LoadPlan,
     options: EngineConfig,
 ) -> tuple[KernelRequest, ...]:
-    """Return what to compile, in the order of need: a short prompt and decoding first, then longer prompts."""
+    """Return what to compile, in the order of need: the load, a short prompt and decoding, then longer prompts."""
+    conversions = {(chunk.source_dtype, chunk.dest_dtype) for chunk in plan.chunks}
     rows = weights[head_name(model)]
     others = tuple(size for size in bucket_sizes(options.max_num_batched_tokens) if size not in _FIRST_STEPS)
     requests = [
+        *(KernelRequest(*convert.kernel_for(*pair)) for pair in conversions if pair[0] is not pair[1]),
         *embedding.kernels_for(weights["embed"].dtype),
         *norm.kernels_for(info, post_norms=model.post_norms, plus_one=model.norm_plus_one),
         *_linears(info, model, weights, rows, _FIRST_STEPS),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from unicorn_async.engine.background import run_to_end
 from unicorn_async.engine.batch_writer import BatchWriter
 from unicorn_async.engine.evaluation_copy import EvaluationCopy
 from unicorn_async.engine.frame import Frame, FrameLimits
@@ -106,7 +106,7 @@ class Runner:
         num_layers = self._model.num_layers
         parts = [(first, min(first + size, num_layers)) for first in range(0, num_layers, size)]
         if not slot.recording.has(shape, parts):
-            await asyncio.to_thread(_record, slot.recording, shape, parts)
+            await run_to_end(lambda: _record(slot.recording, shape, parts))
         slot.busy = True
         if loading:
             value = await self._submit_loading(slot, shape)

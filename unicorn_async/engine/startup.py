@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from unicorn_async.engine.background import run_to_end
 from unicorn_async.engine.kernel_list import kernel_requests
 from unicorn_async.engine.kv_plan import KVPlan, minimal_kv_bytes, plan_kv_cache
 from unicorn_async.engine.model_memory import ModelMemory, workspace_bytes
@@ -75,6 +76,7 @@ class StartedModel:
     name: str
     config: ModelConfig
     tokenizer: Tokenizer
+    instance: Instance
     device: Device
     kv_plan: KVPlan
     memory: ModelMemory
@@ -86,8 +88,9 @@ class StartedModel:
         """Load the weights and, beside that, compile the kernels that a first request needs."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.stream.run(), name="load stream")
+            # A thread that compiles beyond a cancellation ends by itself: a closed device refuses the next kernel.
             group.create_task(asyncio.to_thread(self.device.kernels.prepare, self.requests), name="compile kernels")
-        await asyncio.to_thread(self.device.kernels.save_cache)
+        await run_to_end(self.device.kernels.save_cache)
 
 
 async def start(model: str | Path, options: EngineConfig, stack: AsyncExitStack) -> StartedModel:
@@ -99,7 +102,7 @@ async def start(model: str | Path, options: EngineConfig, stack: AsyncExitStack)
     on_disk = await asyncio.to_thread(ModelOnDisk.read, model)
     tokenizer = await asyncio.to_thread(Tokenizer.load, on_disk.checkpoint.directory)
     _check_vocabulary(tokenizer, on_disk)
-    device = await _open_device(on_disk, options, stack)
+    instance, device = await run_to_end(lambda: _open_device(on_disk, options, stack))
     config = on_disk.config
     shape = AttentionShape(
         config.num_heads, config.num_kv_heads, config.head_dim, options.block_size, options.kv_dtype
@@ -130,8 +133,8 @@ async def start(model: str | Path, options: EngineConfig, stack: AsyncExitStack)
     runner = Runner(device, config, options, memory, kv_plan, decoder, attention.plan, stream)
     stack.callback(runner.close)
     stack.callback(device.wait_idle)
-    requests = kernel_requests(device.info, config, shape, attention, memory.weights, options)
-    return StartedModel(on_disk.name, config, tokenizer, device, kv_plan, memory, runner, stream, requests)
+    requests = kernel_requests(device.info, config, shape, attention, memory.weights, on_disk.plan, options)
+    return StartedModel(on_disk.name, config, tokenizer, instance, device, kv_plan, memory, runner, stream, requests)
 
 
 def cache_directory() -> Path:
@@ -140,18 +143,18 @@ def cache_directory() -> Path:
     return Path(base).expanduser() / "unicorn_async"
 
 
-async def _open_device(on_disk: ModelOnDisk, options: EngineConfig, stack: AsyncExitStack) -> Device:
-    instance = await asyncio.to_thread(Instance.create, validation=options.validation)
+def _open_device(
+    on_disk: ModelOnDisk, options: EngineConfig, stack: AsyncExitStack
+) -> tuple[Instance, Device]:
+    instance = Instance.create(validation=options.validation)
     stack.callback(instance.close)
     needed = on_disk.plan.dest_bytes + minimal_kv_bytes(on_disk.config, options)
     info = select_device(
         instance.devices(), options.device, needed_bytes=needed, allow_software=options.allow_software
     )
-    device = await asyncio.to_thread(
-        Device.open, instance, info, cache_dir=cache_directory(), shader_dir=resource_dir("shaders")
-    )
+    device = Device.open(instance, info, cache_dir=cache_directory(), shader_dir=resource_dir("shaders"))
     stack.callback(device.close)
-    return device
+    return instance, device
 
 
 def _kv_budget(device: Device, on_disk: ModelOnDisk, options: EngineConfig, attention: AttentionPlan) -> int:

@@ -199,6 +199,7 @@ def _listing(devices: Sequence[DeviceInfo]) -> str:
 
 
 def why_no_gpu(host: HostGraphics) -> str:
+    """Return what the kernel says about the lack of a GPU, and what helps; to be put after "no GPU"."""
     nodes = host.unreadable_render_nodes()
     if nodes:
         names = ", ".join(str(node.path) for node in nodes)

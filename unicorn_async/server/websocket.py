@@ -171,13 +171,8 @@ class Connection:
 
     async def _report_progress(self) -> None:
         """Tell how the model's load goes, not more often than one can see."""
-        loop = asyncio.get_running_loop()
-        next_at = 0.0
         try:
             async for progress in self._service.engine.load_progress():
-                if not progress.done and loop.time() < next_at:
-                    continue
-                next_at = loop.time() + PROGRESS_INTERVAL_S
                 await self.send(
                     encode_object(
                         {
@@ -192,6 +187,8 @@ class Connection:
                         }
                     )
                 )
+                if not progress.done:
+                    await asyncio.sleep(PROGRESS_INTERVAL_S)
         except ClientGoneError:
             return
         except Exception as exc:

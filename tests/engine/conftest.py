@@ -1,0 +1,82 @@
+"""Opens engines on golden checkpoints, on the device under test."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pytest
+from tests.conftest import VALIDATION, choose
+
+from unicorn_async.config import EngineConfig
+from unicorn_async.engine.engine import Engine
+from unicorn_async.gpu.instance import Instance
+
+from .checkpoint_files import write_model
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from contextlib import AbstractAsyncContextManager
+    from pathlib import Path
+
+    from unicorn_async.gpu.device_info import DeviceInfo
+
+
+class WriteModel(Protocol):
+    """Returns the directory of a golden checkpoint, the same at every call."""
+
+    def __call__(self, name: str, dtype: str = ...) -> Path: ...
+
+
+class OpenEngine(Protocol):
+    """Opens an engine on a golden checkpoint, or on a model's directory; it is still loading."""
+
+    def __call__(
+        self, model: str | Path = ..., dtype: str = ..., **options: Any
+    ) -> AbstractAsyncContextManager[Engine]: ...
+
+
+@pytest.fixture(scope="session")
+def device_info() -> DeviceInfo:
+    """The device under test."""
+    with Instance.create() as instance:
+        return choose(instance)
+
+
+@pytest.fixture(scope="session")
+def model_directory(tmp_path_factory: pytest.TempPathFactory) -> WriteModel:
+    """Golden checkpoints, each written when it is first asked for."""
+    folder = tmp_path_factory.mktemp("models")
+
+    def write(name: str, dtype: str = "bfloat16") -> Path:
+        directory = folder / f"{name}-{dtype}"
+        return directory if directory.exists() else write_model(name, dtype, directory)
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache folder of the session's own, for compiled pipelines."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        yield folder
+
+
+@pytest.fixture
+def open_engine(device_info: DeviceInfo, model_directory: WriteModel, cache_folder: Path) -> OpenEngine:
+    """Opens engines; a message of the validation layers, up to the engine's end, fails the test."""
+
+    @asynccontextmanager
+    async def open_one(
+        model: str | Path = "gemma3", dtype: str = "bfloat16", **options: Any
+    ) -> AsyncIterator[Engine]:
+        directory = model_directory(model, dtype) if isinstance(model, str) else model
+        defaults = {"max_context": 512, "max_num_seqs": 8, "max_num_batched_tokens": 128}
+        config = EngineConfig(device=str(device_info.index), validation=VALIDATION, **(defaults | options))
+        async with Engine.open(directory, config=config) as engine:
+            yield engine
+        assert not engine.validation_messages, "\n\n".join(engine.validation_messages)
+
+    return open_one

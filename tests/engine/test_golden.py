@@ -1,0 +1,78 @@
+"""Logits of the golden checkpoints against those that transformers computed in float32."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from tests.golden.cases import CASES
+from tests.golden.checkpoints import Golden, golden
+
+from unicorn_async.config import KVDType
+
+if TYPE_CHECKING:
+    from tests.engine.conftest import OpenEngine
+
+    from unicorn_async.engine.engine import Engine
+
+TOLERANCE = {"float16": 1e-2, "float32": 1e-2, "bfloat16": 3e-2}  # in standard deviations of the logits
+REFERENCES = sorted({case.reference for case in CASES.values()})
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_every_mistake_that_a_reference_knows_of_exceeds_the_tolerance_by_far(name: str) -> None:
+    reference = golden(name)
+    assert [len(prompt) for prompt in reference.prompts] == [1, 7, 64, 300]
+    assert reference.sensitivity
+    for mistake, change in reference.sensitivity.items():
+        assert change > 10 * max(TOLERANCE.values()), mistake
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("name", CASES)
+async def test_logits_agree_with_the_reference(name: str, dtype: str, open_engine: OpenEngine) -> None:
+    """One by one while the model loads, then chunked and mixed in the same steps."""
+    reference = golden(name)
+    async with open_engine(name, dtype) as engine:
+        alone = [await engine.logits(prompt) for prompt in reference.prompts]
+        await check_mixed(engine, reference, TOLERANCE[dtype])
+    for index, logits in enumerate(alone):
+        assert logits.shape == (len(reference.prompts[index]), 512)
+        assert logits.dtype == np.float32
+        assert np.isfinite(logits).all()
+        assert reference.error(index, logits) <= TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+async def test_a_cache_in_float32_agrees_with_the_reference(dtype: str, open_engine: OpenEngine) -> None:
+    async with open_engine("gemma3", dtype, kv_dtype=KVDType.F32) as engine:
+        await check_mixed(engine, golden("gemma3"), TOLERANCE[dtype])
+        assert "attention_decode_f32" in engine.kernels
+        assert "attention_decode_f16" not in engine.kernels
+
+
+@pytest.mark.parametrize(("dtype", "suffix"), [("float16", "f16"), ("bfloat16", "bf16"), ("float32", "f16")])
+async def test_the_kernels_of_the_checkpoint_s_type_ran(dtype: str, suffix: str, open_engine: OpenEngine) -> None:
+    async with open_engine("llama", dtype) as engine:
+        await engine.logits(golden("llama").prompts[3])
+        await engine.loaded()
+        kernels = set(engine.kernels)
+        linears = {name for name in kernels if name.startswith("linear_")}
+        assert linears
+        assert all(name.split("_")[-1] == suffix for name in linears), linears
+        has_matrices = any(name.startswith("linear_many_coopmat") for name in linears)
+        assert has_matrices == bool(engine.device.cooperative_matrix and not engine.device.is_software), linears
+    assert {f"embed_{suffix}", "rms_norm", "gated", "rope_cache_f16", "attention_prefill_f16"} <= kernels
+
+
+async def check_mixed(engine: Engine, reference: Golden, tolerance: float) -> None:
+    """Evaluate all prompts at once: the longest is chunked, and steps hold several of them."""
+    steps = engine.stats().steps
+    found = await asyncio.gather(*(engine.logits(prompt) for prompt in reference.prompts))
+    total = sum(map(len, reference.prompts))
+    rows = engine.config.max_num_seqs + 64  # logits of a step
+    assert engine.stats().steps - steps == -(-total // min(rows, engine.config.max_num_batched_tokens))
+    for index, logits in enumerate(found):
+        assert reference.error(index, logits) <= tolerance

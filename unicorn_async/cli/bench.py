@@ -1,0 +1,80 @@
+"""`unicorn bench MODEL`: prompt processing and decoding, and how little of it is the CPU's work."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from random import Random
+from typing import TYPE_CHECKING
+
+from unicorn_async.cli.banner import banner
+from unicorn_async.cli.bench_report import report_json, report_lines
+from unicorn_async.cli.bench_run import BatchResult, measure_decode, measure_prompt
+from unicorn_async.cli.event_loop import run_async
+from unicorn_async.cli.model_name import MODEL_HELP, model_location
+from unicorn_async.cli.options import add_engine_options, count, engine_config
+from unicorn_async.cli.progress import ProgressLine, bar, show_load
+from unicorn_async.engine.engine import Engine
+
+if TYPE_CHECKING:
+    import argparse
+
+    from unicorn_async.config import EngineConfig
+
+_SEED = 17  # of the random prompts: every run computes the same
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+    parser.add_argument("--batch", type=_counts, default=(1, 8, 32), metavar="N,N", help="sequences (default 1,8,32)")
+    parser.add_argument("--prompt", type=count, default=512, metavar="N", help="tokens of a prompt (default 512)")
+    parser.add_argument("--tokens", type=count, default=128, metavar="N", help="tokens to decode (default 128)")
+    parser.add_argument("--repeat", type=count, default=3, metavar="N", help="runs that count (default 3)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
+    add_engine_options(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure and print."""
+    config = engine_config(options)
+    config = replace(config, max_num_seqs=max(config.max_num_seqs, *options.batch))
+    return run_async(_bench(options, config))
+
+
+async def _bench(options: argparse.Namespace, config: EngineConfig) -> int:
+    with ProgressLine() as line:
+        async with Engine.open(model_location(options.model), config=config) as engine:
+            for text in banner(engine):
+                line.note(text)
+            load = await show_load(engine, line)
+            results = await _measure(engine, options, line)
+            line.clear()
+            if options.json:
+                print(json.dumps(report_json(engine, load, results), indent=2))
+            else:
+                print("\n".join(report_lines(engine, results)))
+    return 0
+
+
+async def _measure(engine: Engine, options: argparse.Namespace, line: ProgressLine) -> list[BatchResult]:
+    """Run each batch size once to warm up and then as often as asked for."""
+    rng = Random(_SEED)
+    runs = 1 + options.repeat
+    done, total = 0, 2 * runs * len(options.batch)
+    results = []
+    for batch in options.batch:
+        prompts, decodes = [], []
+        for number in range(runs):
+            line.update(f"{bar(done / total)} batch {batch}: prompts of {options.prompt} tokens, run {number}")
+            prompts.append(await measure_prompt(engine, rng, batch=batch, num_tokens=options.prompt))
+            done += 1
+            line.update(f"{bar(done / total)} batch {batch}: decoding {options.tokens} tokens, run {number}")
+            decodes.append(await measure_decode(engine, rng, batch=batch, num_tokens=options.tokens))
+            done += 1
+        results.append(BatchResult(batch, options.prompt, options.tokens, tuple(prompts[1:]), tuple(decodes[1:])))
+    return results
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(count(part) for part in text.split(","))

@@ -1,0 +1,135 @@
+"""One measured run: random prompts through `Engine.stream`, with clocks and counters around them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from unicorn_async.config import SamplingParams
+from unicorn_async.errors import ConfigError
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from unicorn_async.engine.engine import Engine
+
+_DECODE_PROMPT = 8  # tokens: short enough that all sequences begin in one step
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What one run took. `tokens` came in `token_s` seconds; the other figures are of the whole run, `wall_s` long.
+
+    `device_s` is by the device's own timestamps, `process_cpu_s` is of all threads, `loop_cpu_s` of the event loop's.
+    """
+
+    tokens: int
+    token_s: float
+    wall_s: float
+    steps: int
+    device_s: float
+    host_s: float
+    process_cpu_s: float
+    loop_cpu_s: float
+
+    @property
+    def tokens_per_s(self) -> float:
+        """The rate of the run."""
+        return self.tokens / self.token_s
+
+    @property
+    def device_busy(self) -> float:
+        """Share of the wall clock's time in which the device worked."""
+        return self.device_s / self.wall_s
+
+
+@dataclass(frozen=True, slots=True)
+class BatchResult:
+    """All counted runs of one batch size."""
+
+    batch: int
+    prompt_tokens: int
+    decode_tokens: int
+    prompt: tuple[Measurement, ...]
+    decode: tuple[Measurement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Clocks:
+    wall_s: float
+    process_cpu_s: float
+    loop_cpu_s: float
+    steps: int
+    device_s: float
+    host_s: float
+
+    @classmethod
+    def read(cls, engine: Engine) -> _Clocks:
+        stats = engine.stats()
+        return cls(
+            time.perf_counter(),
+            time.process_time(),
+            time.thread_time(),
+            stats.steps,
+            stats.device_s,
+            stats.host_us_per_step * stats.steps / 1e6,
+        )
+
+
+async def measure_prompt(engine: Engine, rng: Random, *, batch: int, num_tokens: int) -> Measurement:
+    """Process `batch` prompts of `num_tokens` each, to the first token of all of them.
+
+    Raises:
+        RequestError: a prompt does not fit the context.
+    """
+    before = _Clocks.read(engine)
+    times = await _streams(engine, rng, batch=batch, num_prompt=num_tokens, num_tokens=1)
+    return _measurement(before, _Clocks.read(engine), batch * num_tokens, max(t[0] for t in times) - before.wall_s)
+
+
+async def measure_decode(engine: Engine, rng: Random, *, batch: int, num_tokens: int) -> Measurement:
+    """Decode with `batch` sequences at once; counted is the time in which all of them decode.
+
+    Raises:
+        RequestError: the tokens do not fit the context.
+        ConfigError: the sequences did not run at the same time.
+    """
+    before = _Clocks.read(engine)
+    times = await _streams(engine, rng, batch=batch, num_prompt=_DECODE_PROMPT, num_tokens=num_tokens + 1)
+    after = _Clocks.read(engine)
+    start, stop = max(t[0] for t in times), min(t[-1] for t in times)
+    if stop <= start:
+        raise ConfigError(f"batch {batch}: the KV cache has no room for all sequences at once; try fewer")
+    return _measurement(before, after, sum(start < moment <= stop for t in times for moment in t), stop - start)
+
+
+def _measurement(before: _Clocks, after: _Clocks, tokens: int, token_s: float) -> Measurement:
+    return Measurement(
+        tokens=tokens,
+        token_s=token_s,
+        wall_s=after.wall_s - before.wall_s,
+        steps=after.steps - before.steps,
+        device_s=after.device_s - before.device_s,
+        host_s=after.host_s - before.host_s,
+        process_cpu_s=after.process_cpu_s - before.process_cpu_s,
+        loop_cpu_s=after.loop_cpu_s - before.loop_cpu_s,
+    )
+
+
+async def _streams(engine: Engine, rng: Random, *, batch: int, num_prompt: int, num_tokens: int) -> list[list[float]]:
+    """Run the sequences at once; returns when each token of each came."""
+    size = engine.model_config.vocab_size
+    prompts = [[rng.randrange(size) for _ in range(num_prompt)] for _ in range(batch)]
+    sampling = SamplingParams(max_tokens=num_tokens, ignore_eos=True)
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_arrivals(engine, prompt, sampling)) for prompt in prompts]
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+async def _arrivals(engine: Engine, prompt: list[int], sampling: SamplingParams) -> list[float]:
+    return [time.perf_counter() async for _ in engine.stream(prompt, sampling)]

@@ -1,0 +1,99 @@
+"""`unicorn inspect MODEL`: what a model consists of, and what goes where. It reads no weights and needs no GPU."""
+
+from __future__ import annotations
+
+import json
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from unicorn_async.cli.amounts import size
+from unicorn_async.cli.model_name import MODEL_HELP, model_location
+from unicorn_async.cli.model_summary import config_json, config_lines
+from unicorn_async.cli.placement import Placement, placements
+from unicorn_async.cli.tensor_rows import TensorRow, tensor_rows
+from unicorn_async.engine.startup import ModelOnDisk
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+_SHOWN_NAMES = 3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+    parser.add_argument("--all", action="store_true", help="list every layer; otherwise layers that are alike once")
+    parser.add_argument("--json", action="store_true", help="print one JSON object with everything")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the report."""
+    model = ModelOnDisk.read(model_location(options.model))
+    rows, places = tensor_rows(model), placements(model)
+    if options.json:
+        print(json.dumps(_as_json(model, rows, places), indent=2))
+    else:
+        print("\n".join(_report(model, rows, places, every_layer=options.all)))
+    return 0
+
+
+def _report(
+    model: ModelOnDisk, rows: Sequence[TensorRow], places: Sequence[Placement], *, every_layer: bool
+) -> list[str]:
+    plan, checkpoint = model.plan, model.checkpoint
+    lines = [
+        f"{model.name}: {model.config.architecture} in {checkpoint.directory}",
+        "",
+        *config_lines(model.config),
+        "",
+    ]
+    lines += _tensor_table(rows, model.config.num_layers, every_layer=every_layer)
+    lines += [
+        "",
+        f"to read        {size(plan.bytes_to_read)} of {len(checkpoint.files)} files, in {len(plan.chunks)} chunks",
+        f"on the device  {size(plan.dest_bytes)} in {len(plan.destinations)} tensors",
+        f"skipped        {_names(checkpoint.skipped)} (vision and audio)",
+        f"ignored        {_names(plan.ignored)} (not known to the architecture)",
+        "",
+    ]
+    return lines + [text for place in places for text in place.lines()]
+
+
+def _tensor_table(rows: Sequence[TensorRow], num_layers: int, *, every_layer: bool) -> list[str]:
+    lines = [f"{'tensor':<44}{'shape':>16}{'on disk':>9}{'size':>10}  destination"]
+    by_layer = [(layer, tuple(group)) for layer, group in groupby(rows, key=lambda row: row.layer)]
+    position = 0
+    while position < len(by_layer):
+        layer, group = by_layer[position]
+        alike = 1
+        if not every_layer and 0 <= layer < num_layers:
+            pattern = [row.pattern for row in group]
+            while position + alike < len(by_layer) and [r.pattern for r in by_layer[position + alike][1]] == pattern:
+                alike += 1
+        if alike > 1:
+            lines.append(f"layers {layer} to {layer + alike - 1} are alike; layer {layer}:")
+        lines += [row.line() for row in group]
+        position += alike
+    return lines
+
+
+def _names(names: Sequence[str]) -> str:
+    if not names:
+        return "none"
+    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+    return f"{len(names)}: {', '.join(names[:_SHOWN_NAMES])}{more}"
+
+
+def _as_json(model: ModelOnDisk, rows: Sequence[TensorRow], places: Sequence[Placement]) -> dict[str, object]:
+    return {
+        "name": model.name,
+        "directory": str(model.checkpoint.directory),
+        "config": config_json(model.config),
+        "tensors": [row.to_json() for row in rows],
+        "skipped": list(model.checkpoint.skipped),
+        "ignored": list(model.plan.ignored),
+        "bytes_to_read": model.plan.bytes_to_read,
+        "device_bytes": model.plan.dest_bytes,
+        "devices": [place.to_json() for place in places],
+    }

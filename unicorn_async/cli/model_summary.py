@@ -1,0 +1,42 @@
+"""A model's shape in a few lines."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from unicorn_async.config import ModelConfig
+
+
+def config_lines(config: ModelConfig) -> list[str]:
+    """Return what people want to know of a model's configuration."""
+    windows = Counter(config.layer_windows)
+    kinds = [f"{windows[0]} global"] if windows[0] else []
+    kinds += [f"{count} with a window of {window}" for window, count in sorted(windows.items()) if window]
+    head = "tied to the embeddings" if config.tie_embeddings else "own weights"
+    return [
+        f"layers         {config.num_layers}: {', '.join(kinds)}",
+        f"hidden size    {config.hidden_size}, FFN {config.intermediate_size} ({config.activation.value})",
+        f"heads          {config.num_heads} for queries, {config.num_kv_heads} for keys and values,"
+        f" of {config.head_dim}",
+        f"vocabulary     {config.vocab_size}, output head: {head}",
+        f"context        {config.max_position} tokens",
+    ]
+
+
+def config_json(config: ModelConfig) -> dict[str, object]:
+    """Return the configuration as JSON values."""
+    return {key: _plain(value) for key, value in asdict(config).items()}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value

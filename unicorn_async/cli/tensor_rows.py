@@ -1,0 +1,79 @@
+"""A model's tensors, one row each: where they come from, where they go, and what is done to them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from unicorn_async.cli.amounts import size
+from unicorn_async.models.weights import wanted_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from unicorn_async.engine.startup import ModelOnDisk
+    from unicorn_async.loader.checkpoint import Checkpoint
+    from unicorn_async.loader.plan import DestTensor, WantedTensor
+
+_LAYER_NUMBER = re.compile(r"\blayers\.\d+\.")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRow:
+    """One tensor of a checkpoint. `layer` is -1 for the embeddings, and after the last one for norm and head."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int
+    file: str
+    layer: int
+    destination: str
+    row_offset: int
+    device_dtype: str
+
+    @property
+    def transform(self) -> str:
+        """What the device does with it on the way."""
+        return "copied" if self.dtype == self.device_dtype else f"{self.dtype} to {self.device_dtype}"
+
+    @property
+    def pattern(self) -> tuple[object, ...]:
+        """What it has in common with the same tensor of other layers."""
+        name, destination = (_LAYER_NUMBER.sub("layers.*.", text) for text in (self.name, self.destination))
+        return name, destination, self.shape, self.dtype, self.row_offset, self.device_dtype
+
+    def line(self) -> str:
+        """Return a line of the table."""
+        shape = " × ".join(map(str, self.shape))
+        offset = f" from row {self.row_offset}" if self.row_offset else ""
+        return (
+            f"{self.name:<44}{shape:>16}{self.dtype:>9}{size(self.nbytes):>10}"
+            f"  {self.destination}{offset}, {self.transform}"
+        )
+
+    def to_json(self) -> dict[str, object]:
+        """Return everything as JSON values."""
+        return {**asdict(self), "shape": list(self.shape), "transform": self.transform}
+
+
+def tensor_rows(model: ModelOnDisk) -> list[TensorRow]:
+    """Return the rows in the order in which a first prompt needs the tensors."""
+    destinations = {dest.name: dest for dest in model.plan.destinations}
+    return [_row(model.checkpoint, want, destinations) for want in wanted_tensors(model.config)]
+
+
+def _row(checkpoint: Checkpoint, want: WantedTensor, destinations: Mapping[str, DestTensor]) -> TensorRow:
+    source = checkpoint.tensors[want.name]
+    return TensorRow(
+        name=source.name,
+        shape=source.shape,
+        dtype=source.dtype,
+        nbytes=source.nbytes,
+        file=checkpoint.files[source.file].name,
+        layer=want.layer,
+        destination=want.dest,
+        row_offset=want.row_offset,
+        device_dtype=destinations[want.dest].dtype.value,
+    )
