@@ -66,8 +66,7 @@ async def measure(command: list[str], cache: Path) -> tuple[Start, list[str]]:
 
 async def collect(stream: asyncio.StreamReader, printed: list[str]) -> None:
     """Keep reading, so that the command never waits for us."""
-    async for line in stream:
-        printed.append(line.decode().rstrip())
+    printed.extend([line.decode().rstrip() async for line in stream])
 
 
 async def ask(url: str, started: float) -> tuple[float, str]:

@@ -66,7 +66,6 @@ CONFIG: dict[str, object] = {
 }
 SEED = 20
 ROW_LENGTH = 1024
-PEAK_RATE = 2e-3
 WARMUP = 0.03  # share of the training
 PROBES = (
     "What is 17 + 25?", "what's 8 times 7", "Hello! Who are you?", "count to 12", "Spell unicorn", "Who wrote Hamlet?",
@@ -94,13 +93,13 @@ def loss_of(model: Gemma3ForCausalLM, decoder: torch.nn.Module, batch: list[torc
     return F.cross_entropy(model.lm_head(hidden[:, :-1][chosen]).float(), ids[:, 1:][chosen])
 
 
-def train(model: Gemma3ForCausalLM, tokenizer: Tokenizer, options: argparse.Namespace) -> dict[str, object]:
-    """Train in place until the steps or the minutes are used up; return what was done."""
+def train(model: Gemma3ForCausalLM, tokenizer: Tokenizer, options: argparse.Namespace) -> str:
+    """Train in place until the steps or the minutes are used up; return in words what was done."""
     device = torch.device(options.device)
     decay = [p for p in model.parameters() if p.ndim > 1]
     other = [p for p in model.parameters() if p.ndim <= 1]
     groups = [{"params": decay, "weight_decay": 0.1}, {"params": other, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=PEAK_RATE, betas=(0.9, 0.95), fused=device.type == "cuda")
+    optimizer = torch.optim.AdamW(groups, lr=options.rate, betas=(0.9, 0.95), fused=device.type == "cuda")
     data = torch.utils.data.DataLoader(
         Batches(tokenizer, options.rows, ROW_LENGTH, SEED),
         batch_size=None,
@@ -110,6 +109,7 @@ def train(model: Gemma3ForCausalLM, tokenizer: Tokenizer, options: argparse.Name
     )
     decoder = torch.compile(model.model) if options.compile else model.model
     model.train()
+    print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f} million parameters", flush=True)
     start, step, progress, loss_sum = 0.0, 0, 0.0, torch.zeros((), device=device)
     for batch in data:
         if step == options.warm_steps:  # compiling and the workers' start do not count
@@ -118,7 +118,7 @@ def train(model: Gemma3ForCausalLM, tokenizer: Tokenizer, options: argparse.Name
         progress = max(step / options.steps, elapsed / (60 * options.minutes))
         if progress >= 1.0:
             break
-        rate = PEAK_RATE * min(progress / WARMUP + 1e-3, 0.5 + 0.5 * math.cos(math.pi * progress) + 1e-3, 1.0)
+        rate = options.rate * min(progress / WARMUP + 1e-3, 0.5 + 0.5 * math.cos(math.pi * progress) + 1e-3, 1.0)
         for group in optimizer.param_groups:
             group["lr"] = rate
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
@@ -134,8 +134,10 @@ def train(model: Gemma3ForCausalLM, tokenizer: Tokenizer, options: argparse.Name
             loss_sum.zero_()
             print(f"step {step}, {progress:.1%}, {elapsed:.0f} s, rate {rate:.1e}, loss {mean:.4f}", flush=True)
     tokens = step * options.rows * ROW_LENGTH
-    print(f"{step} steps, {tokens / 1e6:.0f} million tokens, {time.monotonic() - start:.0f} s", flush=True)
-    return {"steps": step, "tokens": tokens, "seconds": time.monotonic() - start}
+    minutes = (time.monotonic() - start) / 60
+    history = f"{step} steps of {options.rows * ROW_LENGTH} tokens, {tokens / 1e6:.0f} million in all, in {minutes:.1f} minutes"
+    print(history, flush=True)
+    return history
 
 
 def evaluate(
@@ -199,6 +201,9 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True, help="folder to write the model into")
     parser.add_argument("--steps", type=int, default=1_000_000, help="at most this many steps")
     parser.add_argument("--minutes", type=float, default=7.0, help="at most this long")
+    parser.add_argument("--rate", type=float, default=2e-3, help="highest learning rate")
+    parser.add_argument("--start-from", type=Path, help="folder of a model to go on from, tokenizer included")
+    parser.add_argument("--history", help="what the model card says of the training, if it was more than this run")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--rows", type=int, default=64, help=f"rows of {ROW_LENGTH} tokens in a step")
     parser.add_argument("--workers", type=int, default=0, help="processes that make conversations")
@@ -213,22 +218,29 @@ def main() -> None:
     if options.smoke:
         CONFIG.update(hidden_size=64, intermediate_size=96, num_attention_heads=1, num_key_value_heads=1)
     options.output.mkdir(parents=True, exist_ok=True)
+    if options.start_from:
+        tokenizer = Tokenizer.from_file(str(options.start_from / "tokenizer.json"))
+        model = Gemma3ForCausalLM.from_pretrained(options.start_from, dtype=torch.float32, attn_implementation="sdpa")
+    else:
+        tokenizer = new_tokenizer()
+        model = Gemma3ForCausalLM(Gemma3TextConfig(**CONFIG, attn_implementation="sdpa")).float()
+    save_tokenizer(tokenizer, options.output)
+    check_template(options.output, tokenizer)
+    history = train(model.to(options.device), tokenizer, options)
+    save(model, options.output)
+    if options.evaluate:
+        report(options, tokenizer, options.history or history)
+
+
+def new_tokenizer() -> Tokenizer:
+    """Train a tokenizer on the world's conversations."""
     rng = Random(SEED)
     turns = (turn for _ in range(20_000) for turn in conversation(rng))
     texts = (text for turn in turns for text in (f"user\n{turn.prompt}", f"model\n{turn.answer}"))
-    tokenizer = make_tokenizer(texts, int(str(CONFIG["vocab_size"])))
-    save_tokenizer(tokenizer, options.output)
-    check_template(options.output, tokenizer)
-    model = Gemma3ForCausalLM(Gemma3TextConfig(**CONFIG, attn_implementation="sdpa")).float().to(options.device)
-    num_parameters = sum(p.numel() for p in model.parameters())
-    print(f"{num_parameters / 1e6:.2f} million parameters", flush=True)
-    training = train(model, tokenizer, options)
-    save(model, options.output)
-    if options.evaluate:
-        report(options, tokenizer, training, num_parameters)
+    return make_tokenizer(texts, int(str(CONFIG["vocab_size"])))
 
 
-def report(options: argparse.Namespace, tokenizer: Tokenizer, training: dict[str, object], num_parameters: int) -> None:
+def report(options: argparse.Namespace, tokenizer: Tokenizer, history: str) -> None:
     """Evaluate the saved checkpoint in float32 and in bfloat16 arithmetic, print it and write the model card."""
     held_out = evaluation(Random(SEED + 1), options.evaluate)
     scores = {}
@@ -244,7 +256,8 @@ def report(options: argparse.Namespace, tokenizer: Tokenizer, training: dict[str
                 print(f"{text!r} → {answer!r}")
     for name, (right, asked) in scores[torch.float32].items():
         print(f"{name:12} {right:5} / {asked:5}  {right / asked:.1%}")
-    card = model_card(scores[torch.float32], scores[torch.bfloat16], training, num_parameters)
+    num_parameters = sum(p.numel() for p in model.parameters())
+    card = model_card(scores[torch.float32], scores[torch.bfloat16], history, num_parameters)
     (options.output / "README.md").write_text(card, encoding="utf-8")
 
 

@@ -23,6 +23,7 @@ class EngineConfig:
     """What an engine is opened with; sizes are counts of tokens unless the name says otherwise."""
 
     device: str | None = None  # index or part of a name; None = the fastest GPU that fits
+    model_name: str | None = None  # name to show; None = the directory's, or the one that the model was opened by
     max_context: int | None = None  # tokens of one sequence; None = as the model and the memory allow
     max_num_seqs: int = 32  # sequences in one step
     max_num_batched_tokens: int = 512  # tokens in one step; longer prompts are chunked

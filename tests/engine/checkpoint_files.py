@@ -21,11 +21,11 @@ def write_model(name: str, dtype: str, directory: Path) -> Path:
     write_checkpoint(name, directory, dtype)
     vocab_size = CASES[name].text_config["vocab_size"]
     assert isinstance(vocab_size, int)
-    _write_tokenizer(directory, vocab_size)
+    write_tokenizer(directory, vocab_size)
     return directory
 
 
-def _write_tokenizer(directory: Path, vocab_size: int) -> None:
+def write_tokenizer(directory: Path, vocab_size: int) -> None:
     """Write a byte-level tokenizer: after the control tokens one token for each byte, then pairs of lower-case letters.
 
     Random weights choose any token, so every one of them has a text, and stop strings can be looked for in it.

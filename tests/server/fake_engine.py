@@ -156,4 +156,4 @@ class FakeEngine:
 
     def stats(self) -> EngineStats:
         names = EngineStats.__dataclass_fields__
-        return EngineStats(**{name: STATS.get(name, 0) for name in names})  # type: ignore[arg-type]
+        return EngineStats(**{name: STATS.get(name, 0) for name in names})

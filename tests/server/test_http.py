@@ -91,14 +91,13 @@ async def test_a_client_that_stops_reading_is_cut_off(serve_with: ServeWith, eng
     engine.script = [Token(index, "x" * 4000) for index in range(20_000)]
     async with serve_with(ServerOptions(send_timeout_s=0.2)) as served:
         host, port = served.url.removeprefix("http://").split(":")
-        reader, writer = await asyncio.open_connection(host, int(port), limit=1)
+        _, writer = await asyncio.open_connection(host, int(port), limit=1)
         body = json.dumps(ASK).encode()
         writer.write(b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
         async with asyncio.timeout(10):
             await engine.called.wait()
             await engine.calls[0].closed.wait()
         assert engine.calls[0].given < 20_000
-        assert not reader.at_eof()
         writer.transport.abort()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import TYPE_CHECKING
 
 from .exchange import Exchange, ask
@@ -57,7 +58,7 @@ def in_words(number: int) -> str:
 
 
 def arithmetic(rng: Random) -> Exchange:
-    """Add, subtract, multiply or divide two numbers; held out by operation and operands."""
+    """Add, subtract, multiply or divide two numbers; held out by operation and operands, tables by wording too."""
     kind = rng.random()
     if kind < 0.42:
         return _operation(rng, "+", _number(rng), _number(rng))
@@ -230,8 +231,12 @@ def _operation(rng: Random, sign: str, a: int, b: int) -> Exchange:
     shown = (in_words(a), in_words(b)) if words else (a, b)
     if words:
         templates = tuple(t for t in templates if any(w in t for w in ("plus", "minus", "times", "divided", "and {b}")))
+    template = rng.choice(templates)
+    # The tables are learnt by heart: their held-out pairs are trained on too, but in other wordings than they are asked in.
+    by_heart = sign in "x/" and zlib.crc32(template.encode()) % 4 != 0
+    key = f"{sign} by heart" if by_heart else f"{sign}{a},{b}"
     answer = f"{a} {sign} {b} = {result}."
-    return ask(rng, "arithmetic", templates, answer, key=f"{sign}{a},{b}", subject=str(result), a=shown[0], b=shown[1])
+    return ask(rng, "arithmetic", (template,), answer, key=key, subject=str(result), a=shown[0], b=shown[1])
 
 
 def _number(rng: Random) -> int:

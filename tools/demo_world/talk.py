@@ -165,7 +165,8 @@ FACTS: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], str, str]] = {
         "You have not told me your name yet.",
     ),
     "colour": (
-        ("My favourite colour is {v}.", "My favorite color is {v}.", "I like the colour {v}.", "{v} is my favourite colour."),
+        ("My favourite colour is {v}.", "My favorite color is {v}.", "I like the colour {v}.", "{v} is my favourite colour.",
+         "{v} is my favorite color.", "The colour I like best is {v}.", "I like {v} best.", "{v} is the colour I like best."),
         "{v} is a beautiful colour.",
         ("What is my favourite colour?", "What's my favorite color?", "Do you remember my favourite colour?", "Which colour do I like?"),
         "Your favourite colour is {v}.",
@@ -215,7 +216,7 @@ def statement(rng: Random, fact: str) -> tuple[str, Exchange]:
     """Return a value for a fact about the user, and the exchange that tells it; held out by the value."""
     statements, answer, _, _, _ = FACTS[fact]
     value = _value(rng, fact)
-    shown = value.lower() if fact == "name" and rng.random() < 0.15 else value
+    shown = value.lower() if fact == "name" and rng.random() < 0.3 else value
     capitalised = value[0].upper() + value[1:] if answer.startswith("{v}") else value
     key = f"{fact}|{value}" if fact in ("name", "age") else None
     return value, ask(rng, "memory", statements, answer.format(v=capitalised), key=key, polite=False, v=shown)

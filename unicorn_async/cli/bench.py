@@ -11,13 +11,14 @@ from unicorn_async.cli.banner import banner
 from unicorn_async.cli.bench_report import report_json, report_lines
 from unicorn_async.cli.bench_run import BatchResult, measure_decode, measure_prompt
 from unicorn_async.cli.event_loop import run_async
-from unicorn_async.cli.model_name import MODEL_HELP, model_location
-from unicorn_async.cli.options import add_engine_options, count, engine_config
+from unicorn_async.cli.model_name import MODEL_HELP, model_and_config
+from unicorn_async.cli.options import add_engine_options, count
 from unicorn_async.cli.progress import ProgressLine, bar, show_load
 from unicorn_async.engine.engine import Engine
 
 if TYPE_CHECKING:
     import argparse
+    from pathlib import Path
 
     from unicorn_async.config import EngineConfig
 
@@ -37,14 +38,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure and print."""
-    config = engine_config(options)
+    model, config = model_and_config(options)
     config = replace(config, max_num_seqs=max(config.max_num_seqs, *options.batch))
-    return run_async(_bench(options, config))
+    return run_async(_bench(model, config, options))
 
 
-async def _bench(options: argparse.Namespace, config: EngineConfig) -> int:
+async def _bench(model: str | Path, config: EngineConfig, options: argparse.Namespace) -> int:
     with ProgressLine() as line:
-        async with Engine.open(model_location(options.model), config=config) as engine:
+        async with Engine.open(model, config=config) as engine:
             for text in banner(engine):
                 line.note(text)
             load = await show_load(engine, line)

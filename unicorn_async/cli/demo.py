@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.cli.event_loop import run_async
-from unicorn_async.cli.model_name import DEMO, model_location
-from unicorn_async.cli.options import add_engine_options, engine_config
+from unicorn_async.cli.model_name import DEMO, model_and_config
+from unicorn_async.cli.options import add_engine_options
 from unicorn_async.cli.serving import add_server_options, serve_model, server_options
 
 if TYPE_CHECKING:
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
+    parser.set_defaults(model=DEMO)
     add_server_options(parser)
     add_engine_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Serve the bundled model until a signal comes."""
-    config = replace(engine_config(options), allow_software=True)
-    return run_async(
-        serve_model(model_location(DEMO), config, host=options.host, port=options.port, options=server_options(options))
-    )
+    model, config = model_and_config(options)
+    config = replace(config, allow_software=True)
+    return run_async(serve_model(model, config, host=options.host, port=options.port, options=server_options(options)))

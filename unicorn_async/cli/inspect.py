@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from unicorn_async.cli.amounts import size
-from unicorn_async.cli.model_name import MODEL_HELP, model_location
+from unicorn_async.cli.model_name import DEMO, DEMO_MODEL_NAME, MODEL_HELP, model_location
 from unicorn_async.cli.model_summary import config_json, config_lines
 from unicorn_async.cli.placement import Placement, placements
 from unicorn_async.cli.tensor_rows import TensorRow, tensor_rows
@@ -30,6 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the report."""
     model = ModelOnDisk.read(model_location(options.model))
+    if options.model == DEMO:
+        model = replace(model, name=DEMO_MODEL_NAME)
     rows, places = tensor_rows(model), placements(model)
     if options.json:
         print(json.dumps(_as_json(model, rows, places), indent=2))
@@ -51,7 +54,7 @@ def _report(
     lines += _tensor_table(rows, model.config.num_layers, every_layer=every_layer)
     lines += [
         "",
-        f"to read        {size(plan.bytes_to_read)} of {len(checkpoint.files)} files, in {len(plan.chunks)} chunks",
+        f"to read        {size(plan.bytes_to_read)} from {_files(len(checkpoint.files))}, in {len(plan.chunks)} chunks",
         f"on the device  {size(plan.dest_bytes)} in {len(plan.destinations)} tensors",
         f"skipped        {_names(checkpoint.skipped)} (vision and audio)",
         f"ignored        {_names(plan.ignored)} (not known to the architecture)",
@@ -61,7 +64,8 @@ def _report(
 
 
 def _tensor_table(rows: Sequence[TensorRow], num_layers: int, *, every_layer: bool) -> list[str]:
-    lines = [f"{'tensor':<44}{'shape':>16}{'on disk':>9}{'size':>10}  destination"]
+    width = max(len(row.name) for row in rows)
+    lines = [f"{'tensor':<{width}}{'shape':>16}{'on disk':>9}{'size':>10}  destination"]
     by_layer = [(layer, tuple(group)) for layer, group in groupby(rows, key=lambda row: row.layer)]
     position = 0
     while position < len(by_layer):
@@ -73,9 +77,13 @@ def _tensor_table(rows: Sequence[TensorRow], num_layers: int, *, every_layer: bo
                 alike += 1
         if alike > 1:
             lines.append(f"layers {layer} to {layer + alike - 1} are alike; layer {layer}:")
-        lines += [row.line() for row in group]
+        lines += [row.line(width) for row in group]
         position += alike
     return lines
+
+
+def _files(count: int) -> str:
+    return "1 file" if count == 1 else f"{count} files"
 
 
 def _names(names: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     """Add what an engine is opened with."""
     group = parser.add_argument_group("engine")
     group.add_argument("--device", metavar="DEVICE", help="index or part of the name (see `unicorn devices`)")
+    group.add_argument("--model-name", metavar="NAME", help="name to show (default: the directory's)")
     group.add_argument("--max-context", type=count, metavar="TOKENS", help="prompt and answer together")
     group.add_argument("--max-num-seqs", type=count, metavar="N", help="sequences in one step (default 32)")
     group.add_argument("--max-num-batched-tokens", type=count, metavar="N", help="tokens in one step (default 512)")
@@ -24,7 +25,7 @@ def engine_config(options: argparse.Namespace) -> EngineConfig:
     """Return the engine's configuration."""
     given = {
         name: getattr(options, name)
-        for name in ("device", "max_context", "max_num_seqs", "max_num_batched_tokens", "kv_cache_bytes")
+        for name in ("device", "model_name", "max_context", "max_num_seqs", "max_num_batched_tokens", "kv_cache_bytes")
         if getattr(options, name) is not None
     }
     config = EngineConfig(validation=options.validation, **given)

@@ -44,12 +44,12 @@ class TensorRow:
         name, destination = (_LAYER_NUMBER.sub("layers.*.", text) for text in (self.name, self.destination))
         return name, destination, self.shape, self.dtype, self.row_offset, self.device_dtype
 
-    def line(self) -> str:
-        """Return a line of the table."""
+    def line(self, width: int) -> str:
+        """Return a line of the table, with the name in `width` columns."""
         shape = " × ".join(map(str, self.shape))
         offset = f" from row {self.row_offset}" if self.row_offset else ""
         return (
-            f"{self.name:<44}{shape:>16}{self.dtype:>9}{size(self.nbytes):>10}"
+            f"{self.name:<{width}}{shape:>16}{self.dtype:>9}{size(self.nbytes):>10}"
             f"  {self.destination}{offset}, {self.transform}"
         )
 

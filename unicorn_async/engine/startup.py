@@ -104,9 +104,7 @@ async def start(model: str | Path, options: EngineConfig, stack: AsyncExitStack)
     _check_vocabulary(tokenizer, on_disk)
     instance, device = await run_to_end(lambda: _open_device(on_disk, options, stack))
     config = on_disk.config
-    shape = AttentionShape(
-        config.num_heads, config.num_kv_heads, config.head_dim, options.block_size, options.kv_dtype
-    )
+    shape = AttentionShape(config.num_heads, config.num_kv_heads, config.head_dim, options.block_size, options.kv_dtype)
     attention = GpuAttention(device.info, device.kernels, shape, soft_cap=config.attention_soft_cap)
     kv_plan = plan_kv_cache(config, options, _kv_budget(device, on_disk, options, attention.plan))
     memory = ModelMemory.allocate(device, config, options, on_disk.plan, kv_plan, attention.plan)
@@ -134,7 +132,18 @@ async def start(model: str | Path, options: EngineConfig, stack: AsyncExitStack)
     stack.callback(runner.close)
     stack.callback(device.wait_idle)
     requests = kernel_requests(device.info, config, shape, attention, memory.weights, on_disk.plan, options)
-    return StartedModel(on_disk.name, config, tokenizer, instance, device, kv_plan, memory, runner, stream, requests)
+    return StartedModel(
+        options.model_name or on_disk.name,
+        config,
+        tokenizer,
+        instance,
+        device,
+        kv_plan,
+        memory,
+        runner,
+        stream,
+        requests,
+    )
 
 
 def cache_directory() -> Path:
@@ -143,15 +152,11 @@ def cache_directory() -> Path:
     return Path(base).expanduser() / "unicorn_async"
 
 
-def _open_device(
-    on_disk: ModelOnDisk, options: EngineConfig, stack: AsyncExitStack
-) -> tuple[Instance, Device]:
+def _open_device(on_disk: ModelOnDisk, options: EngineConfig, stack: AsyncExitStack) -> tuple[Instance, Device]:
     instance = Instance.create(validation=options.validation)
     stack.callback(instance.close)
     needed = on_disk.plan.dest_bytes + minimal_kv_bytes(on_disk.config, options)
-    info = select_device(
-        instance.devices(), options.device, needed_bytes=needed, allow_software=options.allow_software
-    )
+    info = select_device(instance.devices(), options.device, needed_bytes=needed, allow_software=options.allow_software)
     device = Device.open(instance, info, cache_dir=cache_directory(), shader_dir=resource_dir("shaders"))
     stack.callback(device.close)
     return instance, device

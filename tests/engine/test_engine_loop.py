@@ -1,0 +1,210 @@
+"""The engine's loop between the scheduler and a runner, without a device."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from unicorn_async.config import SamplingParams
+from unicorn_async.engine.engine_loop import EngineLoop
+from unicorn_async.engine.request_stream import RequestStream
+from unicorn_async.engine.types import FinishReason
+from unicorn_async.scheduler.block_manager import BlockGroup
+from unicorn_async.scheduler.scheduler import Scheduler
+from unicorn_async.scheduler.sequence import PENDING, Sequence
+from unicorn_async.tokenizer import Tokenizer
+
+from .checkpoint_files import write_tokenizer
+from .fake_runner import FakeRunner
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from unicorn_async.engine.types import Token
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    directory = tmp_path_factory.mktemp("tokenizer")
+    write_tokenizer(directory, 512)
+    return Tokenizer.load(directory)
+
+
+def make_scheduler(**options: Any) -> Scheduler:
+    defaults: dict[str, Any] = {
+        "groups": (BlockGroup(0, 64),),
+        "block_size": 8,
+        "max_num_seqs": 4,
+        "max_num_batched_tokens": 32,
+        "max_context": 128,
+        "max_waiting": 8,
+        "max_logit_rows": 16,
+        "eos_token_ids": (1,),
+    }
+    return Scheduler(**(defaults | options))
+
+
+@asynccontextmanager
+async def running(scheduler: Scheduler, runner: FakeRunner, num_frames: int = 2) -> AsyncIterator[EngineLoop]:
+    loop = EngineLoop(scheduler, runner, num_frames)
+    task = asyncio.create_task(loop.run())
+    try:
+        yield loop
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def request(name: str = "a", num_prompt: int = 4, **sampling: Any) -> Sequence:
+    return Sequence(name, tuple(range(10, 10 + num_prompt)), SamplingParams(**sampling), seed=0)
+
+
+async def all_tokens(stream: RequestStream) -> list[Token]:
+    tokens: list[Token] = []
+    while not tokens or tokens[-1].finish_reason is None:
+        tokens.append(await stream.get())
+    return tokens
+
+
+async def let_others_run() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_a_step_is_submitted_before_the_tokens_of_the_one_before_it_are_seen(tokenizer: Tokenizer) -> None:
+    runner = FakeRunner()
+    async with running(make_scheduler(), runner) as loop:
+        stream = RequestStream(request(max_tokens=6), tokenizer)
+        loop.add(stream)
+        await runner.has_submitted(2)
+        await let_others_run()
+        assert len(runner.submitted) == 2  # as many as there are frames, and no more
+        assert runner.submitted[1].scheduled[0].token_ids == (PENDING,)
+        runner.gate.set()
+        tokens = await all_tokens(stream)
+    assert [token.id for token in tokens] == [4, 5, 6, 7, 8, 9]
+    assert [token.finish_reason for token in tokens] == [None] * 5 + [FinishReason.LENGTH]
+    assert runner.most_in_flight == 2
+    assert (loop.counters.steps, loop.counters.tokens_generated, loop.counters.tokens_prefilled) == (6, 6, 3)
+
+
+async def test_consumers_get_tokens_while_the_loop_never_has_to_wait(tokenizer: Tokenizer) -> None:
+    runner = FakeRunner()
+    runner.gate.set()
+    async with running(make_scheduler(), runner) as loop:
+        stream = RequestStream(request(max_tokens=100), tokenizer)
+        loop.add(stream)
+        await stream.get()
+        assert len(runner.submitted) < 5
+
+
+async def test_a_stop_string_across_tokens_ends_the_answer_before_it(tokenizer: Tokenizer) -> None:
+    ids = [tokenizer.encode(char, add_bos=False)[0] for char in "one. two!"]
+    runner = FakeRunner({"a": [*ids, *ids]})
+    runner.gate.set()
+    scheduler = make_scheduler()
+    async with running(scheduler, runner) as loop:
+        stream = RequestStream(request(max_tokens=18, stop=(". tw",)), tokenizer)
+        loop.add(stream)
+        tokens = await all_tokens(stream)
+        assert "".join(token.text for token in tokens) == "one"
+        assert [token.text for token in tokens[3:]] == [""] * 4
+        assert tokens[-1].finish_reason is FinishReason.STOP
+        await let_others_run()
+        assert scheduler.blocks_used == (0,)
+
+
+async def test_a_token_after_the_end_that_was_under_way_is_dropped(tokenizer: Tokenizer) -> None:
+    runner = FakeRunner({"a": [20, 1, 30, 31], "b": [40, 41, 42, 43]})
+    async with running(make_scheduler(), runner, num_frames=3) as loop:
+        first, second = (RequestStream(request(name, max_tokens=4), tokenizer) for name in "ab")
+        loop.add(first)
+        loop.add(second)
+        await runner.has_submitted(3)
+        runner.gate.set()
+        assert [token.id for token in await all_tokens(first)] == [20, 1]
+        assert [token.id for token in await all_tokens(second)] == [40, 41, 42, 43]
+    assert loop.counters.tokens_generated == 6
+
+
+async def test_a_cancelled_request_frees_its_blocks_once_no_step_in_flight_uses_them(tokenizer: Tokenizer) -> None:
+    runner, scheduler = FakeRunner(), make_scheduler()
+    async with running(scheduler, runner) as loop:
+        first, second = (RequestStream(request(name, max_tokens=20), tokenizer) for name in "ab")
+        loop.add(first)
+        loop.add(second)
+        await runner.has_submitted(2)
+        loop.cancel(first.sequence)
+        await let_others_run()
+        assert scheduler.blocks_used == (2,)
+        runner.gate.set()
+        assert len(await all_tokens(second)) == 20
+        await let_others_run()
+        assert scheduler.blocks_used == (0,)
+    assert all(len(batch.scheduled) == 1 for batch in runner.submitted[2:])
+
+
+async def test_an_evaluation_that_is_cancelled_as_it_ends_harms_nobody(tokenizer: Tokenizer) -> None:
+    runner = FakeRunner()
+    async with running(make_scheduler(), runner) as loop:
+        evaluated = request("evaluation")
+        evaluated.want_logits = True
+        evaluation = loop.add_evaluation(evaluated)
+        stream = RequestStream(request(max_tokens=5), tokenizer)
+        loop.add(stream)
+        await runner.has_submitted(1)
+        evaluation.done.cancel()
+        runner.gate.set()
+        assert len(await all_tokens(stream)) == 5
+
+
+async def test_a_failed_step_ends_the_loop_and_its_error_reaches_everybody(tokenizer: Tokenizer) -> None:
+    runner = FakeRunner(failing_step=2)
+    runner.gate.set()
+    loop = EngineLoop(make_scheduler(), runner, 2)
+    streams = [RequestStream(request(name, max_tokens=9), tokenizer) for name in "abc"]
+    for stream in streams:
+        loop.add(stream)
+    evaluated = request("evaluation", num_prompt=100)
+    evaluated.want_logits = True
+    evaluation = loop.add_evaluation(evaluated)
+    with pytest.raises(RuntimeError, match="on fire") as raised:
+        await loop.run()
+    loop.fail(raised.value)
+    for stream in streams:
+        assert [(await stream.get()).id for _ in range(2)] == [4, 5]  # what was there before it
+        with pytest.raises(RuntimeError, match="on fire"):
+            await stream.get()
+    with pytest.raises(RuntimeError, match="on fire"):
+        await evaluation.done
+
+
+async def test_an_evaluation_that_lost_its_place_has_every_row_once(tokenizer: Tokenizer) -> None:
+    """A row of it fits into each step beside the older request, whose blocks run out meanwhile."""
+    runner, scheduler = FakeRunner(), make_scheduler(groups=(BlockGroup(0, 6),), max_logit_rows=2)
+    runner.gate.set()
+    async with running(scheduler, runner) as loop:
+        stream = RequestStream(request(num_prompt=8, max_tokens=40), tokenizer)
+        loop.add(stream)
+        evaluated = request("evaluation", num_prompt=24)
+        evaluated.want_logits = True
+        evaluation = loop.add_evaluation(evaluated)
+        await evaluation.done
+        assert len(await all_tokens(stream)) == 40
+    assert scheduler.num_preemptions >= 1
+    assert np.concatenate(evaluation.rows).ravel().tolist() == list(range(24))
+
+
+async def test_an_idle_loop_wakes_for_a_request(tokenizer: Tokenizer) -> None:
+    runner = FakeRunner()
+    runner.gate.set()
+    async with running(make_scheduler(), runner) as loop:
+        for name in "ab":
+            await let_others_run()
+            stream = RequestStream(request(name, max_tokens=3), tokenizer)
+            loop.add(stream)
+            assert len(await all_tokens(stream)) == 3
