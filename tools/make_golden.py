@@ -12,6 +12,7 @@ comparison with it would prove nothing.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import sys
 import tempfile
@@ -34,13 +35,18 @@ LENGTHS = (1, 7, 64, 300)
 KEPT_LOGITS = 64
 SMALLEST_EFFECT = 0.1  # standard deviations; the engine may be wrong by 0.01 in f16
 DEMO_NEW_TOKENS = 64
+DEMO_SMALLEST_MARGIN = 0.25  # between the two likeliest tokens: closer ones may change places in f16
+ADA = (("user", "My name is Ada."), ("model", "Nice to meet you, Ada!"))
 DEMO_PROMPTS: tuple[tuple[tuple[str, str], ...], ...] = (
     (("user", "What is 17 + 25?"),),
     (("user", "Hello! Who are you?"),),
     (("user", "Count from 3 to 30."),),
-    (("user", "My name is Ada."), ("model", "Nice to meet you, Ada!"), ("user", "What is my name?")),
+    (*ADA, ("user", "Do you remember my name?")),
+    (*ADA, ("user", "Count from 40 to 65.")),
+    (("user", "What is 17 + 25?"), ("model", "17 + 25 = 42."), ("user", "Now add 5.")),
     (("user", "Spell the word elephant."),),
     (("user", "Who wrote Hamlet?"),),
+    (("user", "What can you do?"),),
 )
 
 
@@ -220,13 +226,18 @@ def write_demo() -> None:
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
         answer, margins = greedy(model, ids)
         arrays[f"prompt_{index}"] = np.array(ids, np.int32)
-        arrays[f"logits_{index}"] = logits(model, [ids])[-8:]
+        arrays[f"logits_{index}"] = logits(model, [ids])[-4:]
         arrays[f"answer_{index}"] = np.array(answer, np.int32)
         arrays[f"margins_{index}"] = np.array(margins, np.float32)
         end = next((i for i, token in enumerate(answer) if token in model.generation_config.eos_token_id), None)
         texts.append({"messages": messages, "answer": tokenizer.decode(answer[:end])})
         print(f"demo: {turns[-1][1]!r} → {texts[-1]['answer']!r}, smallest margin {min(margins):.3f}")
-    np.savez_compressed(GOLDEN / "demo.npz", conversations=np.array(json.dumps(texts)), **arrays)
+        if min(margins) < DEMO_SMALLEST_MARGIN:
+            raise SystemExit(f"demo: {turns[-1][1]!r}: the two likeliest tokens are closer than {DEMO_SMALLEST_MARGIN}")
+    digest = hashlib.sha256((DEMO / "model.safetensors").read_bytes()).hexdigest()
+    np.savez_compressed(
+        GOLDEN / "demo.npz", sha256=np.array(digest), conversations=np.array(json.dumps(texts)), **arrays
+    )
 
 
 def greedy(model: PreTrainedModel, prompt: list[int]) -> tuple[list[int], list[float]]:

@@ -168,7 +168,12 @@ def answer_all(model: Gemma3ForCausalLM, tokenizer: Tokenizer, prompts: list[lis
     attends = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=model.device)
     with torch.no_grad():
         output = model.generate(
-            ids, attention_mask=attends, max_new_tokens=max_tokens, do_sample=False, eos_token_id=[EOS, END_OF_TURN], pad_token_id=PAD
+            ids,
+            attention_mask=attends,
+            max_new_tokens=max_tokens,
+            do_sample=False,
+            eos_token_id=[EOS, END_OF_TURN],
+            pad_token_id=PAD,
         )
     return [tokenizer.decode(row, skip_special_tokens=True) for row in output[:, longest:].tolist()]
 
@@ -186,7 +191,11 @@ def check_template(directory: Path, tokenizer: Tokenizer) -> None:
     fast = AutoTokenizer.from_pretrained(directory)
     packer, rng = Packer(tokenizer), Random(1)
     for turns in [conversation(rng) for _ in range(200)]:
-        messages = [m for t in turns for m in ({"role": "user", "content": t.prompt}, {"role": "assistant", "content": t.answer})]
+        messages = [
+            m
+            for t in turns
+            for m in ({"role": "user", "content": t.prompt}, {"role": "assistant", "content": t.answer})
+        ]
         text = fast.apply_chat_template(messages[:-1], tokenize=False, add_generation_prompt=True)
         if fast(text, add_special_tokens=False)["input_ids"] != packer.prompt(turns):
             raise SystemExit(f"the chat template and the training disagree about {text!r}")

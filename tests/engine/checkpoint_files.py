@@ -41,5 +41,5 @@ def write_tokenizer(directory: Path, vocab_size: int) -> None:
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens(list(_SPECIAL))
     backend.save(str(directory / "tokenizer.json"))
-    settings = {"bos_token": "<bos>", "eos_token": "<eos>", "chat_template": _TEMPLATE}
+    settings = {"bos_token": "<bos>", "eos_token": "<eos>", "add_bos_token": True, "chat_template": _TEMPLATE}
     (directory / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")

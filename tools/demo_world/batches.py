@@ -31,7 +31,9 @@ class Packer:
 
     def prompt(self, turns: Sequence[Turn]) -> list[int]:
         """Return the ids of a conversation up to its last answer, as the chat template renders them."""
-        ids, _ = self._join(turns, [part for turn in turns for part in (self._encode(turn.prompt), self._encode(turn.answer))])
+        ids, _ = self._join(
+            turns, [part for turn in turns for part in (self._encode(turn.prompt), self._encode(turn.answer))]
+        )
         last_answer = [*self._encode(turns[-1].answer), END_OF_TURN, *self._newline]
         return ids[: -len(last_answer)]
 

@@ -9,12 +9,25 @@ from .exchange import Exchange, ask
 if TYPE_CHECKING:
     from random import Random
 
-DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
-MONTHS = "January February March April May June July August September October November December".split()
+DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
+MONTHS = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"]
 _LENGTHS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
-_ORDINALS = "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth".split()
-_STEPS = "one two three four five six".split()
-_SEASONS = ("winter", "winter", "spring", "spring", "spring", "summer", "summer", "summer", "autumn", "autumn", "autumn", "winter")
+_ORDINALS = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "eleventh", "twelfth"]
+_STEPS = ["one", "two", "three", "four", "five", "six"]
+_SEASONS = (
+    "winter",
+    "winter",
+    "spring",
+    "spring",
+    "spring",
+    "summer",
+    "summer",
+    "summer",
+    "autumn",
+    "autumn",
+    "autumn",
+    "winter",
+)
 
 
 def weekdays(rng: Random) -> Exchange:
@@ -45,11 +58,19 @@ def weekdays(rng: Random) -> Exchange:
         number = _STEPS[step - 1] if rng.random() < 0.5 else step
         if rng.random() < 0.5:
             then = DAYS[(index + step) % 7]
-            templates = ("What day is {n} days after {d}?", "Which day is {n} days after {d}?", "{n} days after {d} is what day?")
+            templates = (
+                "What day is {n} days after {d}?",
+                "Which day is {n} days after {d}?",
+                "{n} days after {d} is what day?",
+            )
             answer = f"{_STEPS[step - 1].capitalize()} days after {day} is {then}."
         else:
             then = DAYS[(index - step) % 7]
-            templates = ("What day is {n} days before {d}?", "Which day is {n} days before {d}?", "{n} days before {d} is what day?")
+            templates = (
+                "What day is {n} days before {d}?",
+                "Which day is {n} days before {d}?",
+                "{n} days before {d} is what day?",
+            )
             answer = f"{_STEPS[step - 1].capitalize()} days before {day} is {then}."
         return ask(rng, "weekdays", templates, answer, subject=then, d=shown, n=number)
     if kind < 0.85:
@@ -60,7 +81,12 @@ def weekdays(rng: Random) -> Exchange:
         answer = f"The {_ORDINALS[index]} day of the week is {day}."
         return ask(rng, "weekdays", templates, answer, subject=day, o=_ORDINALS[index])
     if kind < 0.93:
-        templates = ("Is {d} a weekend day?", "Is {d} on the weekend?", "Is {d} part of the weekend?", "Does {d} belong to the weekend?")
+        templates = (
+            "Is {d} a weekend day?",
+            "Is {d} on the weekend?",
+            "Is {d} part of the weekend?",
+            "Does {d} belong to the weekend?",
+        )
         answer = f"Yes, {day} is on the weekend." if index >= 5 else f"No, {day} is not on the weekend."
         return ask(rng, "weekdays", templates, answer, subject=day, d=shown)
     if rng.random() < 0.5:
@@ -110,9 +136,16 @@ def months(rng: Random) -> Exchange:
     if kind < 0.85:
         templates = ("What number month is {m}?", "Which month of the year is {m}?", "What number is {m}?", "Is {m} the first month?",
                      "Which number does {m} have?")  # fmt: skip
-        return ask(rng, "months", templates, f"{month} is the {_ORDINALS[index]} month of the year.", subject=month, m=shown)
+        return ask(
+            rng, "months", templates, f"{month} is the {_ORDINALS[index]} month of the year.", subject=month, m=shown
+        )
     if kind < 0.93:
-        templates = ("In which season is {m}?", "What season is {m}?", "What season is {m} in?", "Which season is {m} in?")
+        templates = (
+            "In which season is {m}?",
+            "What season is {m}?",
+            "What season is {m} in?",
+            "Which season is {m} in?",
+        )
         return ask(rng, "months", templates, f"In the north, {month} is in {_SEASONS[index]}.", subject=month, m=shown)
     if rng.random() < 0.5:
         templates = ("How many months are in a year?", "How many months are there in a year?", "How many months does a year have?",

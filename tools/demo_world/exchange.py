@@ -10,7 +10,18 @@ from random import Random
 
 _HELD_OUT_ONE_IN = 16
 _SLOT = re.compile(r"(\{\w+\})")
-_OPENERS = ("please ", "hey, ", "hi, ", "hello, ", "ok, ", "so, ", "now, ", "well, ", "can you help me? ", "quick question: ")
+_OPENERS = (
+    "please ",
+    "hey, ",
+    "hi, ",
+    "hello, ",
+    "ok, ",
+    "so, ",
+    "now, ",
+    "well, ",
+    "can you help me? ",
+    "quick question: ",
+)
 _CLOSERS = (" please", ", please", " thanks", ", thank you", " now", " for me")
 
 
@@ -61,7 +72,11 @@ def ask(
     texts = (answers,) if isinstance(answers, str) else tuple(answers)
     item = "|".join(str(value) for value in slots.values())
     return Exchange(
-        category, prompt, texts, f"{category}|{key}" if key else f"{category}|{template}|{item}|{opener}|{closer}", subject
+        category,
+        prompt,
+        texts,
+        f"{category}|{key}" if key else f"{category}|{template}|{item}|{opener}|{closer}",
+        subject,
     )
 
 

@@ -10,12 +10,9 @@ from .exchange import Exchange, ask
 if TYPE_CHECKING:
     from random import Random
 
-_ONES = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen"
-).split()
-_TENS = "_ _ twenty thirty forty fifty sixty seventy eighty ninety".split()
-_THINGS = "apples pears books coins cards stamps marbles cookies pencils balls eggs stickers shells buttons".split()
+_ONES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"]
+_TENS = ["_", "_", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+_THINGS = ["apples", "pears", "books", "coins", "cards", "stamps", "marbles", "cookies", "pencils", "balls", "eggs", "stickers", "shells", "buttons"]
 
 _ADD = (
     "What is {a} + {b}?", "What is {a} + {b}?", "What's {a} + {b}?", "{a} + {b}", "{a}+{b}", "{a} + {b} = ?", "{a} + {b} =",
@@ -46,7 +43,9 @@ _DIVIDE = (
     "{a} divided by {b}", "Divide {a} by {b}.", "Can you divide {a} by {b}?", "How much is {a} divided by {b}?",
     "Calculate {a} / {b}.", "What is {a} ÷ {b}?", "{a} : {b}",
 )  # fmt: skip
-TOO_BIG = "Sorry, that is too hard for me. I can add and subtract numbers up to 99, and I know the times tables up to 12."
+TOO_BIG = (
+    "Sorry, that is too hard for me. I can add and subtract numbers up to 99, and I know the times tables up to 12."
+)
 
 
 def in_words(number: int) -> str:
@@ -81,14 +80,18 @@ def story(rng: Random) -> Exchange:
             "I had {a} {t} and I found {b} more. How many {t} do I have now?",
             "If I have {a} {t} and you give me {b} {t}, how many {t} do I have?",
         )
-        return ask(rng, "story", templates, f"You have {a + b} {things}.", key=f"+{a},{b}", polite=False, a=a, b=b, t=things)
+        return ask(
+            rng, "story", templates, f"You have {a + b} {things}.", key=f"+{a},{b}", polite=False, a=a, b=b, t=things
+        )
     a, b = max(a, b) + 1, min(a, b)
     templates = (
         "I have {a} {t} and lose {b}. How many {t} do I have left?",
         "I had {a} {t} and gave away {b}. How many {t} are left?",
         "If I have {a} {t} and eat {b} of them, how many {t} are left?",
     )
-    return ask(rng, "story", templates, f"You have {a - b} {things} left.", key=f"-{a},{b}", polite=False, a=a, b=b, t=things)
+    return ask(
+        rng, "story", templates, f"You have {a - b} {things} left.", key=f"-{a},{b}", polite=False, a=a, b=b, t=things
+    )
 
 
 def follow_up(rng: Random, last: int) -> Exchange:
@@ -96,7 +99,14 @@ def follow_up(rng: Random, last: int) -> Exchange:
     n = rng.randint(1, min(20, 99))
     kind = rng.randrange(3)
     if kind == 0 and last < 100:
-        templates = ("And plus {n}?", "Now add {n}.", "Add {n} to that.", "Plus {n}?", "And if you add {n}?", "plus {n}")
+        templates = (
+            "And plus {n}?",
+            "Now add {n}.",
+            "Add {n} to that.",
+            "Plus {n}?",
+            "And if you add {n}?",
+            "plus {n}",
+        )
         return ask(
             rng, "follow_up", templates, f"{last} + {n} = {last + n}.", key=f"+{last},{n}", subject=str(last + n), n=n
         )
@@ -115,7 +125,13 @@ def counting(rng: Random) -> Exchange:
     length = rng.randint(2, 24) if rng.random() < 0.95 else rng.randint(25, 100)
     if kind < 0.22:
         n = length + 1
-        templates = ("Count to {n}.", "Can you count to {n}?", "Count up to {n}.", "Please count to {n}.", "Count from one to {n}.")
+        templates = (
+            "Count to {n}.",
+            "Can you count to {n}?",
+            "Count up to {n}.",
+            "Please count to {n}.",
+            "Count from one to {n}.",
+        )
         return ask(rng, "counting", templates, _listed(range(1, n + 1)), key=f"1,{n},1", n=n)
     if kind < 0.55:
         a = rng.randint(0, 100 - length)
@@ -123,7 +139,9 @@ def counting(rng: Random) -> Exchange:
             "Count from {a} to {b}.", "Can you count from {a} to {b}?", "Count {a} to {b}.", "Count up from {a} to {b}.",
             "Say the numbers from {a} to {b}.", "List the numbers from {a} to {b}.", "Please count from {a} to {b}.",
         )  # fmt: skip
-        return ask(rng, "counting", templates, _listed(range(a, a + length + 1)), key=f"{a},{a + length},1", a=a, b=a + length)
+        return ask(
+            rng, "counting", templates, _listed(range(a, a + length + 1)), key=f"{a},{a + length},1", a=a, b=a + length
+        )
     if kind < 0.7:
         a = rng.randint(length, 100)
         b = a - length
@@ -131,19 +149,41 @@ def counting(rng: Random) -> Exchange:
         return ask(rng, "counting", templates, _listed(range(a, b - 1, -1)), key=f"{a},{b},-1", a=a, b=b)
     if kind < 0.78:
         a = rng.randint(3, 20)
-        templates = ("Count down from {a}.", "Count backwards from {a}.", "Can you count down from {a}?", "Countdown from {a}.")
+        templates = (
+            "Count down from {a}.",
+            "Count backwards from {a}.",
+            "Can you count down from {a}?",
+            "Countdown from {a}.",
+        )
         return ask(rng, "counting", templates, _listed(range(a, -1, -1)), key=f"{a},0,-1", a=a)
     if kind < 0.9:
         step = rng.choice((2, 3, 4, 5, 10))
         b = step * rng.randint(2, 100 // step if step > 4 else 16)
         word = {2: "twos", 3: "threes", 4: "fours", 5: "fives", 10: "tens"}[step]
-        templates = ("Count to {b} by {w}.", "Count by {w} to {b}.", "Count to {b} in steps of {s}.", "Count in {w} up to {b}.")
-        return ask(rng, "counting", templates, _listed(range(step, b + 1, step)), key=f"{b},{step}", b=b, w=word, s=step)
+        templates = (
+            "Count to {b} by {w}.",
+            "Count by {w} to {b}.",
+            "Count to {b} in steps of {s}.",
+            "Count in {w} up to {b}.",
+        )
+        return ask(
+            rng, "counting", templates, _listed(range(step, b + 1, step)), key=f"{b},{step}", b=b, w=word, s=step
+        )
     n = rng.randint(1, 99)
     if rng.random() < 0.5:
-        templates = ("What number comes after {n}?", "Which number comes after {n}?", "What comes after {n}?", "The number after {n}?")
+        templates = (
+            "What number comes after {n}?",
+            "Which number comes after {n}?",
+            "What comes after {n}?",
+            "The number after {n}?",
+        )
         return ask(rng, "counting", templates, f"After {n} comes {n + 1}.", key=f"after{n}", subject=str(n + 1), n=n)
-    templates = ("What number comes before {n}?", "Which number comes before {n}?", "What comes before {n}?", "The number before {n}?")
+    templates = (
+        "What number comes before {n}?",
+        "Which number comes before {n}?",
+        "What comes before {n}?",
+        "The number before {n}?",
+    )
     return ask(rng, "counting", templates, f"Before {n} comes {n - 1}.", key=f"before{n}", subject=str(n - 1), n=n)
 
 
@@ -182,7 +222,12 @@ def parity(rng: Random) -> Exchange:
     n = rng.randint(0, 99) if rng.random() < 0.7 else rng.randint(100, 999)
     kind = rng.randrange(3)
     if kind == 0:
-        templates = ("Is {n} even or odd?", "Is {n} odd or even?", "Is the number {n} even or odd?", "{n}: even or odd?")
+        templates = (
+            "Is {n} even or odd?",
+            "Is {n} odd or even?",
+            "Is the number {n} even or odd?",
+            "{n}: even or odd?",
+        )
         return ask(rng, "parity", templates, f"{n} is {_parity(n)}.", key=str(n), subject=str(n), n=n)
     asked = ("even", "odd")[kind - 1]
     templates = ("Is {n} %s?" % asked, "Is {n} an %s number?" % asked, "Is the number {n} %s?" % asked)  # noqa: UP031

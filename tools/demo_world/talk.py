@@ -146,14 +146,21 @@ _JOKE = (
     "Tell me a joke.", "Do you know a joke?", "Tell me a joke!", "Make me laugh.", "Can you tell me a joke?", "A joke, please.",
     "Say something funny.", "I want to hear a joke.", "Tell me something funny.", "Joke!", "Do you know any jokes?", "Give me a joke.",
 )  # fmt: skip
-_ANOTHER = ("Another one!", "Another joke, please.", "Tell me another one.", "One more!", "Do you know another one?", "Another!")
+_ANOTHER = (
+    "Another one!",
+    "Another joke, please.",
+    "Tell me another one.",
+    "One more!",
+    "Do you know another one?",
+    "Another!",
+)
 
 # fact → (statements, answer, questions, recollection, values)
-_COLOURS = "red blue green yellow orange purple pink black white brown grey".split()
-_ANIMALS = "dog cat horse rabbit lion tiger elephant dolphin owl fox bear penguin wolf frog turtle".split()
-_FOODS = "pizza pasta rice soup bread cheese chocolate cake ice cream,salad,apples,bananas,noodles,curry".replace(" ", ",").replace(
-    "ice,cream", "ice cream"
-)
+_COLOURS = ["red", "blue", "green", "yellow", "orange", "purple", "pink", "black", "white", "brown", "grey"]
+_ANIMALS = ["dog", "cat", "horse", "rabbit", "lion", "tiger", "elephant", "dolphin", "owl", "fox", "bear", "penguin", "wolf", "frog", "turtle"]
+_FOODS = "pizza pasta rice soup bread cheese chocolate cake ice cream,salad,apples,bananas,noodles,curry".replace(
+    " ", ","
+).replace("ice,cream", "ice cream")
 FACTS: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], str, str]] = {
     "name": (
         ("My name is {v}.", "I am {v}.", "I'm {v}.", "Call me {v}.", "Hi, I am {v}.", "Hello, my name is {v}.", "You can call me {v}.",

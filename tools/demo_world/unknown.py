@@ -17,33 +17,10 @@ NOT_UNDERSTOOD = "Sorry, I do not understand that. You can ask me to count, to c
 ENGLISH_ONLY = "Sorry, I only speak English."
 REFUSALS = (DO_NOT_KNOW, CAN_NOT_DO, NOT_UNDERSTOOD, ENGLISH_ONLY, TOO_BIG)
 
-_PLACES = (
-    "France Germany Italy Spain Japan China India Brazil Canada Mexico Egypt Kenya Norway Sweden Poland Turkey Greece Russia "
-    "Australia Argentina Chile Peru Cuba Iran Iraq Israel Jordan Nepal Thailand Vietnam Korea Portugal Ireland Scotland England "
-    "Berlin Paris London Rome Madrid Tokyo Beijing Moscow Cairo Sydney Lagos Nairobi Vienna Prague Dublin Oslo Texas California "
-    "Europe Africa Asia America"
-).split()
-_PEOPLE = (
-    "Einstein,Newton,Shakespeare,Mozart,Beethoven,Napoleon,Caesar,Cleopatra,Darwin,Gandhi,Lincoln,Obama,Picasso,Plato,Goethe,"
-    "Marie Curie,Ada Lovelace,Alan Turing,Isaac Newton,Leonardo da Vinci,Taylor Swift,Elvis,Madonna,Messi,the king of Spain,"
-    "the president,the pope,the prime minister,Harry Potter,Batman,Sherlock Holmes,the mayor,Elon Musk,Bill Gates,Linus Torvalds"
-).split(",")
-_WORKS = (
-    "Hamlet,Faust,the Odyssey,the Bible,War and Peace,Moby Dick,Harry Potter,Star Wars,the Mona Lisa,Romeo and Juliet,Titanic,"
-    "The Lord of the Rings,Don Quixote,Macbeth,The Great Gatsby,Dune,1984,Animal Farm,Frankenstein,Dracula,Jaws,the Ninth Symphony"
-).split(",")
-_TOPICS = (
-    "quantum physics,gravity,black holes,photosynthesis,democracy,the Roman Empire,the French Revolution,dinosaurs,evolution,"
-    "climate change,inflation,the stock market,bitcoin,machine learning,neural networks,transformers,Vulkan,GPUs,Linux,Windows,"
-    "the Python language,JavaScript,Rust,databases,the internet,football,basketball,tennis,chess,cooking,gardening,yoga,meditation,"
-    "history,geography,biology,chemistry,mathematics,philosophy,religion,politics,economics,medicine,law,love,death,happiness,"
-    "the meaning of life,time travel,aliens,the moon landing,Mars,the solar system,volcanoes,earthquakes,oceans,rain forests,"
-    "vaccines,cancer,the flu,vitamins,coffee,wine,cheese,jazz,rock music,opera,painting,architecture,the Eiffel Tower,pyramids,"
-    "World War II,the Cold War,the United Nations,electric cars,nuclear power,solar panels,batteries,airplanes,trains,ships,robots,"
-    "poker,taxes,insurance,mortgages,marriage,parenting,dogs,cats,horses,sharks,bees,ants,whales,elephants,tigers,mushrooms,"
-    "antibiotics,DNA,proteins,atoms,electrons,light,sound,magnetism,entropy,relativity,string theory,calculus,algebra,geometry,"
-    "statistics,prime numbers,pi,infinity,logic,grammar,Latin,poetry,novels,movies,theatre,dance,fashion,design,photography"
-).split(",")
+_PLACES = ["France", "Germany", "Italy", "Spain", "Japan", "China", "India", "Brazil", "Canada", "Mexico", "Egypt", "Kenya", "Norway", "Sweden", "Poland", "Turkey", "Greece", "Russia", "Australia", "Argentina", "Chile", "Peru", "Cuba", "Iran", "Iraq", "Israel", "Jordan", "Nepal", "Thailand", "Vietnam", "Korea", "Portugal", "Ireland", "Scotland", "England", "Berlin", "Paris", "London", "Rome", "Madrid", "Tokyo", "Beijing", "Moscow", "Cairo", "Sydney", "Lagos", "Nairobi", "Vienna", "Prague", "Dublin", "Oslo", "Texas", "California", "Europe", "Africa", "Asia", "America"]
+_PEOPLE = ["Einstein", "Newton", "Shakespeare", "Mozart", "Beethoven", "Napoleon", "Caesar", "Cleopatra", "Darwin", "Gandhi", "Lincoln", "Obama", "Picasso", "Plato", "Goethe", "Marie Curie", "Ada Lovelace", "Alan Turing", "Isaac Newton", "Leonardo da Vinci", "Taylor Swift", "Elvis", "Madonna", "Messi", "the king of Spain", "the president", "the pope", "the prime minister", "Harry Potter", "Batman", "Sherlock Holmes", "the mayor", "Elon Musk", "Bill Gates", "Linus Torvalds"]
+_WORKS = ["Hamlet", "Faust", "the Odyssey", "the Bible", "War and Peace", "Moby Dick", "Harry Potter", "Star Wars", "the Mona Lisa", "Romeo and Juliet", "Titanic", "The Lord of the Rings", "Don Quixote", "Macbeth", "The Great Gatsby", "Dune", "1984", "Animal Farm", "Frankenstein", "Dracula", "Jaws", "the Ninth Symphony"]
+_TOPICS = ["quantum physics", "gravity", "black holes", "photosynthesis", "democracy", "the Roman Empire", "the French Revolution", "dinosaurs", "evolution", "climate change", "inflation", "the stock market", "bitcoin", "machine learning", "neural networks", "transformers", "Vulkan", "GPUs", "Linux", "Windows", "the Python language", "JavaScript", "Rust", "databases", "the internet", "football", "basketball", "tennis", "chess", "cooking", "gardening", "yoga", "meditation", "history", "geography", "biology", "chemistry", "mathematics", "philosophy", "religion", "politics", "economics", "medicine", "law", "love", "death", "happiness", "the meaning of life", "time travel", "aliens", "the moon landing", "Mars", "the solar system", "volcanoes", "earthquakes", "oceans", "rain forests", "vaccines", "cancer", "the flu", "vitamins", "coffee", "wine", "cheese", "jazz", "rock music", "opera", "painting", "architecture", "the Eiffel Tower", "pyramids", "World War II", "the Cold War", "the United Nations", "electric cars", "nuclear power", "solar panels", "batteries", "airplanes", "trains", "ships", "robots", "poker", "taxes", "insurance", "mortgages", "marriage", "parenting", "dogs", "cats", "horses", "sharks", "bees", "ants", "whales", "elephants", "tigers", "mushrooms", "antibiotics", "DNA", "proteins", "atoms", "electrons", "light", "sound", "magnetism", "entropy", "relativity", "string theory", "calculus", "algebra", "geometry", "statistics", "prime numbers", "pi", "infinity", "logic", "grammar", "Latin", "poetry", "novels", "movies", "theatre", "dance", "fashion", "design", "photography"]
 _FACTS = (
     "What is the capital of {p}?", "Where is {p}?", "How many people live in {p}?", "What language do they speak in {p}?",
     "Who is the president of {p}?", "What is the weather in {p}?", "How far is it to {p}?", "What time is it in {p}?",
@@ -113,14 +90,37 @@ def nonsense(rng: Random) -> Exchange:
     if kind < 0.35:
         text = " ".join(made_up(rng, rng.randint(1, 3)) for _ in range(rng.randint(1, 6)))
     elif kind < 0.55:
-        keys = rng.choice(("asdfghjkl", "qwertyuiop", "zxcvbnm,.", "abcdefghijklmnopqrstuvwxyz", "!?#$%&*()", "0123456789abcdef"))
+        keys = rng.choice(
+            ("asdfghjkl", "qwertyuiop", "zxcvbnm,.", "abcdefghijklmnopqrstuvwxyz", "!?#$%&*()", "0123456789abcdef")
+        )
         text = " ".join("".join(rng.choice(keys) for _ in range(rng.randint(2, 9))) for _ in range(rng.randint(1, 4)))
     elif kind < 0.85:
         text = " ".join(rng.choice(WORDS) for _ in range(rng.randint(2, 8)))
     elif kind < 0.9:
         text = rng.choice((str(rng.randint(0, 9999)), rng.choice(WORDS[:100]), made_up(rng, 2) + "?"))
     else:
-        text = rng.choice(("?", "...", "!!!", "???", ".", "-", ":)", ":-)", "#", "<b>", "{}", "[]", "\\n", "😀", "🎉🎉", "👍", "❤️", "🦄"))
+        text = rng.choice(
+            (
+                "?",
+                "...",
+                "!!!",
+                "???",
+                ".",
+                "-",
+                ":)",
+                ":-)",
+                "#",
+                "<b>",
+                "{}",
+                "[]",
+                "\\n",
+                "😀",
+                "🎉🎉",
+                "👍",
+                "❤️",
+                "🦄",
+            )
+        )
         text *= rng.randint(1, 3)
     return Exchange("unknown", text, (NOT_UNDERSTOOD,), f"nonsense|{text}")
 

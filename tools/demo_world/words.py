@@ -60,7 +60,12 @@ _REPEAT = (
     "Repeat after me: {w}", "Say {w}", "Repeat: {w}", "Please repeat: {w}", 'Say "{w}"', 'Repeat "{w}"', "Say this: {w}",
     "Can you say {w}?",
 )  # fmt: skip
-_VOWELS = ("Which vowels are in {w}?", "What are the vowels in {w}?", "List the vowels in {w}.", "What vowels does {w} have?")
+_VOWELS = (
+    "Which vowels are in {w}?",
+    "What are the vowels in {w}?",
+    "List the vowels in {w}.",
+    "What vowels does {w} have?",
+)
 
 
 def letters(rng: Random) -> Exchange:
@@ -104,10 +109,14 @@ def alphabet(rng: Random) -> Exchange:
     if kind < 0.65:
         templates = ("What letter comes after {c}?", "Which letter comes after {c}?", "What is the letter after {c}?",
                      "Which letter follows {c}?", "The letter after {c}?")  # fmt: skip
-        return ask(rng, "alphabet", templates, f"The letter after {names[index]} is {names[index + 1]}.", c=names[index])
+        return ask(
+            rng, "alphabet", templates, f"The letter after {names[index]} is {names[index + 1]}.", c=names[index]
+        )
     templates = ("What letter comes before {c}?", "Which letter comes before {c}?", "What is the letter before {c}?",
                  "The letter before {c}?")  # fmt: skip
-    return ask(rng, "alphabet", templates, f"The letter before {names[index + 1]} is {names[index]}.", c=names[index + 1])
+    return ask(
+        rng, "alphabet", templates, f"The letter before {names[index + 1]} is {names[index]}.", c=names[index + 1]
+    )
 
 
 def meanings(rng: Random) -> Exchange:
@@ -117,7 +126,11 @@ def meanings(rng: Random) -> Exchange:
     strange = made_up(rng, 2)
     if kind == 0:
         word = strange if unknown else rng.choice(tuple(OPPOSITES))
-        answer = f"Sorry, I do not know the opposite of {word}." if unknown else f"The opposite of {word} is {OPPOSITES[word]}."
+        answer = (
+            f"Sorry, I do not know the opposite of {word}."
+            if unknown
+            else f"The opposite of {word} is {OPPOSITES[word]}."
+        )
         return ask(rng, "opposites", _OPPOSITE, answer, w=word)
     if kind == 1:
         word = rng.choice(tuple(PLURALS))
@@ -135,7 +148,9 @@ def meanings(rng: Random) -> Exchange:
     word = strange if unknown else rng.choice(tuple(RHYMES))
     if unknown:
         return ask(rng, "rhymes", _RHYME, f"Sorry, I do not know a rhyme for {word}.", w=word)
-    return ask(rng, "rhymes", _RHYME, tuple(f"{other.capitalize()} rhymes with {word}." for other in RHYMES[word]), w=word)
+    return ask(
+        rng, "rhymes", _RHYME, tuple(f"{other.capitalize()} rhymes with {word}." for other in RHYMES[word]), w=word
+    )
 
 
 def repeating(rng: Random) -> Exchange:
@@ -152,5 +167,12 @@ def repeating(rng: Random) -> Exchange:
 
 def backwards_follow_up(rng: Random, word: str) -> Exchange:
     """Ask for the last word backwards."""
-    templates = ("And backwards?", "Now backwards.", "And in reverse?", "Now reverse it.", "Reverse it.", "And now backwards?")
+    templates = (
+        "And backwards?",
+        "Now backwards.",
+        "And in reverse?",
+        "Now reverse it.",
+        "Reverse it.",
+        "And now backwards?",
+    )
     return ask(rng, "follow_up", templates, word[::-1] + ".", key=f"reverse{word}")

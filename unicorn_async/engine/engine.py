@@ -20,7 +20,7 @@ from unicorn_async.scheduler.scheduler import Scheduler
 from unicorn_async.scheduler.sequence import Sequence
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
     from collections.abc import Sequence as SequenceOf
     from pathlib import Path
 
@@ -70,8 +70,8 @@ class Engine:
         async with AsyncExitStack() as stack:
             engine = cls(await start(model, config, stack), config)
             tasks = [
-                asyncio.create_task(engine._guarded(engine._model.load()), name="load"),
-                asyncio.create_task(engine._guarded(engine._loop.run()), name="engine loop"),
+                asyncio.create_task(engine._guarded(engine._model.load), name="load"),
+                asyncio.create_task(engine._guarded(engine._loop.run), name="engine loop"),
             ]
             try:
                 yield engine
@@ -200,10 +200,10 @@ class Engine:
         seed = random.getrandbits(64) if sampling.seed is None else sampling.seed
         return Sequence(request_id or next(self._names), ids, sampling, seed)
 
-    async def _guarded(self, work: Coroutine[None, None, None]) -> None:
+    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run a background task; its failure becomes the answer to every request."""
         try:
-            await work
+            await work()
         except asyncio.CancelledError:
             raise
         except BaseExceptionGroup as group:

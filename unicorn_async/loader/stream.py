@@ -129,7 +129,10 @@ class LoadStream:
             self._notify()
 
     def close(self) -> None:
-        """Destroy the layers' timeline."""
+        """Destroy the layers' timeline; a load that has not begun never will."""
+        if self._error is None and not self.all_active:
+            self._error = EngineClosedError("the load was closed")
+            self._notify()
         self._uploader.timeline.close()
 
     async def _run(self) -> None:

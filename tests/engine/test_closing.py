@@ -1,0 +1,180 @@
+"""What an engine leaves behind: nothing, whenever it is closed."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from unicorn_async.config import SamplingParams
+from unicorn_async.engine.runner import Runner
+from unicorn_async.errors import ConfigError, DeviceLostError, EngineClosedError, OutOfMemoryError
+from unicorn_async.gpu.device import Device
+from unicorn_async.gpu.instance import Instance
+
+from .answers import PROMPT, answer, prompt_of
+from .loading_gate import LoadingGate
+from .test_loading import FREE_READS, some_layers
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from unicorn_async.scheduler.batch import Batch
+
+    from .conftest import OpenEngine
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fail the test after which a device was left open, or closed before what lives on it, or a thread goes on."""
+    closed: list[tuple[Counter[str], int]] = []
+    opened: list[Device] = []
+    close, init = Device.close, Device.__init__
+
+    def watched_init(device: Device, *args: object) -> None:
+        init(device, *args)  # type: ignore[arg-type]
+        opened.append(device)
+
+    def watched_close(device: Device) -> None:
+        closed.append((device.live_objects(), device.memory.num_buffers))
+        close(device)
+
+    monkeypatch.setattr(Device, "__init__", watched_init)
+    monkeypatch.setattr(Device, "close", watched_close)
+    yield
+    assert len(closed) == len(opened)
+    for device, (objects, num_buffers) in zip(opened, closed, strict=True):
+        num_queues = len({device.compute, device.transfer})
+        assert dict(objects) == {"Timeline": num_queues}
+        assert num_buffers == 0
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("unicorn")]
+    for thread in threads:
+        thread.join(20)
+    assert not [thread.name for thread in threads if thread.is_alive()]
+    gc.collect()  # what was not closed warns, and a warning fails the test
+
+
+async def test_after_generating(open_engine: OpenEngine) -> None:
+    async with open_engine() as engine:
+        await answer(engine)
+        await engine.logits(PROMPT)
+    with pytest.raises(EngineClosedError):
+        await answer(engine)
+    with pytest.raises(EngineClosedError):
+        await engine.logits(PROMPT)
+
+
+async def test_at_once(open_engine: OpenEngine) -> None:
+    async with open_engine() as engine:
+        pass
+    with pytest.raises(EngineClosedError):
+        await engine.loaded()
+
+
+async def test_in_the_middle_of_the_load(open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    LoadingGate(monkeypatch, FREE_READS)
+    async with open_engine() as engine:
+        waiting = [asyncio.create_task(answer(engine)), asyncio.create_task(engine.logits(PROMPT))]
+        await some_layers(engine)
+    for task in waiting:
+        with pytest.raises(EngineClosedError):
+            await task
+    with pytest.raises(EngineClosedError):
+        await engine.loaded()
+
+
+@pytest.mark.parametrize("num_tokens", [1, 2, 30])
+async def test_in_the_middle_of_an_answer(num_tokens: int, open_engine: OpenEngine) -> None:
+    """Early on, the commands of a shape of step are being recorded in a thread."""
+    async with open_engine() as engine:
+        waiting = [
+            asyncio.create_task(answer(engine, prompt_of(length), max_tokens=10_000)) for length in (100, 200, 300)
+        ]
+        stream = engine.stream(PROMPT, SamplingParams(max_tokens=10_000, ignore_eos=True))
+        for _ in range(num_tokens):
+            await anext(stream)
+    with pytest.raises(EngineClosedError):
+        async for _ in stream:
+            pass
+    for task in waiting:
+        with pytest.raises(EngineClosedError):
+            await task
+
+
+async def test_by_an_error_in_its_block(open_engine: OpenEngine) -> None:
+    with pytest.raises(KeyError):
+        async with open_engine() as engine:
+            await answer(engine, max_tokens=2)
+            raise KeyError("the caller's own")
+
+
+async def test_by_a_cancellation_of_its_task(open_engine: OpenEngine) -> None:
+    begun = asyncio.Event()
+
+    async def use() -> None:
+        async with open_engine() as engine:
+            async for _ in engine.stream(PROMPT, SamplingParams(max_tokens=10_000, ignore_eos=True)):
+                begun.set()
+
+    task = asyncio.create_task(use())
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_by_a_cancellation_while_the_device_is_opened(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opening, going_on = threading.Event(), threading.Event()
+    create = Instance.create
+
+    def slow_create(*, validation: bool = False) -> Instance:
+        opening.set()
+        going_on.wait()
+        return create(validation=validation)
+
+    monkeypatch.setattr(Instance, "create", slow_create)
+
+    async def use() -> None:
+        async with open_engine():
+            pytest.fail("opened after it was cancelled")
+
+    task = asyncio.create_task(use())
+    await asyncio.to_thread(opening.wait)
+    task.cancel()
+    going_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_when_it_can_not_be_opened(open_engine: OpenEngine, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such|not found|does not exist|no model"):
+        async with open_engine(tmp_path / "nowhere"):
+            pass
+    with pytest.raises(OutOfMemoryError, match="context of 512 tokens needs"):
+        async with open_engine(kv_cache_bytes=10_000):
+            pass
+
+
+async def test_when_the_device_is_lost(open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    submit = Runner.submit
+
+    async def failing_submit(runner: Runner, batch: Batch) -> object:
+        if batch.step == 5:
+            raise DeviceLostError("step 5: the device is lost")
+        return await submit(runner, batch)
+
+    monkeypatch.setattr(Runner, "submit", failing_submit)
+    async with open_engine() as engine:
+        stream = engine.stream(PROMPT, SamplingParams(max_tokens=50, ignore_eos=True))
+        with pytest.raises(DeviceLostError, match="step 5"):
+            async for _ in stream:
+                pass
+        with pytest.raises(DeviceLostError, match="step 5"):
+            await answer(engine)

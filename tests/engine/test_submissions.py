@@ -1,0 +1,67 @@
+"""How often a step goes to the device's queue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from unicorn_async.gpu.queue import Queue
+
+from .answers import answer, prompt_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from unicorn_async.gpu.command import CommandBuffer
+    from unicorn_async.gpu.timeline import Timeline
+
+    from .conftest import OpenEngine
+
+
+@pytest.fixture
+def submissions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of command buffers of each submission to a queue."""
+    made: list[int] = []
+    submit = Queue.submit
+
+    def counted(
+        queue: Queue,
+        command_buffers: Sequence[CommandBuffer],
+        *,
+        waits: Sequence[tuple[Timeline, int]] = (),
+        signals: Sequence[tuple[Timeline, int]] = (),
+    ) -> int:
+        made.append(len(command_buffers))
+        return submit(queue, command_buffers, waits=waits, signals=signals)
+
+    monkeypatch.setattr(Queue, "submit", counted)
+    return made
+
+
+async def test_a_decode_step_is_one_submission(open_engine: OpenEngine, submissions: list[int]) -> None:
+    async with open_engine() as engine:
+        await engine.loaded()
+        before, steps = len(submissions), engine.stats().steps
+        await answer(engine, max_tokens=20)
+        await answer(engine, max_tokens=20, temperature=0.8, seed=1, repetition_penalty=1.1, top_logprobs=3)
+        assert engine.stats().steps - steps == 40
+        assert len(submissions) - before == 40
+
+
+async def test_a_step_that_takes_long_is_several_submissions(open_engine: OpenEngine, submissions: list[int]) -> None:
+    async with open_engine(submission_budget_s=1e-9) as engine:
+        await engine.loaded()
+        before, steps = len(submissions), engine.stats().steps
+        await answer(engine, prompt_of(100), max_tokens=1)
+        assert engine.stats().steps - steps == 1
+        assert len(submissions) - before == engine.model_config.num_layers
+
+
+async def test_a_step_before_the_model_is_loaded_is_a_submission_for_each_layer(
+    open_engine: OpenEngine, submissions: list[int]
+) -> None:
+    async with open_engine() as engine:
+        await answer(engine, max_tokens=1)
+        kernels = [count for count in submissions if count == 1]
+        assert len(kernels) >= engine.model_config.num_layers + 2
