@@ -19,8 +19,10 @@ import statistics
 import sys
 import tempfile
 import time
+import urllib.request
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from websockets.asyncio.client import connect
 
@@ -38,8 +40,33 @@ class Start:
     text: str
 
 
-async def measure(command: list[str], cache: Path) -> tuple[Start, list[str]]:
-    """Start the command with its caches in `cache`, ask, and end it; returns the times and what it printed."""
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What the starts ran on, as the server's /health says."""
+
+    model: str
+    device: str
+    driver: str
+    software: bool
+    kernels: list[str]
+
+    @classmethod
+    def ask(cls, url: str) -> Setting:
+        """Ask the server; it blocks."""
+        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
+            health: dict[str, Any] = json.load(answer)
+        device = health["device"]
+        driver = f"{device['driver']} {device['driver_info']}"
+        return cls(health["model"], device["name"], driver, device["software"], health["kernels"])
+
+    def lines(self) -> list[str]:
+        """Return what stands above and below the table."""
+        kind = "SOFTWARE device" if self.software else "GPU"
+        return [f"{self.model} on {self.device}, {self.driver}, {kind}", f"kernels: {', '.join(self.kernels)}"]
+
+
+async def measure(command: list[str], cache: Path) -> tuple[Start, Setting, list[str]]:
+    """Start the command with its caches in `cache`, ask, and end it; returns times, setting and what it printed."""
     environ = {**os.environ, "XDG_CACHE_HOME": str(cache), "MESA_SHADER_CACHE_DIR": str(cache / "mesa")}
     started = time.perf_counter()
     process = await asyncio.create_subprocess_exec(*command, env=environ, stderr=asyncio.subprocess.PIPE)
@@ -55,7 +82,8 @@ async def measure(command: list[str], cache: Path) -> tuple[Start, list[str]]:
         address_s = time.perf_counter() - started
         drain = asyncio.create_task(collect(process.stderr, printed))
         first_token_s, text = await ask(f"ws://{found[1]}/v1/responses", started)
-        return Start(address_s, first_token_s, time.perf_counter() - started, text), printed
+        start = Start(address_s, first_token_s, time.perf_counter() - started, text)
+        return start, await asyncio.to_thread(Setting.ask, f"http://{found[1]}/health"), printed
     finally:
         if process.returncode is None:
             process.terminate()
@@ -87,18 +115,18 @@ async def ask(url: str, started: float) -> tuple[float, str]:
     raise SystemExit("the server closed the connection before the answer's end")
 
 
-async def run(command: list[str], repeat: int) -> dict[str, list[Start]]:
-    """Return cold and warm starts, alternating."""
+async def run(command: list[str], repeat: int) -> tuple[dict[str, list[Start]], Setting]:
+    """Return cold and warm starts, which alternate, and what they ran on."""
     starts: dict[str, list[Start]] = {"cold": [], "warm": []}
     for number in range(repeat):
         with tempfile.TemporaryDirectory() as cache:
             for kind, results in starts.items():
                 async with asyncio.timeout(TIMEOUT_S):
-                    start, printed = await measure(command, Path(cache))
+                    start, setting, printed = await measure(command, Path(cache))
                 if not number and kind == "cold":
                     print("\n".join(printed), file=sys.stderr)
                 results.append(start)
-    return starts
+    return starts, setting
 
 
 def main() -> None:
@@ -109,17 +137,21 @@ def main() -> None:
     parser.add_argument("command", nargs="*", help="what to start instead; it must print its address")
     options = parser.parse_args()
     command = options.command or [str(Path(sys.executable).parent / "unicorn"), "demo", "--port", "0"]
-    starts = asyncio.run(run(command, options.repeat))
+    starts, setting = asyncio.run(run(command, max(1, options.repeat)))
     if options.json:
-        print(json.dumps({kind: [asdict(start) for start in results] for kind, results in starts.items()}, indent=2))
+        times = {kind: [asdict(start) for start in results] for kind, results in starts.items()}
+        print(json.dumps({**asdict(setting), **times}, indent=2))
         return
+    where, kernels = setting.lines()
+    print(where)
     for kind, results in starts.items():
-        times = sorted(start.first_token_s for start in results)
+        first = sorted(start.first_token_s for start in results)
         ready = statistics.median(start.address_s for start in results)
         print(
-            f"{kind}: first token after {statistics.median(times):.2f} s ({times[0]:.2f} to {times[-1]:.2f},"
-            f" {len(times)} starts), address after {ready:.2f} s, answer {results[0].text!r}"
+            f"{kind}: first token after {statistics.median(first):.2f} s ({first[0]:.2f} to {first[-1]:.2f},"
+            f" {len(first)} starts), address after {ready:.2f} s, answer {results[0].text!r}"
         )
+    print(kernels)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ candidate of the tables below is timed, the fastest first.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import sys
@@ -25,12 +26,14 @@ from unicorn_async.gpu.command import CommandPool, TimestampPool
 from unicorn_async.gpu.device import Device
 from unicorn_async.gpu.device_info import DeviceInfo, select_device
 from unicorn_async.gpu.instance import Instance
+from unicorn_async.gpu.kernel import KernelRequest
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.ops.linear import LinearScratch, dispatch_plan, row_to_half
 from unicorn_async.ops.linear_plan import (
     LinearPlan,
     TileTuning,
     VecTuning,
+    can_split,
     coopmat_plan,
     coopmat_shared_bytes,
     many_plan,
@@ -48,16 +51,15 @@ if TYPE_CHECKING:
 
 SHAPES = ("21504x5376", "5376x21504", "8192x5376", "14336x4096", "4096x14336", "4096x4096")
 MANY_TILES = ((64, 64, 16, 16), (128, 64, 16, 16), (128, 128, 16, 16), (64, 128, 8, 16), (32, 64, 8, 16))
-COOPMAT_TILES = (
-    *((16, n, 1, parts, k) for n, parts in ((16, 1), (32, 2), (64, 4), (128, 4), (128, 8)) for k in (32, 64, 128)),
-    *((32, n, t, parts, k) for n, t, parts in ((32, 1, 2), (64, 1, 4), (64, 2, 2), (128, 1, 4)) for k in (32, 64)),
-    *(
-        (64, n, t, parts, k)
-        for n, t, parts in ((64, 2, 2), (128, 2, 2), (128, 1, 4), (128, 2, 4))
-        for k in (16, 32, 64)
-    ),
-    *((128, n, t, parts, k) for n, t, parts in ((64, 2, 2), (128, 2, 2), (128, 2, 4), (128, 4, 2)) for k in (16, 32)),
-)
+# tile_t: (tile_n, parts_t, parts_n, tile_k, buffers)
+COOPMAT_TILES = {
+    16: ((32, 1, 2, 64, 1), (32, 1, 2, 128, 1), (32, 1, 1, 64, 1), (64, 1, 4, 64, 1), (64, 1, 4, 128, 1)),
+    32: ((32, 1, 2, 64, 1), (32, 1, 2, 128, 1), (64, 1, 4, 64, 1), (64, 1, 4, 128, 1), (64, 1, 2, 64, 1)),
+    64: ((64, 2, 2, 64, 1), (64, 1, 4, 64, 1), (64, 2, 2, 128, 1), (128, 2, 4, 64, 1)),
+    128: ((128, 2, 2, 64, 1), (64, 2, 2, 64, 1), (128, 2, 2, 32, 1)),
+    256: ((64, 4, 1, 64, 1),),
+}
+SPLITS = (1, 2, 3, 4, 5, 6, 7, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +84,28 @@ def candidates(info: DeviceInfo, tokens: int, n: int, k: int, dtype: DType, *, s
         return
     if tokens <= 32:
         bucket = next(size for size in (1, 2, 4, 8, 16, 32) if tokens <= size)
-        for subgroups in (1, 2, 4, 8):
-            for rows in (1, 2, 4, 8):
-                if rows * bucket <= 128:
-                    yield vec_plan(info, VecTuning(bucket, subgroups, rows), tokens, n, dtype)
+        for subgroups, rows in itertools.product((1, 2, 4, 8), (1, 2, 4, 8)):
+            if rows * bucket <= 128:
+                yield vec_plan(info, VecTuning(bucket, subgroups, rows), tokens, n, dtype)
     else:
         for tile_t, tile_n, parts_t, parts_n in MANY_TILES:
             yield many_plan(TileTuning(0, tile_t, tile_n, parts_t, parts_n), tokens, n, dtype)
     if tokens > 1 and matrix_subgroup_size(info) is not None:
-        for tile_t, tile_n, parts_t, parts_n, tile_k in COOPMAT_TILES:
-            tuning = TileTuning(0, tile_t, tile_n, parts_t, parts_n, tile_k)
-            fits = coopmat_shared_bytes(tuning) <= info.max_shared_memory
-            if fits and tile_t < 2 * max(tokens, 16) and tile_t * 16 >= tokens:
+        for tuning in coopmat_tunings(tokens, n):
+            if coopmat_shared_bytes(tuning) <= info.max_shared_memory:
                 yield coopmat_plan(info, tuning, tokens, n, dtype)
+
+
+def coopmat_tunings(tokens: int, n: int) -> Iterator[TileTuning]:
+    """Tiles that fit the number of tokens, with all splits for which there is room."""
+    for tile_t, tiles in COOPMAT_TILES.items():
+        if tile_t >= 2 * max(tokens, 16) or tile_t * 4 < tokens:
+            continue
+        for tile_n, parts_t, parts_n, tile_k, buffers in tiles:
+            for splits in SPLITS:
+                tuning = TileTuning(0, tile_t, tile_n, parts_t, parts_n, tile_k, buffers, splits)
+                if can_split(tuning, tokens, n):
+                    yield tuning
 
 
 class Bench:
@@ -170,6 +181,7 @@ def measure(device: Device, options: argparse.Namespace) -> Iterator[Figure]:
     for n, k in shapes:
         for tokens in options.tokens:
             plans = {p.pipeline: p for p in candidates(device.info, tokens, n, k, dtype, sweep=options.sweep)}
+            device.kernels.prepare(KernelRequest(p.entry, dict(p.constants), p.subgroup_size) for p in plans.values())
             figures = [bench.time(plan, tokens, n, k, dtype) for plan in plans.values()]
             chosen = figures[0]
             for figure in sorted(figures, key=lambda f: f.us)[: options.best]:
@@ -179,7 +191,7 @@ def measure(device: Device, options: argparse.Namespace) -> Iterator[Figure]:
                     f"{figure.gflop_per_s / 1e3:8.2f} TFLOP/s  {figure.entry} {figure.constants}",
                     flush=True,
                 )
-                yield figure
+            yield from figures
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,7 +1,8 @@
 """CPU time of the server for each token that it sends, without a model: python benchmarks/server_tokens.py.
 
 A stand-in engine gives tokens as fast as they are taken, to several answers at once; a client process reads them.
-The CPU time is the server process's own, from the first token to the last.
+The CPU time is the server process's own, from the first token to the last. No device takes part: the one that each
+result names, as the server's /health does, is the stand-in's.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import json
 import multiprocessing
 import sys
 import time
+import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvloop
 from websockets.asyncio.client import connect
@@ -78,8 +80,15 @@ def read_all(url: str, transport: str, num_clients: int) -> None:
     uvloop.run(run())
 
 
+def read_health(url: str) -> dict[str, Any]:
+    with urllib.request.urlopen(f"{url}/health", timeout=30) as answer:
+        health: dict[str, Any] = json.load(answer)
+    return health
+
+
 async def measure(transport: str, num_clients: int, num_tokens: int) -> dict[str, object]:
     async with serving(EndlessEngine(num_tokens)) as served:
+        health = await asyncio.to_thread(read_health, served.url)
         context = multiprocessing.get_context("spawn")
         client = context.Process(target=read_all, args=(served.url, transport, num_clients))
         client.start()
@@ -87,7 +96,12 @@ async def measure(transport: str, num_clients: int, num_tokens: int) -> dict[str
         await asyncio.to_thread(client.join)
         cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
     tokens = num_clients * num_tokens
+    device = health["device"]
     return {
+        "device": device["name"],
+        "driver": f"{device['driver']} {device['driver_info']}",
+        "software": device["software"],
+        "kernels": health["kernels"],
         "transport": transport,
         "clients": num_clients,
         "tokens": tokens,

@@ -20,6 +20,7 @@ layout(constant_id = 4) const uint LANES = 8; // a power of two, at most the sub
 layout(constant_id = 5) const uint TILE = 64; // keys between two barriers
 layout(constant_id = 6) const uint MAX_SPLITS = 32;
 layout(constant_id = 7) const float SOFT_CAP = 0;
+layout(constant_id = 8) const uint UNROLL = 1; // keys whose loads a lane has under way at once
 
 layout(push_constant, scalar) uniform P {
     Vec4s q; // (tokens, num_heads, HEAD_DIM), scaled
@@ -73,33 +74,32 @@ void score_tile(Uints table, uint kv_head, uint first, uint count) {
     float highest[HEADS];
     [[unroll]] for (uint h = 0; h < HEADS; ++h)
         highest[h] = LOWEST;
-    for (uint base = 0; base < count; base += KEYS) {
-        uint key = base + key_lane;
-        bool live = key < count;
-        float score[HEADS];
-        [[unroll]] for (uint h = 0; h < HEADS; ++h)
-            score[h] = 0;
-        if (live) {
-            uint row = cache_row(table, first + key, kv_head, p.num_kv_heads, BLOCK_SIZE);
-            if (lane == 0)
-                rows[key] = row;
+    for (uint base = 0; base < count; base += KEYS * UNROLL) {
+        uint row[UNROLL];
+        vec4 low[UNROLL * CHUNKS], high[UNROLL * CHUNKS];
+        [[unroll]] for (uint u = 0; u < UNROLL; ++u) // past the end, the last key stands in
+            row[u] = cache_row(table, first + min(base + u * KEYS + key_lane, count - 1), kv_head, p.num_kv_heads, BLOCK_SIZE);
+        [[unroll]] for (uint u = 0; u < UNROLL; ++u)
             [[unroll]] for (uint c = 0; c < CHUNKS; ++c) {
-                vec4 low, high;
-                kv_load8(cache_address(p.k_cache, row), 8 * (c * LANES + lane), low, high);
-                [[unroll]] for (uint h = 0; h < HEADS; ++h) {
-                    uint i = 2 * (h * CHUNKS + c);
-                    score[h] += dot(q[i], low) + dot(q[i + 1], high);
-                }
+                uint i = u * CHUNKS + c;
+                kv_load8(cache_address(p.k_cache, row[u]), 8 * (c * LANES + lane), low[i], high[i]);
             }
-        }
-        [[unroll]] for (uint h = 0; h < HEADS; ++h) {
-            score[h] = lanes_sum(score[h]);
-            if (SOFT_CAP > 0)
-                score[h] = soft_capped(score[h], SOFT_CAP);
-            if (live) {
-                highest[h] = max(highest[h], score[h]);
-                if (lane == 0)
-                    scores[h * TILE + key] = score[h];
+        [[unroll]] for (uint u = 0; u < UNROLL; ++u) {
+            uint key = base + u * KEYS + key_lane;
+            if (lane == 0 && key < count)
+                rows[key] = row[u];
+            [[unroll]] for (uint h = 0; h < HEADS; ++h) {
+                float score = 0;
+                [[unroll]] for (uint c = 0; c < CHUNKS; ++c) {
+                    uint i = 2 * (h * CHUNKS + c);
+                    score += dot(q[i], low[u * CHUNKS + c]) + dot(q[i + 1], high[u * CHUNKS + c]);
+                }
+                score = lanes_sum(score);
+                if (SOFT_CAP > 0)
+                    score = soft_capped(score, SOFT_CAP);
+                highest[h] = max(highest[h], score);
+                if (lane == 0 && key < count)
+                    scores[h * TILE + key] = score;
             }
         }
     }
@@ -130,15 +130,21 @@ void softmax_tile(uint count) {
 }
 
 void accumulate_tile(uint count) {
-    for (uint key = key_lane; key < count; key += KEYS) {
-        uint64_t row = cache_address(p.v_cache, rows[key]);
-        [[unroll]] for (uint c = 0; c < CHUNKS; ++c) {
-            vec4 low, high;
-            kv_load8(row, 8 * (c * LANES + lane), low, high);
+    for (uint base = key_lane; base < count; base += KEYS * UNROLL) {
+        vec4 low[UNROLL * CHUNKS], high[UNROLL * CHUNKS];
+        [[unroll]] for (uint u = 0; u < UNROLL; ++u) {
+            uint64_t row = cache_address(p.v_cache, rows[min(base + u * KEYS, count - 1)]);
+            [[unroll]] for (uint c = 0; c < CHUNKS; ++c)
+                kv_load8(row, 8 * (c * LANES + lane), low[u * CHUNKS + c], high[u * CHUNKS + c]);
+        }
+        [[unroll]] for (uint u = 0; u < UNROLL; ++u) {
+            uint key = base + u * KEYS;
             [[unroll]] for (uint h = 0; h < HEADS; ++h) {
-                float probability = scores[h * TILE + key];
-                acc[2 * (h * CHUNKS + c)] += probability * low;
-                acc[2 * (h * CHUNKS + c) + 1] += probability * high;
+                float probability = key < count ? scores[h * TILE + key] : 0;
+                [[unroll]] for (uint c = 0; c < CHUNKS; ++c) {
+                    acc[2 * (h * CHUNKS + c)] += probability * low[u * CHUNKS + c];
+                    acc[2 * (h * CHUNKS + c) + 1] += probability * high[u * CHUNKS + c];
+                }
             }
         }
     }

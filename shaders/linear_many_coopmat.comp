@@ -1,6 +1,7 @@
 // y (T, N) = scale (T) * (xh (T, K) · weight (N, K)^T) + bias (N), on 16×16×16 matrix units: half × half, summed in single.
-// A workgroup owns TILE_T tokens (along x) and TILE_N weight rows (along y), and its subgroups, SUBGROUPS_T × SUBGROUPS_N
-// of them, equal parts of these. The next tile is on its way into registers while the present one is multiplied.
+// A workgroup owns TILE_T tokens (along x), TILE_N weight rows (along y) and one of SPLITS parts of K (along z); its
+// SUBGROUPS_T × SUBGROUPS_N subgroups own equal parts of the tile. The next tile of K is on its way into registers while
+// the present one is multiplied. Of the workgroups that share a tile, the last to finish adds up what all have left.
 #version 460
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_scalar_block_layout : require
@@ -23,11 +24,15 @@ layout(constant_id = 4) const uint SUBGROUPS_T = 2;
 layout(constant_id = 5) const uint SUBGROUPS_N = 2;
 layout(constant_id = 6) const bool HAS_BIAS = false;
 layout(constant_id = 7) const bool HAS_SOFT_CAP = false;
+layout(constant_id = 8) const uint BUFFERS = 2;  // staged tiles: with 1, staging and multiplying take turns
+layout(constant_id = 9) const uint SPLITS = 1;
 layout(local_size_x = 128, local_size_x_id = 0) in;
 
 layout(buffer_reference, scalar, buffer_reference_align = 16) readonly restrict buffer Halves { uvec4 v[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly restrict buffer Floats { float v[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly restrict buffer Output { float v[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 16) coherent buffer Partials { vec4 v[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer Counters { uint v[]; };
 
 layout(push_constant, scalar) uniform P {
     Halves xh;       // (tokens, k)
@@ -35,6 +40,8 @@ layout(push_constant, scalar) uniform P {
     Weights weight;  // (n, k)
     Floats bias;     // (n), read if HAS_BIAS
     Output y;        // (tokens, n)
+    Partials partials;  // (tiles, SPLITS, TILE_T, TILE_N), used if SPLITS > 1
+    Counters counters;  // (tiles), zeros, and zeros again afterwards
     uint tokens;
     uint n;
     uint k;          // a multiple of 8
@@ -42,53 +49,60 @@ layout(push_constant, scalar) uniform P {
 } p;
 
 const uint BLOCKS_K = TILE_K / 8;
-const uint STRIDE = TILE_K / 4 + 2;  // of a tile's row, in units of 4 halves; the 16 bytes of padding spread the banks
+// Of a tile's row, in blocks of 8 halves. The block of padding spreads the banks; the alignment of whole blocks is what
+// lets a driver load matrices by the instructions made for it.
+const uint STRIDE = BLOCKS_K + 1;
 const uint INPUT_SIZE = TILE_T * STRIDE;
 const uint WEIGHT_SIZE = TILE_N * STRIDE;
 const uint FRAGMENTS_T = TILE_T / SUBGROUPS_T / 16;
 const uint FRAGMENTS_N = TILE_N / SUBGROUPS_N / 16;
 const uint INPUT_LOADS = (TILE_T * BLOCKS_K + WORKGROUP - 1) / WORKGROUP;
 const uint WEIGHT_LOADS = (TILE_N * BLOCKS_K + WORKGROUP - 1) / WORKGROUP;
+const uint ROWS_STEP = WORKGROUP / BLOCKS_K;  // rows that the workgroup loads at a time
 
-shared f16vec4 inputs[2 * INPUT_SIZE];                     // (2, TILE_T, STRIDE)
-shared f16vec4 weights[2 * WEIGHT_SIZE];                   // (2, TILE_N, STRIDE)
-shared float results[SUBGROUPS_T * SUBGROUPS_N * 16 * 16];  // (subgroups, 16, 16)
+shared uvec4 inputs[BUFFERS * INPUT_SIZE];    // (BUFFERS, TILE_T, STRIDE)
+shared uvec4 weights[BUFFERS * WEIGHT_SIZE];  // (BUFFERS, TILE_N, STRIDE), at the end 64 a subgroup for its sums
+shared bool is_last;
 
+uint own_block = gl_LocalInvocationID.x % BLOCKS_K;
+uint own_row = gl_LocalInvocationID.x / BLOCKS_K;
+uint tile = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
+
+uint input_rows[INPUT_LOADS];  // where the lane's rows begin, in blocks
+uint weight_rows[WEIGHT_LOADS];
 uvec4 input_loads[INPUT_LOADS];
 Raw8 weight_loads[WEIGHT_LOADS];
 
-void fetch(uint first_token, uint first_row, uint first_block) {
-    const uint blocks = p.k / 8;
-    const uint block = min(first_block + gl_LocalInvocationID.x % BLOCKS_K, blocks - 1);
+void find_rows(uint first_token, uint first_row, uint blocks) {
     [[unroll]] for (uint i = 0; i < INPUT_LOADS; i++) {
-        const uint t = (gl_LocalInvocationID.x + i * WORKGROUP) / BLOCKS_K;
-        input_loads[i] = p.xh.v[min(first_token + t, p.tokens - 1) * blocks + block];
+        input_rows[i] = min(first_token + own_row + i * ROWS_STEP, p.tokens - 1) * blocks;
     }
     [[unroll]] for (uint i = 0; i < WEIGHT_LOADS; i++) {
-        const uint r = (gl_LocalInvocationID.x + i * WORKGROUP) / BLOCKS_K;
-        weight_loads[i] = fetch8(p.weight, min(first_row + r, p.n - 1) * blocks + block);
+        weight_rows[i] = min(first_row + own_row + i * ROWS_STEP, p.n - 1) * blocks;
+    }
+}
+
+void fetch(uint block) {
+    [[unroll]] for (uint i = 0; i < WEIGHT_LOADS; i++) {
+        weight_loads[i] = fetch8(p.weight, weight_rows[i] + block);
+    }
+    [[unroll]] for (uint i = 0; i < INPUT_LOADS; i++) {
+        input_loads[i] = p.xh.v[input_rows[i] + block];
     }
 }
 
 // Past the end of K both factors are zero: a stray infinity in the other must not become a NaN.
 void stage(uint buffer_index, bool inside) {
-    const uint column = gl_LocalInvocationID.x % BLOCKS_K * 2;
     [[unroll]] for (uint i = 0; i < INPUT_LOADS; i++) {
-        const uint t = (gl_LocalInvocationID.x + i * WORKGROUP) / BLOCKS_K;
-        const uvec4 halves = inside ? input_loads[i] : uvec4(0);
+        const uint t = own_row + i * ROWS_STEP;
         if (t < TILE_T) {
-            const uint to = buffer_index * INPUT_SIZE + t * STRIDE + column;
-            inputs[to] = f16vec4(unpackFloat2x16(halves.x), unpackFloat2x16(halves.y));
-            inputs[to + 1] = f16vec4(unpackFloat2x16(halves.z), unpackFloat2x16(halves.w));
+            inputs[buffer_index * INPUT_SIZE + t * STRIDE + own_block] = inside ? input_loads[i] : uvec4(0);
         }
     }
     [[unroll]] for (uint i = 0; i < WEIGHT_LOADS; i++) {
-        const uint r = (gl_LocalInvocationID.x + i * WORKGROUP) / BLOCKS_K;
-        const uvec4 halves = inside ? half8(weight_loads[i]) : uvec4(0);
+        const uint r = own_row + i * ROWS_STEP;
         if (r < TILE_N) {
-            const uint to = buffer_index * WEIGHT_SIZE + r * STRIDE + column;
-            weights[to] = f16vec4(unpackFloat2x16(halves.x), unpackFloat2x16(halves.y));
-            weights[to + 1] = f16vec4(unpackFloat2x16(halves.z), unpackFloat2x16(halves.w));
+            weights[buffer_index * WEIGHT_SIZE + r * STRIDE + own_block] = inside ? half8(weight_loads[i]) : uvec4(0);
         }
     }
 }
@@ -100,13 +114,13 @@ void multiply(uint buffer_index, uint subgroup_t, uint subgroup_n) {
         coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA> a[FRAGMENTS_T];
         [[unroll]] for (uint i = 0; i < FRAGMENTS_T; i++) {
             const uint t = (subgroup_t * FRAGMENTS_T + i) * 16;
-            coopMatLoad(a[i], inputs, buffer_index * INPUT_SIZE + t * STRIDE + k * 4, STRIDE,
+            coopMatLoad(a[i], inputs, buffer_index * INPUT_SIZE + t * STRIDE + k * 2, STRIDE,
                         gl_CooperativeMatrixLayoutRowMajor);
         }
         [[unroll]] for (uint j = 0; j < FRAGMENTS_N; j++) {
             coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB> b;
             const uint r = (subgroup_n * FRAGMENTS_N + j) * 16;
-            coopMatLoad(b, weights, buffer_index * WEIGHT_SIZE + r * STRIDE + k * 4, STRIDE,
+            coopMatLoad(b, weights, buffer_index * WEIGHT_SIZE + r * STRIDE + k * 2, STRIDE,
                         gl_CooperativeMatrixLayoutColumnMajor);
             [[unroll]] for (uint i = 0; i < FRAGMENTS_T; i++) {
                 sums[i * FRAGMENTS_N + j] = coopMatMulAdd(a[i], b, sums[i * FRAGMENTS_N + j]);
@@ -115,57 +129,98 @@ void multiply(uint buffer_index, uint subgroup_t, uint subgroup_n) {
     }
 }
 
-// Writes the 16×16 sums that the subgroup has put into its part of `results`.
-void store(uint first_token, uint first_row) {
-    for (uint i = gl_SubgroupInvocationID; i < 16 * 16; i += gl_SubgroupSize) {
-        const uint token = first_token + i / 16;
-        const uint row = first_row + i % 16;
-        if (token < p.tokens && row < p.n) {
-            float value = results[gl_SubgroupID * 16 * 16 + i] * p.scale.v[token];
-            if (HAS_BIAS) {
-                value += p.bias.v[row];
+// Writes four sums of one token, from a row on.
+void finish(uint token, uint first_row, vec4 values) {
+    values *= p.scale.v[token];
+    [[unroll]] for (uint i = 0; i < 4; i++) {
+        const uint row = first_row + i;
+        if (row < p.n) {
+            const float value = HAS_BIAS ? values[i] + p.bias.v[row] : values[i];
+            p.y.v[token * p.n + row] = HAS_SOFT_CAP ? soft_cap(value, p.soft_cap) : value;
+        }
+    }
+}
+
+// Writes 16×16 sums that begin at this token and this row of the tile.
+void store(uint index, uint first_t, uint first_r) {
+    const uint room = gl_SubgroupID * 64;
+    coopMatStore(sums[index], weights, room, 4, gl_CooperativeMatrixLayoutRowMajor);
+    subgroupBarrier();
+    for (uint i = gl_SubgroupInvocationID; i < 64; i += gl_SubgroupSize) {
+        const uint t = first_t + i / 4;
+        const uint r = first_r + i % 4 * 4;
+        const uint token = gl_WorkGroupID.x * TILE_T + t;
+        const vec4 values = uintBitsToFloat(weights[room + i]);
+        if (SPLITS > 1) {
+            p.partials.v[(((tile * SPLITS + gl_WorkGroupID.z) * TILE_T + t) * TILE_N + r) / 4] = values;
+        } else if (token < p.tokens) {
+            finish(token, gl_WorkGroupID.y * TILE_N + r, values);
+        }
+    }
+    subgroupBarrier();
+}
+
+// The order of the sum does not depend on who is last.
+void join_splits() {
+    memoryBarrierBuffer();
+    barrier();
+    if (gl_LocalInvocationID.x == 0) {
+        is_last = atomicAdd(p.counters.v[tile], 1) == SPLITS - 1;
+        if (is_last) {
+            p.counters.v[tile] = 0;
+        }
+    }
+    barrier();
+    if (!is_last) {
+        return;
+    }
+    memoryBarrierBuffer();
+    for (uint i = gl_LocalInvocationID.x; i < TILE_T * TILE_N / 4; i += WORKGROUP) {
+        const uint token = gl_WorkGroupID.x * TILE_T + i / (TILE_N / 4);
+        if (token < p.tokens) {
+            vec4 sum = vec4(0);
+            [[unroll]] for (uint split = 0; split < SPLITS; split++) {
+                sum += p.partials.v[(tile * SPLITS + split) * (TILE_T * TILE_N / 4) + i];
             }
-            if (HAS_SOFT_CAP) {
-                value = soft_cap(value, p.soft_cap);
-            }
-            p.y.v[token * p.n + row] = value;
+            finish(token, gl_WorkGroupID.y * TILE_N + i % (TILE_N / 4) * 4, sum);
         }
     }
 }
 
 void main() {
-    const uint first_token = gl_WorkGroupID.x * TILE_T;
-    const uint first_row = gl_WorkGroupID.y * TILE_N;
     const uint subgroup_t = gl_SubgroupID / SUBGROUPS_N;
     const uint subgroup_n = gl_SubgroupID % SUBGROUPS_N;
     const uint blocks = p.k / 8;
-    const uint own_block = gl_LocalInvocationID.x % BLOCKS_K;
+    const uint split_blocks = (blocks + SPLITS * BLOCKS_K - 1) / (SPLITS * BLOCKS_K) * BLOCKS_K;
+    const uint begin = gl_WorkGroupID.z * split_blocks;
+    const uint end = min(begin + split_blocks, blocks);
     [[unroll]] for (uint i = 0; i < FRAGMENTS_T * FRAGMENTS_N; i++) {
         sums[i] = coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>(0.0);
     }
-    fetch(first_token, first_row, 0);
-    stage(0, own_block < blocks);
-    barrier();
+    find_rows(gl_WorkGroupID.x * TILE_T, gl_WorkGroupID.y * TILE_N, blocks);
+    fetch(min(begin + own_block, blocks - 1));
     uint buffer_index = 0;
-    for (uint block = 0; block < blocks; block += BLOCKS_K) {
+    for (uint block = begin; block < end; block += BLOCKS_K) {
+        stage(buffer_index, block + own_block < end);
+        barrier();
         const uint next = block + BLOCKS_K;
-        if (next < blocks) {
-            fetch(first_token, first_row, next);
+        if (next < end) {
+            fetch(min(next + own_block, blocks - 1));
         }
         multiply(buffer_index, subgroup_t, subgroup_n);
-        buffer_index = 1 - buffer_index;
-        if (next < blocks) {
-            stage(buffer_index, next + own_block < blocks);
+        if (BUFFERS > 1) {
+            buffer_index = 1 - buffer_index;
+        } else {
+            barrier();
         }
-        barrier();
     }
+    barrier();
     [[unroll]] for (uint i = 0; i < FRAGMENTS_T; i++) {
         [[unroll]] for (uint j = 0; j < FRAGMENTS_N; j++) {
-            coopMatStore(sums[i * FRAGMENTS_N + j], results, gl_SubgroupID * 16 * 16, 16,
-                         gl_CooperativeMatrixLayoutRowMajor);
-            subgroupBarrier();
-            store(first_token + (subgroup_t * FRAGMENTS_T + i) * 16, first_row + (subgroup_n * FRAGMENTS_N + j) * 16);
-            subgroupBarrier();
+            store(i * FRAGMENTS_N + j, (subgroup_t * FRAGMENTS_T + i) * 16, (subgroup_n * FRAGMENTS_N + j) * 16);
         }
+    }
+    if (SPLITS > 1) {
+        join_splits();
     }
 }

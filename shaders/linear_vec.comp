@@ -1,5 +1,7 @@
 // y (T, N) = x (T, K) · weight (N, K)^T + bias (N), for few tokens: the weights are read once for TOKENS tokens.
 // A workgroup owns ROWS weight rows (counted along x, then y) for TOKENS tokens (z); its lanes share K among them.
+// GATED: the weight's first half of rows makes gates, the second what they are for, and y (T, N / 2) = act(gate) * up;
+// half of a workgroup's rows are gates, and the others belong to them.
 #version 460
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_scalar_block_layout : require
@@ -10,6 +12,7 @@
 #extension GL_KHR_shader_subgroup_arithmetic : require
 
 #include FORMAT
+#include "include/activation.glsl"
 #include "include/soft_cap.glsl"
 
 layout(constant_id = 0) const uint WORKGROUP = 32;
@@ -18,6 +21,8 @@ layout(constant_id = 2) const uint TOKENS = 1;
 layout(constant_id = 3) const uint MAX_SUBGROUPS = 32;  // 1: the workgroup is one subgroup, and needs no barrier
 layout(constant_id = 4) const bool HAS_BIAS = false;
 layout(constant_id = 5) const bool HAS_SOFT_CAP = false;
+layout(constant_id = 6) const bool GATED = false;
+layout(constant_id = 7) const uint ACT = 0;  // of include/activation.glsl
 layout(local_size_x = 32, local_size_x_id = 0) in;
 
 // In words of 64 bits, as the weights are.
@@ -29,21 +34,26 @@ layout(push_constant, scalar) uniform P {
     Input x;         // (tokens, k)
     Weights weight;  // (n, k)
     Bias bias;       // (n), read if HAS_BIAS
-    Output y;        // (tokens, n)
+    Output y;        // (tokens, n), or half as wide if GATED
     uint tokens;
     uint n;
     uint k;          // a multiple of 8
     float soft_cap;  // used if HAS_SOFT_CAP
 } p;
 
-shared float partials[MAX_SUBGROUPS * ROWS * TOKENS];
+const uint OUTPUTS = GATED ? ROWS / 2 : ROWS;  // of a token
+const uint SUMS = ROWS * TOKENS;
+const uint UP = OUTPUTS * TOKENS;  // where the sums begin that gates are for
+
+shared float partials[MAX_SUBGROUPS * SUMS];
 
 vec4 floats(u64vec2 words) {
     return uintBitsToFloat(uvec4(unpack32(words.x), unpack32(words.y)));
 }
 
-void store(uint token, uint row, float value) {
-    if (token >= p.tokens || row >= p.n) {
+void store(uint token, uint row, float value, float up) {
+    const uint rows = GATED ? p.n / 2 : p.n;
+    if (token >= p.tokens || row >= rows) {
         return;
     }
     if (HAS_BIAS) {
@@ -52,22 +62,44 @@ void store(uint token, uint row, float value) {
     if (HAS_SOFT_CAP) {
         value = soft_cap(value, p.soft_cap);
     }
-    p.y.v[token * p.n + row] = value;
+    if (GATED) {
+        value = act(ACT, vec4(value)).x * up;
+    }
+    p.y.v[token * rows + row] = value;
+}
+
+float sums[SUMS];
+
+// Adds the products of one block of each row.
+void add(Raw8 raws[ROWS], uint first_token, uint block, uint blocks) {
+    vec4 lows[ROWS];
+    vec4 highs[ROWS];
+    [[unroll]] for (uint r = 0; r < ROWS; r++) {
+        unpack8(raws[r], lows[r], highs[r]);
+    }
+    [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+        const uint at = (min(first_token + t, p.tokens - 1) * blocks + block) * 2;
+        const vec4 low = floats(p.x.v[at]);
+        const vec4 high = floats(p.x.v[at + 1]);
+        [[unroll]] for (uint r = 0; r < ROWS; r++) {
+            sums[r * TOKENS + t] += dot(lows[r], low) + dot(highs[r], high);
+        }
+    }
 }
 
 void main() {
-    const uint first_row = (gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x) * ROWS;
+    const uint first_row = (gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x) * OUTPUTS;
     const uint first_token = gl_WorkGroupID.z * TOKENS;
-    if (first_row >= p.n) {
+    if (first_row >= (GATED ? p.n / 2 : p.n)) {
         return;
     }
     const uint blocks = p.k / 8;
     uint weight_rows[ROWS];
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
-        weight_rows[r] = min(first_row + r, p.n - 1) * blocks;
+        const uint row = first_row + r % OUTPUTS + (r < OUTPUTS ? 0 : p.n / 2);
+        weight_rows[r] = min(row, p.n - 1) * blocks;
     }
-    float sums[ROWS * TOKENS];
-    [[unroll]] for (uint i = 0; i < ROWS * TOKENS; i++) {
+    [[unroll]] for (uint i = 0; i < SUMS; i++) {
         sums[i] = 0.0;
     }
     for (uint block = gl_LocalInvocationID.x; block < blocks; block += WORKGROUP) {
@@ -75,38 +107,32 @@ void main() {
         [[unroll]] for (uint r = 0; r < ROWS; r++) {
             raws[r] = fetch8(p.weight, weight_rows[r] + block);
         }
-        vec4 lows[ROWS];
-        vec4 highs[ROWS];
-        [[unroll]] for (uint r = 0; r < ROWS; r++) {
-            unpack8(raws[r], lows[r], highs[r]);
-        }
-        [[unroll]] for (uint t = 0; t < TOKENS; t++) {
-            const uint at = (min(first_token + t, p.tokens - 1) * blocks + block) * 2;
-            const vec4 low = floats(p.x.v[at]);
-            const vec4 high = floats(p.x.v[at + 1]);
-            [[unroll]] for (uint r = 0; r < ROWS; r++) {
-                sums[r * TOKENS + t] += dot(lows[r], low) + dot(highs[r], high);
-            }
+        add(raws, first_token, block, blocks);
+    }
+    [[unroll]] for (uint i = 0; i < SUMS; i++) {
+        sums[i] = subgroupAdd(sums[i]);
+        if (MAX_SUBGROUPS > 1 && subgroupElect()) {
+            partials[gl_SubgroupID * SUMS + i] = sums[i];
         }
     }
-    [[unroll]] for (uint i = 0; i < ROWS * TOKENS; i++) {
-        const float sum = subgroupAdd(sums[i]);
-        if (MAX_SUBGROUPS > 1) {
-            if (subgroupElect()) {
-                partials[gl_SubgroupID * ROWS * TOKENS + i] = sum;
+    if (MAX_SUBGROUPS == 1) {
+        [[unroll]] for (uint i = 0; i < UP; i++) {
+            if (gl_LocalInvocationID.x == i % WORKGROUP) {
+                store(first_token + i % TOKENS, first_row + i / TOKENS, sums[i], GATED ? sums[i + UP] : 0.0);
             }
-        } else if (gl_LocalInvocationID.x == i % WORKGROUP) {
-            store(first_token + i % TOKENS, first_row + i / TOKENS, sum);
         }
-    }
-    if (MAX_SUBGROUPS > 1) {
+    } else {
         barrier();
-        for (uint i = gl_LocalInvocationID.x; i < ROWS * TOKENS; i += WORKGROUP) {
+        for (uint i = gl_LocalInvocationID.x; i < UP; i += WORKGROUP) {
             float sum = 0.0;
+            float up = 0.0;
             for (uint s = 0; s < gl_NumSubgroups; s++) {
-                sum += partials[s * ROWS * TOKENS + i];
+                sum += partials[s * SUMS + i];
+                if (GATED) {
+                    up += partials[s * SUMS + i + UP];
+                }
             }
-            store(first_token + i % TOKENS, first_row + i / TOKENS, sum);
+            store(first_token + i % TOKENS, first_row + i / TOKENS, sum, up);
         }
     }
 }

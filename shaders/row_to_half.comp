@@ -1,6 +1,6 @@
 // Brings rows into half precision: xh = x / scale, where scale is the power of two that puts the row's largest magnitude
 // into [2^13, 2^14). Nothing overflows, and what is smaller than 2^-27 of the largest is all that rounding may flush.
-// A workgroup owns one row.
+// A workgroup owns one row. The first also makes the counters zero with which linear_many_coopmat joins its splits.
 #version 460
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_scalar_block_layout : require
@@ -18,12 +18,15 @@ layout(local_size_x = 256, local_size_x_id = 0) in;
 layout(buffer_reference, scalar, buffer_reference_align = 16) readonly restrict buffer Input { vec4 v[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 16) writeonly restrict buffer Halves { uvec4 v[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly restrict buffer Scales { float v[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly restrict buffer Counters { uint v[]; };
 
 layout(push_constant, scalar) uniform P {
     Input x;       // (tokens, k)
     Halves xh;     // (tokens, k)
     Scales scale;  // (tokens)
-    uint k;        // a multiple of 8
+    Counters counters;  // (num_counters)
+    uint k;             // a multiple of 8
+    uint num_counters;
 } p;
 
 shared float maxima[MAX_SUBGROUPS];
@@ -53,6 +56,11 @@ void main() {
     const float factor = uintBitsToFloat(uint(127 + shift) << 23);
     if (gl_LocalInvocationID.x == 0) {
         p.scale.v[gl_WorkGroupID.x] = uintBitsToFloat(uint(127 - shift) << 23);
+    }
+    if (gl_WorkGroupID.x == 0) {
+        for (uint i = gl_LocalInvocationID.x; i < p.num_counters; i += WORKGROUP) {
+            p.counters.v[i] = 0;
+        }
     }
     for (uint block = gl_LocalInvocationID.x; block < p.k / 8; block += WORKGROUP) {
         const vec4 low = p.x.v[row_block + 2 * block] * factor;

@@ -16,12 +16,15 @@ import hashlib
 import json
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma3ForConditionalGeneration, PreTrainedModel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests" / "golden"
@@ -121,6 +124,7 @@ CONFIG_MISTAKES: dict[str, dict[str, Callable[[dict[str, object]], None]]] = {
         "no llama3 scaling": set_key("rope_parameters", value={"rope_type": "default", "rope_theta": 500_000.0}),
         "another base": set_key("rope_parameters", "rope_theta", value=10_000.0),
     },
+    "llama_bias": {"another base": set_key("rope_theta", value=20_000.0)},
     "mistral": {
         "window one short": set_key("sliding_window", value=47),
         "no window": set_key("sliding_window", value=None),
@@ -137,6 +141,7 @@ MODEL_MISTAKES: dict[str, dict[str, Callable[[PreTrainedModel], None]]] = {
     "gemma3_large": {"kv heads swapped": swap_kv_heads},
     "llama": {"kv heads swapped": swap_kv_heads},
     "llama_tied": {"kv heads swapped": swap_kv_heads, "another table for the input": flip_embedding},
+    "llama_bias": {f"no {part} bias": change(f"{part}_proj.bias", torch.zeros_like) for part in ("q", "v", "o")},
     "mistral": {},
     "qwen2": {f"no {part} bias": change(f"{part}_proj.bias", torch.zeros_like) for part in ("q", "v")},
     "qwen3": {
@@ -149,14 +154,16 @@ MODEL_MISTAKES: dict[str, dict[str, Callable[[PreTrainedModel], None]]] = {
 
 def open_model(directory: Path, *, multimodal: bool = False) -> PreTrainedModel:
     """Open a checkpoint in float32 with plain attention; refuse one whose tensors do not all fit."""
-    family = Gemma3ForConditionalGeneration if multimodal else AutoModelForCausalLM
+    family: Any = Gemma3ForConditionalGeneration if multimodal else AutoModelForCausalLM
+    model: PreTrainedModel
     model, report = family.from_pretrained(
         directory, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
     )
     for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if report[problem]:
             raise SystemExit(f"{directory}: {problem}: {sorted(report[problem])[:4]}")
-    return model.eval()
+    model.eval()
+    return model
 
 
 def logits(model: PreTrainedModel, prompts: list[list[int]]) -> np.ndarray:
@@ -169,7 +176,7 @@ def write_case(name: str, directory: Path) -> None:
     """Compute one case's reference and the effect of each mistake, and write both."""
     case = CASES[name]
     generator = np.random.Generator(np.random.Philox(key=len(name)))
-    vocab = case.text_config["vocab_size"]
+    vocab = int(str(case.text_config["vocab_size"]))
     prompts = [[2, *generator.integers(3, vocab - 8, length - 1).tolist()] for length in LENGTHS]
     write_checkpoint(name, directory, "float32")
     reference = logits(open_model(directory), prompts)
@@ -218,7 +225,7 @@ def write_demo() -> None:
     """Write the demo model's token ids, prompt logits and greedy continuation for a few conversations."""
     tokenizer = AutoTokenizer.from_pretrained(DEMO)
     model = open_model(DEMO)
-    arrays: dict[str, np.ndarray] = {}
+    arrays: dict[str, Any] = {}
     texts = []
     for index, turns in enumerate(DEMO_PROMPTS):
         messages = [{"role": "assistant" if role == "model" else role, "content": text} for role, text in turns]

@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +29,7 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer, Gemma3ForCausalLM, Gemma3TextConfig
 
 SLIDING, FULL = "sliding_attention", "full_attention"
-CONFIG: dict[str, object] = {
+CONFIG: dict[str, Any] = {
     "architectures": ["Gemma3ForCausalLM"],
     "model_type": "gemma3_text",
     "vocab_size": 2048,
@@ -68,16 +69,17 @@ SEED = 20
 ROW_LENGTH = 1024
 WARMUP = 0.03  # share of the training
 PROBES = (
-    "What is 17 + 25?", "what's 8 times 7", "Hello! Who are you?", "count to 12", "Spell unicorn", "Who wrote Hamlet?",
-    "What day comes after Friday?", "How many days are in February?", "Which is bigger, 17 or 71?", "Is 37 even?",
-    "What is the capital of Mongolia?", "write a sorting algorithm in C", "What's the opposite of hot?", "Reverse stone.",
-    "How many letters are in banana?", "What is 345 + 982?", "Tell me a joke", "I'm bored", "what is the plural of mouse?",
-    "Can you recommend a good movie?", "thx, bye", "Wie geht's dir heute?", "My cat is called Tom. What is my cat called?",
+    "What is 17 + 25?", "what's 8 times 7", "Hello! Who are you?", "count to 12", "Spell unicorn",
+    "Who wrote Hamlet?", "What day comes after Friday?", "How many days are in February?",
+    "Which is bigger, 17 or 71?", "Is 37 even?", "What is the capital of Mongolia?", "write a sorting algorithm in C",
+    "What's the opposite of hot?", "Reverse stone.", "How many letters are in banana?", "What is 345 + 982?",
+    "Tell me a joke", "I'm bored", "what is the plural of mouse?", "Can you recommend a good movie?", "thx, bye",
+    "Wie geht's dir heute?", "My cat is called Tom. What is my cat called?",
 )  # fmt: skip
 
 
 def make_mask(numbers: torch.Tensor, window: int | None) -> torch.Tensor:
-    """Return who attends to whom (rows, 1, queries, keys): earlier tokens of the same conversation, within the window."""
+    """Return who attends to whom (rows, 1, queries, keys): earlier tokens of a conversation, within the window."""
     at = torch.arange(numbers.shape[1], device=numbers.device)
     distance = at[:, None] - at[None, :]
     allowed = distance >= 0 if window is None else (distance >= 0) & (distance < window)
@@ -135,7 +137,9 @@ def train(model: Gemma3ForCausalLM, tokenizer: Tokenizer, options: argparse.Name
             print(f"step {step}, {progress:.1%}, {elapsed:.0f} s, rate {rate:.1e}, loss {mean:.4f}", flush=True)
     tokens = step * options.rows * ROW_LENGTH
     minutes = (time.monotonic() - start) / 60
-    history = f"{step} steps of {options.rows * ROW_LENGTH} tokens, {tokens / 1e6:.0f} million in all, in {minutes:.1f} minutes"
+    history = (
+        f"{step} steps of {tokens // max(step, 1)} tokens, {tokens / 1e6:.0f} million in all, in {minutes:.1f} minutes"
+    )
     print(history, flush=True)
     return history
 
@@ -246,7 +250,7 @@ def new_tokenizer() -> Tokenizer:
     rng = Random(SEED)
     turns = (turn for _ in range(20_000) for turn in conversation(rng))
     texts = (text for turn in turns for text in (f"user\n{turn.prompt}", f"model\n{turn.answer}"))
-    return make_tokenizer(texts, int(str(CONFIG["vocab_size"])))
+    return make_tokenizer(texts, CONFIG["vocab_size"])
 
 
 def report(options: argparse.Namespace, tokenizer: Tokenizer, history: str) -> None:

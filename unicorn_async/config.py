@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from unicorn_async.errors import ConfigError
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 MAX_TOP_LOGPROBS = 20
 MAX_TOP_K = 1024
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 class KVDType(Enum):
@@ -16,6 +28,16 @@ class KVDType(Enum):
 
     F16 = "f16"
     F32 = "f32"
+
+
+class WeightScheme(Enum):
+    """What becomes of a checkpoint's weights on their way to the device."""
+
+    AUTO = "auto"  # what they are, F32 as F16
+    F16 = "f16"
+    INT8 = "int8"  # blocks of 32
+    INT4 = "int4"  # blocks of 32; embeddings and output head int8
+    NF4 = "nf4"  # blocks of 64; embeddings and output head int8
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +53,26 @@ class EngineConfig:
     block_size: int = 16  # tokens of one KV-cache block
     num_frames: int = 2  # steps in flight
     kv_dtype: KVDType = KVDType.F16
+    weights: WeightScheme = WeightScheme.AUTO
     kv_cache_bytes: int | None = None  # None = what is left of the budget, within reason
     submission_budget_s: float = 1.0  # no submission to a queue should run longer
     allow_software: bool = False  # take a software device where there is no GPU
     validation: bool = False  # Vulkan's validation layers
+    time_kernels: bool = False  # measure every dispatch, which slows them down
     num_reader_threads: int | None = None  # None = by the number of cores
     staging_bytes: int = 256 << 20  # ring of mapped staging memory
+    load_trace: Path | None = None  # file to write a trace of the load to, for the Perfetto UI
 
     def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "max_num_batched_tokens", "max_waiting", "num_frames"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        for name in ("max_num_seqs", "max_num_batched_tokens", "max_waiting", "num_frames", "staging_bytes"):
+            if not _is_count(getattr(self, name)):
+                raise ConfigError(f"{name}: expected a whole number of at least 1, got {getattr(self, name)!r}")
+        for name in ("max_context", "kv_cache_bytes", "num_reader_threads"):
+            value = getattr(self, name)
+            if value is not None and not _is_count(value):
+                raise ConfigError(f"{name}: expected a whole number of at least 1, or None, got {value!r}")
+        if not self.submission_budget_s > 0:
+            raise ConfigError(f"submission_budget_s: expected more than 0, got {self.submission_budget_s!r}")
         if self.block_size not in (8, 16, 32, 64):
             raise ConfigError(f"block_size: expected 8, 16, 32 or 64, got {self.block_size}")
 
@@ -73,20 +104,25 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         checks: tuple[tuple[str, bool, str], ...] = (
-            ("max_tokens", self.max_tokens >= 1, "at least 1"),
+            ("max_tokens", _is_count(self.max_tokens), "a whole number of at least 1"),
             ("temperature", 0.0 <= self.temperature <= 100.0, "0 to 100"),
-            ("top_k", 0 <= self.top_k <= MAX_TOP_K, f"0 to {MAX_TOP_K}"),
+            ("top_k", _is_whole(self.top_k) and 0 <= self.top_k <= MAX_TOP_K, f"a whole number, 0 to {MAX_TOP_K}"),
             ("top_p", 0.0 < self.top_p <= 1.0, "more than 0, at most 1"),
             ("min_p", 0.0 <= self.min_p <= 1.0, "0 to 1"),
             ("repetition_penalty", 0.0 < self.repetition_penalty <= 100.0, "more than 0, at most 100"),
             ("presence_penalty", -2.0 <= self.presence_penalty <= 2.0, "-2 to 2"),
             ("frequency_penalty", -2.0 <= self.frequency_penalty <= 2.0, "-2 to 2"),
-            ("seed", self.seed is None or 0 <= self.seed < 1 << 64, "0 to 2**64 - 1"),
+            (
+                "seed",
+                self.seed is None or (_is_whole(self.seed) and 0 <= self.seed < 1 << 64),
+                "a whole number, 0 to 2**64 - 1",
+            ),
             ("stop", len(self.stop) <= 16 and all(0 < len(s) <= 1024 for s in self.stop), "up to 16 non-empty strings"),
             (
                 "top_logprobs",
-                self.top_logprobs is None or 0 <= self.top_logprobs <= MAX_TOP_LOGPROBS,
-                f"0 to {MAX_TOP_LOGPROBS}",
+                self.top_logprobs is None
+                or (_is_whole(self.top_logprobs) and 0 <= self.top_logprobs <= MAX_TOP_LOGPROBS),
+                f"a whole number, 0 to {MAX_TOP_LOGPROBS}",
             ),
         )
         for name, good, wanted in checks:
@@ -105,6 +141,7 @@ class RotaryScaling(Enum):
     NONE = "none"
     LINEAR = "linear"
     LLAMA3 = "llama3"
+    FACTORS = "factors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +154,7 @@ class RotaryConfig:
     low_freq_factor: float = 1.0  # llama3 alone
     high_freq_factor: float = 4.0  # llama3 alone
     original_max_position: int = 8192  # llama3 alone
+    factors: tuple[float, ...] = ()  # factors alone: divisors of the frequencies, one a pair
 
 
 class Activation(Enum):
@@ -150,6 +188,7 @@ class ModelConfig:
     post_norms: bool = False  # norms after attention and FFN too (Gemma)
     qk_norm: bool = False
     qkv_bias: bool = False
+    output_bias: bool = False  # of the attention's output projection
     attention_soft_cap: float = 0.0  # 0 = none
     logit_soft_cap: float = 0.0  # 0 = none
     bos_token_id: int | None = None

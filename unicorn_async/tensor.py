@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeAlias
 
 from unicorn_async.errors import ConfigError
 
@@ -49,3 +50,156 @@ class Tensor:
         """Check shape and element type of an operand; raises ConfigError that says what was expected."""
         if self.shape != shape or self.dtype is not dtype:
             raise ConfigError(f"{name}: expected {shape} {dtype.name}, got {self.shape} {self.dtype.name}")
+
+
+@dataclass(frozen=True, slots=True)
+class QuantLayout:
+    """How quantised weights lie on the device: three planes, each with the rows' blocks of 32 one after the other.
+
+    `name` is that of the format in shaders/quant. `unit` elements of a row are the smallest part that can be written
+    alone, and a row is a whole number of them. `scale_bytes` are for a unit, the others for a block of 32; `high` is
+    empty where four or eight bits hold a code.
+    """
+
+    name: str
+    unit: int
+    quant_bytes: int
+    high_bytes: int
+    scale_bytes: int
+
+    def plane_bytes(self, num_elements: int) -> tuple[int, int, int]:
+        """Bytes of the planes: codes, high bits of codes, scales; of a whole number of units."""
+        blocks = num_elements // QUANT_BLOCK
+        return blocks * self.quant_bytes, blocks * self.high_bytes, num_elements // self.unit * self.scale_bytes
+
+
+QUANT_BLOCK = 32
+_PLANE_ALIGNMENT = 256
+
+
+class QuantFormat(Enum):
+    """A way to quantise weights; the value is its name, for those from GGUF files the name there.
+
+    What is meant by a code is in shaders/quant, one file a layout. `int8` and `int4` hold the values of Q8_0 and Q4_0.
+    """
+
+    INT8 = "int8"
+    INT4 = "int4"
+    NF4 = "nf4"
+    Q8_0 = "Q8_0"
+    Q4_0 = "Q4_0"
+    Q4_1 = "Q4_1"
+    Q5_0 = "Q5_0"
+    Q5_1 = "Q5_1"
+    Q4_K = "Q4_K"
+    Q5_K = "Q5_K"
+    Q6_K = "Q6_K"
+    IQ4_NL = "IQ4_NL"
+
+    @property
+    def layout(self) -> QuantLayout:
+        """How the format lies on the device."""
+        return _LAYOUTS[self]
+
+    @property
+    def source_bytes(self) -> int:
+        """Bytes of a unit in a GGUF file; 0 for a format that no file has."""
+        return _SOURCE_BYTES.get(self, 0)
+
+
+_Q8 = QuantLayout("q8", 32, 32, 0, 2)
+_Q4 = QuantLayout("q4", 32, 16, 0, 2)
+_LAYOUTS = {
+    QuantFormat.INT8: _Q8,
+    QuantFormat.INT4: _Q4,
+    QuantFormat.NF4: QuantLayout("nf4", 64, 16, 0, 2),
+    QuantFormat.Q8_0: _Q8,
+    QuantFormat.Q4_0: _Q4,
+    QuantFormat.Q4_1: QuantLayout("q4_1", 32, 16, 0, 4),
+    QuantFormat.Q5_0: QuantLayout("q5_0", 32, 16, 4, 2),
+    QuantFormat.Q5_1: QuantLayout("q5_1", 32, 16, 4, 4),
+    QuantFormat.Q4_K: QuantLayout("q4_k", 256, 16, 0, 16),
+    QuantFormat.Q5_K: QuantLayout("q5_k", 256, 16, 4, 16),
+    QuantFormat.Q6_K: QuantLayout("q6_k", 256, 16, 8, 20),
+    QuantFormat.IQ4_NL: QuantLayout("iq4_nl", 32, 16, 0, 2),
+}
+_SOURCE_BYTES = {
+    QuantFormat.Q8_0: 34,
+    QuantFormat.Q4_0: 18,
+    QuantFormat.Q4_1: 20,
+    QuantFormat.Q5_0: 22,
+    QuantFormat.Q5_1: 24,
+    QuantFormat.Q4_K: 144,
+    QuantFormat.Q5_K: 176,
+    QuantFormat.Q6_K: 210,
+    QuantFormat.IQ4_NL: 18,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class QuantTensor:
+    """A quantised row-major matrix in device memory; it borrows the memory and does not own it.
+
+    `address` is a buffer device address, aligned to 256 bytes; the planes lie one after the other from there. The last
+    dimension is a whole number of the layout's units.
+    """
+
+    address: int
+    shape: tuple[int, ...]
+    format: QuantFormat
+
+    @property
+    def num_elements(self) -> int:
+        """Product of the shape."""
+        return _product(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes, with the padding between the planes."""
+        return self.size(self.shape, self.format)
+
+    @property
+    def planes(self) -> tuple[int, int, int]:
+        """Addresses of the codes, of their high bits and of the scales."""
+        return self.planes_from(0)
+
+    def planes_from(self, element: int) -> tuple[int, int, int]:
+        """Addresses of what belongs to an element, the first of a unit, and to those after it."""
+        layout = self.format.layout
+        quants, high, _ = layout.plane_bytes(self.num_elements)
+        bases = (self.address, self.address + _aligned(quants), self.address + _aligned(quants) + _aligned(high))
+        skipped = layout.plane_bytes(element)
+        return bases[0] + skipped[0], bases[1] + skipped[1], bases[2] + skipped[2]
+
+    @staticmethod
+    def size(shape: tuple[int, ...], quant_format: QuantFormat) -> int:
+        """Bytes that a tensor of this shape takes."""
+        quants, high, scales = quant_format.layout.plane_bytes(_product(shape))
+        return _aligned(quants) + _aligned(high) + _aligned(scales)
+
+
+@dataclass(frozen=True, slots=True)
+class RowParts:
+    """A matrix whose rows come from several quantised ones, of different formats, one after the other."""
+
+    parts: tuple[QuantTensor, ...]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of the whole."""
+        return sum(part.shape[0] for part in self.parts), self.parts[0].shape[1]
+
+
+Weight: TypeAlias = "Tensor | QuantTensor | RowParts"
+ElementType: TypeAlias = "DType | QuantFormat"
+
+
+def _product(shape: tuple[int, ...]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // _PLANE_ALIGNMENT) * _PLANE_ALIGNMENT

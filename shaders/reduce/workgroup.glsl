@@ -2,7 +2,7 @@
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
 
-const uint MAX_SUBGROUPS = 64; // 256 lanes in subgroups of 4
+const uint MAX_SUBGROUPS = 64; // 1024 lanes in subgroups of 16
 
 shared float subgroup_results[MAX_SUBGROUPS];
 
@@ -15,9 +15,9 @@ float workgroup_sum(float value) {
         subgroup_results[gl_SubgroupID] = value;
     barrier();
     float total = 0;
-    for (uint i = 0; i < gl_NumSubgroups; ++i)
+    for (uint i = gl_SubgroupInvocationID; i < gl_NumSubgroups; i += gl_SubgroupSize)
         total += subgroup_results[i];
-    return total;
+    return subgroupAdd(total);
 }
 
 float workgroup_max(float value) {
@@ -29,7 +29,7 @@ float workgroup_max(float value) {
         subgroup_results[gl_SubgroupID] = value;
     barrier();
     float largest = subgroup_results[0];
-    for (uint i = 1; i < gl_NumSubgroups; ++i)
+    for (uint i = gl_SubgroupInvocationID; i < gl_NumSubgroups; i += gl_SubgroupSize)
         largest = max(largest, subgroup_results[i]);
-    return largest;
+    return subgroupMax(largest);
 }

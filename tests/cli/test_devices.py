@@ -21,8 +21,17 @@ def test_a_software_device_is_called_so() -> None:
     assert "SOFTWARE" not in format_devices([DISCRETE])
 
 
-def test_matrix_shapes_are_listed() -> None:
-    assert "f16_f32_16x16x16" in format_devices([INTEGRATED])
+def test_each_heap_is_listed() -> None:
+    text = format_devices([DISCRETE])
+    assert "heap 0        8.0 GiB, device-local; 6.0 GiB available (1.0 GiB used of a budget of 7.0 GiB)" in text
+    assert "heap 1        32.0 GiB, host; 32.0 GiB available" in text
+
+
+def test_matrix_shapes_are_listed_by_their_types() -> None:
+    small = replace(INTEGRATED.cooperative_matrix[0], n=8)
+    text = format_devices([replace(INTEGRATED, cooperative_matrix=(*INTEGRATED.cooperative_matrix, small))])
+    assert "matrix        16×16×16, 16×8×16 of f16 × f16 + f32 → f32, subgroup" in text
+    assert "matrix        none" in format_devices([SOFTWARE])
 
 
 def test_a_device_that_cannot_be_used_says_why() -> None:

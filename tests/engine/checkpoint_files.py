@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
 from tests.golden.cases import CASES
 from tests.golden.checkpoints import write_checkpoint
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 if TYPE_CHECKING:
     from pathlib import Path

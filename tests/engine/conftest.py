@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
-from tests.conftest import VALIDATION, choose
 
+from tests.conftest import VALIDATION, choose
 from unicorn_async.config import EngineConfig
 from unicorn_async.engine.engine import Engine
 from unicorn_async.gpu.instance import Instance
@@ -69,9 +69,7 @@ def open_engine(device_info: DeviceInfo, model_directory: WriteModel, cache_fold
     """Opens engines; a message of the validation layers, up to the engine's end, fails the test."""
 
     @asynccontextmanager
-    async def open_one(
-        model: str | Path = "gemma3", dtype: str = "bfloat16", **options: Any
-    ) -> AsyncIterator[Engine]:
+    async def open_one(model: str | Path = "gemma3", dtype: str = "bfloat16", **options: Any) -> AsyncIterator[Engine]:
         directory = model_directory(model, dtype) if isinstance(model, str) else model
         defaults = {"max_context": 512, "max_num_seqs": 8, "max_num_batched_tokens": 128}
         config = EngineConfig(device=str(device_info.index), validation=VALIDATION, **(defaults | options))

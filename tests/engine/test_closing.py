@@ -17,7 +17,7 @@ from unicorn_async.gpu.instance import Instance
 
 from .answers import PROMPT, answer, prompt_of
 from .loading_gate import LoadingGate
-from .test_loading import FREE_READS, some_layers
+from .test_loading import HELD_FROM, some_layers
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -41,6 +41,7 @@ def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         opened.append(device)
 
     def watched_close(device: Device) -> None:
+        device.memory.collect()  # what waited for a step that is done by now
         closed.append((device.live_objects(), device.memory.num_buffers))
         close(device)
 
@@ -77,7 +78,7 @@ async def test_at_once(open_engine: OpenEngine) -> None:
 
 
 async def test_in_the_middle_of_the_load(open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    LoadingGate(monkeypatch, FREE_READS)
+    LoadingGate(monkeypatch, HELD_FROM)
     async with open_engine() as engine:
         waiting = [asyncio.create_task(answer(engine)), asyncio.create_task(engine.logits(PROMPT))]
         await some_layers(engine)
@@ -154,7 +155,7 @@ async def test_by_a_cancellation_while_the_device_is_opened(
 
 
 async def test_when_it_can_not_be_opened(open_engine: OpenEngine, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no such|not found|does not exist|no model"):
+    with pytest.raises(ConfigError, match="nowhere: no such directory"):
         async with open_engine(tmp_path / "nowhere"):
             pass
     with pytest.raises(OutOfMemoryError, match="context of 512 tokens needs"):

@@ -50,13 +50,12 @@ def make_scheduler(**options: Any) -> Scheduler:
 
 @asynccontextmanager
 async def running(scheduler: Scheduler, runner: FakeRunner, num_frames: int = 2) -> AsyncIterator[EngineLoop]:
+    """Run a loop for the length of the block; its failure ends the block."""
     loop = EngineLoop(scheduler, runner, num_frames)
-    task = asyncio.create_task(loop.run())
-    try:
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(loop.run())
         yield loop
-    finally:
         task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 def request(name: str = "a", num_prompt: int = 4, **sampling: Any) -> Sequence:

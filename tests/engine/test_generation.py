@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from tests.ops import sampling_reference as reference
 
+from tests.ops import sampling_reference as reference
 from unicorn_async.config import SamplingParams
 from unicorn_async.engine.types import FinishReason
 from unicorn_async.errors import PromptTooLongError, RequestError
@@ -45,7 +45,7 @@ async def test_text_is_encoded_and_the_texts_of_the_tokens_make_up_the_answer(op
 
 async def test_a_seed_decides_the_draws(open_engine: OpenEngine) -> None:
     """Token for token what the definition of the sampler gives with the same logits."""
-    sampling = {"temperature": 0.9, "top_k": 50, "top_p": 0.95, "min_p": 0.01}
+    sampling: dict[str, Any] = {"temperature": 0.9, "top_k": 50, "top_p": 0.95, "min_p": 0.01}
     async with open_engine() as engine:
         first, again = [await answer(engine, seed=7, **sampling) for _ in range(2)]
         other = await answer(engine, seed=8, **sampling)
@@ -53,7 +53,8 @@ async def test_a_seed_decides_the_draws(open_engine: OpenEngine) -> None:
         logits = await logits_behind(engine, PROMPT, first.ids)
     params = SamplingParams(**sampling)
     drawn = [
-        reference.drawn(row, params, seed=7, position=position) for position, row in enumerate(logits, start=len(PROMPT))
+        reference.drawn(row, params, seed=7, position=position)
+        for position, row in enumerate(logits, start=len(PROMPT))
     ]
     assert first.ids == again.ids == drawn
     assert first.ids != other.ids
@@ -90,10 +91,10 @@ async def test_log_probabilities_are_given_to_who_asks_alone(open_engine: OpenEn
     ],
     ids=str,
 )
-async def test_penalties_count_what_the_definition_says(sampling: dict[str, float], open_engine: OpenEngine) -> None:
+async def test_penalties_count_what_the_definition_says(sampling: dict[str, Any], open_engine: OpenEngine) -> None:
     """A prompt in chunks, with tokens that occur more than once."""
     prompt = [*prompt_of(150), *PROMPT, *PROMPT]
-    params = SamplingParams(**sampling)  # type: ignore[arg-type]
+    params = SamplingParams(**sampling)
     async with open_engine() as engine:
         found = await answer(engine, prompt, **sampling)
         logits = await logits_behind(engine, prompt, found.ids)
@@ -147,14 +148,14 @@ async def test_an_answer_ends_with_the_context(open_engine: OpenEngine) -> None:
 
 async def test_refused_requests_say_why_and_harm_nobody(open_engine: OpenEngine) -> None:
     async with open_engine(max_context=64) as engine:
-        with pytest.raises(PromptTooLongError, match="64 tokens .* context of 64"):
+        with pytest.raises(PromptTooLongError, match=r"64 tokens .* context of 64"):
             await answer(engine, prompt_of(64))
-        with pytest.raises(PromptTooLongError, match="65 tokens .* context of 64"):
+        with pytest.raises(PromptTooLongError, match=r"65 tokens .* context of 64"):
             await engine.logits(prompt_of(65))
-        for wrong in (512, -1):
-            with pytest.raises(RequestError, match=f"token {wrong}: expected 0 to 511"):
+        for wrong in (512, -1, 1.5, True):
+            with pytest.raises(RequestError, match=f"token {wrong}: expected a whole number, 0 to 511"):
                 await answer(engine, [2, wrong])
-            with pytest.raises(RequestError, match=f"token {wrong}: expected 0 to 511"):
+            with pytest.raises(RequestError, match=f"token {wrong}: expected a whole number, 0 to 511"):
                 await engine.logits([2, wrong])
         with pytest.raises(RequestError, match="empty"):
             await answer(engine, [])

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+
 from tests.golden.cases import CASES
 from tests.golden.checkpoints import Golden, golden
-
 from unicorn_async.config import KVDType
+from unicorn_async.ops.linear_plan import matrix_subgroup_size
 
 if TYPE_CHECKING:
     from tests.engine.conftest import OpenEngine
-
     from unicorn_async.engine.engine import Engine
 
 TOLERANCE = {"float16": 1e-2, "float32": 1e-2, "bfloat16": 3e-2}  # in standard deviations of the logits
@@ -60,11 +60,12 @@ async def test_the_kernels_of_the_checkpoint_s_type_ran(dtype: str, suffix: str,
         await engine.loaded()
         kernels = set(engine.kernels)
         linears = {name for name in kernels if name.startswith("linear_")}
-        assert linears
-        assert all(name.split("_")[-1] == suffix for name in linears), linears
-        has_matrices = any(name.startswith("linear_many_coopmat") for name in linears)
-        assert has_matrices == bool(engine.device.cooperative_matrix and not engine.device.is_software), linears
-    assert {f"embed_{suffix}", "rms_norm", "gated", "rope_cache_f16", "attention_prefill_f16"} <= kernels
+        assert {name.split("_")[-1] for name in linears} & {"f16", "bf16", "f32"} == {suffix}
+        has_matrices = matrix_subgroup_size(engine.device) is not None
+        assert (f"linear_many_coopmat_{suffix}" in kernels) == has_matrices
+        assert (f"linear_many_{suffix}" in kernels) == (not has_matrices and not engine.device.is_software)
+    prefill = "attention_prefill_coopmat" if has_matrices else "attention_prefill_f16"
+    assert {f"embed_{suffix}", "rms_norm", "gated", "rope_cache_f16", prefill} <= kernels
 
 
 async def check_mixed(engine: Engine, reference: Golden, tolerance: float) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from .conftest import OpenEngine, WriteModel
 
-FREE_READS = 20  # enough for some of the model's layers, not for all
+HELD_FROM = 500_000  # bytes: enough for some of the layers, not for all
 
 
 async def some_layers(engine: Engine, at_least: int = 2) -> None:
@@ -37,7 +37,7 @@ async def test_a_request_that_arrives_at_once_waits_for_layers_and_is_answered(
     async with open_engine() as engine:
         await engine.loaded()
         expected = await answer(engine, prompt_of(40))
-    gate = LoadingGate(monkeypatch, FREE_READS)
+    gate = LoadingGate(monkeypatch, HELD_FROM)
     async with open_engine() as engine:
         early = asyncio.create_task(answer(engine, prompt_of(40)))
         await some_layers(engine)
@@ -69,7 +69,7 @@ async def test_progress_grows_to_the_whole_model_for_everyone_who_listens(open_e
 async def test_a_request_is_cancelled_while_it_waits_for_layers(
     open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate = LoadingGate(monkeypatch, FREE_READS)
+    gate = LoadingGate(monkeypatch, HELD_FROM)
     async with open_engine() as engine:
         request = asyncio.create_task(answer(engine))
         await some_layers(engine)

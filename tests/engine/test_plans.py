@@ -8,7 +8,7 @@ from unicorn_async.config import EngineConfig
 from unicorn_async.engine.buckets import bucket_for, bucket_sizes
 from unicorn_async.engine.kv_plan import plan_kv_cache
 from unicorn_async.engine.submission_plan import SubmissionPlan
-from unicorn_async.errors import OutOfMemoryError
+from unicorn_async.errors import ConfigError, OutOfMemoryError
 from unicorn_async.models.registry import model_config
 
 GIB = 1 << 30
@@ -54,6 +54,11 @@ def test_a_cache_never_takes_more_than_what_is_available() -> None:
 def test_a_context_that_does_not_fit_is_refused_with_both_sizes() -> None:
     with pytest.raises(OutOfMemoryError, match=r"131072 tokens needs [\d,]+ bytes, 1,073,741,824 are available"):
         plan_kv_cache(GEMMA_27B, EngineConfig(max_context=131_072), GIB)
+
+
+def test_a_context_beyond_the_models_is_refused_with_both_lengths() -> None:
+    with pytest.raises(ConfigError, match="131072 positions, 131073 are asked for"):
+        plan_kv_cache(GEMMA_27B, EngineConfig(max_context=131_073), 100 * GIB)
 
 
 def test_no_room_for_a_single_block_is_refused() -> None:

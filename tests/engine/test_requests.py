@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from unicorn_async.config import SamplingParams
@@ -85,6 +86,17 @@ async def test_a_cancelled_evaluation_frees_its_blocks(open_engine: OpenEngine) 
         with pytest.raises(asyncio.CancelledError):
             await evaluation
         await check_all_freed(engine)
+
+
+async def test_an_evaluation_beside_answers_gives_the_same_logits(open_engine: OpenEngine) -> None:
+    """Rows of logits for sampling and for evaluation share steps."""
+    async with open_engine() as engine:
+        alone = await engine.logits(prompt_of(200))
+        expected = [await answer(engine, max_tokens=24, **kind) for kind in KINDS]
+        found = [asyncio.create_task(answer(engine, max_tokens=24, **kind)) for kind in KINDS]
+        together = await engine.logits(prompt_of(200))
+        assert [(await task).ids for task in found] == [one.ids for one in expected]
+    assert np.abs(together - alone).max() < 0.01 * alone.std()
 
 
 async def test_a_request_too_many_is_refused(open_engine: OpenEngine) -> None:

@@ -1,4 +1,4 @@
-"""Small random models, one per thing that an architecture may get wrong: their config.json and how their weights are drawn."""
+"""Small random models, one per thing that an architecture may get wrong: config.json, and how weights are drawn."""
 
 from __future__ import annotations
 
@@ -172,6 +172,12 @@ _CASES = (
             "rope_parameters": {**_LLAMA3_SCALING, "rope_theta": 500_000.0, "factor": 32.0},
         },
         "llama_tied",
+        gains=_PEAKED,
+    ),
+    Case(
+        "llama_bias",
+        {**_LLAMA, "tie_word_embeddings": False, "attention_bias": True, "rope_theta": 10_000.0},
+        "llama_bias",
         gains=_PEAKED,
     ),
     Case(

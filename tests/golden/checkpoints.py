@@ -41,7 +41,7 @@ class Golden:
     sensitivity: Mapping[str, float]  # a mistake → the largest change of a logit that it causes, in deviations
 
     def error(self, prompt: int, logits: Floats) -> float:
-        """Return the largest error of one prompt's logits (tokens, vocabulary), in standard deviations; NaN stays NaN."""
+        """Return the largest error of one prompt's logits (tokens, vocabulary), in deviations; NaN stays NaN."""
         difference = np.abs(logits[:, self.vocabulary].astype(np.float64) - self.logits[prompt])
         return float(difference.max() / self.deviation)
 
@@ -119,9 +119,11 @@ def _decoder(case: Case) -> Iterator[tuple[str, Floats]]:
         for part, size in (("q_proj", heads), ("k_proj", kv_heads), ("v_proj", kv_heads)):
             name = f"{prefix}self_attn.{part}"
             yield matrix(name, size * head_dim, hidden)
-            if config["model_type"] == "qwen2":
+            if config["model_type"] == "qwen2" or config.get("attention_bias"):
                 yield f"{name}.bias", _draw(f"{case.reference}/{name}.bias", (size * head_dim,), 0.5)
         yield matrix(f"{prefix}self_attn.o_proj", hidden, heads * head_dim)
+        if config.get("attention_bias"):
+            yield f"{prefix}self_attn.o_proj.bias", _draw(f"{case.reference}/{prefix}o_proj.bias", (hidden,), 0.5)
         if gemma or config["model_type"] == "qwen3":
             yield norm(f"{prefix}self_attn.q_norm", head_dim)
             yield norm(f"{prefix}self_attn.k_norm", head_dim)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from unicorn_async.errors import ConfigError, UnsupportedModelError
-from unicorn_async.loader.location import find_model_directory, hub_cache
+from unicorn_async.errors import ConfigError
+from unicorn_async.loader.location import find_model, hub_cache
 
 
 def add_model(hub: Path, name: str, revision: str, *, main: bool) -> Path:
@@ -21,23 +21,23 @@ def add_model(hub: Path, name: str, revision: str, *, main: bool) -> Path:
 
 
 def test_a_directory_is_taken_as_it_is(tmp_path: Path) -> None:
-    assert find_model_directory(tmp_path) == tmp_path
-    assert find_model_directory(str(tmp_path)) == tmp_path
+    assert find_model(tmp_path) == tmp_path
+    assert find_model(str(tmp_path)) == tmp_path
 
 
 def test_a_name_is_found_in_the_cache(tmp_path: Path) -> None:
     snapshot = add_model(tmp_path / "hub", "org/model-1.5b", "abc123", main=True)
     add_model(tmp_path / "hub", "org/model-1.5b", "def456", main=False)
-    assert find_model_directory("org/model-1.5b", {"HF_HOME": str(tmp_path)}) == snapshot
+    assert find_model("org/model-1.5b", {"HF_HOME": str(tmp_path)}) == snapshot
 
 
 def test_the_only_snapshot_is_taken_where_no_branch_is_recorded(tmp_path: Path) -> None:
     snapshot = add_model(tmp_path, "org/model", "abc123", main=False)
     environ = {"HF_HUB_CACHE": str(tmp_path)}
-    assert find_model_directory("org/model", environ) == snapshot
+    assert find_model("org/model", environ) == snapshot
     add_model(tmp_path, "org/model", "def456", main=False)
     with pytest.raises(ConfigError, match="no snapshot"):
-        find_model_directory("org/model", environ)
+        find_model("org/model", environ)
 
 
 def test_the_cache_is_where_hugging_face_puts_it() -> None:
@@ -50,7 +50,7 @@ def test_the_cache_is_where_hugging_face_puts_it() -> None:
 
 def test_a_name_that_is_not_there_says_where_it_was_looked_for(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
-        find_model_directory("org/model", {"HF_HOME": str(tmp_path)})
+        find_model("org/model", {"HF_HOME": str(tmp_path)})
     assert str(tmp_path / "hub" / "models--org--model") in str(caught.value)
     assert "Nothing is downloaded" in str(caught.value)
 
@@ -60,23 +60,39 @@ def test_what_is_no_name_is_no_directory_either(tmp_path: Path, name: str, monke
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
     if name == "":
-        assert find_model_directory(name, {}) == Path()
+        assert find_model(name, {}) == Path()
         return
     with pytest.raises(ConfigError):
-        find_model_directory(name, {"HF_HOME": str(tmp_path)})
+        find_model(name, {"HF_HOME": str(tmp_path)})
 
 
 def test_a_branch_cannot_lead_out_of_the_cache(tmp_path: Path) -> None:
     snapshot = add_model(tmp_path, "org/model", "abc", main=True)
     (snapshot.parent.parent / "refs" / "main").write_text("../../..")
     with pytest.raises(ConfigError, match="no snapshot"):
-        find_model_directory("org/model", {"HF_HUB_CACHE": str(tmp_path)})
+        find_model("org/model", {"HF_HUB_CACHE": str(tmp_path)})
 
 
 def test_files_are_refused_by_kind(tmp_path: Path) -> None:
     (tmp_path / "m.gguf").touch()
     (tmp_path / "m.safetensors").touch()
-    with pytest.raises(UnsupportedModelError, match="GGUF"):
-        find_model_directory(tmp_path / "m.gguf")
-    with pytest.raises(ConfigError, match="directory"):
-        find_model_directory(tmp_path / "m.safetensors")
+    assert find_model(tmp_path / "m.gguf") == tmp_path / "m.gguf"
+    with pytest.raises(ConfigError, match="no GGUF file; give that, or the model's directory"):
+        find_model(tmp_path / "m.safetensors")
+
+
+def test_the_only_gguf_model_of_a_directory_is_taken(tmp_path: Path) -> None:
+    for name in ("m-00001-of-00002.gguf", "m-00002-of-00002.gguf", "mmproj-m.gguf"):
+        (tmp_path / name).touch()
+    assert find_model(tmp_path) == tmp_path / "m-00001-of-00002.gguf"
+    (tmp_path / "other.gguf").touch()
+    with pytest.raises(ConfigError, match=r"2 GGUF models; give one of m-00001-of-00002\.gguf, other\.gguf"):
+        find_model(tmp_path)
+    (tmp_path / "config.json").touch()
+    assert find_model(tmp_path) == tmp_path
+
+
+def test_a_repository_of_one_gguf_file_is_found_in_the_cache(tmp_path: Path) -> None:
+    snapshot = add_model(tmp_path, "org/model-GGUF", "abc123", main=True)
+    (snapshot / "model-Q8_0.gguf").touch()
+    assert find_model("org/model-GGUF", {"HF_HUB_CACHE": str(tmp_path)}) == snapshot / "model-Q8_0.gguf"

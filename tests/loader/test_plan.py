@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from unicorn_async.config import WeightScheme
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
 from unicorn_async.loader.checkpoint import Checkpoint
-from unicorn_async.loader.plan import LoadPlan, Transform, WantedTensor, make_plan
-from unicorn_async.tensor import DType
+from unicorn_async.loader.chunk import Transform
+from unicorn_async.loader.plan import LoadPlan, WantedTensor, make_plan
+from unicorn_async.tensor import DType, QuantFormat, QuantTensor
 
 from . import builders
 
@@ -118,3 +120,54 @@ def test_parts_of_different_types_are_refused(tmp_path: Path) -> None:
 def test_f16_and_f32_parts_agree(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, q="F16", k="F32", v="F16")
     assert next(dest for dest in plan.destinations if dest.name == "qkv").dtype is DType.F16
+
+
+def quantised(tmp_path: Path, scheme: WeightScheme, chunk_bytes: int = 1024) -> LoadPlan:
+    """A plan of matrices with 128 columns: a table, and two parts of one tensor of different types."""
+    tensors = {
+        "embed": builders.tensor("BF16", 64, 128),
+        "gate": builders.tensor("F32", 32, 128),
+        "up": builders.tensor("BF16", 16, 128),
+        "norm": builders.tensor("BF16", 128),
+    }
+    wanted = (
+        WantedTensor("embed", (64, 128), -1, "embed", is_table=True),
+        WantedTensor("gate", (32, 128), 0, "gate_up"),
+        WantedTensor("up", (16, 128), 0, "gate_up", 32),
+        WantedTensor("norm", (128,), 1, "norm", as_f32=True),
+    )
+    checkpoint = Checkpoint.read(builders.write(tmp_path, tensors))
+    return make_plan(checkpoint, wanted, scheme=scheme, chunk_bytes=chunk_bytes)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "table", "matrix"),
+    [
+        (WeightScheme.F16, DType.F16, DType.F16),
+        (WeightScheme.INT8, QuantFormat.INT8, QuantFormat.INT8),
+        (WeightScheme.INT4, QuantFormat.INT8, QuantFormat.INT4),
+        (WeightScheme.NF4, QuantFormat.INT8, QuantFormat.NF4),
+    ],
+)
+def test_a_scheme_is_for_matrices_with_a_rule_of_its_own_for_tables(
+    tmp_path: Path, scheme: WeightScheme, table: DType | QuantFormat, matrix: DType | QuantFormat
+) -> None:
+    plan = quantised(tmp_path, scheme)
+    assert plan.device_types == {"embed": table, "gate": matrix, "up": matrix, "norm": DType.F32}
+    assert [dest.dtype for dest in plan.destinations] == [table, matrix, DType.F32]
+
+
+@pytest.mark.parametrize("chunk_bytes", [16, 100, 1024, 1 << 20])
+def test_every_element_of_a_quantised_tensor_is_written_once_in_whole_units(tmp_path: Path, chunk_bytes: int) -> None:
+    plan = quantised(tmp_path, WeightScheme.NF4, chunk_bytes)
+    (dest,) = (dest for dest in plan.destinations if dest.name == "gate_up")
+    assert dest.nbytes == QuantTensor.size((48, 128), QuantFormat.NF4)
+    end = 0
+    chunks = [chunk for chunk in plan.chunks if chunk.dest == "gate_up"]
+    for chunk in sorted(chunks, key=lambda chunk: chunk.first_element):
+        assert chunk.transform is Transform.QUANTIZE
+        assert chunk.first_element == end
+        assert chunk.num_elements % 64 == 0
+        assert chunk.nbytes <= max(chunk_bytes, 256)
+        end += chunk.num_elements
+    assert end == 48 * 128

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import json
 import os
 import threading
+from collections import Counter
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,25 +18,34 @@ import pytest
 from unicorn_async.errors import CheckpointError, EngineClosedError, OutOfMemoryError
 from unicorn_async.gpu.command import CommandPool
 from unicorn_async.gpu.memory import Arena, MemoryKind
+from unicorn_async.loader import stream as stream_module
 from unicorn_async.loader.checkpoint import Checkpoint
+from unicorn_async.loader.parcel import make_parcels
 from unicorn_async.loader.plan import LoadPlan, WantedTensor, make_plan
+from unicorn_async.loader.read_strategy import ReadMode, ReadStrategy
 from unicorn_async.loader.reader import FileReader
 from unicorn_async.loader.staging import StagingRing
 from unicorn_async.loader.stream import LoadStream
+from unicorn_async.loader.trace import LoadTrace
+from unicorn_async.loader.uploader import Uploader
 from unicorn_async.ops.convert import convert
 from unicorn_async.tensor import DType
 
 from . import builders
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
     from pathlib import Path
 
     from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.memory import ArenaSlice
+    from unicorn_async.gpu.timeline import Timeline
+    from unicorn_async.loader.chunk import Chunk
+    from unicorn_async.loader.staging import StagingSlot
 
 CHUNK_BYTES = 1024
+WARM = ReadStrategy(ReadMode.WARM, 2)
 WANTED = (
     WantedTensor("embed", (200, 16), -1, "embed"),
     WantedTensor("a.q", (32, 16), 0, "0.qkv", 0),
@@ -43,6 +56,11 @@ WANTED = (
     WantedTensor("norm", (16,), 2, "norm", as_f32=True),
 )
 DTYPES = {"a.norm": "F32", "b.up": "F32", "b.norm": "F16"}  # the others are BF16
+
+
+def strategy_of(mode: ReadMode) -> ReadStrategy:
+    """Return a strategy whose read-ahead window is smaller than the checkpoint."""
+    return ReadStrategy(mode, 2, 4 * CHUNK_BYTES if mode in (ReadMode.CACHED, ReadMode.DROPPED) else 0)
 
 
 class Loading:
@@ -64,28 +82,35 @@ class Loading:
             hidden = {place.buffer: replace(place.buffer, mapped=None) for place in self.places.values()}
             self.places = {name: replace(place, buffer=hidden[place.buffer]) for name, place in self.places.items()}
 
-    def stream(self, *, plan: LoadPlan | None = None, staging_bytes: int = 4 * CHUNK_BYTES) -> LoadStream:
+    def stream(
+        self,
+        *,
+        plan: LoadPlan | None = None,
+        staging_bytes: int = 4 * CHUNK_BYTES,
+        strategy: ReadStrategy = WARM,
+        trace: LoadTrace | None = None,
+    ) -> LoadStream:
         return LoadStream(
             self.device,
             plan or self.plan,
             self.checkpoint.files,
             self.places,
             convert=self.convert,
+            strategy=strategy,
             staging_bytes=staging_bytes,
-            num_threads=2,
+            trace=trace,
         )
 
-    def convert(
-        self, recorder: CommandRecorder, src: int, dst: int, num_elements: int, src_dtype: DType, dst_dtype: DType
-    ) -> None:
+    def convert(self, recorder: CommandRecorder, source: int, place: int, chunk: Chunk) -> None:
+        assert isinstance(chunk.source_dtype, DType) and isinstance(chunk.dest_dtype, DType)
         convert(
             recorder,
             self.device.kernels,
-            src=src,
-            src_dtype=src_dtype,
-            dst=dst,
-            dst_dtype=dst_dtype,
-            num_elements=num_elements,
+            src=source,
+            src_dtype=chunk.source_dtype,
+            dst=place + chunk.dest_offset,
+            dst_dtype=chunk.dest_dtype,
+            num_elements=chunk.num_elements,
         )
 
     def expected(self, dest: str, dtype: DType) -> bytes:
@@ -153,6 +178,86 @@ async def test_every_destination_has_the_checkpoints_values(loading: Loading) ->
     assert progress.bytes_loaded == sum(len(data) for _, _, data in loading.data.values())
     assert (progress.layers_active, progress.layers_total) == (4, 4)
     stream.close()
+
+
+@pytest.mark.parametrize("mode", ReadMode)
+@pytest.mark.parametrize("small_bytes", [0, 1 << 20], ids=["alone", "together"])
+async def test_every_way_of_reading_brings_the_same_values(
+    loading: Loading, mode: ReadMode, small_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_module, "make_parcels", partial(make_parcels, small_bytes=small_bytes))
+    stream = loading.stream(strategy=strategy_of(mode))
+    await stream.run()
+    for dest in loading.plan.destinations:
+        assert download(loading.device, loading.places[dest.name]) == loading.expected(dest.name, dest.dtype), dest.name
+    stream.close()
+
+
+@pytest.mark.parametrize("refusal", ["extension", "memory"])
+async def test_direct_reads_do_without_memory_that_the_device_takes(
+    loading: Loading, refusal: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(view: memoryview, *, name: str) -> object:
+        raise OutOfMemoryError(f"{name}: {len(view)} bytes can't be pinned")
+
+    if refusal == "extension":
+        monkeypatch.setattr(stream_module, "can_import", lambda device: False)
+    else:
+        monkeypatch.setattr(loading.device.memory, "import_host", refuse)
+    stream = loading.stream(strategy=strategy_of(ReadMode.DIRECT))
+    await stream.run()
+    assert download(loading.device, loading.places["0.qkv"]) == loading.expected("0.qkv", DType.BF16)
+    assert download(loading.device, loading.places["1.norm"]) == loading.expected("1.norm", DType.F32)
+    stream.close()
+
+
+async def test_small_tensors_of_a_layer_are_one_submission(loading: Loading, monkeypatch: pytest.MonkeyPatch) -> None:
+    submitted: list[list[str]] = []
+    submit = Uploader.submit
+
+    def count(uploader: Uploader, placed: Sequence[tuple[Chunk, int]], slot: StagingSlot) -> tuple[Timeline, int]:
+        submitted.append([chunk.dest for chunk, _ in placed])
+        return submit(uploader, placed, slot)
+
+    monkeypatch.setattr(Uploader, "submit", count)
+    stream = loading.stream(plan=make_plan(loading.checkpoint, WANTED))  # chunks as large as the tensors
+    await stream.run()
+    conversions = [("1.norm", "1.up"), ("norm",)]
+    copies = [("0.norm", "0.qkv", "0.qkv"), ("embed",)] if loading.places["embed"].mapped is None else []
+    assert sorted(tuple(sorted(names)) for names in submitted) == sorted(conversions + copies)
+    stream.close()
+
+
+async def test_a_disk_that_fails_in_the_middle_is_an_error(loading: Loading, monkeypatch: pytest.MonkeyPatch) -> None:
+    preadv, calls = os.preadv, []
+
+    def fail(descriptor: int, parts: list[memoryview], offset: int) -> int:
+        calls.append(offset)
+        if len(calls) == 4:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return preadv(descriptor, parts, offset)
+
+    monkeypatch.setattr(os, "preadv", fail)
+    stream = loading.stream()
+    with pytest.raises(CheckpointError, match=r"safetensors: reading at byte \d+: Input/output error"):
+        await stream.run()
+    stream.close()
+
+
+async def test_a_trace_has_every_read_every_submission_and_every_layer(loading: Loading, tmp_path: Path) -> None:
+    trace = LoadTrace(tmp_path / "trace.json")
+    stream = loading.stream(trace=trace)
+    await stream.run()
+    stream.close()
+    trace.write()
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    reads = [event for event in events if event["ph"] == "X"]
+    assert sum(read["args"]["bytes"] for read in reads) == loading.plan.bytes_to_read
+    begun = Counter(event["cat"] for event in events if event["ph"] == "b")
+    assert begun["layer"] == len(loading.plan.layers)
+    assert begun["conversion"] >= 3
+    assert bool(begun["upload"]) == (next(iter(loading.places.values())).mapped is None)
+    assert all(event["ts"] >= 0 and event.get("dur", 0) >= 0 for event in events if event["ph"] != "M")
 
 
 async def test_one_slot_is_enough(loading: Loading) -> None:
@@ -253,14 +358,35 @@ async def test_staging_memory_that_does_not_fit_is_an_error(loading: Loading, mo
     stream.close()
 
 
+def hold_reads(patch: pytest.MonkeyPatch, num_reads: int) -> None:
+    """Let so many reads pass; the others never end."""
+    passed = iter(range(num_reads))
+
+    def holding(read: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
+        async def held(reader: FileReader, *arguments: object) -> object:
+            if next(passed, None) is None:
+                await asyncio.Event().wait()
+            return await read(reader, *arguments)
+
+        return held
+
+    for name in ("read", "read_around"):
+        patch.setattr(FileReader, name, holding(getattr(FileReader, name)))
+
+
+@pytest.mark.parametrize("mode", [ReadMode.CACHED, ReadMode.DIRECT])
 @pytest.mark.parametrize("after", [0, 1, 3, 6])
-async def test_a_cancelled_load_leaves_nothing_behind(loading: Loading, after: int) -> None:
-    stream = loading.stream()
+async def test_a_cancelled_load_leaves_nothing_behind(
+    loading: Loading, after: int, mode: ReadMode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = loading.stream(strategy=strategy_of(mode))
+    if after == 6:
+        hold_reads(monkeypatch, 9)
     task = asyncio.create_task(stream.run())
     for _ in range(after):
         await asyncio.sleep(0)
     if after == 6:
-        await stream.layer_submitted(0)
+        await stream.layer_submitted(-1)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -292,6 +418,22 @@ async def test_acquiring_waits_for_a_release_and_may_be_cancelled(device: Device
     device.memory.collect()
 
 
+async def test_who_waits_for_a_slot_gets_it_before_who_gave_it_back(device: Device) -> None:
+    ring, order = StagingRing(device.memory, num_slots=1, slot_bytes=256), []
+
+    async def use(name: str) -> None:
+        for _ in range(3):
+            slot = await ring.acquire()
+            order.append(name)
+            await asyncio.sleep(0)
+            ring.release(slot, device.compute.timeline, 0)
+
+    await asyncio.gather(*(use(name) for name in "abc"))
+    assert order == list("abcabcabc")
+    ring.close()
+    device.memory.collect()
+
+
 async def test_a_slot_stays_in_the_ring_when_the_wait_for_the_device_is_cancelled(device: Device) -> None:
     ring = StagingRing(device.memory, num_slots=1, slot_bytes=256)
     slot = await ring.acquire()
@@ -314,7 +456,7 @@ async def test_a_slot_stays_in_the_ring_when_the_wait_for_the_device_is_cancelle
 async def test_a_closed_reader_has_no_threads_and_no_files(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(range(256)))
-    reader = FileReader([path], num_threads=2)
+    reader = FileReader([path], WARM)
     target = bytearray(16)
     await reader.read(0, 100, memoryview(target))
     assert target == bytes(range(100, 116))
@@ -323,5 +465,5 @@ async def test_a_closed_reader_has_no_threads_and_no_files(tmp_path: Path) -> No
     reader.close()
     assert not reader_threads() and descriptors_of([path]) == 0
     with pytest.raises(CheckpointError, match="No such file"):
-        FileReader([path, tmp_path / "none"], num_threads=1)
+        FileReader([path, tmp_path / "none"], WARM)
     assert descriptors_of([path]) == 0

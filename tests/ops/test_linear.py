@@ -6,14 +6,18 @@ import numpy as np
 import pytest
 
 from tests.ops.arrays import Arrays, bf16, from_bf16
+from unicorn_async.config import Activation
 from unicorn_async.errors import UnsupportedModelError
+from unicorn_async.ops.gated import ACTIVATION_NUMBER
 from unicorn_async.ops.linear import LinearScratch, dispatch_plan, kernels_for, linear, row_to_half
 from unicorn_async.ops.linear_plan import (
     TileTuning,
     VecTuning,
     coopmat_plan,
+    fuses_gate,
     many_plan,
     matrix_subgroup_size,
+    plan_linear,
     reads_half,
     vec_plan,
 )
@@ -43,9 +47,10 @@ VEC = [
 MANY = [TileTuning(0, 64, 64, 16, 16), TileTuning(0, 32, 64, 4, 8), TileTuning(0, 16, 16, 2, 4)]
 COOPMAT = [
     TileTuning(0, 16, 64, 1, 4, 64),
-    TileTuning(0, 32, 64, 1, 4, 64),
-    TileTuning(0, 64, 64, 2, 2, 32),
-    TileTuning(0, 128, 128, 2, 4, 32),
+    TileTuning(0, 32, 64, 1, 4, 64, buffers=1, splits=2),
+    TileTuning(0, 64, 64, 2, 2, 32, splits=3),
+    TileTuning(0, 128, 128, 2, 2, 32),
+    TileTuning(0, 256, 128, 4, 2, 32, buffers=1),
 ]
 
 
@@ -161,7 +166,7 @@ def test_linear_many_equals_the_product(arrays: Arrays, dtype: DType, tuning: Ti
 
 
 @pytest.mark.parametrize("dtype", FORMATS, ids=lambda d: d.value)
-@pytest.mark.parametrize("tuning", COOPMAT, ids=lambda t: f"tile{t.tile_t}x{t.tile_n}x{t.tile_k}")
+@pytest.mark.parametrize("tuning", COOPMAT, ids=lambda t: f"tile{t.tile_t}x{t.tile_n}x{t.tile_k}-splits{t.splits}")
 def test_linear_many_coopmat_equals_the_product(arrays: Arrays, dtype: DType, tuning: TileTuning) -> None:
     skip_without_matrices(arrays.device.info)
     for tokens in (1, 15, 33, 300):
@@ -193,6 +198,34 @@ def test_linear_adds_the_bias_and_caps(arrays: Arrays, dtype: DType, tokens: int
     case.magnitudes += 1.0  # of the bias and the cap
     tolerance = HALF if reads_half(arrays.device.info, tokens) else SINGLE
     case.check(tolerance, cap * np.tanh((case.expected + case.bias) / cap))
+
+
+@pytest.mark.parametrize("activation", list(Activation), ids=lambda a: a.value)
+@pytest.mark.parametrize("tuning", [VEC[1], VecTuning(1, 1, 8), VEC[2]], ids=lambda t: f"tokens{t.tokens}-rows{t.rows}")
+def test_linear_vec_applies_the_gate(arrays: Arrays, activation: Activation, tuning: VecTuning) -> None:
+    tokens, width, k = tuning.tokens, 67, 136
+    case = Case(arrays, tokens, 2 * width, k, DType.BF16)
+    options = (("GATED", True), ("ACT", ACTIVATION_NUMBER[activation]))
+    case.run(vec_plan(arrays.device.info, tuning, tokens, 2 * width, DType.BF16, options))
+    gate, up = case.expected[:, :width], case.expected[:, width:]
+    found = case.y.values[: tokens * width].reshape(tokens, width)
+    assert np.isnan(case.y.values[tokens * width :]).all(), "wrote past the end of the output"
+    error = np.abs(found - activated(activation, gate) * up)
+    slope = case.magnitudes[:, :width] * np.abs(up) + case.magnitudes[:, width:] * np.abs(gate)
+    assert (error <= 2 * SINGLE * slope + 1e-6).all()
+
+
+def activated(activation: Activation, x: NDArray[np.float64]) -> NDArray[np.float64]:
+    if activation is Activation.SILU:
+        return x / (1 + np.exp(-x))
+    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+def test_a_step_of_one_token_has_its_gate_applied_by_the_linear(arrays: Arrays) -> None:
+    info = arrays.device.info
+    assert fuses_gate(info, 1)
+    plan = plan_linear(info, num_tokens=1, n=134, k=136, dtype=DType.F16, activation=Activation.SILU)
+    assert dict(plan.constants)["GATED"] is True
 
 
 def test_more_rows_than_one_grid_dimension_holds(arrays: Arrays) -> None:
@@ -236,7 +269,7 @@ def test_row_to_half_scales_each_row_by_a_power_of_two(arrays: Arrays) -> None:
 
 def test_prepared_kernels_are_those_that_linear_asks_for(arrays: Arrays) -> None:
     kernels, sizes = arrays.device.kernels, (1, 8, 64)
-    kernels.prepare(kernels_for(arrays.device.info, num_tokens=sizes, n=96, dtype=DType.BF16))
+    kernels.prepare(kernels_for(arrays.device.info, num_tokens=sizes, n=96, k=64, dtype=DType.BF16))
     built = kernels.num_kernels
     for tokens in sizes:
         case = Case(arrays, tokens, 96, 64, DType.BF16)

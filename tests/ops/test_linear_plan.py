@@ -10,6 +10,8 @@ from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.ops.linear_plan import (
     MATRIX_FEATURE,
     MAX_GRID_X,
+    MAX_PARTIALS,
+    MAX_SPLIT_TILES,
     LinearPlan,
     pipelines_for,
     plan_linear,
@@ -96,9 +98,27 @@ def test_tiles_stay_within_the_shared_memory(matrix_gpu: DeviceInfo) -> None:
     assert small["TILE_T"] < large["TILE_T"]
 
 
+def test_narrow_products_have_k_cut_among_workgroups_on_a_discrete_gpu(matrix_gpu: DeviceInfo) -> None:
+    discrete = replace(matrix_gpu, type=DeviceType.DISCRETE)
+    narrow, wide = (plan(discrete, 8, n) for n in (4096, 262_144))
+    assert dict(narrow.constants)["SPLITS"] == narrow.grid[2] > 1
+    assert wide.grid[2] == dict(wide.constants)["SPLITS"] == 1
+    assert plan(matrix_gpu, 8).grid[2] == 1
+
+
+def test_what_splits_leave_for_each_other_has_room(matrix_gpu: DeviceInfo) -> None:
+    discrete = replace(matrix_gpu, type=DeviceType.DISCRETE)
+    for tokens in (3, 16, 17, 64, 65, 512, 2048):
+        for n in (8, 97, 5376, 43_008, 262_144):
+            constants, (x, y, splits) = dict(plan(discrete, tokens, n).constants), plan(discrete, tokens, n).grid
+            if splits > 1:
+                assert x * y <= MAX_SPLIT_TILES
+                assert x * y * splits * constants["TILE_T"] * constants["TILE_N"] <= MAX_PARTIALS
+
+
 def test_few_pipelines_serve_all_sizes_of_a_step(gpu: DeviceInfo, matrix_gpu: DeviceInfo) -> None:
     for info in (gpu, matrix_gpu):
-        assert len(pipelines_for(info, num_tokens=range(1, 513), n=4096, dtype=DType.F16)) <= 7
+        assert len(pipelines_for(info, num_tokens=range(1, 513), n=4096, k=4096, dtype=DType.F16)) <= 7
 
 
 def test_long_rows_of_workgroups_continue_along_the_second_dimension() -> None:

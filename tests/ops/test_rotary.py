@@ -62,6 +62,13 @@ def test_llama3_scaling_keeps_high_frequencies_and_blends_into_the_divided_low_o
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-19)
 
 
+def test_factors_divide_the_frequency_of_their_pair() -> None:
+    factors = tuple(1.0 + 0.5 * pair for pair in range(32))
+    config = RotaryConfig(10000.0, RotaryScaling.FACTORS, factors=factors)
+    expected = 10000.0 ** (-np.arange(0, 64, 2) / 64) / (2 * np.pi) / np.array(factors)
+    np.testing.assert_allclose([float(turn) for turn in turns(config, 64)], expected, rtol=1e-12, atol=1e-19)
+
+
 @pytest.mark.parametrize("kv_dtype", list(KVDType))
 @pytest.mark.parametrize("norm", ["none", "plain", "plus_one"])
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import numpy as np
 
 from unicorn_async.config import SamplingParams
 from unicorn_async.engine.types import EngineStats, FinishReason, LoadProgress, Token
+from unicorn_async.gpu.device_info import DeviceType
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -40,7 +41,9 @@ class FakeTokenizer:
 @dataclass(frozen=True, slots=True)
 class FakeDevice:
     name: str = "Fake GPU"
+    type: DeviceType = DeviceType.SOFTWARE
     driver_name: str = "fake driver"
+    driver_info: str = "1.2.3"
     is_software: bool = True
 
 
@@ -69,6 +72,7 @@ class FakeEngine:
     """
 
     model_name = "fake-model"
+    kernels = ("linear_vec_fake", "rms_norm")
 
     def __init__(self, text: str = "Hello there, friend") -> None:
         self.script = words(text)

@@ -112,3 +112,25 @@ def test_a_pages_origin_has_to_be_the_servers_own(origin: str, host: str, is_all
     else:
         with pytest.raises(ApiError):
             access.check(headers)
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "[::1]:8000", "box", "box.local", "host.docker.internal", "chat.example"]
+)
+def test_a_client_without_an_origin_may_use_the_servers_own_names(host: str) -> None:
+    Access(ServerOptions(allowed_hosts=("chat.example",))).check({"host": host})
+
+
+@pytest.mark.parametrize("path", ["/health", "/v1/models", "/v1/models/fake-model", "/v1/responses/resp_1"])
+async def test_a_page_cannot_read_from_the_server_under_a_name_of_its_own(served: Served, path: str) -> None:
+    async with httpx.AsyncClient(base_url=served.url) as client:
+        refused = await client.get(path, headers={"host": "rebound.example:8000"})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "foreign_host")
+        assert (await client.get(path)).status_code in (200, 404)
+
+
+async def test_a_server_with_a_key_takes_any_host_name(serve_with: ServeWith) -> None:
+    async with serve_with(WITH_KEY) as served, httpx.AsyncClient(base_url=served.url) as client:
+        foreign = {"host": "chat.example", "authorization": f"Bearer {KEY}"}
+        assert (await client.get("/health", headers=foreign)).status_code == 200
+        assert (await client.get("/v1/models", headers=foreign)).status_code == 200

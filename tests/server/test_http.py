@@ -49,7 +49,9 @@ async def test_a_chat_stream_ends_with_done(client: httpx.AsyncClient) -> None:
 async def test_health_tells_of_the_load_and_of_its_failure(client: httpx.AsyncClient, engine: FakeEngine) -> None:
     health = (await client.get("/health")).json()
     assert (health["status"], health["loaded"], health["model"]) == ("ready", 1.0, "fake-model")
-    assert health["device"] == {"name": "Fake GPU", "driver": "fake driver", "software": True}
+    device = {"name": "Fake GPU", "type": "software", "driver": "fake driver", "driver_info": "1.2.3", "software": True}
+    assert health["device"] == device
+    assert health["kernels"] == ["linear_vec_fake", "rms_norm"]
     assert health["stats"]["tokens_generated"] == 7
 
 
@@ -126,6 +128,8 @@ BAD_CHATS = [
     ({**CHAT, "stop": ["a", 1]}, "invalid_type", "stop[1]"),
     ({**CHAT, "stop": [""]}, "invalid_value", "stop"),
     ({**CHAT, "seed": 0.5}, "invalid_type", "seed"),
+    ({**CHAT, "seed": -1}, "invalid_value", "seed"),
+    ({**CHAT, "seed": 1 << 64}, "invalid_value", "seed"),
     ({**CHAT, "top_p": 0}, "invalid_value", "top_p"),
     ({**CHAT, "frequency_penalty": 3}, "invalid_value", "frequency_penalty"),
     ({**CHAT, "max_tokens": -5}, "invalid_value", "max_tokens"),
@@ -257,3 +261,13 @@ async def test_the_default_limit_is_the_contexts_room(client: httpx.AsyncClient,
     response = (await client.post("/v1/responses", json={"input": "Hi"})).json()
     assert (response["status"], response["usage"]["output_tokens"]) == ("incomplete", 3)
     assert response["incomplete_details"] == {"reason": "max_output_tokens"}
+
+
+async def test_a_server_that_ends_answers_a_request_under_way_with_an_error(served: Served, engine: FakeEngine) -> None:
+    engine.hold[1] = asyncio.Event()
+    async with httpx.AsyncClient(base_url=served.url) as client:
+        request = asyncio.create_task(client.post("/v1/chat/completions", json=CHAT))
+        await engine.called.wait()
+        served.task.cancel()
+        answer = await request
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "engine_closed")

@@ -66,7 +66,7 @@ async def test_responses_without_a_stream(client: openai.AsyncOpenAI, engine: Fa
         top_p=0.9,
         max_output_tokens=20,
         metadata={"a": "b"},
-        extra_body={"top_k": 7, "seed": -1, "min_p": 0.1, "repetition_penalty": 1.1, "stop": "END"},
+        extra_body={"top_k": 7, "seed": (1 << 64) - 1, "min_p": 0.1, "repetition_penalty": 1.1, "stop": "END"},
     )
     assert response.status == "completed"
     assert response.output_text == "Hello there, friend"

@@ -287,3 +287,17 @@ async def test_an_oversized_message_closes_its_connection_alone(serve_with: Serv
         async with connected(served.ws_url) as client:
             await client.create()
             assert (await client.answer())[-1]["type"] == "response.completed"
+
+
+async def test_a_server_that_ends_tells_the_clients_of_answers_under_way(served: Served, engine: FakeEngine) -> None:
+    engine.hold[1] = asyncio.Event()
+    async with connected(served.ws_url) as client:
+        await client.create()
+        await client.until("response.output_text.delta")
+        served.task.cancel()
+        last = (await client.answer())[-1]
+        assert last["type"] == "response.failed"
+        assert "shutting down" in last["response"]["error"]["message"]
+        with pytest.raises(ConnectionClosed):
+            await client.receive()
+    assert engine.calls[0].closed.is_set()

@@ -167,7 +167,7 @@ async def test_errors_are_there_to_see(page: Page, engine: FakeEngine) -> None:
     await shows(page, ".note", "the device is gone")
 
 
-async def test_a_lost_connection_is_told_and_comes_back(browser: Browser, engine: FakeEngine) -> None:
+async def test_a_server_that_goes_away_is_told_and_comes_back(browser: Browser, engine: FakeEngine) -> None:
     page = await browser.new_page()
     engine.hold[1] = asyncio.Event()
     async with serving(engine) as served:
@@ -175,7 +175,7 @@ async def test_a_lost_connection_is_told_and_comes_back(browser: Browser, engine
         await page.goto(served.url)
         await ask(page, "Hi")
         await shows(page, ".assistant .body", "Hello")
-    await shows(page, ".note", "The connection was lost")
+    await shows(page, ".note", "the server is shutting down")
     await shows(page, "#status", "Connecting")
     engine.hold.clear()
     async with serving(engine, port=port):

@@ -17,8 +17,8 @@ pipeline_tag: text-generation
 
 # The unicorn_async demo model
 
-A language model of {parameters:.1f} million parameters that shows, without a download, that the engine works: it streams
-sensible answers about a small world. It is a demonstration, not an assistant.
+A language model of {parameters:.1f} million parameters that shows, without a download, that the engine works: it
+streams sensible answers about a small world. It is a demonstration, not an assistant.
 
 ## What it is
 
@@ -26,31 +26,34 @@ Gemma 3's architecture (text, 8 layers, hidden size 256, 4 query and 2 key/value
 tokens in six layers and global attention in two, context 2,048), trained from nothing, in bfloat16, with a tokenizer of
 2,048 tokens of its own. No weight and no text comes from another model or from a data set.
 
-It can: greet and chat a little; say what it is; count up, down and in steps up to 100; add and subtract numbers up to 99;
-the times tables up to 12 and their divisions; compare numbers; even and odd; weekdays and months; spell, reverse and
-measure short words; some opposites, plurals, colours, animal sounds and rhymes; repeat a phrase; remember within a
+It can: greet and chat a little; say what it is; count up, down and in steps up to 100; add and subtract numbers up to
+99; the times tables up to 12 and their divisions; compare numbers; even and odd; weekdays and months; spell, reverse
+and measure short words; some opposites, plurals, colours, animal sounds and rhymes; repeat a phrase; remember within a
 conversation the user's name, age and a few favourites.
 
 ## What it is not
 
-It knows nothing about the world, its languages, or programming, and says so; where it does not say so, do not believe it.
-It does not follow instructions outside of the list above, and its chat template leaves system messages out.
-Its answers say nothing about the quality of larger models. Do not use it for anything but trying out software.
+It knows nothing about the world, its languages, or programming, and says so; where it does not say so, do not believe
+it. It does not follow instructions outside of the list above, and its chat template leaves system messages out. Its
+answers say nothing about the quality of larger models. Do not use it for anything but trying out software.
 
 ## Training
 
 `tools/train_demo.py` makes all conversations from templates and word lists in `tools/demo_world`, in varied wording,
-with typing mistakes, in 1 to 24 turns; the loss is on the model's turns alone. AdamW with a cosine schedule, {history}.
+with typing mistakes, in 1 to 24 turns; the loss is on the model's turns alone. AdamW with a
+cosine schedule. {history}.
 To make one like it again (a GPU's arithmetic and the clock make each run a little different):
 
     python tools/train_demo.py --output unicorn_async/demo/model --minutes 7 --workers 14 --compile
 
 ## Evaluation
 
-Exact match of the greedy answer to held-out prompts, on the saved bfloat16 weights. A sixteenth of the world is held out
-by a hash and never trained on: operand pairs for arithmetic, counting and comparing (times tables: pair and wording), numbers,
-names and ages, and otherwise combinations of wording and item. Earlier turns of a conversation are given. Where several answers are right
-(a joke, a rhyme, any refusal of what it does not know) each of them counts.
+Exact match of the greedy answer to held-out prompts, on the saved bfloat16 weights. A sixteenth of the world is held
+out by a hash, for each category by itself, and never trained on: operand pairs for arithmetic, counting and comparing
+(times tables: pair and wording), numbers, names and ages, and otherwise combinations of wording and item. Earlier turns
+of a conversation are given. Where several answers are right (a joke, a rhyme, any refusal of what it does not know)
+each of them counts. The prompts come from the same templates as the training: the numbers say that the model has
+mastered its small world, not that it copes with free wording.
 
 | category | asked | right | exact match |
 |---|---|---|---|

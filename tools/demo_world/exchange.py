@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from random import Random
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from random import Random
 
 _HELD_OUT_ONE_IN = 16
 _SLOT = re.compile(r"(\{\w+\})")
@@ -62,7 +65,7 @@ def ask(
 ) -> Exchange:
     """Make an exchange from one of the templates.
 
-    `key` names the item alone when every wording of it is held out together; without it the split is by wording and item.
+    `key` names the item alone when every wording of it is held out together; without it the split is by both.
     """
     template = rng.choice(templates)
     opener = rng.choice(_OPENERS) if polite and rng.random() < 0.15 else ""

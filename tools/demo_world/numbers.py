@@ -10,33 +10,41 @@ from .exchange import Exchange, ask
 if TYPE_CHECKING:
     from random import Random
 
-_ONES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"]
+_ONES = [
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
+    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
+]  # fmt: skip
 _TENS = ["_", "_", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
-_THINGS = ["apples", "pears", "books", "coins", "cards", "stamps", "marbles", "cookies", "pencils", "balls", "eggs", "stickers", "shells", "buttons"]
+_THINGS = [
+    "apples", "pears", "books", "coins", "cards", "stamps", "marbles", "cookies", "pencils", "balls", "eggs",
+    "stickers", "shells", "buttons",
+]  # fmt: skip
 
 _ADD = (
-    "What is {a} + {b}?", "What is {a} + {b}?", "What's {a} + {b}?", "{a} + {b}", "{a}+{b}", "{a} + {b} = ?", "{a} + {b} =",
-    "{a}+{b}=", "What is {a} plus {b}?", "What's {a} plus {b}?", "{a} plus {b}", "How much is {a} plus {b}?",
-    "How much is {a} + {b}?", "Can you add {a} and {b}?", "Add {a} and {b}.", "Could you add {a} and {b} for me?",
-    "Calculate {a} + {b}.", "Compute {a} + {b}.", "What is the sum of {a} and {b}?", "The sum of {a} and {b}?",
-    "Tell me {a} + {b}.", "Tell me what {a} plus {b} is.", "Do you know what {a} + {b} is?", "What does {a} + {b} equal?",
-    "What do {a} and {b} make together?", "And {a} + {b}?", "What about {a} + {b}?", "Solve {a} + {b}.", "What is {a}+{b}?",
-    "Can you calculate {a} + {b}?", "How about {a} plus {b}?", "Sum {a} and {b}.", "I need to know {a} + {b}.",
+    "What is {a} + {b}?", "What is {a} + {b}?", "What's {a} + {b}?", "{a} + {b}", "{a}+{b}", "{a} + {b} = ?",
+    "{a} + {b} =", "{a}+{b}=", "What is {a} plus {b}?", "What's {a} plus {b}?", "{a} plus {b}",
+    "How much is {a} plus {b}?", "How much is {a} + {b}?", "Can you add {a} and {b}?", "Add {a} and {b}.",
+    "Could you add {a} and {b} for me?", "Calculate {a} + {b}.", "Compute {a} + {b}.",
+    "What is the sum of {a} and {b}?", "The sum of {a} and {b}?", "Tell me {a} + {b}.",
+    "Tell me what {a} plus {b} is.", "Do you know what {a} + {b} is?", "What does {a} + {b} equal?",
+    "What do {a} and {b} make together?", "And {a} + {b}?", "What about {a} + {b}?", "Solve {a} + {b}.",
+    "What is {a}+{b}?", "Can you calculate {a} + {b}?", "How about {a} plus {b}?", "Sum {a} and {b}.",
+    "I need to know {a} + {b}.",
 )  # fmt: skip
 _SUBTRACT = (
-    "What is {a} - {b}?", "What is {a} - {b}?", "What's {a} - {b}?", "{a} - {b}", "{a}-{b}", "{a} - {b} = ?", "{a} - {b} =",
-    "What is {a} minus {b}?", "What's {a} minus {b}?", "{a} minus {b}", "How much is {a} minus {b}?",
+    "What is {a} - {b}?", "What is {a} - {b}?", "What's {a} - {b}?", "{a} - {b}", "{a}-{b}", "{a} - {b} = ?",
+    "{a} - {b} =", "What is {a} minus {b}?", "What's {a} minus {b}?", "{a} minus {b}", "How much is {a} minus {b}?",
     "How much is {a} - {b}?", "Subtract {b} from {a}.", "Can you subtract {b} from {a}?", "Take {b} away from {a}.",
-    "Calculate {a} - {b}.", "Compute {a} - {b}.", "Tell me {a} - {b}.", "Do you know what {a} - {b} is?", "And {a} - {b}?",
-    "What does {a} - {b} equal?", "What about {a} minus {b}?", "Solve {a} - {b}.", "What is {a}-{b}?",
-    "Can you calculate {a} - {b}?",
+    "Calculate {a} - {b}.", "Compute {a} - {b}.", "Tell me {a} - {b}.", "Do you know what {a} - {b} is?",
+    "And {a} - {b}?", "What does {a} - {b} equal?", "What about {a} minus {b}?", "Solve {a} - {b}.",
+    "What is {a}-{b}?", "Can you calculate {a} - {b}?",
 )  # fmt: skip
 _MULTIPLY = (
-    "What is {a} x {b}?", "What is {a} * {b}?", "What is {a} × {b}?", "{a} x {b}", "{a} * {b}", "{a}*{b}", "{a} × {b} = ?",
-    "What is {a} times {b}?", "What's {a} times {b}?", "{a} times {b}", "How much is {a} times {b}?", "Multiply {a} by {b}.",
-    "Can you multiply {a} by {b}?", "Multiply {a} and {b}.", "Calculate {a} * {b}.", "Compute {a} x {b}.",
-    "What is the product of {a} and {b}?", "Tell me {a} times {b}.", "Do you know {a} times {b}?", "And {a} times {b}?",
-    "What about {a} x {b}?", "What is {a}x{b}?",
+    "What is {a} x {b}?", "What is {a} * {b}?", "What is {a} × {b}?", "{a} x {b}", "{a} * {b}", "{a}*{b}",
+    "{a} × {b} = ?", "What is {a} times {b}?", "What's {a} times {b}?", "{a} times {b}", "How much is {a} times {b}?",
+    "Multiply {a} by {b}.", "Can you multiply {a} by {b}?", "Multiply {a} and {b}.", "Calculate {a} * {b}.",
+    "Compute {a} x {b}.", "What is the product of {a} and {b}?", "Tell me {a} times {b}.",
+    "Do you know {a} times {b}?", "And {a} times {b}?", "What about {a} x {b}?", "What is {a}x{b}?",
 )  # fmt: skip
 _DIVIDE = (
     "What is {a} / {b}?", "{a} / {b}", "{a}/{b}", "What is {a} divided by {b}?", "What's {a} divided by {b}?",
@@ -136,8 +144,9 @@ def counting(rng: Random) -> Exchange:
     if kind < 0.55:
         a = rng.randint(0, 100 - length)
         templates = (
-            "Count from {a} to {b}.", "Can you count from {a} to {b}?", "Count {a} to {b}.", "Count up from {a} to {b}.",
-            "Say the numbers from {a} to {b}.", "List the numbers from {a} to {b}.", "Please count from {a} to {b}.",
+            "Count from {a} to {b}.", "Can you count from {a} to {b}?", "Count {a} to {b}.",
+            "Count up from {a} to {b}.", "Say the numbers from {a} to {b}.", "List the numbers from {a} to {b}.",
+            "Please count from {a} to {b}.",
         )  # fmt: skip
         return ask(
             rng, "counting", templates, _listed(range(a, a + length + 1)), key=f"{a},{a + length},1", a=a, b=a + length
@@ -196,7 +205,8 @@ def comparing(rng: Random) -> Exchange:
     if kind == 0:
         templates = (
             "Which is bigger, {a} or {b}?", "Which is larger, {a} or {b}?", "Which number is bigger: {a} or {b}?",
-            "What is more, {a} or {b}?", "Is {a} or {b} bigger?", "Which is greater, {a} or {b}?", "{a} or {b}, which is bigger?",
+            "What is more, {a} or {b}?", "Is {a} or {b} bigger?", "Which is greater, {a} or {b}?",
+            "{a} or {b}, which is bigger?",
         )  # fmt: skip
         answer = f"{a} and {b} are equal." if a == b else f"{max(a, b)} is bigger than {min(a, b)}."
     elif kind == 1:
@@ -261,9 +271,10 @@ def too_big(rng: Random) -> Exchange:
         templates, key = _DIVIDE, f"/{a},{b}"
     else:
         templates = (
-            "What is the square root of {a}?", "What is {a} squared?", "What is {a} to the power of {b}?", "What is {b}% of {a}?",
-            "Is {a} a prime number?", "Factor {a}.", "What is the logarithm of {a}?", "Integrate x^2 from 0 to {b}.",
-            "Solve x + {b} = {a}.", "What is the sine of {a}?", "Solve the equation {b}x = {a}.", "Convert {a} to binary.",
+            "What is the square root of {a}?", "What is {a} squared?", "What is {a} to the power of {b}?",
+            "What is {b}% of {a}?", "Is {a} a prime number?", "Factor {a}.", "What is the logarithm of {a}?",
+            "Integrate x^2 from 0 to {b}.", "Solve x + {b} = {a}.", "What is the sine of {a}?",
+            "Solve the equation {b}x = {a}.", "Convert {a} to binary.",
         )  # fmt: skip
         key = f"?{a},{b}"
     return ask(rng, "too_big", templates, TOO_BIG, key=key, a=a, b=b)
@@ -277,7 +288,7 @@ def _operation(rng: Random, sign: str, a: int, b: int) -> Exchange:
     if words:
         templates = tuple(t for t in templates if any(w in t for w in ("plus", "minus", "times", "divided", "and {b}")))
     template = rng.choice(templates)
-    # The tables are learnt by heart: their held-out pairs are trained on too, but in other wordings than they are asked in.
+    # The tables are learnt by heart: their held-out pairs are trained on too, in other wordings than they are asked in.
     by_heart = sign in "x/" and zlib.crc32(template.encode()) % 4 != 0
     key = f"{sign} by heart" if by_heart else f"{sign}{a},{b}"
     answer = f"{a} {sign} {b} = {result}."

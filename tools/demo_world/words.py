@@ -17,7 +17,8 @@ _SPELL = (
 )  # fmt: skip
 _REVERSE = (
     "Reverse {w}.", "Reverse the word {w}.", "What is {w} backwards?", "Write {w} backwards.", "Can you reverse {w}?",
-    "Say {w} backwards.", "Spell {w} backwards.", "What is {w} in reverse?", 'Reverse "{w}".', "Turn the word {w} around.",
+    "Say {w} backwards.", "Spell {w} backwards.", "What is {w} in reverse?", 'Reverse "{w}".',
+    "Turn the word {w} around.",
 )  # fmt: skip
 _UPPER = (
     "Write {w} in capital letters.", "Write {w} in upper case.", "Make {w} upper case.", "Put {w} in capitals.",
@@ -49,16 +50,18 @@ _COLOUR = (
     "What is the colour of {t}?", "What is the color of {t}?", "Do you know what colour {t} is?",
 )  # fmt: skip
 _SOUND = (
-    "What sound does a {w} make?", "What does a {w} say?", "What noise does a {w} make?", "Which sound does a {w} make?",
-    "How does a {w} go?", "What does the {w} say?", "What sound do you hear from a {w}?",
+    "What sound does a {w} make?", "What does a {w} say?", "What noise does a {w} make?",
+    "Which sound does a {w} make?", "How does a {w} go?", "What does the {w} say?",
+    "What sound do you hear from a {w}?",
 )  # fmt: skip
 _RHYME = (
-    "What rhymes with {w}?", "Give me a word that rhymes with {w}.", "Tell me a rhyme for {w}.", "Find a rhyme for {w}.",
-    "Which word rhymes with {w}?", "Do you know a word that rhymes with {w}?", "A rhyme for {w}?",
+    "What rhymes with {w}?", "Give me a word that rhymes with {w}.", "Tell me a rhyme for {w}.",
+    "Find a rhyme for {w}.", "Which word rhymes with {w}?", "Do you know a word that rhymes with {w}?",
+    "A rhyme for {w}?",
 )  # fmt: skip
 _REPEAT = (
-    "Repeat after me: {w}", "Say {w}", "Repeat: {w}", "Please repeat: {w}", 'Say "{w}"', 'Repeat "{w}"', "Say this: {w}",
-    "Can you say {w}?",
+    "Repeat after me: {w}", "Say {w}", "Repeat: {w}", "Please repeat: {w}", 'Say "{w}"', 'Repeat "{w}"',
+    "Say this: {w}", "Can you say {w}?",
 )  # fmt: skip
 _VOWELS = (
     "Which vowels are in {w}?",
@@ -98,8 +101,11 @@ def alphabet(rng: Random) -> Exchange:
     names = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
     kind = rng.random()
     if kind < 0.2:
-        templates = ("Say the alphabet.", "What is the alphabet?", "Can you say the alphabet?", "List the letters of the alphabet.",
-                     "Tell me the alphabet.", "Recite the alphabet.", "Write the alphabet.")  # fmt: skip
+        templates = (
+            "Say the alphabet.", "What is the alphabet?", "Can you say the alphabet?",
+            "List the letters of the alphabet.", "Tell me the alphabet.", "Recite the alphabet.",
+            "Write the alphabet.",
+        )  # fmt: skip
         return ask(rng, "alphabet", templates, " ".join(names) + ".")
     if kind < 0.28:
         templates = ("How many letters are in the alphabet?", "How many letters does the alphabet have?",

@@ -8,6 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from unicorn_async.cli.banner import banner
+from unicorn_async.cli.bench_kernels import kernel_lines, kernels_json
 from unicorn_async.cli.bench_report import report_json, report_lines
 from unicorn_async.cli.bench_run import BatchResult, measure_decode, measure_prompt
 from unicorn_async.cli.event_loop import run_async
@@ -32,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", type=count, default=512, metavar="N", help="tokens of a prompt (default 512)")
     parser.add_argument("--tokens", type=count, default=128, metavar="N", help="tokens to decode (default 128)")
     parser.add_argument("--repeat", type=count, default=3, metavar="N", help="runs that count (default 3)")
+    parser.add_argument("--kernels", action="store_true", help="print where the steps' time goes, kernel by kernel")
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
     add_engine_options(parser)
 
@@ -39,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measure and print."""
     model, config = model_and_config(options)
-    config = replace(config, max_num_seqs=max(config.max_num_seqs, *options.batch))
+    config = replace(config, max_num_seqs=max(config.max_num_seqs, *options.batch), time_kernels=options.kernels)
     return run_async(_bench(model, config, options))
 
 
@@ -51,7 +53,9 @@ async def _bench(model: str | Path, config: EngineConfig, options: argparse.Name
             load = await show_load(engine, line)
             results = await _measure(engine, options, line)
             line.clear()
-            if options.json:
+            if options.kernels:
+                print(json.dumps(kernels_json(engine), indent=2) if options.json else "\n".join(kernel_lines(engine)))
+            elif options.json:
                 print(json.dumps(report_json(engine, load, results), indent=2))
             else:
                 print("\n".join(report_lines(engine, results)))

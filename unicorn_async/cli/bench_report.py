@@ -23,7 +23,7 @@ def report_lines(engine: Engine, results: Sequence[BatchResult]) -> list[str]:
     table = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     first = results[0]
     legend = [
-        f"Medians of {len(first.decode)} runs (lowest to highest), sums over the batch: prompts of"
+        f"Medians (lowest to highest of {len(first.decode)}), sums over the batch: prompts of"
         f" {first.prompt_tokens} tokens, then {first.decode_tokens} tokens decoded.",
         "busy: the device's share of the time by its own timestamps; CPU: of all threads; both while decoding.",
     ]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.gpu.device_info import CooperativeMatrixShape, DeviceInfo, MemoryHeap
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,22 +49,42 @@ def devices_json(infos: Sequence[DeviceInfo]) -> str:
 def _block(info: DeviceInfo) -> str:
     kind = "SOFTWARE, runs on the CPU" if info.is_software else f"{info.type.value} GPU"
     api = ".".join(map(str, info.api_version))
-    matrix = sorted({shape.feature for shape in info.cooperative_matrix if shape.feature is not None})
     dot = "accelerated" if info.integer_dot else "not accelerated" if "integer_dot" in info.features else "none"
     sizes = f"{info.min_subgroup_size} to {info.max_subgroup_size}, {info.subgroup_size} by default"
     rows = [
         ("kind", kind),
         ("driver", f"{info.driver_name} {info.driver_info}, Vulkan {api}"),
         ("memory", f"{_gib(info.available_bytes)} available of {_gib(info.memory_bytes)}"),
+        *((f"heap {index}", _heap(heap)) for index, heap in enumerate(info.heaps)),
         ("CPU maps VRAM", "all of it" if info.rebar else "no"),
         ("subgroups", sizes),
         ("float16", "yes" if info.float16 else "no"),
         ("integer dot", dot),
-        ("matrix", ", ".join(name.removeprefix("cooperative_matrix_") for name in matrix) or "none"),
+        *_matrix_rows(info.cooperative_matrix),
     ]
     if info.missing:
         rows.append(("can't be used", f"lacks {', '.join(info.missing)}"))
     return f"{info.index}: {info.name}\n" + "\n".join(f"   {label:<14}{text}" for label, text in rows)
+
+
+def _heap(heap: MemoryHeap) -> str:
+    place = "device-local" if heap.device_local else "host"
+    return (
+        f"{_gib(heap.nbytes)}, {place}; {_gib(heap.available_bytes)} available"
+        f" ({_gib(heap.used)} used of a budget of {_gib(heap.budget)})"
+    )
+
+
+def _matrix_rows(shapes: Sequence[CooperativeMatrixShape]) -> list[tuple[str, str]]:
+    """Return a row for each pair of types, with its shapes m × n × k."""
+    by_types: dict[str, list[str]] = {}
+    for shape in shapes:
+        types = f"{shape.a} × {shape.b} + {shape.c} → {shape.result}, {shape.scope}"
+        by_types.setdefault(types, []).append(f"{shape.m}×{shape.n}×{shape.k}")
+    if not by_types:
+        return [("matrix", "none")]
+    texts = [f"{', '.join(dict.fromkeys(sizes))} of {types}" for types, sizes in by_types.items()]
+    return [("matrix" if not index else "", text) for index, text in enumerate(texts)]
 
 
 def _gib(nbytes: int) -> str:

@@ -14,13 +14,14 @@ from unicorn_async.cli.model_name import MODEL_HELP, model_and_config
 from unicorn_async.cli.options import add_engine_options, add_sampling_options, sampling_params
 from unicorn_async.cli.progress import ProgressLine, show_load
 from unicorn_async.engine.engine import Engine
+from unicorn_async.errors import ConfigError
 from unicorn_async.tokenizer import ChatMessage
 
 if TYPE_CHECKING:
     import argparse
 
     from unicorn_async.config import SamplingParams
-    from unicorn_async.engine.types import FinishReason
+    from unicorn_async.engine.types import FinishReason, Token
 
 
 @dataclass(slots=True)
@@ -29,7 +30,7 @@ class Answer:
 
     prompt_tokens: int
     started: float
-    token_ids: list[int] = field(default_factory=list)
+    tokens: list[Token] = field(default_factory=list)
     text: str = ""
     finish_reason: FinishReason | None = None
     first: float = 0.0
@@ -38,7 +39,7 @@ class Answer:
     @property
     def decode_tokens_per_s(self) -> float | None:
         """Tokens after the first, by the time since it; None for one token."""
-        count = len(self.token_ids) - 1
+        count = len(self.tokens) - 1
         return count / (self.last - self.first) if count > 0 and self.last > self.first else None
 
 
@@ -54,6 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Generate one answer."""
+    if options.logprobs is not None and not options.json:
+        raise ConfigError("--logprobs: only --json shows them")
     prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
     return run_async(_generate(options, prompt, sampling_params(options)))
 
@@ -71,7 +74,10 @@ async def _generate(options: argparse.Namespace, prompt: str, sampling: Sampling
                 ids = engine.tokenizer.encode(prompt)
             answer = await _stream(engine, ids, sampling, echo=not options.json)
             if options.json:
-                print(json.dumps(_as_json(engine, answer), ensure_ascii=False))
+                report = _as_json(engine, answer)
+                if options.logprobs is not None:
+                    report["logprobs"] = [_logprob_json(engine, token) for token in answer.tokens]
+                print(json.dumps(report, ensure_ascii=False))
             else:
                 line.note(_summary(answer))
     return 0
@@ -82,7 +88,7 @@ async def _stream(engine: Engine, ids: list[int], sampling: SamplingParams, *, e
     async for token in engine.stream(ids, sampling):
         answer.last = time.perf_counter()
         answer.first = answer.first or answer.last
-        answer.token_ids.append(token.id)
+        answer.tokens.append(token)
         answer.text += token.text
         answer.finish_reason = token.finish_reason
         if echo and token.text:
@@ -96,7 +102,7 @@ def _summary(answer: Answer) -> str:
     reason = answer.finish_reason.value if answer.finish_reason else "none"
     parts = [
         f"{answer.prompt_tokens} prompt tokens, first token after {answer.first - answer.started:.2f} s",
-        f"{len(answer.token_ids)} tokens",
+        f"{len(answer.tokens)} tokens",
         f"ended by {reason}",
     ]
     if (speed := answer.decode_tokens_per_s) is not None:
@@ -105,15 +111,24 @@ def _summary(answer: Answer) -> str:
 
 
 def _as_json(engine: Engine, answer: Answer) -> dict[str, object]:
+    device = engine.device
     return {
         "model": engine.model_name,
-        "device": engine.device.name,
-        "software": engine.device.is_software,
+        "device": device.name,
+        "driver": f"{device.driver_name} {device.driver_info}",
+        "software": device.is_software,
+        "kernels": list(engine.kernels),
         "text": answer.text,
-        "token_ids": answer.token_ids,
+        "token_ids": [token.id for token in answer.tokens],
         "finish_reason": answer.finish_reason.value if answer.finish_reason else None,
         "prompt_tokens": answer.prompt_tokens,
         "first_token_s": answer.first - answer.started,
         "decode_tokens_per_s": answer.decode_tokens_per_s,
         "load_s": engine.progress.seconds,
     }
+
+
+def _logprob_json(engine: Engine, token: Token) -> dict[str, object]:
+    likeliest = [{"id": number, "text": text, "logprob": logprob} for number, text, logprob in token.top_logprobs]
+    text = engine.tokenizer.token_text(token.id)
+    return {"id": token.id, "text": text, "logprob": token.logprob, "top": likeliest}

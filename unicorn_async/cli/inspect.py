@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from unicorn_async.cli.model_summary import config_json, config_lines
 from unicorn_async.cli.placement import Placement, placements
 from unicorn_async.cli.tensor_rows import TensorRow, tensor_rows
 from unicorn_async.engine.startup import ModelOnDisk
+from unicorn_async.errors import VulkanUnavailableError
 
 if TYPE_CHECKING:
     import argparse
@@ -33,7 +35,11 @@ def run(options: argparse.Namespace) -> int:
     model = ModelOnDisk.read(model_location(options.model))
     if options.model == DEMO:
         model = replace(model, name=DEMO_MODEL_NAME)
-    rows, places = tensor_rows(model), placements(model)
+    rows, places = tensor_rows(model), []
+    try:
+        places = placements(model)
+    except VulkanUnavailableError as exc:
+        print(f"unicorn inspect: {exc}", file=sys.stderr)
     if options.json:
         print(json.dumps(_as_json(model, rows, places), indent=2))
     else:
@@ -46,17 +52,18 @@ def _report(
 ) -> list[str]:
     plan, checkpoint = model.plan, model.checkpoint
     lines = [
-        f"{model.name}: {model.config.architecture} in {checkpoint.directory}",
+        f"{model.name}: {model.config.architecture} in {checkpoint.path}",
         "",
         *config_lines(model.config),
         "",
     ]
     lines += _tensor_table(rows, model.config.num_layers, every_layer=every_layer)
+    others = "vision and audio" if checkpoint.gguf_metadata is None else "constants of rotary embeddings"
     lines += [
         "",
         f"to read        {size(plan.bytes_to_read)} from {_files(len(checkpoint.files))}, in {len(plan.chunks)} chunks",
         f"on the device  {size(plan.dest_bytes)} in {len(plan.destinations)} tensors",
-        f"skipped        {_names(checkpoint.skipped)} (vision and audio)",
+        f"skipped        {_names(checkpoint.skipped)} ({others})",
         f"ignored        {_names(plan.ignored)} (not known to the architecture)",
         "",
     ]
@@ -96,7 +103,7 @@ def _names(names: Sequence[str]) -> str:
 def _as_json(model: ModelOnDisk, rows: Sequence[TensorRow], places: Sequence[Placement]) -> dict[str, object]:
     return {
         "name": model.name,
-        "directory": str(model.checkpoint.directory),
+        "path": str(model.checkpoint.path),
         "config": config_json(model.config),
         "tensors": [row.to_json() for row in rows],
         "skipped": list(model.checkpoint.skipped),

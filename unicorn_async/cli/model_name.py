@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 DEMO = "demo"
 DEMO_MODEL_NAME = "unicorn-demo"
-MODEL_HELP = "a directory in Hugging Face's layout, a name in its cache, or `demo` for the bundled model"
+MODEL_HELP = "a directory in Hugging Face's layout or its name in their cache, a GGUF file, or `demo` (bundled)"
 
 
 def model_location(name: str) -> str | Path:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from pathlib import Path
 
-from unicorn_async.config import EngineConfig, KVDType, SamplingParams
+from unicorn_async.config import EngineConfig, KVDType, SamplingParams, WeightScheme
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
@@ -16,8 +17,15 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--max-context", type=count, metavar="TOKENS", help="prompt and answer together")
     group.add_argument("--max-num-seqs", type=count, metavar="N", help="sequences in one step (default 32)")
     group.add_argument("--max-num-batched-tokens", type=count, metavar="N", help="tokens in one step (default 512)")
+    group.add_argument(
+        "--weights",
+        choices=[scheme.value for scheme in WeightScheme],
+        help="what weights become while they are loaded (default auto: what they are, F32 as F16)",
+    )
     group.add_argument("--kv-dtype", choices=[kind.value for kind in KVDType], help="KV cache (default f16)")
     group.add_argument("--kv-cache-bytes", type=byte_size, metavar="SIZE", help="limit of the KV cache, e.g. 4G")
+    group.add_argument("--reader-threads", type=count, metavar="N", help="threads that read files (default: by cores)")
+    group.add_argument("--load-trace", type=Path, metavar="FILE", help="write a trace of the load, for the Perfetto UI")
     group.add_argument("--validation", action="store_true", help="switch on Vulkan's validation layers")
 
 
@@ -28,7 +36,10 @@ def engine_config(options: argparse.Namespace) -> EngineConfig:
         for name in ("device", "model_name", "max_context", "max_num_seqs", "max_num_batched_tokens", "kv_cache_bytes")
         if getattr(options, name) is not None
     }
-    config = EngineConfig(validation=options.validation, **given)
+    files = {"num_reader_threads": options.reader_threads, "load_trace": options.load_trace}
+    config = EngineConfig(validation=options.validation, **given, **files)
+    if options.weights:
+        config = replace(config, weights=WeightScheme(options.weights))
     return replace(config, kv_dtype=KVDType(options.kv_dtype)) if options.kv_dtype else config
 
 
@@ -41,8 +52,13 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--top-p", type=float, default=1.0)
     group.add_argument("--min-p", type=float, default=0.0)
     group.add_argument("--repetition-penalty", type=float, default=1.0)
+    group.add_argument("--presence-penalty", type=float, default=0.0)
+    group.add_argument("--frequency-penalty", type=float, default=0.0)
     group.add_argument("--seed", type=int)
     group.add_argument("--stop", action="append", default=[], metavar="TEXT", help="may be given several times")
+    group.add_argument(
+        "--logprobs", type=int, metavar="N", help="with --json: log-probabilities of each token and of the N likeliest"
+    )
 
 
 def sampling_params(options: argparse.Namespace) -> SamplingParams:
@@ -54,8 +70,11 @@ def sampling_params(options: argparse.Namespace) -> SamplingParams:
         top_p=options.top_p,
         min_p=options.min_p,
         repetition_penalty=options.repetition_penalty,
+        presence_penalty=options.presence_penalty,
+        frequency_penalty=options.frequency_penalty,
         seed=options.seed,
         stop=tuple(options.stop),
+        top_logprobs=options.logprobs,
     )
 
 
@@ -76,4 +95,11 @@ def count(text: str) -> int:
     """Parse a positive whole number."""
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a positive whole number, got {text!r}")
+    return int(text)
+
+
+def port_number(text: str) -> int:
+    """Parse a port, 0 to 65535."""
+    if not text.isascii() or not text.isdigit() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"expected a port, 0 to 65535, got {text!r}")
     return int(text)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from unicorn_async.cli.amounts import size
 from unicorn_async.config import EngineConfig
 from unicorn_async.engine.kv_plan import plan_kv_cache
-from unicorn_async.errors import OutOfMemoryError, VulkanUnavailableError
+from unicorn_async.errors import OutOfMemoryError
 from unicorn_async.gpu.instance import Instance
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ class Placement:
     weight_bytes: int
     kv_bytes_full_context: int
     max_context: int
+    reading: str  # how the files would be read now, and why
 
     def lines(self) -> list[str]:
         """Return what people want to know."""
@@ -35,6 +36,7 @@ class Placement:
             f"{self.device}{kind}: {verdict}",
             f"   weights {size(self.weight_bytes)}, KV cache {size(self.kv_bytes_full_context)} for one full context;"
             f" {size(self.available_bytes)} are available",
+            f"   how it reads: {self.reading}",
         ]
 
     def to_json(self) -> dict[str, object]:
@@ -43,12 +45,13 @@ class Placement:
 
 
 def placements(model: ModelOnDisk) -> list[Placement]:
-    """Return an estimate for each device of this machine; none where there is no Vulkan."""
-    try:
-        with Instance.create() as instance:
-            return [_placement(model, info) for info in instance.devices()]
-    except VulkanUnavailableError:
-        return []
+    """Return an estimate for each device of this machine.
+
+    Raises:
+        VulkanUnavailableError: there is no Vulkan here.
+    """
+    with Instance.create() as instance:
+        return [_placement(model, info) for info in instance.devices()]
 
 
 def _placement(model: ModelOnDisk, info: DeviceInfo) -> Placement:
@@ -61,4 +64,5 @@ def _placement(model: ModelOnDisk, info: DeviceInfo) -> Placement:
         context = 0
     unlimited = 1 << 62
     full = plan_kv_cache(model.config, options, unlimited).nbytes
-    return Placement(info.name, info.is_software, info.available_bytes, weights, full, context)
+    reading = model.read_strategy(info).text()
+    return Placement(info.name, info.is_software, info.available_bytes, weights, full, context, reading)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 from unicorn_async.cli.amounts import duration, rate, size
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
     from typing import TextIO
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 _BAR_WIDTH = 24
 _REDRAW_S = 0.1
 _PLAIN_S = 5.0  # between plain lines, for logs
+_MAIN_KERNELS = ("linear_", "attention_decode", "attention_prefill")
 _CLEAR_LINE = "\r\x1b[K"
 
 
@@ -78,7 +80,16 @@ async def show_load(engine: EngineAPI, line: ProgressLine) -> LoadProgress:
         line.update(load_text(progress))
     speed = rate(progress.bytes_total, progress.seconds)
     line.note(f"loaded   {size(progress.bytes_total)} in {duration(progress.seconds)} ({speed})")
+    if engine.kernels:
+        line.note(kernels_text(engine.kernels))
     return progress
+
+
+def kernels_text(names: Sequence[str]) -> str:
+    """Return one line with the variants of matrix products and attention, on which a model's speed hangs."""
+    main = [name for name in names if name.startswith(_MAIN_KERNELS)]
+    others = len(names) - len(main)
+    return f"kernels  {', '.join(main)}" + (f" and {others} more" if others else "")
 
 
 def load_text(progress: LoadProgress) -> str:

@@ -7,9 +7,10 @@ import os
 from typing import TYPE_CHECKING
 
 from unicorn_async.cli.banner import banner
+from unicorn_async.cli.options import port_number
 from unicorn_async.cli.progress import ProgressLine, show_load
 from unicorn_async.engine.engine import Engine
-from unicorn_async.server import ServerOptions, serve
+from unicorn_async.server import ServerOptions, bind, serve
 
 if TYPE_CHECKING:
     import argparse
@@ -26,7 +27,7 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     """Add where to listen, and who may ask."""
     group = parser.add_argument_group("server")
     group.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
-    group.add_argument("--port", type=int, default=8000, help="0 takes any free one (default 8000)")
+    group.add_argument("--port", type=port_number, default=8000, help="0 takes any free one (default 8000)")
     group.add_argument("--api-key", metavar="KEY", help=f"clients must send it; or set {API_KEY_VARIABLE}")
     group.add_argument(
         "--allow-host", action="append", default=[], metavar="NAME", help="further name that browsers may use"
@@ -45,7 +46,8 @@ async def serve_model(model: str | Path, config: EngineConfig, *, host: str, por
     Raises:
         UnicornError: the model can't be opened or loaded, or the port is taken.
     """
-    with ProgressLine() as line:
+    # The port first: whether it is free shows at once, and nobody takes it while the model is opened.
+    with bind(host, port) as listener, ProgressLine() as line:
         async with Engine.open(model, config=config) as engine:
             for text in banner(engine):
                 line.note(text)
@@ -55,12 +57,12 @@ async def serve_model(model: str | Path, config: EngineConfig, *, host: str, por
                 if host in _OPEN_HOSTS and options.api_key is None:
                     line.note("         anybody who reaches this port may use it; --api-key changes that")
 
-            serving = serve(engine, host=host, port=port, options=options, on_ready=announce)
-            await _while_loading(engine, line, serving)
+            serving = serve(engine, listener=listener, options=options, on_ready=announce)
+            await while_loading(engine, line, serving)
     return 0
 
 
-async def _while_loading(engine: Engine, line: ProgressLine, serving: Coroutine[None, None, None]) -> None:
+async def while_loading(engine: Engine, line: ProgressLine, serving: Coroutine[None, None, None]) -> None:
     """Serve and show the load beside it; a load that fails ends the server, in order."""
     try:
         async with asyncio.TaskGroup() as group:

@@ -10,13 +10,12 @@ from unicorn_async.cli.amounts import size
 from unicorn_async.models.weights import wanted_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from unicorn_async.engine.startup import ModelOnDisk
     from unicorn_async.loader.checkpoint import Checkpoint
-    from unicorn_async.loader.plan import DestTensor, WantedTensor
+    from unicorn_async.loader.plan import WantedTensor
+    from unicorn_async.tensor import ElementType
 
-_LAYER_NUMBER = re.compile(r"\blayers\.\d+\.")
+_LAYER_NUMBER = re.compile(r"\b(layers|blk)\.\d+\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +31,18 @@ class TensorRow:
     destination: str
     row_offset: int
     device_dtype: str
+    reordered: bool
 
     @property
     def transform(self) -> str:
-        """What the device does with it on the way."""
-        return "copied" if self.dtype == self.device_dtype else f"{self.dtype} to {self.device_dtype}"
+        """What is done with it on the way."""
+        text = "copied" if self.dtype == self.device_dtype else f"{self.dtype} to {self.device_dtype}"
+        return f"{text}, rows reordered" if self.reordered else text
 
     @property
     def pattern(self) -> tuple[object, ...]:
         """What it has in common with the same tensor of other layers."""
-        name, destination = (_LAYER_NUMBER.sub("layers.*.", text) for text in (self.name, self.destination))
+        name, destination = (_LAYER_NUMBER.sub(r"\1.*.", text) for text in (self.name, self.destination))
         return name, destination, self.shape, self.dtype, self.row_offset, self.device_dtype
 
     def line(self, width: int) -> str:
@@ -60,11 +61,11 @@ class TensorRow:
 
 def tensor_rows(model: ModelOnDisk) -> list[TensorRow]:
     """Return the rows in the order in which a first prompt needs the tensors."""
-    destinations = {dest.name: dest for dest in model.plan.destinations}
-    return [_row(model.checkpoint, want, destinations) for want in wanted_tensors(model.config)]
+    types = model.plan.device_types
+    return [_row(model.checkpoint, want, types[want.name]) for want in wanted_tensors(model.config)]
 
 
-def _row(checkpoint: Checkpoint, want: WantedTensor, destinations: Mapping[str, DestTensor]) -> TensorRow:
+def _row(checkpoint: Checkpoint, want: WantedTensor, device_type: ElementType) -> TensorRow:
     source = checkpoint.tensors[want.name]
     return TensorRow(
         name=source.name,
@@ -75,5 +76,6 @@ def _row(checkpoint: Checkpoint, want: WantedTensor, destinations: Mapping[str, 
         layer=want.layer,
         destination=want.dest,
         row_offset=want.row_offset,
-        device_dtype=destinations[want.dest].dtype.value,
+        device_dtype=device_type.value,
+        reordered=source.interleaved_head_rows > 0,
     )

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from unicorn_async.engine.buckets import bucket_for, bucket_sizes
 from unicorn_async.ops.sample_rows import NO_SLOT, OUTPUT_MARK, SamplingPath, sampling_path, write_row
 from unicorn_async.scheduler.sequence import PENDING
@@ -39,7 +37,9 @@ class StepShape:
 class BatchWriter:
     """Fills frames; it keeps no state of a batch. `windows` are those of the block groups."""
 
-    def __init__(self, limits: FrameLimits, block_size: int, windows: SequenceOf[int], attention: AttentionPlan) -> None:
+    def __init__(
+        self, limits: FrameLimits, block_size: int, windows: SequenceOf[int], attention: AttentionPlan
+    ) -> None:
         self.token_buckets = bucket_sizes(limits.tokens)
         self.sequence_buckets = bucket_sizes(limits.sequences)
         self.logit_buckets = bucket_sizes(limits.logit_rows)
@@ -49,14 +49,8 @@ class BatchWriter:
 
     def write(self, batch: Batch, frame: Frame) -> StepShape:
         """Write all arrays and return the step's shape."""
-        row = 0
-        for index, item in enumerate(batch.scheduled):
-            self._write_tokens(item, frame, index, row)
-            row += item.num_tokens
-        arrays, tokens = frame.arguments.arrays, bucket_for(row, self.token_buckets)
-        arrays["token_ids"][row:tokens] = 0
-        arrays["positions"][row:tokens] = 0
-        arrays["slot_mapping"][:, row:tokens] = NO_SLOT
+        tokens = bucket_for(self._write_tokens(batch, frame), self.token_buckets)
+        self._write_block_tables(batch, frame)
         has_decode, has_combine, has_prefill = self._write_attention(batch, frame)
         num_rows, num_samples = self._write_rows(batch, frame)
         return StepShape(
@@ -70,22 +64,47 @@ class BatchWriter:
             has_counts=self._write_counts(batch, frame),
         )
 
-    def _write_tokens(self, item: ScheduledSequence, frame: Frame, index: int, row: int) -> None:
-        arrays, sequence = frame.arguments.arrays, item.sequence
-        stop, end = row + item.num_tokens, item.start + item.num_tokens
-        fed_back = -1 - sequence.slot
-        arrays["token_ids"][row:stop] = [fed_back if token == PENDING else token for token in item.token_ids]
-        positions = np.arange(item.start, end, dtype=np.uint32)
-        arrays["positions"][row:stop] = positions
-        first_written = item.start // self._block_size
-        for group, table in enumerate(sequence.block_tables):
-            first = sequence.first_blocks[group]  # what lies before it is freed, and seen by no query
-            arrays["block_tables"][group, index, first : len(table)] = table[first:]
-            blocks = np.array(table[first_written:], dtype=np.uint32)[positions // self._block_size - first_written]
-            arrays["slot_mapping"][group, row:stop] = blocks * self._block_size + positions % self._block_size
-        arrays["query_start"][index] = row
-        arrays["query_len"][index] = item.num_tokens
-        arrays["context_len"][index] = end
+    def _write_tokens(self, batch: Batch, frame: Frame) -> int:
+        """Write what there is one of for each token and each sequence; returns the number of tokens."""
+        arrays, size = frame.arguments.arrays, self._block_size
+        token_ids: list[int] = []
+        positions: list[int] = []
+        slots: list[list[int]] = [[] for _ in self._windows]
+        starts, lengths, contexts = [], [], []
+        for item in batch.scheduled:
+            sequence, count = item.sequence, item.num_tokens
+            starts.append(len(token_ids))
+            lengths.append(count)
+            contexts.append(item.start + count)
+            token_ids += item.token_ids if PENDING not in item.token_ids else _fed_back(item)
+            where = range(item.start, item.start + count)
+            positions += where
+            for group_slots, table in zip(slots, sequence.block_tables, strict=True):
+                group_slots += [table[position // size] * size + position % size for position in where]
+        row, tokens = len(token_ids), bucket_for(len(token_ids), self.token_buckets)
+        padding = tokens - row
+        arrays["token_ids"][:tokens] = token_ids + [0] * padding
+        arrays["positions"][:tokens] = positions + [0] * padding
+        for group, group_slots in enumerate(slots):
+            arrays["slot_mapping"][group, :tokens] = group_slots + [NO_SLOT] * padding
+        arrays["query_start"][: len(starts)] = starts
+        arrays["query_len"][: len(starts)] = lengths
+        arrays["context_len"][: len(starts)] = contexts
+        return row
+
+    def _write_block_tables(self, batch: Batch, frame: Frame) -> None:
+        """Write what a row of the frame does not hold already: while a sequence runs, its tables only grow."""
+        tables = frame.arguments.arrays["block_tables"]
+        for index, item in enumerate(batch.scheduled):
+            sequence = item.sequence
+            for group, table in enumerate(sequence.block_tables):
+                key, length = (group, index), len(table)
+                known, written = frame.block_rows.get(key, (None, 0))
+                if known is not table:  # what lies before the first block is freed, and seen by no query
+                    written = sequence.first_blocks[group]
+                if known is not table or written < length:
+                    tables[group, index, written:length] = table[written:]
+                    frame.block_rows[key] = (table, length)
 
     def _write_attention(self, batch: Batch, frame: Frame) -> tuple[bool, bool, bool]:
         """Write the lists of decode items and prefill tiles, and the sizes of their dispatches."""
@@ -158,3 +177,9 @@ class BatchWriter:
                 marks[num_marks] = (sequence.slot, token | (OUTPUT_MARK if is_output else 0))
                 num_marks += 1
         return True
+
+
+def _fed_back(item: ScheduledSequence) -> list[int]:
+    """Token ids for the device; where it is to take the token that it has sampled last, the slot's place of it."""
+    fed_back = -1 - item.sequence.slot
+    return [fed_back if token == PENDING else token for token in item.token_ids]

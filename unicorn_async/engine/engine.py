@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import random
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unicorn_async.config import ModelConfig
+    from unicorn_async.engine.kernel_times import KernelTime
     from unicorn_async.engine.startup import StartedModel
     from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.loader.read_strategy import ReadStrategy
     from unicorn_async.tokenizer import Tokenizer
 
 
@@ -54,8 +57,12 @@ class Engine:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, model: str | Path, *, config: EngineConfig | None = None) -> AsyncIterator[Engine]:
+    async def open(
+        cls, model: str | Path, *, device: str | None = None, config: EngineConfig | None = None
+    ) -> AsyncIterator[Engine]:
         """Open a model by its directory or its name in the Hugging Face cache; close it at the end of the block.
+
+        `device`, an index or a part of a name, goes before the one in `config`.
 
         It returns as soon as the model's files are checked and its memory is allocated: the weights are loaded
         behind, and requests run as layers arrive. What makes the load fail is raised by `load_progress` and by every
@@ -67,6 +74,8 @@ class Engine:
             DeviceError: there is no such device, or the model does not fit.
         """
         config = config or EngineConfig()
+        if device is not None:
+            config = replace(config, device=device)
         async with AsyncExitStack() as stack:
             engine = cls(await start(model, config, stack), config)
             tasks = [
@@ -113,13 +122,19 @@ class Engine:
 
     @property
     def kernels(self) -> tuple[str, ...]:
-        """Names of the kernel variants that the model runs on."""
-        return self._model.device.kernels.names
+        """Names of the kernel variants that the model runs on, those still to be compiled for it among them."""
+        model = self._model
+        return tuple(sorted({request.name for request in model.requests}.union(model.device.kernels.names)))
 
     @property
     def validation_messages(self) -> tuple[str, ...]:
         """What the validation layers have said, if the engine was opened with them; also after it was closed."""
         return tuple(self._model.instance.validation_messages)
+
+    @property
+    def read_strategy(self) -> ReadStrategy:
+        """How the model's files are read, and why."""
+        return self._model.stream.strategy
 
     @property
     def progress(self) -> LoadProgress:
@@ -189,14 +204,21 @@ class Engine:
             device_s=counters.device_s,
         )
 
+    def kernel_times(self) -> tuple[KernelTime, ...]:
+        """Return where the steps' time went; empty unless the engine was opened with `time_kernels`."""
+        times = self._model.runner.kernel_times
+        return times.table() if times is not None else ()
+
     def _sequence(self, prompt: SequenceOf[int], sampling: SamplingParams, request_id: str | None) -> Sequence:
         if self._failure is not None:
             raise self._failure
         ids = tuple(prompt)
         size = self.model_config.vocab_size
-        wrong = next((token for token in ids if not 0 <= token < size), None)
-        if not ids or wrong is not None:
-            raise RequestError(f"token {wrong}: expected 0 to {size - 1}" if ids else "the prompt is empty")
+        if not ids:
+            raise RequestError("the prompt is empty")
+        for token in ids:
+            if type(token) is not int or not 0 <= token < size:
+                raise RequestError(f"token {token!r}: expected a whole number, 0 to {size - 1}")
         seed = random.getrandbits(64) if sampling.seed is None else sampling.seed
         return Sequence(request_id or next(self._names), ids, sampling, seed)
 

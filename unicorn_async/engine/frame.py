@@ -14,6 +14,8 @@ from unicorn_async.ops.attention_device import AttentionBatch
 from unicorn_async.ops.sample_rows import SAMPLE_MARK, SAMPLE_RESULT, SAMPLE_ROW
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence as SequenceOf
+
     from unicorn_async.gpu.device import Device
 
 _GRID_BYTES = 12  # of one indirect dispatch
@@ -34,7 +36,8 @@ class FrameLimits:
 class Frame:
     """The mapped memory of one step in flight; whoever makes it closes it, after the step.
 
-    Nothing of it is written while a submission that uses it is pending.
+    Nothing of it is written while a submission that uses it is pending. `block_rows` is the writer's: by group and row,
+    the table that was written there, and how many of its blocks.
     """
 
     def __init__(self, device: Device, limits: FrameLimits, partials: int, index: int) -> None:
@@ -58,6 +61,7 @@ class Frame:
         results = {"samples": Field(SAMPLE_RESULT, (sequences,)), "ticks": Field(np.uint64, (2,))}
         self._buffers = [device.memory.allocate(block_bytes(fields), MemoryKind.FRAME, name=f"frame {index}")]
         self._buffers.append(device.memory.allocate(block_bytes(results), MemoryKind.STAGING, name=f"results {index}"))
+        self.block_rows: dict[tuple[int, int], tuple[SequenceOf[int], int]] = {}
         self.arguments = FrameBlock(self._buffers[0], fields)
         self.results = FrameBlock(self._buffers[1], results)
         address = self.arguments.address
@@ -75,6 +79,7 @@ class Frame:
 
     def close(self) -> None:
         """Free the memory."""
+        self.block_rows.clear()
         self.arguments.close()
         self.results.close()
         for buffer in self._buffers:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unicorn_async.engine.buckets import bucket_sizes
+from unicorn_async.engine.conversion import conversion_kernels
 from unicorn_async.gpu.kernel import KernelRequest
+from unicorn_async.models import projection
 from unicorn_async.models.weights import head_name
-from unicorn_async.ops import convert, embedding, gated, linear, norm, rotary, sampling
+from unicorn_async.ops import embedding, embedding_quant, norm, rotary, sampling
 from unicorn_async.ops.sample_rows import SamplingPath
+from unicorn_async.tensor import QuantTensor, Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
     from unicorn_async.loader.plan import LoadPlan
     from unicorn_async.ops.attention import GpuAttention
     from unicorn_async.ops.kv_cache import AttentionShape
-    from unicorn_async.tensor import Tensor
+    from unicorn_async.tensor import Weight
 
 _FIRST_STEPS = (32, 1)  # tokens: a short prompt, then decoding
 
@@ -28,40 +31,43 @@ def kernel_requests(
     model: ModelConfig,
     shape: AttentionShape,
     attention: GpuAttention,
-    weights: Mapping[str, Tensor],
+    matrices: Mapping[str, Weight],
     plan: LoadPlan,
     options: EngineConfig,
 ) -> tuple[KernelRequest, ...]:
     """Return what to compile, in the order of need: the load, a short prompt and decoding, then longer prompts."""
-    conversions = {(chunk.source_dtype, chunk.dest_dtype) for chunk in plan.chunks}
-    rows = weights[head_name(model)]
+    head = matrices[head_name(model)]
     others = tuple(size for size in bucket_sizes(options.max_num_batched_tokens) if size not in _FIRST_STEPS)
     requests = [
-        *(KernelRequest(*convert.kernel_for(*pair)) for pair in conversions if pair[0] is not pair[1]),
-        *embedding.kernels_for(weights["embed"].dtype),
+        *conversion_kernels(plan),
+        *_embedding(matrices["embed"]),
         *norm.kernels_for(info, post_norms=model.post_norms, plus_one=model.norm_plus_one),
-        *_linears(info, model, weights, rows, _FIRST_STEPS),
+        *_linears(info, model, matrices, head, _FIRST_STEPS),
         *rotary.kernels_for(info, shape, qk_norm=model.qk_norm, plus_one=model.norm_plus_one),
         *attention.kernels_for(),
-        *gated.kernels_for(model.activation),
         *_plain(sampling.kernels_for(info, SamplingPath.GREEDY)),
         *_plain(sampling.kernels_for(info, SamplingPath.FULL)),
-        *_linears(info, model, weights, rows, others),
+        *_linears(info, model, matrices, head, others),
     ]
     return tuple({_key(request): request for request in requests}.values())
 
 
 def _linears(
-    info: DeviceInfo, model: ModelConfig, weights: Mapping[str, Tensor], head: Tensor, sizes: tuple[int, ...]
+    info: DeviceInfo, model: ModelConfig, matrices: Mapping[str, Weight], head: Weight, sizes: tuple[int, ...]
 ) -> Iterable[KernelRequest]:
     for part in ("qkv", "o", "gate_up", "down"):
-        weight = weights[f"layers.0.{part}"]
-        has_bias = part == "qkv" and model.qkv_bias
-        yield from linear.kernels_for(
-            info, num_tokens=sizes, n=weight.shape[0], dtype=weight.dtype, has_bias=has_bias
-        )
-    capped = model.logit_soft_cap > 0.0
-    yield from linear.kernels_for(info, num_tokens=(1,), n=head.shape[0], dtype=head.dtype, has_soft_cap=capped)
+        has_bias = {"qkv": model.qkv_bias, "o": model.output_bias}.get(part, False)
+        activation = model.activation if part == "gate_up" else None
+        weight = matrices[f"layers.0.{part}"]
+        yield from projection.kernels_for(info, weight, num_tokens=sizes, has_bias=has_bias, activation=activation)
+    yield from projection.kernels_for(info, head, num_tokens=(1,), has_soft_cap=model.logit_soft_cap > 0.0)
+
+
+def _embedding(table: Weight) -> Iterable[KernelRequest]:
+    if isinstance(table, Tensor):
+        return embedding.kernels_for(table.dtype)
+    assert isinstance(table, QuantTensor), "the embeddings are one tensor"
+    return embedding_quant.kernels_for(table.format)
 
 
 def _plain(kernels: Iterable[tuple[str, Mapping[str, int | float | bool]]]) -> Iterable[KernelRequest]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.config import KVDType
-from unicorn_async.errors import OutOfMemoryError
+from unicorn_async.errors import ConfigError, OutOfMemoryError
 from unicorn_async.scheduler.block_manager import BlockGroup, num_blocks_spanned
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def plan_kv_cache(model: ModelConfig, options: EngineConfig, available_bytes: in
     """Choose the pools' sizes for `available_bytes`, at most what all sequences need at full context.
 
     Raises:
+        ConfigError: the asked-for context is longer than the model's.
         OutOfMemoryError: not even one block a group, or the asked-for context, fits.
     """
     windows = tuple(sorted(set(model.layer_windows)))
@@ -44,7 +45,9 @@ def plan_kv_cache(model: ModelConfig, options: EngineConfig, available_bytes: in
     element = 2 if options.kv_dtype is KVDType.F16 else 4
     block_bytes = model.num_kv_heads * options.block_size * model.head_dim * element
     num_layers = tuple(layer_group.count(group) for group in range(len(windows)))
-    wanted = min(options.max_context or model.max_position, model.max_position)
+    wanted = options.max_context or model.max_position
+    if wanted > model.max_position:
+        raise ConfigError(f"max_context: the model has {model.max_position} positions, {wanted} are asked for")
 
     def pools(tokens: int) -> tuple[int, ...]:
         return tuple(_num_blocks(window, tokens, options) for window in windows)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from unicorn_async.engine.model_tensors import matrices_of, vectors_of
 from unicorn_async.gpu.arena import Arena
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.models.activations import Activations, activation_bytes
 from unicorn_async.ops.kv_cache import KVCache
 from unicorn_async.ops.rotary import frequencies
 from unicorn_async.ops.sampling import counts_bytes, scratch_bytes
-from unicorn_async.tensor import Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.device import Device
     from unicorn_async.loader.plan import LoadPlan
     from unicorn_async.ops.attention_plan import AttentionPlan
+    from unicorn_async.tensor import Tensor, Weight
 
 BLOCK_BYTES = 256 << 20
 EVALUATION_ROWS = 64  # logits that evaluation requests may have computed in one step
@@ -48,13 +49,15 @@ def workspace_bytes(model: ModelConfig, options: EngineConfig, attention: Attent
 class ModelMemory:
     """The places of a model in device memory; `close` frees them, after the last step.
 
-    `slices` holds the weights' places by destination, for the loader, `weights` the same as tensors.
+    `slices` holds the weights' places by destination, for the loader; `weights`, which are vectors, and `matrices`
+    are the same as tensors.
     """
 
     arena: Arena
     tables: Arena
     slices: Mapping[str, ArenaSlice]
     weights: Mapping[str, Tensor]
+    matrices: Mapping[str, Weight]
     caches: tuple[KVCache, ...]  # per layer
     freqs: tuple[int, ...]  # per layer
     activations: Activations
@@ -84,7 +87,6 @@ class ModelMemory:
         tables = Arena(device.memory, MemoryKind.FRAME, 1 << 20, name="tables")
         try:
             slices = {dest.name: arena.allocate(dest.nbytes) for dest in plan.destinations}
-            tensors = {dest.name: Tensor(slices[dest.name].address, dest.shape, dest.dtype) for dest in plan.destinations}
             caches = tuple(_cache(arena, kv_plan.layer_bytes[group]) for group in kv_plan.layer_group)
             rows = max_logit_rows(options)
             sizes = activation_bytes(model, options.max_num_batched_tokens, rows)
@@ -94,7 +96,8 @@ class ModelMemory:
                 arena=arena,
                 tables=tables,
                 slices=slices,
-                weights=tensors,
+                weights=vectors_of(plan, slices),
+                matrices=matrices_of(plan, slices),
                 caches=caches,
                 freqs=_rotary_tables(tables, model),
                 activations=Activations.at(addresses, model, options.max_num_batched_tokens, rows),

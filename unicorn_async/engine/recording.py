@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.gpu.command import CommandPool, TimestampPool
+from unicorn_async.gpu.timed_recorder import TimedRecorder
 from unicorn_async.ops.sample_rows import SamplingPath
 from unicorn_async.ops.sampling import (
     SampleArguments,
@@ -17,7 +18,7 @@ from unicorn_async.ops.sampling import (
 from unicorn_async.tensor import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Iterable, Iterator
 
     from unicorn_async.config import ModelConfig
     from unicorn_async.engine.batch_writer import StepShape
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
     from unicorn_async.engine.model_memory import ModelMemory
     from unicorn_async.gpu.command import CommandBuffer, CommandRecorder
     from unicorn_async.gpu.device import Device
+    from unicorn_async.gpu.timed_recorder import DispatchTime
     from unicorn_async.models.decoder import Decoder
+
+_TIMED_DISPATCHES = 4096  # of one command buffer, at most
 
 
 class Recording:
@@ -44,6 +48,8 @@ class Recording:
         frame: Frame,
         limits: FrameLimits,
         layer_group: tuple[int, ...],
+        *,
+        time_kernels: bool = False,
     ) -> None:
         self._device = device
         self._decoder = decoder
@@ -55,29 +61,28 @@ class Recording:
         self._pool = CommandPool(device, device.compute)
         self._timestamps = TimestampPool(device, 2)
         self._buffers: dict[Hashable, CommandBuffer] = {}
+        self._time_kernels = time_kernels
+        self._timed: dict[Hashable, TimedRecorder] = {}
 
     def prologue(self, shape: StepShape) -> CommandBuffer:
         """Return the commands before the first layer: start of the clock, token counts, embeddings."""
-        return self._recorded(("prologue", shape.tokens, shape.has_counts), lambda rec: self._prologue(rec, shape))
+        return self._recorded(_prologue_key(shape), lambda rec: self._prologue(rec, shape))
 
     def layers(self, shape: StepShape, first: int, stop: int) -> CommandBuffer:
         """Return the commands of layers `first` to `stop - 1`."""
-        key = ("layers", shape.tokens, shape.has_decode, shape.has_combine, shape.has_prefill, first, stop)
-        return self._recorded(key, lambda rec: self._layers(rec, shape, first, stop))
+        return self._recorded(_layers_key(shape, first, stop), lambda rec: self._layers(rec, shape, first, stop))
 
     def tail(self, shape: StepShape) -> CommandBuffer:
         """Return the commands after the last layer: output head, sampling, end of the clock."""
-        key = ("tail", shape.logit_rows, shape.samples, shape.path, shape.has_counts)
-        return self._recorded(key, lambda rec: self._tail(rec, shape))
+        return self._recorded(_tail_key(shape), lambda rec: self._tail(rec, shape))
 
     def has(self, shape: StepShape, parts: list[tuple[int, int]]) -> bool:
         """Whether all commands of a step are recorded already."""
-        layers = (shape.tokens, shape.has_decode, shape.has_combine, shape.has_prefill)
-        return (
-            ("prologue", shape.tokens, shape.has_counts) in self._buffers
-            and ("tail", shape.logit_rows, shape.samples, shape.path, shape.has_counts) in self._buffers
-            and all(("layers", *layers, *part) in self._buffers for part in parts)
-        )
+        return all(key in self._buffers for key in _keys(shape, parts))
+
+    def dispatch_times(self, shape: StepShape, parts: Iterable[tuple[int, int]]) -> list[DispatchTime]:
+        """Return what each dispatch of the last step took, once it is done, if kernels are timed."""
+        return [time for key in _keys(shape, parts) if key in self._timed for time in self._timed[key].times()]
 
     def device_seconds(self) -> float:
         """Return how long the last step took on the device, once it is done."""
@@ -87,15 +92,24 @@ class Recording:
     def close(self) -> None:
         """Free the command buffers."""
         self._buffers.clear()
+        for recorder in self._timed.values():
+            recorder.close()
+        self._timed.clear()
         self._pool.close()
         self._timestamps.close()
 
     def _recorded(self, key: Hashable, record: Callable[[CommandRecorder], None]) -> CommandBuffer:
         if key not in self._buffers:
-            recorder = self._pool.recorder()
+            recorder = self._recorder(key)
             record(recorder)
             self._buffers[key] = recorder.end()
         return self._buffers[key]
+
+    def _recorder(self, key: Hashable) -> CommandRecorder:
+        if not self._time_kernels:
+            return self._pool.recorder()
+        recorder = self._timed[key] = TimedRecorder(self._pool, _TIMED_DISPATCHES)
+        return recorder
 
     def _prologue(self, recorder: CommandRecorder, shape: StepShape) -> None:
         recorder.timestamp(self._timestamps, 0)
@@ -161,3 +175,22 @@ class Recording:
         results = self._frame.results
         recorder.copy_timestamps(self._timestamps, 0, 2, results.buffer, results.offset["ticks"])
         recorder.host_barrier()
+
+
+def _keys(shape: StepShape, parts: Iterable[tuple[int, int]]) -> Iterator[Hashable]:
+    yield _prologue_key(shape)
+    for part in parts:
+        yield _layers_key(shape, *part)
+    yield _tail_key(shape)
+
+
+def _prologue_key(shape: StepShape) -> Hashable:
+    return "prologue", shape.tokens, shape.has_counts
+
+
+def _layers_key(shape: StepShape, first: int, stop: int) -> Hashable:
+    return "layers", shape.tokens, shape.has_decode, shape.has_combine, shape.has_prefill, first, stop
+
+
+def _tail_key(shape: StepShape) -> Hashable:
+    return "tail", shape.logit_rows, shape.samples, shape.path, shape.has_counts

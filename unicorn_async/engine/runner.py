@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-
 from unicorn_async.engine.background import run_to_end
 from unicorn_async.engine.batch_writer import BatchWriter
 from unicorn_async.engine.evaluation_copy import EvaluationCopy
 from unicorn_async.engine.frame import Frame, FrameLimits
+from unicorn_async.engine.kernel_times import KernelTimes
 from unicorn_async.engine.recording import Recording
 from unicorn_async.engine.step import SampledToken, StepResult
 from unicorn_async.engine.submission_plan import SubmissionPlan
 from unicorn_async.ops.sample_rows import SamplingPath
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from unicorn_async.config import EngineConfig, ModelConfig
@@ -81,10 +81,20 @@ class Runner:
         windows = [group.window for group in kv_plan.groups]
         self._writer = BatchWriter(self._limits, options.block_size, windows, attention)
         self._submissions = SubmissionPlan(model.num_layers, options.submission_budget_s)
+        self.kernel_times = KernelTimes() if options.time_kernels else None
         self._slots: list[_Slot] = []
         for index in range(options.num_frames):
             frame = Frame(device, self._limits, memory.partials, index)
-            recording = Recording(device, decoder, model, memory, frame, self._limits, kv_plan.layer_group)
+            recording = Recording(
+                device,
+                decoder,
+                model,
+                memory,
+                frame,
+                self._limits,
+                kv_plan.layer_group,
+                time_kernels=options.time_kernels,
+            )
             self._slots.append(_Slot(frame, recording, EvaluationCopy(device, memory.logits, model.vocab_size)))
 
     @property
@@ -113,7 +123,7 @@ class Runner:
         else:
             value = self._submit_parts(slot, shape, parts)
         value = self._submit_copy(slot, batch, value)
-        return SubmittedStep(self, slot, batch, shape, value, loading)
+        return SubmittedStep(self, slot, batch, shape, value, () if loading else tuple(parts))
 
     def _submit_parts(self, slot: _Slot, shape: StepShape, parts: list[tuple[int, int]]) -> int:
         queue, recording, value = self._device.compute, slot.recording, 0
@@ -145,8 +155,11 @@ class Runner:
         """Wait for a step and read its results."""
         await self._device.compute.timeline.reached(step.value)
         device_s = step.slot.recording.device_seconds()
-        if not step.loading:
+        if step.parts:
             self._submissions.observe(step.shape.tokens, device_s)
+            if self.kernel_times is not None:
+                times = step.slot.recording.dispatch_times(step.shape, step.parts)
+                self.kernel_times.note_step(step.shape.tokens, times)
         result = StepResult(step.batch, _read_tokens(step), _read_logits(step), device_s)
         step.slot.busy = False
         return result
@@ -162,14 +175,14 @@ class Runner:
 
 @dataclass(frozen=True, slots=True)
 class SubmittedStep:
-    """A step in flight."""
+    """A step in flight; `parts` are the layers of each of its submissions, none if it ran while layers were loaded."""
 
     runner: Runner
     slot: _Slot
     batch: Batch
     shape: StepShape
     value: int
-    loading: bool
+    parts: tuple[tuple[int, int], ...]
 
     async def result(self) -> StepResult:
         """Wait until the device has done the step."""
@@ -195,7 +208,13 @@ def _read_tokens(step: SubmittedStep) -> tuple[SampledToken, ...]:
         else SampledToken(
             token_id,
             float(samples["logprob"][row]),
-            tuple(zip(samples["top_ids"][row, :num_top].tolist(), samples["top_logprobs"][row, :num_top].tolist(), strict=True)),
+            tuple(
+                zip(
+                    samples["top_ids"][row, :num_top].tolist(),
+                    samples["top_logprobs"][row, :num_top].tolist(),
+                    strict=True,
+                )
+            ),
         )
         for row, (token_id, num_top) in enumerate(zip(ids, asking, strict=True))
     )

@@ -64,6 +64,10 @@ class EngineAPI(Protocol):
         """The device that runs the model."""
 
     @property
+    def kernels(self) -> tuple[str, ...]:
+        """Names of the kernel variants that the model runs on."""
+
+    @property
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
 

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.errors import MissingFeatureError, VulkanUnavailableError
 from unicorn_async.gpu.binding import Api, InstanceHandle, check, load_api
+from unicorn_async.gpu.device_info import why_no_gpu
+from unicorn_async.gpu.driver_libraries import keep_loaded
+from unicorn_async.gpu.host import HostGraphics
 from unicorn_async.gpu.physical import MIN_API_VERSION, PhysicalDevice
 
 if TYPE_CHECKING:
@@ -42,7 +45,7 @@ class Instance:
         """Load Vulkan and ask it for its devices.
 
         Raises:
-            VulkanUnavailableError: there is no loader, or it is older than Vulkan 1.3.
+            VulkanUnavailableError: there is no driver, no loader, or it is older than Vulkan 1.3.
             MissingFeatureError: `validation`, and the layers are not installed.
         """
         api = load_api()
@@ -65,9 +68,13 @@ class Instance:
             enabledExtensionCount=int(validation),
             ppEnabledExtensionNames=api.strings(["VK_EXT_debug_utils"]),
         )
-        return cls(
-            api, api.create("vkCreateInstance", "vkCreateInstance", "VkInstance", info, api.null), validation=validation
-        )
+        try:
+            handle = api.create("vkCreateInstance", "vkCreateInstance", "VkInstance", info, api.null)
+        except VulkanUnavailableError as exc:
+            raise VulkanUnavailableError(
+                f"no usable Vulkan driver (Debian and Ubuntu: mesa-vulkan-drivers){why_no_gpu(HostGraphics())}; {exc}"
+            ) from exc
+        return cls(api, handle, validation=validation)
 
     def devices(self) -> tuple[DeviceInfo, ...]:
         """Return what each physical device is, in the driver loader's order; memory budgets are those of `create`."""
@@ -86,6 +93,7 @@ class Instance:
             self.api.instance_function(handle, "vkDestroyDebugUtilsMessengerEXT")(
                 handle, self._messenger, self.api.null
             )
+        keep_loaded()
         self.api.lib.vkDestroyInstance(handle, self.api.null)
 
     def __enter__(self) -> Self:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     _Key: TypeAlias = tuple[str, tuple[tuple[str, ConstantValue], ...], int]
 
 _REQUIRE_FULL_SUBGROUPS = 0x2
+_COMPILER_NICENESS = 12  # a fifteenth of what a reader gets of a core, while one wants it
 _MAX_COMPILERS = 8
 
 
@@ -135,8 +136,13 @@ class KernelLibrary:
         return future.result()
 
     def prepare(self, requests: Iterable[KernelRequest]) -> list[Kernel]:
-        """Compile several kernels side by side, and return them in the order asked for; raises as `get` does."""
-        with ThreadPoolExecutor(min(_MAX_COMPILERS, os.cpu_count() or 1), thread_name_prefix="unicorn-compile") as pool:
+        """Compile several kernels side by side, and return them in the order asked for; raises as `get` does.
+
+        The threads step back behind others of this process: on few cores they would slow down who reads the weights.
+        """
+        with ThreadPoolExecutor(
+            min(_MAX_COMPILERS, os.cpu_count() or 1), thread_name_prefix="unicorn-compile", initializer=_step_back
+        ) as pool:
             return list(
                 pool.map(lambda r: self.get(r.name, constants=r.constants, subgroup_size=r.subgroup_size), requests)
             )
@@ -247,3 +253,8 @@ class KernelLibrary:
             dataSize=len(data),
             pData=api.ffi.new("char[]", data or b"\0"),
         )
+
+
+def _step_back() -> None:
+    with contextlib.suppress(OSError):  # a sandbox may forbid it
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _COMPILER_NICENESS)

@@ -57,6 +57,10 @@ class PushBlock:
         unknown = sorted(set(fields) - set(self.names))
         raise ConfigError(f"{name}: push constants missing {missing}, unknown {unknown}; it has {list(self.names)}")
 
+    def unpack(self, block: bytes) -> dict[str, int | float]:
+        """Return the members of a block that `pack` made."""
+        return dict(zip(self.names, self.packer.unpack(block), strict=True))
+
 
 @dataclass(frozen=True, slots=True)
 class SpecConstant:

@@ -1,4 +1,4 @@
-"""A model's directory in Hugging Face's layout: its configuration, its files, and which tensor lies where."""
+"""A model on disk, a Hugging Face directory or GGUF files: its configuration, and which tensor lies where."""
 
 from __future__ import annotations
 
@@ -6,54 +6,61 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
+from unicorn_async.loader.gguf.model import GgufModel
 from unicorn_async.loader.names import canonical_name
-from unicorn_async.loader.safetensors import TensorEntry, read_header
+from unicorn_async.loader.safetensors import read_header
+from unicorn_async.loader.source_tensor import SourceTensor
 from unicorn_async.loader.strict_json import read_object
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from unicorn_async.loader.gguf.fields import GgufValue
+
+CONFIG_FILE = "config.json"
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 _QUANTISED_SUFFIXES = (".qweight", ".qzeros", ".weight_packed", ".SCB", ".weight_scale_inv", ".quant_state")
 
 
 @dataclass(frozen=True, slots=True)
-class SourceTensor:
-    """One tensor on disk: `file` indexes `Checkpoint.files`, `offset` is absolute in that file."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    file: int
-    offset: int
-    nbytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """A model on disk; no tensor's bytes are read.
 
-    `tensors` are the language model's, by canonical name (`SourceTensor.name` is the file's own). `skipped` are the
-    file names of vision and audio tensors.
+    `path` is its directory, or its first GGUF file. `config` has the keys of a config.json; errors about it name
+    `config_name`. `tensors` are the language model's, by canonical name (`SourceTensor.name` is the file's own).
+    `skipped` are the file names of vision and audio tensors, and of what GGUF files have beside the model.
+    `gguf_metadata` is None for a directory; the tokenizer is in it.
     """
 
-    directory: Path
+    path: Path
     config: Mapping[str, object]
     files: tuple[Path, ...]
     tensors: Mapping[str, SourceTensor]
     skipped: tuple[str, ...]
+    config_name: str = CONFIG_FILE
+    gguf_metadata: Mapping[str, GgufValue] | None = None
 
     @classmethod
-    def read(cls, directory: Path) -> Checkpoint:
-        """Read the configuration and all headers in `directory`; it blocks on the disk.
+    def read(cls, path: Path) -> Checkpoint:
+        """Read the configuration and all headers of a directory or a GGUF file; it blocks on the disk.
 
         Raises:
             CheckpointError: a file is missing, damaged or contradicts another.
-            UnsupportedModelError: the weights are quantised, or not in safetensors files.
+            UnsupportedModelError: the model is of a kind that is not supported, or not in safetensors or GGUF files.
         """
-        config = read_object(directory / "config.json")
+        return cls._read_directory(path) if path.is_dir() else cls._read_gguf(path)
+
+    @classmethod
+    def _read_gguf(cls, path: Path) -> Checkpoint:
+        model = GgufModel.read(path)
+        first = model.files[0]
+        return cls(first, model.config, model.files, model.tensors, model.skipped, first.name, model.metadata)
+
+    @classmethod
+    def _read_directory(cls, directory: Path) -> Checkpoint:
+        config = read_object(directory / CONFIG_FILE)
         refuse_quantised(config, directory)
         names, wanted = _weight_files(directory)
         files = tuple(directory / name for name in names)
@@ -127,11 +134,7 @@ def _sources(files: tuple[Path, ...], wanted: dict[str, str] | None) -> Iterator
         for entry in read_header(path).values():
             if wanted is None or left.get(entry.name) == path.name:
                 left.pop(entry.name, None)
-                yield _source(entry, index)
+                yield SourceTensor.of(entry, index)
     if left:
         name, file_name = next(iter(left.items()))
         raise CheckpointError(f"{files[0].parent / file_name}: tensor {name!r}, which the index puts there, is missing")
-
-
-def _source(entry: TensorEntry, file: int) -> SourceTensor:
-    return SourceTensor(entry.name, entry.dtype, entry.shape, file, entry.offset, entry.nbytes)

@@ -1,4 +1,4 @@
-"""Where a model lies on disk: a directory, or a name in the Hugging Face cache."""
+"""Where a model lies on disk: a directory, a GGUF file, or a name in the Hugging Face cache."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unicorn_async.errors import ConfigError, UnsupportedModelError
+from unicorn_async.errors import ConfigError
+from unicorn_async.loader.gguf.split import part_paths
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,20 +16,23 @@ if TYPE_CHECKING:
 _REPO_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
-def find_model_directory(model: str | Path, environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the directory of a model that is given by its path or by its name in the Hugging Face cache.
+def find_model(model: str | Path, environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the directory or GGUF file of a model that is given by its path or by its name in the Hugging Face cache.
+
+    For a directory without a config.json it is the only GGUF model in it.
 
     Raises:
-        ConfigError: nothing is there; the message says where it was looked for. Nothing is ever downloaded.
-        UnsupportedModelError: the path is a file of a kind that is not supported.
+        ConfigError: nothing is there, or several models; the message says what was looked for, and where. Nothing is
+            ever downloaded.
+        CheckpointError: the directory holds a part of a GGUF model.
     """
     path = Path(model).expanduser()
     if path.is_dir():
-        return path
+        return _gguf_in(path) or path
     if path.is_file():
-        if path.suffix == ".gguf":
-            raise UnsupportedModelError(f"{path}: GGUF files are not supported; give a Hugging Face directory")
-        raise ConfigError(f"{path}: is a file; give the model's directory")
+        if path.suffix != ".gguf":
+            raise ConfigError(f"{path}: is no GGUF file; give that, or the model's directory")
+        return path
     name = str(model)
     if not _REPO_NAME.fullmatch(name) or ".." in name:
         raise ConfigError(f"{name}: no such directory")
@@ -40,7 +44,20 @@ def find_model_directory(model: str | Path, environ: Mapping[str, str] = os.envi
             f"{name}: not on this machine: no directory {path.absolute()}, and no snapshot in {repo}. "
             f"Nothing is downloaded; fetch it first, for example with: hf download {name}"
         )
-    return snapshot
+    return _gguf_in(snapshot) or snapshot
+
+
+def _gguf_in(directory: Path) -> Path | None:
+    """The GGUF model in a directory that is not in Hugging Face's layout; projectors of vision models are none."""
+    if (directory / "config.json").exists():
+        return None
+    found = sorted(path for path in directory.glob("*.gguf") if not path.name.startswith("mmproj"))
+    models = sorted({part_paths(path)[0] for path in found})
+    if len(models) > 1:
+        raise ConfigError(
+            f"{directory}: has {len(models)} GGUF models; give one of {', '.join(p.name for p in models)}"
+        )
+    return models[0] if models else None
 
 
 def hub_cache(environ: Mapping[str, str]) -> Path:

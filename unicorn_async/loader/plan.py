@@ -2,38 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from unicorn_async.config import WeightScheme
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
-from unicorn_async.tensor import DType
+from unicorn_async.loader.chunk import CONVERT_ALIGNMENT, Chunk, Transform, coalesced, split
+from unicorn_async.loader.row_order import InterleavedHeads
+from unicorn_async.tensor import DType, QuantFormat, QuantTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from unicorn_async.loader.checkpoint import Checkpoint, SourceTensor
+    from unicorn_async.loader.checkpoint import Checkpoint
+    from unicorn_async.loader.source_tensor import SourceTensor
+    from unicorn_async.tensor import ElementType
 
 CHUNK_BYTES = 16 << 20
-CONVERT_ALIGNMENT = 16  # conversion kernels load and store so many bytes at once
-_DTYPE_NAMES = tuple(dtype.value for dtype in DType)
-
-
-class Transform(Enum):
-    """What the device does to a chunk."""
-
-    COPY = "copy"
-    TO_F16 = "to_f16"
-    TO_F32 = "to_f32"
+_TYPES: Mapping[str, ElementType] = {kind.value: kind for kind in (*DType, *QuantFormat)}
+_FILE_TYPES = (*DType, *(kind for kind in QuantFormat if kind.source_bytes))
+_SCHEME_FORMATS = {
+    WeightScheme.INT8: QuantFormat.INT8,
+    WeightScheme.INT4: QuantFormat.INT4,
+    WeightScheme.NF4: QuantFormat.NF4,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class WantedTensor:
     """One tensor of the checkpoint that a model needs.
 
-    `name` is canonical, `shape` what config.json says. `layer` is -1 for the embeddings, then 0 to L - 1, and L for the
-    final norm and the head. Its rows go to row `row_offset` of the destination `dest`, which several may share.
-    `as_f32` asks for F32 (norm weights, biases).
+    `name` is canonical, `shape` what the configuration says. `layer` is -1 for the embeddings, then 0 to L - 1, and L
+    for the final norm and the head. Its rows go to row `row_offset` of the destination `dest`, which several may share.
+    `as_f32` asks for F32 (norm weights, biases). `is_table` marks embeddings and output head.
     """
 
     name: str
@@ -42,46 +43,28 @@ class WantedTensor:
     dest: str
     row_offset: int = 0
     as_f32: bool = False
+    is_table: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class DestTensor:
-    """One tensor of the model in device memory, row-major."""
+    """One tensor of the model in device memory, row-major.
+
+    `whole` is the name of the tensor whose rows it has some of; its own name unless parts differ in their types.
+    """
 
     name: str
     shape: tuple[int, ...]
-    dtype: DType
+    dtype: ElementType
     layer: int
+    whole: str
 
     @property
     def nbytes(self) -> int:
         """Size in bytes."""
+        if isinstance(self.dtype, QuantFormat):
+            return QuantTensor.size(self.shape, self.dtype)
         return _product(self.shape) * self.dtype.itemsize
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """One read: `nbytes` at `offset` of the file, to byte `dest_offset` of the destination after the transform."""
-
-    file: int
-    offset: int
-    nbytes: int
-    dest: str
-    dest_offset: int
-    transform: Transform
-    source_dtype: DType
-    dest_dtype: DType
-    layer: int
-
-    @property
-    def num_elements(self) -> int:
-        """Elements of the chunk, the same before and after the transform."""
-        return self.nbytes // self.source_dtype.itemsize
-
-    @property
-    def dest_bytes(self) -> int:
-        """Bytes of the chunk after the transform."""
-        return self.num_elements * self.dest_dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +72,14 @@ class LoadPlan:
     """Destinations and chunks, both in the order of the layers.
 
     `layers` are the layers' numbers in activation order. `ignored` are canonical names that the model does not know.
+    `device_types` says what each wanted tensor becomes, by its canonical name.
     """
 
     destinations: tuple[DestTensor, ...]
     chunks: tuple[Chunk, ...]
     layers: tuple[int, ...]
     ignored: tuple[str, ...]
+    device_types: Mapping[str, ElementType] = field(default_factory=dict)
 
     @property
     def bytes_to_read(self) -> int:
@@ -107,131 +92,156 @@ class LoadPlan:
         return sum(dest.nbytes for dest in self.destinations)
 
 
-def make_plan(checkpoint: Checkpoint, wanted: Sequence[WantedTensor], *, chunk_bytes: int = CHUNK_BYTES) -> LoadPlan:
-    """Plan a load: BF16 and F16 stay what they are, F32 matrices become F16, what is wanted as F32 becomes F32.
+def make_plan(
+    checkpoint: Checkpoint,
+    wanted: Sequence[WantedTensor],
+    *,
+    scheme: WeightScheme = WeightScheme.AUTO,
+    chunk_bytes: int = CHUNK_BYTES,
+) -> LoadPlan:
+    """Plan a load: what is wanted as F32 becomes F32, all other tensors what the scheme says.
 
-    `chunk_bytes` is the largest chunk, a multiple of 16.
+    With AUTO, BF16, F16 and quantised blocks stay what they are, and F32 becomes F16. INT4 and NF4 make embeddings and
+    output head int8. `chunk_bytes` is the largest chunk, a multiple of 16; a chunk whose rows are permuted has at least
+    one head, any chunk the elements of one quantisation unit.
 
     Raises:
         CheckpointError: a tensor is missing, or its shape contradicts the configuration.
-        UnsupportedModelError: a tensor's dtype can't be used, or the parts of one destination differ in theirs.
+        UnsupportedModelError: a tensor's dtype can't be used, or not by the scheme, or the parts of one destination
+            differ in theirs and are not all quantised.
     """
-    parts: dict[str, list[tuple[WantedTensor, SourceTensor]]] = {}
+    groups: dict[str, list[_Part]] = {}
     for want in wanted:
-        parts.setdefault(want.dest, []).append((want, _find(checkpoint, want)))
+        source = _find(checkpoint, want)
+        groups.setdefault(want.dest, []).append(_Part(want, source, _final_type(want, source, scheme)))
+    parts = {name: group for whole, members in groups.items() for name, group in _separated(whole, members)}
     destinations = sorted((_destination(name, group) for name, group in parts.items()), key=lambda dest: dest.layer)
     chunks: list[Chunk] = []
     for dest in destinations:
-        chunks += _coalesced([_whole(want, source, dest) for want, source in parts[dest.name]])
+        first_row = parts[dest.name][0].want.row_offset
+        chunks += coalesced([_whole(part, dest, first_row) for part in parts[dest.name]])
     chunks.sort(key=lambda chunk: (chunk.layer, chunk.file, chunk.offset))
-    pieces = tuple(piece for chunk in chunks for piece in _split(chunk, chunk_bytes))
+    pieces = tuple(piece for chunk in chunks for piece in split(chunk, chunk_bytes))
     layers = tuple(sorted({dest.layer for dest in destinations}))
-    known = {want.name for want in wanted}
-    return LoadPlan(
-        tuple(destinations), pieces, layers, tuple(name for name in checkpoint.tensors if name not in known)
-    )
+    device_types = {part.want.name: part.kind for group in parts.values() for part in group}
+    ignored = tuple(name for name in checkpoint.tensors if name not in device_types)
+    return LoadPlan(tuple(destinations), pieces, layers, ignored, device_types)
 
 
 def _find(checkpoint: Checkpoint, want: WantedTensor) -> SourceTensor:
     source = checkpoint.tensors.get(want.name)
     if source is None:
-        raise CheckpointError(f"{checkpoint.directory}: tensor {want.name!r} of shape {list(want.shape)} is missing")
+        raise CheckpointError(f"{checkpoint.path}: tensor {want.name!r} of shape {list(want.shape)} is missing")
     if source.shape != want.shape:
         raise CheckpointError(
-            f"{checkpoint.directory}: tensor {source.name!r}: config.json asks for shape {list(want.shape)}, "
+            f"{checkpoint.path}: tensor {source.name!r}: {checkpoint.config_name} asks for shape {list(want.shape)}, "
             f"the file has {list(source.shape)}"
         )
-    if source.dtype not in _DTYPE_NAMES:
+    kind = _TYPES.get(source.dtype)
+    if kind not in _FILE_TYPES or (want.as_f32 and not isinstance(kind, DType)):
+        usable = [known.value for known in _FILE_TYPES if not want.as_f32 or isinstance(known, DType)]
         raise UnsupportedModelError(
-            f"{checkpoint.directory}: tensor {source.name!r}: dtype {source.dtype} is not supported, "
-            f"only {', '.join(_DTYPE_NAMES)}"
+            f"{checkpoint.path}: tensor {source.name!r}: dtype {source.dtype} is not supported, "
+            f"only {', '.join(usable)}"
         )
     return source
 
 
-def _final_dtype(want: WantedTensor, source: SourceTensor) -> DType:
+def _final_type(want: WantedTensor, source: SourceTensor, scheme: WeightScheme) -> ElementType:
+    kind = _TYPES[source.dtype]
     if want.as_f32:
         return DType.F32
-    return DType.F16 if source.dtype == DType.F32.value else DType(source.dtype)
-
-
-def _destination(name: str, group: list[tuple[WantedTensor, SourceTensor]]) -> DestTensor:
-    first, first_source = group[0]
-    dtype = _final_dtype(first, first_source)
-    rows = 0
-    for want, source in sorted(group, key=lambda pair: pair[0].row_offset):
-        assert want.row_offset == rows, f"{name}: rows of {want.name} begin at {want.row_offset}, expected {rows}"
-        assert want.shape[1:] == first.shape[1:] and want.layer == first.layer, f"{name}: its parts do not fit"
-        if _final_dtype(want, source) != dtype:
-            raise UnsupportedModelError(
-                f"tensors {first_source.name!r} ({first_source.dtype}) and {source.name!r} ({source.dtype}) are used "
-                "as one and must have the same dtype"
-            )
-        rows += want.shape[0]
-    return DestTensor(name, (rows, *first.shape[1:]), dtype, first.layer)
-
-
-def _whole(want: WantedTensor, source: SourceTensor, dest: DestTensor) -> Chunk:
-    row_bytes = _product(dest.shape[1:]) * dest.dtype.itemsize
-    source_dtype = DType(source.dtype)
-    transform = Transform.COPY
-    if source_dtype is not dest.dtype:
-        transform = Transform.TO_F32 if dest.dtype is DType.F32 else Transform.TO_F16
-    dest_offset = want.row_offset * row_bytes
-    if transform is not Transform.COPY and dest_offset % CONVERT_ALIGNMENT:
+    if scheme is WeightScheme.AUTO:
+        final = DType.F16 if kind is DType.F32 else kind
+    elif isinstance(kind, QuantFormat):
         raise UnsupportedModelError(
-            f"tensor {source.name!r}: converted to byte {dest_offset} of {dest.name!r}, "
-            f"expected a multiple of {CONVERT_ALIGNMENT}"
+            f"tensor {source.name!r} is quantised as {source.dtype} already, so its weights can't become {scheme.value}"
         )
-    return Chunk(
+    elif scheme is WeightScheme.F16:
+        final = DType.F16
+    else:
+        final = QuantFormat.INT8 if want.is_table else _SCHEME_FORMATS[scheme]
+    if isinstance(final, QuantFormat) and want.shape[-1] % final.layout.unit:
+        raise UnsupportedModelError(
+            f"tensor {source.name!r}: rows of {want.shape[-1]} elements are no whole blocks of {final.value}, "
+            f"which have {final.layout.unit}"
+        )
+    return final
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A tensor of the checkpoint, and the type that it gets on the device."""
+
+    want: WantedTensor
+    source: SourceTensor
+    kind: ElementType
+
+
+def _separated(whole: str, group: list[_Part]) -> Iterator[tuple[str, list[_Part]]]:
+    """Keep parts of one type together; quantised ones of different types become destinations of their own."""
+    group.sort(key=lambda part: part.want.row_offset)
+    first, *others = group
+    other = next((part for part in others if part.kind is not first.kind), None)
+    if other is None:
+        yield whole, group
+        return
+    if not all(isinstance(part.kind, QuantFormat) for part in group):
+        raise UnsupportedModelError(
+            f"tensors {first.source.name!r} ({first.source.dtype}) and {other.source.name!r} ({other.source.dtype}) "
+            "are used as one and must have the same dtype"
+        )
+    for index, part in enumerate(group):
+        yield f"{whole}.{index}", [part]
+
+
+def _destination(name: str, group: list[_Part]) -> DestTensor:
+    first = group[0].want
+    rows = 0
+    for want in (part.want for part in group):
+        offset = want.row_offset - first.row_offset
+        assert offset == rows, f"{name}: rows of {want.name} begin at {offset}, expected {rows}"
+        assert want.shape[1:] == first.shape[1:] and want.layer == first.layer, f"{name}: its parts do not fit"
+        rows += want.shape[0]
+    return DestTensor(name, (rows, *first.shape[1:]), group[0].kind, first.layer, first.dest)
+
+
+def _whole(part: _Part, dest: DestTensor, first_row: int) -> Chunk:
+    want, source = part.want, part.source
+    chunk = Chunk(
         source.file,
         source.offset,
         source.nbytes,
         dest.name,
-        dest_offset,
-        transform,
-        source_dtype,
+        (want.row_offset - first_row) * _product(dest.shape[1:]),
+        _transform(_TYPES[source.dtype], dest.dtype),
+        _TYPES[source.dtype],
         dest.dtype,
         dest.layer,
+        _row_permutation(source),
     )
+    if chunk.transform in (Transform.TO_F16, Transform.TO_F32) and chunk.dest_offset % CONVERT_ALIGNMENT:
+        raise UnsupportedModelError(
+            f"tensor {source.name!r}: converted to byte {chunk.dest_offset} of {dest.name!r}, "
+            f"expected a multiple of {CONVERT_ALIGNMENT}"
+        )
+    return chunk
 
 
-def _coalesced(chunks: list[Chunk]) -> list[Chunk]:
-    """Join chunks of one destination that follow each other both in the file and in the destination."""
-    result: list[Chunk] = []
-    for chunk in sorted(chunks, key=lambda chunk: chunk.dest_offset):
-        last = result[-1] if result else None
-        if (
-            last is not None
-            and (last.file, last.offset + last.nbytes, last.source_dtype)
-            == (chunk.file, chunk.offset, chunk.source_dtype)
-            and last.dest_offset + last.dest_bytes == chunk.dest_offset
-        ):
-            result[-1] = _part(last, 0, last.nbytes + chunk.nbytes)
-        else:
-            result.append(chunk)
-    return result
+def _transform(source: ElementType, dest: ElementType) -> Transform:
+    if isinstance(source, QuantFormat):
+        return Transform.RELAYOUT
+    if isinstance(dest, QuantFormat):
+        return Transform.QUANTIZE
+    if source is dest:
+        return Transform.COPY
+    return Transform.TO_F32 if dest is DType.F32 else Transform.TO_F16
 
 
-def _split(chunk: Chunk, chunk_bytes: int) -> Iterator[Chunk]:
-    for start in range(0, chunk.nbytes, chunk_bytes):
-        yield _part(chunk, start, min(chunk_bytes, chunk.nbytes - start))
-
-
-def _part(chunk: Chunk, start: int, nbytes: int) -> Chunk:
-    """`nbytes` of the source from byte `start` of the chunk; both are whole elements."""
-    dest_start = start // chunk.source_dtype.itemsize * chunk.dest_dtype.itemsize
-    return Chunk(
-        chunk.file,
-        chunk.offset + start,
-        nbytes,
-        chunk.dest,
-        chunk.dest_offset + dest_start,
-        chunk.transform,
-        chunk.source_dtype,
-        chunk.dest_dtype,
-        chunk.layer,
-    )
+def _row_permutation(source: SourceTensor) -> InterleavedHeads | None:
+    if not source.interleaved_head_rows:
+        return None
+    return InterleavedHeads(source.interleaved_head_rows, source.nbytes // source.shape[0])
 
 
 def _product(shape: tuple[int, ...]) -> int:

@@ -7,10 +7,10 @@ Format: 8 bytes little-endian header length, a JSON object, then the tensors' by
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import CheckpointError
+from unicorn_async.loader.source_tensor import TensorEntry
 from unicorn_async.loader.strict_json import parse_object
 
 if TYPE_CHECKING:
@@ -42,17 +42,6 @@ _DTYPE_BITS = {
     "F64": 64,
     "C64": 64,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class TensorEntry:
-    """One tensor of a file; `offset` is absolute in the file, `dtype` is the header's word."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    offset: int
-    nbytes: int
 
 
 def read_header(path: Path) -> dict[str, TensorEntry]:

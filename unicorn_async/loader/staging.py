@@ -6,10 +6,13 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from unicorn_async.errors import MissingFeatureError, OutOfMemoryError
 from unicorn_async.gpu.memory import MemoryKind
+from unicorn_async.loader.open_file import PAGE_BYTES, page_memory
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.command import CommandBuffer
+    from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.memory import Buffer, Memory
     from unicorn_async.gpu.queue import Queue
     from unicorn_async.gpu.timeline import Timeline
@@ -19,37 +22,41 @@ if TYPE_CHECKING:
 class StagingSlot:
     """One slot: its buffer, and the submission that read it last.
 
-    `commands` are command buffers to record anew, by queue; they are not pending once the slot is acquired.
+    `takes_direct_reads` says that it is ordinary memory from a page's start. `commands` are command buffers to record
+    anew, by queue; they are not pending once the slot is acquired.
     """
 
     buffer: Buffer
+    takes_direct_reads: bool = False
     used: tuple[Timeline, int] | None = None
     commands: dict[Queue, CommandBuffer] = field(default_factory=dict)
 
-    def view(self, nbytes: int) -> memoryview:
-        """Return the first `nbytes` of the slot for the CPU to fill."""
+    def view(self, offset: int = 0, nbytes: int | None = None) -> memoryview:
+        """Return `nbytes` of the slot, or all of them, for the CPU to fill."""
         mapped = self.buffer.mapped
         assert mapped is not None, "staging memory is mapped"
-        return mapped[:nbytes]
+        return mapped[offset:] if nbytes is None else mapped[offset : offset + nbytes]
 
 
 class StagingRing:
     """Hands out slots; who finds none free waits for the device to be done with the one that was used first.
 
-    It owns the slots' memory until `close`.
+    It owns the slots' memory until `close`. With `imports`, slots are ordinary memory that the device was given, if the
+    driver takes it (see `can_import`), else memory of the driver's.
 
     Raises:
         OutOfMemoryError: the slots do not fit.
     """
 
-    def __init__(self, memory: Memory, *, num_slots: int, slot_bytes: int) -> None:
+    def __init__(self, memory: Memory, *, num_slots: int, slot_bytes: int, imports: bool = False) -> None:
         self._memory = memory
+        self._imports = imports
         self._slots: list[StagingSlot] = []
         self._free: asyncio.Queue[StagingSlot] = asyncio.Queue()
+        self._turn = asyncio.Lock()  # a lock is fair; a queue gives what comes back to who asks before others wake up
         try:
             for index in range(num_slots):
-                buffer = memory.allocate(slot_bytes, MemoryKind.STAGING, name=f"staging[{index}]")
-                self._slots.append(StagingSlot(buffer))
+                self._slots.append(self._make_slot(slot_bytes, f"staging[{index}]"))
                 self._free.put_nowait(self._slots[-1])
         except BaseException:
             self.close()
@@ -61,12 +68,13 @@ class StagingRing:
         return self._free.qsize()
 
     async def acquire(self) -> StagingSlot:
-        """Return a slot that the device does not use; cancelling leaves it in the ring.
+        """Return a slot that the device does not use, to who asks first; cancelling leaves it in the ring.
 
         Raises:
             DeviceLostError: the device is lost.
         """
-        slot = await self._free.get()
+        async with self._turn:
+            slot = await self._free.get()
         try:
             if slot.used is not None:
                 await slot.used[0].reached(slot.used[1])
@@ -89,3 +97,16 @@ class StagingRing:
             else:
                 self._memory.release(slot.buffer, timeline=slot.used[0], value=slot.used[1])
         self._memory.collect()
+
+    def _make_slot(self, nbytes: int, name: str) -> StagingSlot:
+        if self._imports:
+            try:
+                return StagingSlot(self._memory.import_host(page_memory(nbytes), name=name), takes_direct_reads=True)
+            except (MissingFeatureError, OutOfMemoryError):  # the driver pins no such memory, or no more of it
+                self._imports = False
+        return StagingSlot(self._memory.allocate(nbytes, MemoryKind.STAGING, name=name))
+
+
+def can_import(device: Device) -> bool:
+    """Whether the device copies from ordinary memory that starts at a page."""
+    return device.info.external_memory_host and device.info.host_pointer_alignment <= PAGE_BYTES

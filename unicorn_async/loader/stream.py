@@ -9,10 +9,15 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import EngineClosedError
+from unicorn_async.loader.chunk import CONVERT_ALIGNMENT, Transform
+from unicorn_async.loader.open_file import PAGE_BYTES
+from unicorn_async.loader.parcel import make_parcels
 from unicorn_async.loader.plan import CHUNK_BYTES
 from unicorn_async.loader.progress import LoadProgress
+from unicorn_async.loader.read_ahead import ReadAhead
+from unicorn_async.loader.read_strategy import ReadMode
 from unicorn_async.loader.reader import FileReader
-from unicorn_async.loader.staging import StagingRing
+from unicorn_async.loader.staging import StagingRing, can_import
 from unicorn_async.loader.uploader import Uploader
 
 if TYPE_CHECKING:
@@ -22,7 +27,12 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.memory import ArenaSlice
     from unicorn_async.gpu.timeline import Timeline
-    from unicorn_async.loader.plan import Chunk, LoadPlan
+    from unicorn_async.loader.chunk import Chunk
+    from unicorn_async.loader.parcel import Parcel
+    from unicorn_async.loader.plan import LoadPlan
+    from unicorn_async.loader.read_strategy import ReadStrategy
+    from unicorn_async.loader.staging import StagingSlot
+    from unicorn_async.loader.trace import LoadTrace
     from unicorn_async.loader.uploader import ConvertRecorder
 
 _LANES_PER_THREAD = 2  # so that a thread finds its next read waiting
@@ -32,8 +42,9 @@ class LoadStream:
     """Carries out a plan once; made in the event loop that runs it.
 
     `places` are the destinations' memory, which must outlive `run` and which the caller owns. Chunks that are copied as
-    they are go straight into `places` that are mapped, all others through at most `staging_bytes` of staging memory.
-    Close it when nothing waits for its timeline on the device any more.
+    they are go straight into `places` that are mapped, all others through at most `staging_bytes` of staging memory, as
+    does what is read past the page cache, where the device takes it from ordinary memory. `trace` is told what happens.
+    Close the stream when nothing waits for its timeline on the device any more.
     """
 
     def __init__(
@@ -44,14 +55,19 @@ class LoadStream:
         places: Mapping[str, ArenaSlice],
         *,
         convert: ConvertRecorder,
+        strategy: ReadStrategy,
         staging_bytes: int = 16 * CHUNK_BYTES,
-        num_threads: int | None = None,
+        trace: LoadTrace | None = None,
     ) -> None:
         self._device = device
         self._plan = plan
         self._files = files
         self._staging_bytes = staging_bytes
-        self._num_threads = num_threads
+        self.strategy = strategy
+        self._trace = trace
+        self._stages_direct_reads = strategy.mode is ReadMode.DIRECT and can_import(device)
+        self._read_ahead = ReadAhead(plan.chunks, strategy.read_ahead_bytes)
+        self._layer_started: dict[int, int] = {}
         self._uploader = Uploader(device, places, convert)
         self._index = {layer: index for index, layer in enumerate(plan.layers)}
         self._chunks_left = Counter(chunk.layer for chunk in plan.chunks)
@@ -136,43 +152,67 @@ class LoadStream:
         self._uploader.timeline.close()
 
     async def _run(self) -> None:
+        staged_bytes = max((chunk.nbytes for chunk in self._plan.chunks), default=0)
+        parcels = make_parcels(self._plan.chunks, self._is_staged, slot_bytes=staged_bytes)
         with contextlib.ExitStack() as stack:
             stack.callback(self._uploader.close)
-            ring = self._make_ring(stack)
-            reader = FileReader(self._files, num_threads=self._num_threads)
+            ring = self._make_ring([parcel.nbytes for parcel in parcels if parcel.staged], stack)
+            reader = FileReader(self._files, self.strategy, trace=self._trace)
             stack.callback(reader.close)  # first of all: no thread writes to memory that is freed after it
-            chunks = iter(self._plan.chunks)
+            waiting = iter(parcels)
             async with asyncio.TaskGroup() as group:
                 for _ in range(reader.num_threads * _LANES_PER_THREAD):
-                    group.create_task(self._lane(chunks, reader, ring))
+                    group.create_task(self._lane(waiting, reader, ring, group))
                 self._activate_complete_layers()
                 await self._follow_activation()
 
-    def _make_ring(self, stack: contextlib.ExitStack) -> StagingRing | None:
-        staged = [chunk.nbytes for chunk in self._plan.chunks if self._uploader.direct_target(chunk) is None]
-        if not staged:
+    def _is_staged(self, chunk: Chunk) -> bool:
+        return self._stages_direct_reads or self._uploader.direct_target(chunk) is None
+
+    def _make_ring(self, sizes: Sequence[int], stack: contextlib.ExitStack) -> StagingRing | None:
+        if not sizes:
             return None
-        slot_bytes = max(staged)
-        num_slots = max(1, min(len(staged), self._staging_bytes // slot_bytes))
-        ring = StagingRing(self._device.memory, num_slots=num_slots, slot_bytes=slot_bytes)
+        slot_bytes = max(sizes)
+        if self._stages_direct_reads:
+            slot_bytes = (slot_bytes // PAGE_BYTES + 2) * PAGE_BYTES  # a part of a page at both ends
+        num_slots = max(1, min(len(sizes), self._staging_bytes // slot_bytes))
+        ring = StagingRing(
+            self._device.memory, num_slots=num_slots, slot_bytes=slot_bytes, imports=self._stages_direct_reads
+        )
         stack.callback(ring.close)
         return ring
 
-    async def _lane(self, chunks: Iterator[Chunk], reader: FileReader, ring: StagingRing | None) -> None:
-        """Load one chunk after the other; all lanes take from the same iterator, so chunks start in order."""
-        for chunk in chunks:
-            target = self._uploader.direct_target(chunk)
-            if target is not None:
-                await reader.read(chunk.file, chunk.offset, target)
-            else:
-                assert ring is not None, "there are slots where a chunk is staged"
+    async def _lane(
+        self, parcels: Iterator[Parcel], reader: FileReader, ring: StagingRing | None, group: asyncio.TaskGroup
+    ) -> None:
+        """Load one parcel after the other; all lanes take from the same iterator, so parcels start in order."""
+        for parcel in parcels:
+            self._layer_started.setdefault(parcel.layer, time.perf_counter_ns())
+            for wanted in self._read_ahead.advance(parcel.read_bytes) if self.strategy.read_ahead_bytes else ():
+                reader.will_need(*wanted)
+            if parcel.staged:
+                assert ring is not None, "there are slots where a parcel is staged"
                 slot = await ring.acquire()
-                await reader.read(chunk.file, chunk.offset, slot.view(chunk.nbytes))
-                ring.release(slot, *self._uploader.submit(chunk, slot))
-            self._bytes_loaded += chunk.nbytes
-            self._chunks_left[chunk.layer] -= 1
+                submitted = self._uploader.submit(await _read_staged(reader, parcel, slot), slot)
+                ring.release(slot, *submitted)
+                if self._trace is not None:
+                    group.create_task(self._follow_parcel(parcel, *submitted, self._trace))
+            else:
+                chunk = parcel.chunks[0]
+                target = self._uploader.direct_target(chunk)
+                assert target is not None, "what is not staged has a mapped place"
+                await reader.read(chunk.file, chunk.offset, target, chunk.row_permutation)
+            self._bytes_loaded += parcel.read_bytes
+            self._chunks_left[parcel.layer] -= len(parcel.chunks)
             self._activate_complete_layers()
             self._notify()
+
+    async def _follow_parcel(self, parcel: Parcel, timeline: Timeline, value: int, trace: LoadTrace) -> None:
+        started, first = time.perf_counter_ns(), parcel.chunks[0]
+        await timeline.reached(value)
+        more = f" and {len(parcel.chunks) - 1} more" if len(parcel.chunks) > 1 else ""
+        kind = "upload" if first.transform is Transform.COPY else "conversion"
+        trace.device_work(kind, first.dest + more, parcel.read_bytes, started, time.perf_counter_ns())
 
     def _activate_complete_layers(self) -> None:
         layers = self._plan.layers
@@ -184,6 +224,9 @@ class LoadStream:
             timeline, value = await self.layer_submitted(layer)
             await timeline.reached(value)
             self._num_active = index + 1
+            if self._trace is not None:
+                now = time.perf_counter_ns()
+                self._trace.layer(layer, self._layer_started.get(layer, now), now)
             self._notify()
 
     def _notify(self) -> None:
@@ -195,3 +238,20 @@ class LoadStream:
             raise EngineClosedError("the load was cancelled")
         if self._error is not None:
             raise self._error
+
+
+async def _read_staged(reader: FileReader, parcel: Parcel, slot: StagingSlot) -> list[tuple[Chunk, int]]:
+    """Read a parcel into its slot; return the chunks, each with where in the slot it is."""
+    first = parcel.chunks[0]
+    if reader.is_direct and slot.takes_direct_reads and len(parcel.chunks) == 1 and _may_lie_anywhere(first):
+        return [(first, await reader.read_around(first.file, first.offset, first.nbytes, slot.view()))]
+    placed = list(zip(parcel.chunks, parcel.offsets, strict=True))
+    for chunk, offset in placed:
+        await reader.read(chunk.file, chunk.offset, slot.view(offset, chunk.nbytes), chunk.row_permutation)
+    return placed
+
+
+def _may_lie_anywhere(chunk: Chunk) -> bool:
+    """Whether the device takes a chunk as it lies in the pages around it."""
+    aligned = chunk.transform is Transform.COPY or chunk.offset % CONVERT_ALIGNMENT == 0
+    return aligned and chunk.row_permutation is None

@@ -8,21 +8,20 @@ from typing import TYPE_CHECKING, TypeAlias
 from unicorn_async.errors import DeviceError
 from unicorn_async.gpu.command import CommandPool
 from unicorn_async.gpu.timeline import Timeline
-from unicorn_async.loader.plan import Transform
+from unicorn_async.loader.chunk import Transform
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.memory import ArenaSlice
     from unicorn_async.gpu.queue import Queue
-    from unicorn_async.loader.plan import Chunk
+    from unicorn_async.loader.chunk import Chunk
     from unicorn_async.loader.staging import StagingSlot
-    from unicorn_async.tensor import DType
 
-ConvertRecorder: TypeAlias = "Callable[[CommandRecorder, int, int, int, DType, DType], None]"
-"""Records a conversion: (recorder, source address, destination address, elements, source dtype, destination dtype)."""
+ConvertRecorder: TypeAlias = "Callable[[CommandRecorder, int, int, Chunk], None]"
+"""Records a chunk's transform: (recorder, the chunk's address, address of the whole destination, chunk)."""
 
 
 class Uploader:
@@ -53,22 +52,27 @@ class Uploader:
             return None
         return mapped[chunk.dest_offset : chunk.dest_offset + chunk.nbytes]
 
-    def submit(self, chunk: Chunk, slot: StagingSlot) -> tuple[Timeline, int]:
-        """Bring a staged chunk to its place; return the timeline value at which the slot is free."""
-        place = self._places[chunk.dest]
-        queue = self._copy_queue if chunk.transform is Transform.COPY else self._convert_queue
+    def submit(self, placed: Sequence[tuple[Chunk, int]], slot: StagingSlot) -> tuple[Timeline, int]:
+        """Bring staged chunks from their offsets in the slot to their places, in one submission.
+
+        The chunks are all copied or all converted. Returns the timeline value at which the slot is free.
+        """
+        copies = placed[0][0].transform is Transform.COPY
+        queue = self._copy_queue if copies else self._convert_queue
         recorder = self._pool(queue).recorder(slot.commands.get(queue))
-        if chunk.transform is Transform.COPY:
-            recorder.copy(slot.buffer, 0, place.buffer, place.offset + chunk.dest_offset, chunk.nbytes)
-        else:
-            target = place.address + chunk.dest_offset
-            self._convert(
-                recorder, slot.buffer.address, target, chunk.num_elements, chunk.source_dtype, chunk.dest_dtype
-            )
+        for chunk, offset in placed:
+            self._record(recorder, chunk, slot, offset)
         recorder.barrier()
         commands = slot.commands[queue] = recorder.end()
         value = self._submitted[queue] = queue.submit([commands])
         return queue.timeline, value
+
+    def _record(self, recorder: CommandRecorder, chunk: Chunk, slot: StagingSlot, offset: int) -> None:
+        place = self._places[chunk.dest]
+        if chunk.transform is Transform.COPY:
+            recorder.copy(slot.buffer, offset, place.buffer, place.offset + chunk.dest_offset, chunk.nbytes)
+            return
+        self._convert(recorder, slot.buffer.address + offset, place.address, chunk)
 
     def activate_next(self) -> int:
         """Signal one layer more once all that was submitted is done; return the timeline's value for it."""

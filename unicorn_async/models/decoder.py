@@ -10,19 +10,19 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from unicorn_async.models.projection import fuses_gate, project
 from unicorn_async.models.weights import head_name
 from unicorn_async.ops.embedding import embed
+from unicorn_async.ops.embedding_quant import embed_quant
 from unicorn_async.ops.gated import gated
-from unicorn_async.ops.linear import linear, row_to_half
-from unicorn_async.ops.linear_plan import reads_half
 from unicorn_async.ops.norm import add_rms_norm, rms_norm
 from unicorn_async.ops.rotary import HeadNorms, rope_cache
-from unicorn_async.tensor import DType, Tensor
+from unicorn_async.tensor import DType, QuantTensor, Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from unicorn_async.config import ModelConfig
+    from unicorn_async.config import Activation, ModelConfig
     from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.kernel import KernelLibrary
@@ -30,13 +30,15 @@ if TYPE_CHECKING:
     from unicorn_async.models.step_arrays import StepArrays
     from unicorn_async.ops.attention_device import AttentionBatch, AttentionDevice
     from unicorn_async.ops.kv_cache import AttentionShape, KVCache
+    from unicorn_async.tensor import Weight
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderState:
     """A model in device memory, all borrowed; whoever allocated it keeps it until the decoder's last step is done."""
 
-    weights: Mapping[str, Tensor]  # by destination name, see `wanted_tensors`
+    weights: Mapping[str, Tensor]  # vectors by destination name, see `wanted_tensors`
+    matrices: Mapping[str, Weight]  # all others, alike
     caches: Sequence[KVCache]  # per layer
     layer_group: Sequence[int]  # per layer: the block group
     freqs: Sequence[int]  # per layer: address of the rotary frequencies
@@ -68,16 +70,18 @@ class Decoder:
 
     def record_embed(self, recorder: CommandRecorder, step: StepArrays, num_tokens: int) -> None:
         """Record the embedding rows of a step's tokens into `hidden`."""
-        table = self._state.weights["embed"]
-        embed(
-            recorder,
-            self._kernels,
-            table=table,
-            token_ids=step.token_ids,
-            last_token=self._state.last_token,
-            out=self._rows("hidden", num_tokens, self._config.hidden_size),
-            scale=embedding_scale(self._config, table.dtype),
-        )
+        table = self._state.matrices["embed"]
+        out = self._rows("hidden", num_tokens, self._config.hidden_size)
+        ids, last_token = step.token_ids, self._state.last_token
+        if isinstance(table, Tensor):
+            scale = embedding_scale(self._config, table.dtype)
+            embed(recorder, self._kernels, table=table, token_ids=ids, last_token=last_token, out=out, scale=scale)
+        else:
+            assert isinstance(table, QuantTensor), "the embeddings are one tensor"
+            scale = self._config.embedding_scale
+            embed_quant(
+                recorder, self._kernels, table=table, token_ids=ids, last_token=last_token, out=out, scale=scale
+            )
         recorder.barrier()
 
     def record_layer(
@@ -102,9 +106,12 @@ class Decoder:
         )
         gate_up = self._rows("gate_up", num_tokens, 2 * config.intermediate_size)
         activated = self._rows("gated", num_tokens, config.intermediate_size)
-        self._linear(recorder, normed, f"layers.{layer}.gate_up", gate_up)
-        gated(recorder, self._kernels, gate_up=gate_up, out=activated, activation=config.activation)
-        recorder.barrier()
+        if fuses_gate(self._info, self._state.matrices[f"layers.{layer}.gate_up"], num_tokens):
+            self._linear(recorder, normed, f"layers.{layer}.gate_up", activated, activation=config.activation)
+        else:
+            self._linear(recorder, normed, f"layers.{layer}.gate_up", gate_up)
+            gated(recorder, self._kernels, gate_up=gate_up, out=activated, activation=config.activation)
+            recorder.barrier()
         self._linear(recorder, activated, f"layers.{layer}.down", branch)
 
     def record_head(self, recorder: CommandRecorder, step: StepArrays, num_tokens: int, num_rows: int) -> Tensor:
@@ -157,7 +164,7 @@ class Decoder:
         num_tokens = normed.shape[0]
         qkv = self._rows("qkv", num_tokens, (config.num_heads + 2 * config.num_kv_heads) * config.head_dim)
         q = self._rows("q", num_tokens, config.num_heads * config.head_dim)
-        self._linear(recorder, normed, f"layers.{layer}.qkv", qkv, bias=state.weights.get(f"layers.{layer}.qkv_bias"))
+        self._linear(recorder, normed, f"layers.{layer}.qkv", qkv)
         rope_cache(
             recorder,
             self._kernels,
@@ -216,29 +223,21 @@ class Decoder:
         name: str,
         out: Tensor,
         *,
-        bias: Tensor | None = None,
         soft_cap: float = 0.0,
+        activation: Activation | None = None,
     ) -> None:
-        num_tokens, columns = x.shape
-        scratch = self._state.activations.scratch
-        if reads_half(self._info, num_tokens):
-            row_to_half(
-                recorder, self._kernels, self._info, x=x, scratch=scratch, num_tokens=num_tokens, k=columns
-            )
-            recorder.barrier()
-        linear(
+        project(
             recorder,
             self._kernels,
             self._info,
             x=x,
-            weight=self._state.weights[name],
-            out_address=out.address,
-            num_tokens=num_tokens,
-            bias=bias,
+            weight=self._state.matrices[name],
+            out=out,
+            scratch=self._state.activations.scratch,
+            bias=self._state.weights.get(f"{name}_bias"),
             soft_cap=soft_cap,
-            scratch=scratch,
+            activation=activation,
         )
-        recorder.barrier()
 
     def _rows(self, name: str, num_rows: int, columns: int) -> Tensor:
         return self._state.activations.rows(name, num_rows, columns)

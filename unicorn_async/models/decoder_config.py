@@ -20,6 +20,7 @@ def plain_decoder(
     window: int = 0,
     windows: tuple[int, ...] | None = None,
     qkv_bias: bool = False,
+    output_bias: bool = False,
     qk_norm: bool = False,
 ) -> ModelConfig:
     """Read a pre-norm decoder with a gated FFN; `windows` has a window a layer, `window` one for all (0 = global)."""
@@ -47,6 +48,7 @@ def plain_decoder(
         softmax_scale=head_dim**-0.5,
         qk_norm=qk_norm,
         qkv_bias=qkv_bias,
+        output_bias=output_bias,
         bos_token_id=next(iter(raw.token_ids("bos_token_id")), None),
         eos_token_ids=raw.token_ids("eos_token_id"),
     )

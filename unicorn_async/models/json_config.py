@@ -35,7 +35,7 @@ class JsonConfig:
         """Return a positive integer."""
         value = self._get(name, default)
         if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= _MAX_COUNT:
-            raise self._wrong(name, "a positive integer", value)
+            raise self._wrong(name, f"a positive integer, at most {_MAX_COUNT}", value)
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
@@ -118,9 +118,17 @@ class JsonConfig:
                 self.number("high_freq_factor"),
                 self.count("original_max_position_embeddings"),
             )
+        if kind == "factors":
+            return RotaryConfig(base, RotaryScaling.FACTORS, factors=self._numbers("factors"))
         raise UnsupportedModelError(
             f"{self.where}: rope_type {kind!r} is not supported; known are default, linear, llama3"
         )
+
+    def _numbers(self, name: str) -> tuple[float, ...]:
+        value = self._get(name, None)
+        if not isinstance(value, list) or not all(type(item) is float and 0 < item < math.inf for item in value):
+            raise self._wrong(name, "positive numbers", value)
+        return tuple(value)
 
     def _base(self, default: float) -> float:
         return self.number("rope_theta", default)

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 def llama(raw: JsonConfig) -> ModelConfig:
     """Read the config.json of a `LlamaForCausalLM`."""
-    return plain_decoder(raw, "LlamaForCausalLM", qkv_bias=raw.flag("attention_bias", False))
+    bias = raw.flag("attention_bias", False)
+    return plain_decoder(raw, "LlamaForCausalLM", qkv_bias=bias, output_bias=bias)
 
 
 def mistral(raw: JsonConfig) -> ModelConfig:

@@ -22,7 +22,7 @@ def qwen2(raw: JsonConfig) -> ModelConfig:
 def qwen3(raw: JsonConfig) -> ModelConfig:
     """Read the config.json of a `Qwen3ForCausalLM`."""
     bias = raw.flag("attention_bias", False)
-    return plain_decoder(raw, "Qwen3ForCausalLM", qkv_bias=bias, qk_norm=True, windows=_windows(raw))
+    return plain_decoder(raw, "Qwen3ForCausalLM", qkv_bias=bias, output_bias=bias, qk_norm=True, windows=_windows(raw))
 
 
 def _windows(raw: JsonConfig) -> tuple[int, ...] | None:

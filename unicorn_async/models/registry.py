@@ -25,26 +25,26 @@ ARCHITECTURES: Mapping[str, Callable[[JsonConfig], ModelConfig]] = {
 }
 
 
-def model_config(raw: Mapping[str, object]) -> ModelConfig:
-    """Read a parsed config.json.
+def model_config(raw: Mapping[str, object], where: str = "config.json") -> ModelConfig:
+    """Read a parsed config.json; errors say that it is `where`.
 
     Raises:
         UnsupportedModelError: the architecture, or an option of it, is not supported.
         CheckpointError: a key is missing, of a wrong type, or contradicts another.
     """
-    config = JsonConfig(raw)
+    config = JsonConfig(raw, where)
     names = config.texts("architectures") or []
     for name in names:
         if name in ARCHITECTURES:
             parsed = ARCHITECTURES[name](config)
-            _check(parsed)
+            _check(parsed, where)
             return parsed
     raise UnsupportedModelError(
-        f"config.json: architectures {names} is not supported; supported are {', '.join(ARCHITECTURES)}"
+        f"{where}: architectures {names} is not supported; supported are {', '.join(ARCHITECTURES)}"
     )
 
 
-def _check(config: ModelConfig) -> None:
+def _check(config: ModelConfig, where: str) -> None:
     multiples_of_8 = {
         "hidden_size": config.hidden_size,
         "head_dim": config.head_dim,
@@ -52,9 +52,9 @@ def _check(config: ModelConfig) -> None:
     }
     for name, value in multiples_of_8.items():
         if value % 8:
-            raise UnsupportedModelError(f"config.json: {name}: expected a multiple of 8, got {value}")
+            raise UnsupportedModelError(f"{where}: {name}: expected a multiple of 8, got {value}")
     if not 32 <= config.head_dim <= 256:
-        raise UnsupportedModelError(f"config.json: head_dim: expected 32 to 256, got {config.head_dim}")
+        raise UnsupportedModelError(f"{where}: head_dim: expected 32 to 256, got {config.head_dim}")
     for layer, rotary in enumerate(config.layer_rotary):
         if rotary.base <= 1.0:
-            raise CheckpointError(f"config.json: rope_theta of layer {layer}: expected more than 1, got {rotary.base}")
+            raise CheckpointError(f"{where}: rope_theta of layer {layer}: expected more than 1, got {rotary.base}")

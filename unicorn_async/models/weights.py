@@ -7,25 +7,41 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.loader.plan import WantedTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from unicorn_async.config import ModelConfig
 
 EMBED_LAYER = -1
+_DERIVED = (".rotary_emb.inv_freq", ".self_attn.masked_bias", ".self_attn.bias")  # follow from config.json
 
 
 def wanted_tensors(config: ModelConfig) -> tuple[WantedTensor, ...]:
     """Return all tensors in the order in which a first prompt needs them."""
-    wanted = [_matrix("model.embed_tokens.weight", "embed", config.vocab_size, config.hidden_size, EMBED_LAYER)]
+    wanted = [_table("model.embed_tokens.weight", "embed", config, EMBED_LAYER)]
     for layer in range(config.num_layers):
         wanted += _layer(config, layer)
     wanted.append(_vector("model.norm.weight", "norm", config.hidden_size, config.num_layers))
     if not config.tie_embeddings:
-        wanted.append(_matrix("lm_head.weight", "head", config.vocab_size, config.hidden_size, config.num_layers))
+        wanted.append(_table("lm_head.weight", "head", config, config.num_layers))
     return tuple(wanted)
+
+
+def check_unused(names: Iterable[str], config: ModelConfig) -> None:
+    """Check that what a checkpoint has beyond the wanted tensors does not belong to the decoder.
+
+    Raises:
+        UnsupportedModelError: a tensor would change the result, and nothing here computes with it.
+    """
+    layers = tuple(f"model.layers.{layer}." for layer in range(config.num_layers))
+    for name in names:
+        if name.startswith(layers) and not name.endswith(_DERIVED):
+            raise UnsupportedModelError(
+                f"tensor {name!r}: {config.architecture} as it is supported here has no such tensor"
+            )
 
 
 def head_name(config: ModelConfig) -> str:
@@ -49,6 +65,8 @@ def _layer(config: ModelConfig, layer: int) -> Iterator[WantedTensor]:
             yield _vector(f"{source}self_attn.{part}_proj.bias", f"{dest}qkv_bias", rows, layer, row)
         row += rows
     yield _matrix(f"{source}self_attn.o_proj.weight", f"{dest}o", hidden, config.num_heads * head_dim, layer)
+    if config.output_bias:
+        yield _vector(f"{source}self_attn.o_proj.bias", f"{dest}o_bias", hidden, layer)
     width = config.intermediate_size
     for index, part in enumerate(("gate", "up")):
         yield _matrix(f"{source}mlp.{part}_proj.weight", f"{dest}gate_up", width, hidden, layer, index * width)
@@ -68,6 +86,10 @@ def _norm_names(config: ModelConfig) -> tuple[tuple[str, str], ...]:
 
 def _matrix(name: str, dest: str, rows: int, columns: int, layer: int, row_offset: int = 0) -> WantedTensor:
     return WantedTensor(name, (rows, columns), layer, dest, row_offset, as_f32=False)
+
+
+def _table(name: str, dest: str, config: ModelConfig, layer: int) -> WantedTensor:
+    return WantedTensor(name, (config.vocab_size, config.hidden_size), layer, dest, is_table=True)
 
 
 def _vector(name: str, dest: str, size: int, layer: int, row_offset: int = 0) -> WantedTensor:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from unicorn_async.ops.kv_cache import AttentionShape, KVCache
 
 _COMBINE_LANES = 32
+_MAX_PREFETCH_DIM = 128  # larger heads leave no registers for the keys and values that are under way
 
 
 class GpuAttention:
@@ -43,6 +44,7 @@ class GpuAttention:
             "TILE": plan.tile,
             "MAX_SPLITS": plan.max_splits,
             "SOFT_CAP": self._soft_cap,
+            "UNROLL": plan.unroll,
         }
         combine: dict[str, int | float] = {
             "WORKGROUP": _COMBINE_LANES,
@@ -50,20 +52,27 @@ class GpuAttention:
             "TILE": plan.tile,
             "MAX_SPLITS": plan.max_splits,
         }
-        prefill: dict[str, int | float] = {
-            "WORKGROUP": plan.rows // 4 * (shape.head_dim // 8),
-            "HEAD_DIM": shape.head_dim,
-            "HEADS": plan.prefill_heads,
-            "BLOCK_SIZE": shape.block_size,
-            "ROWS": plan.rows,
-            "KEYS": plan.prefill_keys,
-            "SOFT_CAP": self._soft_cap,
-        }
         return (
             KernelRequest(f"attention_decode_{self._suffix}", decode),
             KernelRequest("attention_combine", combine),
-            KernelRequest(f"attention_prefill_{self._suffix}", prefill),
+            self._prefill_request(),
         )
+
+    def _prefill_request(self) -> KernelRequest:
+        plan, shape = self.plan, self.plan.shape
+        constants: dict[str, int | float | bool] = {
+            "HEAD_DIM": shape.head_dim,
+            "HEADS": plan.prefill_heads,
+            "BLOCK_SIZE": shape.block_size,
+            "SOFT_CAP": self._soft_cap,
+        }
+        if plan.matrix_subgroup is not None:
+            size = plan.matrix_subgroup
+            constants |= {"WORKGROUP": 4 * size, "SUBGROUP": size, "PREFETCH": shape.head_dim <= _MAX_PREFETCH_DIM}
+            return KernelRequest("attention_prefill_coopmat", constants, size)
+        lanes = plan.rows // 4 * (shape.head_dim // 8)
+        constants |= {"WORKGROUP": lanes, "ROWS": plan.rows, "KEYS": plan.prefill_keys}
+        return KernelRequest(f"attention_prefill_{self._suffix}", constants)
 
     def record(
         self,
@@ -128,8 +137,8 @@ class GpuAttention:
     def _prefill(
         self, recorder: CommandRecorder, *, q: Tensor, cache: KVCache, window: int, batch: AttentionBatch, out: Tensor
     ) -> None:
-        request = self.kernels_for()[2]
-        kernel = self._kernels.get(request.name, constants=request.constants)
+        request = self._prefill_request()
+        kernel = self._kernels.get(request.name, constants=request.constants, subgroup_size=request.subgroup_size)
         push = kernel.pack(
             q=q.address,
             k_cache=cache.k,

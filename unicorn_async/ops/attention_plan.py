@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from unicorn_async.config import KVDType
+from unicorn_async.ops.linear_plan import matrix_subgroup_size
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -13,12 +16,23 @@ if TYPE_CHECKING:
 
 Grid: TypeAlias = tuple[int, int, int]
 
+_MATRIX_ROWS = 64  # of attention_prefill_coopmat
+_MATRIX_SHARED_BYTES = 14592  # of it, beside the rows that it stages
 _PARTIAL_EXTRA = 4  # f32 of a partial beside the head's elements
 
 
 def _divisor(number: int, limit: int) -> int:
     """The largest divisor that is not above the limit."""
     return max(i for i in range(1, min(number, limit) + 1) if number % i == 0)
+
+
+def _matrix_subgroup(info: DeviceInfo, shape: AttentionShape) -> int | None:
+    """The subgroup size of prefill on matrix units; None where the device or the shape rules it out."""
+    subgroup = matrix_subgroup_size(info)
+    padded_row = 2 * shape.head_dim + 16
+    fits = _MATRIX_ROWS * padded_row + _MATRIX_SHARED_BYTES <= info.max_shared_memory
+    usable = shape.kv_dtype is KVDType.F16 and shape.head_dim % 16 == 0 and subgroup in (32, 64)
+    return subgroup if usable and fits else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +47,10 @@ class DecodeGrids:
 class AttentionPlan:
     """The kernels' constants for one shape on one device; a pure function of both.
 
-    `lanes` lanes share a key in decode, `tile` keys lie between two of its barriers, and an item has at most
-    `max_splits` splits. `decode_heads` and `prefill_heads` are the query heads of a workgroup, `rows` the pairs of a
-    query and a head in a prefill tile, of which a lane scores `prefill_keys` keys at a time.
+    `lanes` lanes share a key in decode and load `unroll` of them at once, `tile` keys lie between two of its barriers,
+    and an item has at most `max_splits` splits. `decode_heads` and `prefill_heads` are the query heads of a workgroup,
+    `rows` the pairs of a query and a head in a prefill tile, of which a lane scores `prefill_keys` keys at a time. With
+    a `matrix_subgroup` prefill runs on matrix units, in subgroups of this size.
     """
 
     shape: AttentionShape
@@ -43,10 +58,12 @@ class AttentionPlan:
     lanes: int
     decode_heads: int
     tile: int
+    unroll: int
     max_splits: int
     rows: int
     prefill_heads: int
     prefill_keys: int
+    matrix_subgroup: int | None
 
     @classmethod
     def of(cls, info: DeviceInfo, shape: AttentionShape) -> AttentionPlan:
@@ -58,16 +75,20 @@ class AttentionPlan:
         # A lane holds 16 f32 of q and of output per head and chunk: at most 64 registers of each on a GPU.
         decode_heads = _divisor(shape.group, max(1, (1 if info.is_software else 8) * lanes // chunks))
         workgroups = shape.num_heads // decode_heads  # of one split
+        matrix_subgroup = _matrix_subgroup(info, shape)
+        rows = _MATRIX_ROWS if matrix_subgroup else 32 if shape.head_dim <= 128 and not info.is_software else 16
         return cls(
             shape=shape,
             decode_workgroup=info.subgroup_size if info.is_software else 128,
             lanes=lanes,
             decode_heads=decode_heads,
             tile=64 if info.is_software else 128,
+            unroll=1 if info.is_software else max(1, 4 * lanes // chunks),
             max_splits=8 if info.is_software else min(128, max(16, 512 // workgroups)),
-            rows=(rows := 32 if shape.head_dim <= 128 and not info.is_software else 16),
+            rows=rows,
             prefill_heads=_divisor(shape.group, rows),
             prefill_keys=1 if info.is_software else 4,
+            matrix_subgroup=matrix_subgroup,
         )
 
     @property

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 _WORKGROUP = 64
 _VECTOR = 4
-_ACT = {Activation.GELU_TANH: 0, Activation.SILU: 1}
+ACTIVATION_NUMBER = {Activation.GELU_TANH: 0, Activation.SILU: 1}
 
 
 def kernels_for(activation: Activation) -> tuple[KernelRequest, ...]:
     """Name the pipelines that `gated` will get."""
-    return (KernelRequest("gated", {"WORKGROUP": _WORKGROUP, "ACT": _ACT[activation]}),)
+    return (KernelRequest("gated", {"WORKGROUP": _WORKGROUP, "ACT": ACTIVATION_NUMBER[activation]}),)
 
 
 def gated(

@@ -11,15 +11,25 @@ Several linears of the same input share one `row_to_half`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.gpu.kernel import KernelRequest
-from unicorn_async.ops.linear_plan import LinearPlan, known_subgroup_size, pipelines_for, plan_linear, reads_half
+from unicorn_async.ops.linear_plan import (
+    MAX_PARTIALS,
+    MAX_SPLIT_TILES,
+    LinearPlan,
+    known_subgroup_size,
+    pipelines_for,
+    plan_linear,
+    reads_half,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from unicorn_async.config import Activation
     from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.kernel import KernelLibrary
@@ -33,23 +43,31 @@ _ALIGNMENT = 256
 class LinearScratch:
     """Activations in half precision, `halves` (tokens, k) f16, and their rows' `scales` (tokens) f32, by address.
 
-    The memory is the caller's, and holds one input at a time.
+    `partials` and `counters` are for workgroups that share K. The memory is the caller's, and holds one input at a
+    time; linears that use it must not run side by side.
     """
 
     halves: int
     scales: int
+    partials: int
+    counters: int
     max_tokens: int
     max_k: int
 
     @staticmethod
     def size(max_tokens: int, max_k: int) -> int:
         """Bytes that inputs of up to (max_tokens, max_k) need."""
-        return _aligned(max_tokens * max_k * 2) + max_tokens * 4
+        return sum(LinearScratch._sizes(max_tokens, max_k))
 
     @classmethod
     def at(cls, address: int, max_tokens: int, max_k: int) -> LinearScratch:
         """Lay a scratch out in `size(max_tokens, max_k)` bytes at an address aligned to 16 bytes."""
-        return cls(address, address + _aligned(max_tokens * max_k * 2), max_tokens, max_k)
+        halves, scales, partials, counters = accumulate(cls._sizes(max_tokens, max_k)[:-1], initial=address)
+        return cls(halves, scales, partials, counters, max_tokens, max_k)
+
+    @staticmethod
+    def _sizes(max_tokens: int, max_k: int) -> tuple[int, int, int, int]:
+        return _aligned(max_tokens * max_k * 2), _aligned(max_tokens * 4), MAX_PARTIALS * 4, MAX_SPLIT_TILES * 4
 
 
 def linear(
@@ -64,9 +82,12 @@ def linear(
     bias: Tensor | int | None = None,
     soft_cap: float = 0.0,
     scratch: LinearScratch | None = None,
+    activation: Activation | None = None,
 ) -> None:
     """Record y (num_tokens, n) f32 = x (num_tokens, k) f32 · weight (n, k)^T, plus bias (n) f32, then soft-capped.
 
+    With an `activation`, where `fuses_gate` allows it, the output is (num_tokens, n / 2): act of y's first half of
+    columns, times the second.
     Addresses: `x` aligned to 16 bytes, the others to 4. Where `reads_half` says so, `scratch` holds the input by an
     earlier `row_to_half`, and `x` itself is not read. The caller records the barriers.
 
@@ -84,6 +105,7 @@ def linear(
         dtype=weight.dtype,
         has_bias=bias is not None,
         has_soft_cap=soft_cap > 0.0,
+        activation=activation,
     )
     dispatch_plan(
         recorder,
@@ -125,7 +147,7 @@ def dispatch_plan(
     }
     if plan.reads_half:
         room = _checked(scratch, num_tokens, k)
-        fields |= {"xh": room.halves, "scale": room.scales}
+        fields |= {"xh": room.halves, "scale": room.scales, "partials": room.partials, "counters": room.counters}
     else:
         fields["x"] = _address(x)
     kernel = kernels.get(plan.entry, constants=dict(plan.constants), subgroup_size=plan.subgroup_size)
@@ -145,7 +167,15 @@ def row_to_half(
     """Record bringing x (num_tokens, k) f32 into half precision, each row divided by a power of two of its own."""
     room = _checked(scratch, num_tokens, k)
     kernel = kernels.get("row_to_half", constants=_row_to_half_constants(info))
-    recorder.dispatch(kernel, kernel.pack(x=_address(x), xh=room.halves, scale=room.scales, k=k), num_tokens)
+    push = kernel.pack(
+        x=_address(x),
+        xh=room.halves,
+        scale=room.scales,
+        counters=room.counters,
+        k=k,
+        num_counters=MAX_SPLIT_TILES,
+    )
+    recorder.dispatch(kernel, push, num_tokens)
 
 
 def kernels_for(
@@ -153,13 +183,27 @@ def kernels_for(
     *,
     num_tokens: Iterable[int],
     n: int,
+    k: int,
     dtype: DType,
     has_bias: bool = False,
     has_soft_cap: bool = False,
+    activation: Activation | None = None,
 ) -> tuple[KernelRequest, ...]:
-    """List the pipelines that steps of these sizes want, for `KernelLibrary.prepare`."""
+    """List the pipelines that steps of these sizes want, for `KernelLibrary.prepare`.
+
+    An `activation` is applied by those sizes for which `fuses_gate` allows it.
+    """
     sizes = tuple(num_tokens)
-    plans = pipelines_for(info, num_tokens=sizes, n=n, dtype=dtype, has_bias=has_bias, has_soft_cap=has_soft_cap)
+    plans = pipelines_for(
+        info,
+        num_tokens=sizes,
+        n=n,
+        k=k,
+        dtype=dtype,
+        has_bias=has_bias,
+        has_soft_cap=has_soft_cap,
+        activation=activation,
+    )
     wanted = [KernelRequest(plan.entry, dict(plan.constants), plan.subgroup_size) for plan in plans]
     if any(reads_half(info, size) for size in sizes):
         wanted.append(KernelRequest("row_to_half", _row_to_half_constants(info)))

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
 
 from unicorn_async.errors import UnsupportedModelError
+from unicorn_async.gpu.device_info import DeviceType
+from unicorn_async.ops.gated import ACTIVATION_NUMBER
 from unicorn_async.tensor import DType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from unicorn_async.config import Activation
     from unicorn_async.gpu.device_info import DeviceInfo
 
 FORMATS = {DType.F16: "f16", DType.BF16: "bf16"}
 MATRIX_FEATURE = "cooperative_matrix_f16_f32_16x16x16"
 MAX_GRID_X = 32768  # any device takes 65535; the rest goes along y
 
+MAX_SPLIT_TILES = 1024  # of a linear_many_coopmat whose workgroups share K
+MAX_PARTIALS = 8 << 20  # f32 that these leave for each other
+
 _MATRIX_SIDE = 16
 _PADDING_HALVES = 8  # of a staged tile's row in linear_many_coopmat
+
+
+Options: TypeAlias = "tuple[tuple[str, int | bool], ...]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +62,8 @@ class VecTuning:
 class TileTuning:
     """For up to `tokens` tokens: a workgroup's tile, and how many parts it has along tokens and rows.
 
-    The parts are lanes in linear_many, each with `tile / parts` elements, and subgroups in linear_many_coopmat.
+    The parts are lanes in linear_many, each with `tile / parts` elements, and subgroups in linear_many_coopmat, which
+    alone stages `buffers` tiles and cuts K among `splits` workgroups.
     """
 
     tokens: int
@@ -62,12 +72,14 @@ class TileTuning:
     parts_t: int
     parts_n: int
     tile_k: int = 16
+    buffers: int = 2
+    splits: int = 1
 
 
 _ANY = 1 << 30
 _VEC_GPU = (
-    VecTuning(1, 2, 2),
-    VecTuning(2, 2, 4),
+    VecTuning(1, 8, 2),
+    VecTuning(2, 1, 2),
     VecTuning(4, 2, 4),
     VecTuning(8, 1, 4),
     VecTuning(16, 1, 2),
@@ -77,19 +89,26 @@ _VEC_GPU = (
 # steps go in groups of the largest size.
 _VEC_SOFTWARE = (VecTuning(1, 1, 8), VecTuning(4, 1, 8), VecTuning(8, 1, 8))
 _MANY = (TileTuning(_ANY, tile_t=64, tile_n=64, parts_t=16, parts_n=16),)
+# With how many workgroups of such a tile an H200 holds at once: K is cut so that they nearly fill it a few times.
 _COOPMAT = (
-    TileTuning(16, tile_t=16, tile_n=64, parts_t=1, parts_n=4, tile_k=64),
-    TileTuning(32, tile_t=32, tile_n=64, parts_t=1, parts_n=4, tile_k=64),
-    TileTuning(64, tile_t=64, tile_n=64, parts_t=2, parts_n=2, tile_k=32),
-    TileTuning(_ANY, tile_t=128, tile_n=128, parts_t=2, parts_n=4, tile_k=32),
+    (TileTuning(16, tile_t=16, tile_n=64, parts_t=1, parts_n=4, tile_k=128, buffers=1), 528),
+    (TileTuning(32, tile_t=32, tile_n=64, parts_t=1, parts_n=4, tile_k=128, buffers=1), 396),
+    (TileTuning(64, tile_t=64, tile_n=64, parts_t=2, parts_n=2, tile_k=64, buffers=1), 528),
+    (TileTuning(_ANY, tile_t=128, tile_n=128, parts_t=2, parts_n=2, tile_k=64, buffers=1), 264),
 )
-_MIN_COOPMAT_TOKENS = 5  # fewer read the same weights no faster through matrix units
-_MIN_WORKGROUPS = 256  # below it a tile of half the size keeps more of the device busy
+_MAX_SPLITS = 8
+_SPLIT_COST = 0.03  # of a split, in shares of the device that it leaves idle
+_MIN_COOPMAT_TOKENS = 3  # fewer read the same weights no faster through matrix units
 
 
 def reads_half(info: DeviceInfo, num_tokens: int) -> bool:
     """Whether a step of `num_tokens` tokens reads its activations in half precision, and so needs `row_to_half`."""
     return num_tokens >= _MIN_COOPMAT_TOKENS and matrix_subgroup_size(info) is not None
+
+
+def fuses_gate(info: DeviceInfo, num_tokens: int) -> bool:
+    """Whether a linear of so many tokens can apply the gate of a gated FFN itself."""
+    return num_tokens == 1 and not reads_half(info, num_tokens)
 
 
 def matrix_subgroup_size(info: DeviceInfo) -> int | None:
@@ -115,8 +134,11 @@ def plan_linear(
     dtype: DType,
     has_bias: bool = False,
     has_soft_cap: bool = False,
+    activation: Activation | None = None,
 ) -> LinearPlan:
     """Choose the kernel for y (num_tokens, n) = x (num_tokens, k) · weight (n, k)^T.
+
+    With an `activation`, where `fuses_gate` allows it, the output is act(gate) * up of the halves of y.
 
     Raises:
         UnsupportedModelError: the weights' type or length is not one that a kernel takes.
@@ -127,9 +149,11 @@ def plan_linear(
         raise UnsupportedModelError(f"linear: rows of weights have {k} elements, expected a multiple of 8")
     if num_tokens < 1 or n < 1:
         raise ValueError(f"linear: expected at least 1 token and 1 row, got {num_tokens} and {n}")
-    options = tuple((name, True) for name, wanted in (("HAS_BIAS", has_bias), ("HAS_SOFT_CAP", has_soft_cap)) if wanted)
+    if activation is not None and (n % 2 or not fuses_gate(info, num_tokens)):
+        raise ValueError(f"linear: no kernel applies the gate for {num_tokens} tokens and {n} rows")
+    options = _options(has_bias, has_soft_cap, activation)
     if reads_half(info, num_tokens):
-        return coopmat_plan(info, _coopmat_tuning(info, num_tokens, n), num_tokens, n, dtype, options)
+        return coopmat_plan(info, _coopmat_tuning(info, num_tokens, n, k), num_tokens, n, dtype, options)
     vec = _VEC_SOFTWARE if info.is_software else _VEC_GPU
     if num_tokens <= vec[-1].tokens or info.is_software:
         return vec_plan(info, next((t for t in vec if num_tokens <= t.tokens), vec[-1]), num_tokens, n, dtype, options)
@@ -141,13 +165,24 @@ def pipelines_for(
     *,
     num_tokens: Iterable[int],
     n: int,
+    k: int,
     dtype: DType,
     has_bias: bool = False,
     has_soft_cap: bool = False,
+    activation: Activation | None = None,
 ) -> tuple[LinearPlan, ...]:
     """One plan for each different pipeline that steps of these sizes want, in their order."""
     plans = (
-        plan_linear(info, num_tokens=t, n=n, k=8, dtype=dtype, has_bias=has_bias, has_soft_cap=has_soft_cap)
+        plan_linear(
+            info,
+            num_tokens=t,
+            n=n,
+            k=k,
+            dtype=dtype,
+            has_bias=has_bias,
+            has_soft_cap=has_soft_cap,
+            activation=activation if fuses_gate(info, t) else None,
+        )
         for t in num_tokens
     )
     return tuple({plan.pipeline: plan for plan in plans}.values())
@@ -159,7 +194,7 @@ def vec_plan(
     num_tokens: int,
     n: int,
     dtype: DType,
-    options: tuple[tuple[str, bool], ...] = (),
+    options: Options = (),
 ) -> LinearPlan:
     """linear_vec with the given tuning."""
     workgroup = min(tuning.subgroups * info.subgroup_size, info.max_workgroup_invocations)
@@ -174,9 +209,7 @@ def vec_plan(
     return LinearPlan(f"linear_vec_{FORMATS[dtype]}", (*constants.items(), *options), grid)
 
 
-def many_plan(
-    tuning: TileTuning, num_tokens: int, n: int, dtype: DType, options: tuple[tuple[str, bool], ...] = ()
-) -> LinearPlan:
+def many_plan(tuning: TileTuning, num_tokens: int, n: int, dtype: DType, options: Options = ()) -> LinearPlan:
     """linear_many with the given tuning."""
     constants = {
         "WORKGROUP": tuning.parts_t * tuning.parts_n,
@@ -195,11 +228,13 @@ def coopmat_plan(
     num_tokens: int,
     n: int,
     dtype: DType,
-    options: tuple[tuple[str, bool], ...] = (),
+    options: Options = (),
 ) -> LinearPlan:
     """linear_many_coopmat with the given tuning; the device must have a `matrix_subgroup_size`."""
     subgroup_size = matrix_subgroup_size(info)
     assert subgroup_size is not None
+    staged_rows = tuning.buffers * tuning.tile_n * (tuning.tile_k + _PADDING_HALVES) * 2
+    assert staged_rows >= tuning.parts_t * tuning.parts_n * _MATRIX_SIDE**2 * 4, f"{tuning}: no room for the sums"
     constants = {
         "WORKGROUP": subgroup_size * tuning.parts_t * tuning.parts_n,
         "TILE_T": tuning.tile_t,
@@ -207,11 +242,19 @@ def coopmat_plan(
         "TILE_K": tuning.tile_k,
         "SUBGROUPS_T": tuning.parts_t,
         "SUBGROUPS_N": tuning.parts_n,
+        "BUFFERS": tuning.buffers,
+        "SPLITS": tuning.splits,
     }
     wanted = subgroup_size if "subgroup_size_control" in info.features else None
-    grid = (-(-num_tokens // tuning.tile_t), -(-n // tuning.tile_n), 1)
+    grid = (-(-num_tokens // tuning.tile_t), -(-n // tuning.tile_n), tuning.splits)
     entry = f"linear_many_coopmat_{FORMATS[dtype]}"
     return LinearPlan(entry, (*constants.items(), *options), grid, wanted, reads_half=True)
+
+
+def _options(has_bias: bool, has_soft_cap: bool, activation: Activation | None) -> Options:
+    flags = (("HAS_BIAS", has_bias), ("HAS_SOFT_CAP", has_soft_cap), ("GATED", activation is not None))
+    options = tuple((name, True) for name, wanted in flags if wanted)
+    return options if activation is None else (*options, ("ACT", ACTIVATION_NUMBER[activation]))
 
 
 def split_grid(count: int) -> tuple[int, int]:
@@ -220,15 +263,30 @@ def split_grid(count: int) -> tuple[int, int]:
     return x, -(-count // x)
 
 
-def _coopmat_tuning(info: DeviceInfo, num_tokens: int, n: int) -> TileTuning:
-    fitting = [t for t in _COOPMAT if coopmat_shared_bytes(t) <= info.max_shared_memory]
-    chosen = next((t for t in fitting if num_tokens <= t.tokens), fitting[-1])
-    while chosen.tile_t > 64 and -(-num_tokens // chosen.tile_t) * -(-n // chosen.tile_n) < _MIN_WORKGROUPS:
-        chosen = fitting[fitting.index(chosen) - 1]
-    return chosen
+def _coopmat_tuning(info: DeviceInfo, num_tokens: int, n: int, k: int) -> TileTuning:
+    fitting = [(t, slots) for t, slots in _COOPMAT if coopmat_shared_bytes(t) <= info.max_shared_memory]
+    tuning, slots = next((pair for pair in fitting if num_tokens <= pair[0].tokens), fitting[-1])
+    if info.type is not DeviceType.DISCRETE:
+        return tuning
+    tiles = -(-num_tokens // tuning.tile_t) * -(-n // tuning.tile_n)
+    most = min(_MAX_SPLITS, k // (2 * tuning.tile_k), MAX_PARTIALS // (tiles * tuning.tile_t * tuning.tile_n))
+    if tiles > MAX_SPLIT_TILES or most < 2:
+        return tuning
+    return replace(tuning, splits=max(range(1, most + 1), key=lambda splits: _fill(tiles * splits, splits, slots)))
+
+
+def _fill(workgroups: int, splits: int, slots: int) -> float:
+    """How much of the device the workgroups use on the average, less what splits cost."""
+    return workgroups / (-(-workgroups // slots) * slots) - _SPLIT_COST * (splits - 1)
 
 
 def coopmat_shared_bytes(tuning: TileTuning) -> int:
-    """Shared memory of a linear_many_coopmat workgroup: two staged tiles of each factor, a result per subgroup."""
-    staged = 2 * (tuning.tile_t + tuning.tile_n) * (tuning.tile_k + _PADDING_HALVES) * 2
-    return staged + tuning.parts_t * tuning.parts_n * _MATRIX_SIDE * _MATRIX_SIDE * 4
+    """Shared memory of a linear_many_coopmat workgroup: staged tiles of both factors, and a flag."""
+    return tuning.buffers * (tuning.tile_t + tuning.tile_n) * (tuning.tile_k + _PADDING_HALVES) * 2 + 4
+
+
+def can_split(tuning: TileTuning, num_tokens: int, n: int) -> bool:
+    """Whether what the splits of a linear_many_coopmat leave for each other has room in a scratch."""
+    tiles = -(-num_tokens // tuning.tile_t) * -(-n // tuning.tile_n)
+    partials = tiles * tuning.splits * tuning.tile_t * tuning.tile_n
+    return tuning.splits == 1 or (tiles <= MAX_SPLIT_TILES and partials <= MAX_PARTIALS)

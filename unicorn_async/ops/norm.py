@@ -14,12 +14,19 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.kernel import Kernel, KernelLibrary
 
 _VECTOR = 4
-_LANES = 256  # of a row on a GPU; a software device takes one subgroup, because its barriers are slow
+_LANES = 1024  # of a row on a GPU, if it can; a software device takes one subgroup, because its barriers are slow
+_MAX_SUBGROUPS = 32  # of a workgroup: the fewest that a driver takes; shaders/reduce/workgroup.glsl has room for 64
+
+
+def _lanes(info: DeviceInfo) -> int:
+    if info.is_software:
+        return info.subgroup_size
+    return min(_LANES, info.max_workgroup_invocations, _MAX_SUBGROUPS * info.min_subgroup_size)
 
 
 def _request(info: DeviceInfo, *, residual: int, with_norm: bool, with_rows: bool, plus_one: bool) -> KernelRequest:
     constants: dict[str, int | bool] = {
-        "WORKGROUP": info.subgroup_size if info.is_software else _LANES,
+        "WORKGROUP": _lanes(info),
         "RESIDUAL": residual,
         "WITH_NORM": with_norm,
         "WITH_ROWS": with_rows,

@@ -29,15 +29,18 @@ def frequencies(config: RotaryConfig, head_dim: int) -> bytes:
     Source: RoFormer (arXiv 2104.09864); scaling "llama3" as published with Llama 3.1.
     """
     pairs = head_dim // 2
-    turns = (_turns_per_position(config, _EXACT.divide(Decimal(2 * i), Decimal(head_dim))) for i in range(pairs))
+    turns = (_turns_per_position(config, pair, head_dim) for pair in range(pairs))
     fixed = [int(_EXACT.multiply(turn % 1, Decimal(2**64))) for turn in turns]
     return b"".join(struct.pack("<II", value >> 32, value & 0xFFFFFFFF) for value in fixed)
 
 
-def _turns_per_position(config: RotaryConfig, exponent: Decimal) -> Decimal:
+def _turns_per_position(config: RotaryConfig, pair: int, head_dim: int) -> Decimal:
+    exponent = _EXACT.divide(Decimal(2 * pair), Decimal(head_dim))
     turns = _EXACT.divide(_EXACT.power(Decimal(config.base), -exponent), _TWO_PI)
     if config.scaling is RotaryScaling.NONE:
         return turns
+    if config.scaling is RotaryScaling.FACTORS:
+        return _EXACT.divide(turns, Decimal(config.factors[pair]))
     scaled = _EXACT.divide(turns, Decimal(config.factor))
     if config.scaling is RotaryScaling.LINEAR:
         return scaled

@@ -99,6 +99,11 @@ class BlockManager:
         covered = len(sequence.block_tables[0]) if sequence.block_tables else 0
         return (covered + self.num_free) * self.block_size - sequence.num_scheduled
 
+    def has_room(self, sequence: Sequence) -> bool:
+        """Whether `room` is at least 1."""
+        covered = len(sequence.block_tables[0]) * self.block_size if sequence.block_tables else 0
+        return covered > sequence.num_scheduled or self.num_free > 0
+
     def grow(self, sequence: Sequence, num_positions: int) -> None:
         """Cover the sequence's first `num_positions`; `room` has said that there are blocks for it."""
         if not sequence.block_tables:

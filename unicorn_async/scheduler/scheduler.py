@@ -187,7 +187,7 @@ class Scheduler:
 
     def _has_room(self, sequence: Sequence) -> bool:
         """Make sure of at least one position more, at the cost of those who came later."""
-        while self._blocks.room(sequence) == 0:
+        while not self._blocks.has_room(sequence):
             if self._leaving:  # each of them will give up blocks in every group
                 return False
             victim = self._running[-1]
@@ -201,7 +201,9 @@ class Scheduler:
     def _place(self, sequence: Sequence, draft: _Draft) -> None:
         """Add what fits of the sequence to the step; there is room for a token at least."""
         start, remaining = sequence.num_scheduled, sequence.num_remaining
-        count = min(remaining, draft.tokens_left, self._blocks.room(sequence))
+        count = min(remaining, draft.tokens_left)
+        if count > 1:
+            count = min(count, self._blocks.room(sequence))
         if sequence.want_logits:
             count = min(count, draft.logit_rows_left)
         samples = count == remaining and not sequence.want_logits

@@ -25,7 +25,7 @@ from unicorn_async.server.service import Service
 from unicorn_async.server.websocket import WebSocketEndpoint
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Generator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Generator
     from typing import Any
 
     from uvicorn.server import ServerState
@@ -44,8 +44,10 @@ def create_app(engine: EngineAPI, options: ServerOptions | None = None) -> Starl
     Raises:
         ConfigError: the page's files are missing.
     """
-    options = options or ServerOptions()
-    service = Service(engine, options)
+    return _application(Service(engine, options or ServerOptions()))
+
+
+def _application(service: Service) -> Starlette:
     endpoints = HttpEndpoints(service)
 
     @contextlib.asynccontextmanager
@@ -56,7 +58,7 @@ def create_app(engine: EngineAPI, options: ServerOptions | None = None) -> Starl
     routes = [
         *endpoints.routes(),
         WebSocketRoute("/v1/responses", WebSocketEndpoint(service)),
-        *page_routes(options.web_dir or resource_dir("web")),
+        *page_routes(service.options.web_dir or resource_dir("web")),
     ]
     return Starlette(routes=routes, lifespan=lifespan)
 
@@ -66,25 +68,25 @@ async def serve(
     *,
     host: str = "127.0.0.1",
     port: int = 8000,
+    listener: socket.socket | None = None,
     options: ServerOptions | None = None,
     on_ready: Callable[[str], None] | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM comes, or the task is cancelled; the engine stays open, its owner closes it.
 
-    `port` 0 takes any free one. `on_ready` gets the address, e.g. "http://127.0.0.1:8000", once requests are taken.
+    `port` 0 takes any free one; `listener`, a socket from `bind`, is used in place of both and closed at the end.
+    Answers under way at the end are cut short, with an error as their last event. `on_ready` gets the address, e.g.
+    "http://127.0.0.1:8000", once requests are taken.
 
     Raises:
         ConfigError: the port is in use, or the host is not one of this machine's.
     """
-    options = options or ServerOptions()
-    app = create_app(engine, options)
-    listener = bind(host, port)
-    try:
-        server = _Server(_uvicorn_config(app, options), on_ready=lambda: _announce(listener, on_ready))
+    with listener or bind(host, port) as sock:
+        service = Service(engine, options or ServerOptions())
+        config = _uvicorn_config(_application(service), service.options)
+        server = _Server(config, on_ready=lambda: _announce(sock, on_ready), on_stop=service.stop)
         with _stop_on_signals(server):
-            await _run(server, listener)
-    finally:
-        listener.close()
+            await _run(server, sock)
 
 
 async def _run(server: uvicorn.Server, listener: socket.socket) -> None:
@@ -168,9 +170,12 @@ def _http_protocol(
 class _Server(uvicorn.Server):
     """uvicorn's server, which leaves signals alone: it would raise them again at the end, before the engine closes."""
 
-    def __init__(self, config: uvicorn.Config, *, on_ready: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, *, on_ready: Callable[[], None], on_stop: Callable[[], Awaitable[None]]
+    ) -> None:
         super().__init__(config)
         self._on_ready = on_ready
+        self._on_stop = on_stop
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -180,6 +185,10 @@ class _Server(uvicorn.Server):
         await super().startup(sockets=sockets)
         if self.started:
             self._on_ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._on_stop()  # before uvicorn closes the websockets
+        await super().shutdown(sockets=sockets)
 
 
 @contextlib.contextmanager

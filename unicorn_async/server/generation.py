@@ -27,7 +27,7 @@ class Generation:
     """Pulls one engine stream; owns it and closes it, whatever ends the generation.
 
     `start`, then `run` in the same task or another, then `close`. `cancel` may come at any time from elsewhere in the
-    loop: the answer then ends in order, with what it has.
+    loop: the answer then ends in order, with what it has or with the error that it was cancelled for.
     """
 
     def __init__(self, stream: AsyncGenerator[Token, None], *, keepalive_s: float) -> None:
@@ -37,6 +37,7 @@ class Generation:
         self._task: asyncio.Task[object] | None = None
         self._interruptible = False
         self._ended = asyncio.Event()
+        self._cause: UnicornError | None = None
         self.cancelled = False
 
     async def start(self) -> None:
@@ -50,9 +51,10 @@ class Generation:
         if self._first.done():
             self._first.result()
 
-    def cancel(self) -> None:
-        """End the answer early."""
+    def cancel(self, cause: UnicornError | None = None) -> None:
+        """End the answer early, as failed where there is a cause to tell."""
         self.cancelled = True
+        self._cause = self._cause or cause
         if self._interruptible and self._task is not None:
             self._interruptible = False
             self._task.cancel()
@@ -102,7 +104,7 @@ class Generation:
     async def _interrupted(self, answer: Answer, emit: Callable[[str], Awaitable[None]]) -> FinishReason:
         """Pump until the end or until `cancel`, whose interruption of this task ends here."""
         if self.cancelled:
-            return FinishReason.CANCELLED
+            return self._cancelled()
         self._interruptible = True
         try:
             return await self._pump(answer, emit)
@@ -111,9 +113,14 @@ class Generation:
             if not self.cancelled or task is None or task.uncancel() > 0:
                 raise
             await self._release()  # before the client, who may be slow, is told
-            return FinishReason.CANCELLED
+            return self._cancelled()
         finally:
             self._interruptible = False
+
+    def _cancelled(self) -> FinishReason:
+        if self._cause is not None:
+            raise self._cause
+        return FinishReason.CANCELLED
 
     async def _pump(self, answer: Answer, emit: Callable[[str], Awaitable[None]]) -> FinishReason:
         token = await self._wait_first(answer, emit)

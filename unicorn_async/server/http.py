@@ -47,22 +47,31 @@ class HttpEndpoints:
             Route("/v1/chat/completions", self._guarded(self._create_chat), methods=["POST"]),
             Route("/v1/models", self._guarded(self._list_models), methods=["GET"]),
             Route("/v1/models/{model:path}", self._guarded(self._get_model), methods=["GET"]),
-            Route("/health", self._health, methods=["GET"]),
+            Route("/health", self._told(self._health), methods=["GET"]),
         ]
 
     def _guarded(self, handler: Handler) -> Handler:
         """Return the handler behind the access check, with errors as JSON."""
 
         async def guarded(request: Request) -> Response | Reply:
+            self._service.access.check(request.headers)
+            return await handler(request)
+
+        return self._told(guarded)
+
+    @staticmethod
+    def _told(handler: Handler) -> Handler:
+        """Return the handler with errors as JSON."""
+
+        async def told(request: Request) -> Response | Reply:
             try:
-                self._service.access.check(request.headers)
                 return await handler(request)
             except ClientGoneError:
                 return Response(status_code=400)
             except Exception as exc:
                 return error_response(exc)
 
-        return guarded
+        return told
 
     async def _create_response(self, request: Request) -> Reply:
         service = self._service
@@ -129,7 +138,8 @@ class HttpEndpoints:
         return {"id": name, "object": "model", "created": self._started_at, "owned_by": "unicorn_async"}
 
     async def _health(self, request: Request) -> Response:
-        """Say how the server is; 503 only when it will not get well by waiting."""
+        """Say how the server is; 503 only when it will not get well by waiting. It needs no key."""
+        self._service.access.check_host(request.headers)
         engine = self._service.engine
         progress = engine.progress
         error = self._service.load_error
@@ -141,7 +151,14 @@ class HttpEndpoints:
             "model": engine.model_name,
             "version": package_version(),
             "max_context": engine.max_context,
-            "device": {"name": device.name, "driver": device.driver_name, "software": device.is_software},
+            "device": {
+                "name": device.name,
+                "type": device.type.value,
+                "driver": device.driver_name,
+                "driver_info": device.driver_info,
+                "software": device.is_software,
+            },
+            "kernels": list(engine.kernels),
             "loaded": round(progress.share, 4),
             "load": {
                 "bytes_total": progress.bytes_total,

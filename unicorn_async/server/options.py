@@ -27,7 +27,7 @@ class ServerOptions:
     send_timeout_s: float = 30.0  # a client that takes nothing for so long is cut off
     receive_timeout_s: float = 30.0  # an HTTP body, or the key in a websocket's first frame, has to come in this time
     keepalive_s: float = 5.0  # between signs of life while no token has come
-    shutdown_timeout_s: float = 5.0  # for answers over HTTP to end before they are cancelled
+    shutdown_timeout_s: float = 1.0  # for clients to take the ends of their answers, before they are cut off
     max_stored: int = 1024  # responses kept for previous_response_id
     max_stored_chars: int = 64 << 20
     web_dir: Path | None = None  # the page; None = the one that came with the package

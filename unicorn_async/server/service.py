@@ -6,11 +6,12 @@ import asyncio
 import logging
 import secrets
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
-from unicorn_async.errors import PromptTooLongError
+from unicorn_async.errors import EngineClosedError, PromptTooLongError
 from unicorn_async.server.access import Access
 from unicorn_async.server.generation import Generation
 from unicorn_async.server.protocol.chat_answer import ChatAnswer
@@ -35,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 # Longer conversations are tokenised in a thread, where they do not hold up other clients' tokens.
 INLINE_CHARS = 8192
+STOP_TIMEOUT_S = 0.25
 
 
 @dataclass(slots=True)
@@ -61,6 +63,8 @@ class Service:
         self.store = ResponseStore(options.max_stored, options.max_stored_chars)
         self.load_error: str | None = None
         self._active: dict[str, ActiveResponse] = {}
+        self._generations: WeakSet[Generation] = WeakSet()
+        self._end: EngineClosedError | None = None  # what requests are told once the server stops
         self._executor: ThreadPoolExecutor | None = None
 
     @asynccontextmanager
@@ -74,6 +78,16 @@ class Service:
             watcher.cancel()
             await asyncio.wait((watcher,))
             self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def stop(self) -> None:
+        """End every answer under way with an error, and refuse further ones; slow clients are not waited for long."""
+        self._end = EngineClosedError("the server is shutting down")
+        generations = tuple(self._generations)
+        for generation in generations:
+            generation.cancel(self._end)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await asyncio.gather(*(generation.ended() for generation in generations))
 
     async def open_response(
         self, request: ResponsesRequest, *, stream_id: str | None = None, local: ResponseStore | None = None
@@ -208,8 +222,11 @@ class Service:
         return replace(sampling, max_tokens=room if wanted is None else min(wanted, room))
 
     async def _generate(self, prompt: list[int], sampling: SamplingParams, request_id: str) -> Generation:
+        if self._end is not None:
+            raise self._end
         stream = self.engine.stream(prompt, sampling, request_id=request_id)
         generation = Generation(stream, keepalive_s=self.options.keepalive_s)
+        self._generations.add(generation)
         try:
             await generation.start()
         except BaseException:

@@ -13,20 +13,23 @@ from unicorn_async.errors import RequestError, TokenizerError
 from unicorn_async.tokenizer.chat_template import ChatTemplate
 from unicorn_async.tokenizer.control_tokens import ControlTokens, unused_mark
 from unicorn_async.tokenizer.files import TokenizerFiles
+from unicorn_async.tokenizer.gguf.backend import backend_of
+from unicorn_async.tokenizer.gguf.vocabulary import GgufVocabulary
 from unicorn_async.tokenizer.pieces import Pieces
 from unicorn_async.tokenizer.stream_decoder import StreamDecoder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from unicorn_async.tokenizer.message import ChatMessage
 
 
 class Tokenizer:
-    """Encodes and decodes by a tokenizer.json; thread-safe.
+    """Encodes and decodes by a tokenizer.json or a GGUF file's vocabulary; thread-safe.
 
-    Control tokens (those that tokenizer.json or the model's configuration marks as special, and the end tokens) come
+    Control tokens (those that tokenizer.json, the vocabulary or the model's configuration marks as special, and the end
+    tokens) come
     from the chat template alone: typed by a user they are plain text. `pieces` has the tokens' bytes, `control_ids`
     the control tokens.
     """
@@ -69,6 +72,16 @@ class Tokenizer:
         except Exception as exc:  # the library raises no narrower class
             raise TokenizerError(f"{path}: {exc}") from exc
         return cls(backend, files)
+
+    @classmethod
+    def from_gguf(cls, metadata: Mapping[str, object]) -> Self:
+        """Make the tokenizer that the metadata of a GGUF file describes; a large vocabulary takes seconds.
+
+        Raises:
+            TokenizerError: it is missing, damaged or of a kind that is not supported.
+        """
+        vocabulary = GgufVocabulary.read(metadata)
+        return cls(backend_of(vocabulary), vocabulary.files())
 
     @property
     def vocab_size(self) -> int:

@@ -40,7 +40,7 @@ def parse_sampling(fields: Fields, defaults: SamplingParams, *, top_logprobs: in
         value = fields.number(name)
         return default if value is None else value
 
-    seed = fields.integer("seed", -(1 << 63), (1 << 64) - 1)
+    seed = fields.integer("seed", 0, (1 << 64) - 1)
     top_k = fields.integer("top_k", 0, MAX_TOP_K)
     try:
         return replace(
@@ -52,7 +52,7 @@ def parse_sampling(fields: Fields, defaults: SamplingParams, *, top_logprobs: in
             repetition_penalty=number("repetition_penalty", defaults.repetition_penalty),
             presence_penalty=number("presence_penalty", defaults.presence_penalty),
             frequency_penalty=number("frequency_penalty", defaults.frequency_penalty),
-            seed=defaults.seed if seed is None else seed % (1 << 64),
+            seed=defaults.seed if seed is None else seed,
             stop=parse_stop(fields, defaults.stop),
             top_logprobs=top_logprobs,
         )

@@ -1,0 +1,258 @@
+#version 460
+// Causal attention of a tile of query tokens over the paged cache of halves, on 16×16×16 matrix units.
+// One workgroup owns one tile of one sequence (x) for HEADS query heads of one kv head (y); a row is a query of a head.
+// A subgroup owns 16 of its 64 rows: their queries stay in its registers as halves, scaled by a power of two of the
+// row's own, and so does their output, in single precision. Keys and values pass through shared memory.
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_shader_explicit_arithmetic_types : require
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_arithmetic : require
+#extension GL_KHR_shader_subgroup_shuffle : require
+#include "include/pointers.glsl"
+#include "include/attention.glsl"
+#include "include/half2.glsl"
+#include "include/kv_f16.glsl"
+
+layout(constant_id = 0) const uint WORKGROUP = 128; // 4 * SUBGROUP
+layout(local_size_x = 128, local_size_x_id = 0) in;
+layout(constant_id = 1) const uint SUBGROUP = 32; // 32 or 64: the subgroup's size
+layout(constant_id = 2) const uint HEAD_DIM = 64; // a multiple of 16
+layout(constant_id = 3) const uint HEADS = 1; // query heads of a workgroup, at most 64
+layout(constant_id = 4) const uint BLOCK_SIZE = 16;
+layout(constant_id = 5) const float SOFT_CAP = 0;
+layout(constant_id = 6) const bool PREFETCH = true; // the next keys and values are under way while these are used
+
+layout(push_constant, scalar) uniform P {
+    Vec4s q; // (tokens, num_heads, HEAD_DIM), scaled
+    uint64_t k_cache; // (blocks, num_kv_heads, BLOCK_SIZE, HEAD_DIM)
+    uint64_t v_cache; // as k_cache
+    Vec4s y; // (tokens, num_heads, HEAD_DIM)
+    Uvec2s tiles; // (tiles): the sequence's row, its first query in this step's chunk
+    Uints query_start; // (sequences)
+    Uints query_len; // (sequences)
+    Uints context_len; // (sequences)
+    Uints block_table; // (sequences, max_blocks)
+    uint max_blocks;
+    uint window;
+    uint num_heads;
+    uint num_kv_heads;
+} p;
+
+const uint ROWS = 64;
+const uint QUERIES = ROWS / HEADS; // queries of a tile
+const uint KEYS = 32; // between two barriers
+const uint BLOCKS = HEAD_DIM / 8; // of a row, 8 halves each
+const uint STRIDE = BLOCKS + 1; // of a staged row; the padding spreads the banks
+const uint VALUES = KEYS * STRIDE; // where the staged values begin
+const uint FRAGMENTS = HEAD_DIM / 16;
+const uint LOADS = (KEYS * BLOCKS + WORKGROUP - 1) / WORKGROUP; // of a lane, for keys and as many for values
+const uint ROW_LANES = SUBGROUP / 16; // lanes that share a row of scores
+const uint LANE_KEYS = KEYS / ROW_LANES;
+const uint SCORE_STRIDE = KEYS / 4 + 1; // in vec4s
+const uint SCORES = 16 * SCORE_STRIDE; // of a subgroup
+const uint WEIGHT_STRIDE = KEYS / 8 + 1;
+const uint WEIGHTS = 16 * WEIGHT_STRIDE;
+const float LOWEST = -1e30; // a maximum over nothing; its differences stay finite
+const float MASKED = -3e38;
+
+shared uvec4 staged[2 * KEYS * STRIDE]; // at first (ROWS, STRIDE) queries, then keys and values, (KEYS, STRIDE) each
+shared vec4 scores[4 * SCORES]; // (subgroups, 16, SCORE_STRIDE); also a factor for each row, 16 times, and output
+shared uvec4 weights[4 * WEIGHTS]; // (subgroups, 16, WEIGHT_STRIDE): probabilities as halves
+shared float q_scales[ROWS];
+
+uvec4 key_loads[LOADS];
+uvec4 value_loads[LOADS];
+coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA> queries[FRAGMENTS];
+coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> sums[FRAGMENTS];
+
+uint score_room = gl_SubgroupID * SCORES;
+uint weight_room = gl_SubgroupID * WEIGHTS;
+uint own_row = gl_SubgroupInvocationID / ROW_LANES; // of the subgroup's 16
+uint row_part = gl_SubgroupInvocationID % ROW_LANES;
+
+// Where a row's query lies in q and y, in vec4s; false for a row without a query.
+bool locate(uint row, uint token, uint num_queries, uint head, out uint64_t offset) {
+    offset = uint64_t((token + row / HEADS) * p.num_heads + head + row % HEADS) * (HEAD_DIM / 4);
+    return row < QUERIES * HEADS && row / HEADS < num_queries;
+}
+
+// Brings the subgroup's rows of q into halves, and these into its registers.
+void load_queries(uint token, uint num_queries, uint head) {
+    const uint lane_vectors = (HEAD_DIM / 4 + SUBGROUP - 1) / SUBGROUP;
+    [[dont_unroll]] for (uint row = gl_SubgroupID * 16; row < gl_SubgroupID * 16 + 16; ++row) {
+        uint64_t offset;
+        bool live = locate(row, token, num_queries, head, offset);
+        vec4 values[lane_vectors];
+        float largest = 0;
+        [[unroll]] for (uint i = 0; i < lane_vectors; ++i) {
+            uint at = gl_SubgroupInvocationID + i * SUBGROUP;
+            values[i] = live && at < HEAD_DIM / 4 ? (p.q + offset + at).v : vec4(0);
+            vec4 magnitudes = abs(values[i]);
+            largest = max(largest, max(max(magnitudes.x, magnitudes.y), max(magnitudes.z, magnitudes.w)));
+        }
+        int exponent = int(floatBitsToUint(subgroupMax(largest)) >> 23) - 127;
+        int shift = clamp(13 - exponent, -113, 113); // both powers are normal floats
+        float factor = uintBitsToFloat(uint(127 + shift) << 23);
+        if (subgroupElect())
+            q_scales[row] = uintBitsToFloat(uint(127 - shift) << 23);
+        [[unroll]] for (uint i = 0; i < lane_vectors; ++i) {
+            uint at = gl_SubgroupInvocationID + i * SUBGROUP;
+            vec4 value = values[i] * factor;
+            uvec2 halves = uvec2(half2(value.x, value.y), half2(value.z, value.w));
+            if (at < HEAD_DIM / 4) {
+                if (at % 2 == 0)
+                    staged[row * STRIDE + at / 2].xy = halves;
+                else
+                    staged[row * STRIDE + at / 2].zw = halves;
+            }
+        }
+    }
+    subgroupBarrier();
+    [[unroll]] for (uint i = 0; i < FRAGMENTS; ++i)
+        coopMatLoad(queries[i], staged, gl_SubgroupID * 16 * STRIDE + 2 * i, STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+    barrier();
+}
+
+// A lane without a key takes the last one, whose score will be masked.
+void fetch(Uints table, uint kv_head, uint base, uint end) {
+    [[unroll]] for (uint i = 0; i < LOADS; ++i) {
+        uint at = min(gl_LocalInvocationID.x + i * WORKGROUP, KEYS * BLOCKS - 1);
+        uint row = cache_row(table, min(base + at / BLOCKS, end - 1), kv_head, p.num_kv_heads, BLOCK_SIZE);
+        uint64_t offset = uint64_t(row) * (HEAD_DIM * KV_BYTES) + at % BLOCKS * 16;
+        key_loads[i] = KvLoad(p.k_cache + offset).v;
+        value_loads[i] = KvLoad(p.v_cache + offset).v;
+    }
+}
+
+void stage() {
+    [[unroll]] for (uint i = 0; i < LOADS; ++i) {
+        uint at = gl_LocalInvocationID.x + i * WORKGROUP;
+        uint to = at / BLOCKS * STRIDE + at % BLOCKS;
+        if (at < KEYS * BLOCKS) {
+            staged[to] = key_loads[i];
+            staged[VALUES + to] = value_loads[i];
+        }
+    }
+}
+
+void score_keys() {
+    [[unroll]] for (uint j = 0; j < KEYS / 16; ++j) {
+        coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> score =
+            coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>(0.0);
+        [[unroll]] for (uint i = 0; i < FRAGMENTS; ++i) {
+            coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB> keys;
+            coopMatLoad(keys, staged, j * 16 * STRIDE + 2 * i, STRIDE, gl_CooperativeMatrixLayoutColumnMajor);
+            score = coopMatMulAdd(queries[i], keys, score);
+        }
+        coopMatStore(score, scores, score_room + 4 * j, SCORE_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+    }
+    subgroupBarrier();
+}
+
+// Multiplies each row of the output by a factor that the row's lanes have.
+void scale_sums(float factor) {
+    subgroupBarrier(); // what the room held has been read
+    [[unroll]] for (uint i = 0; i < 4 / ROW_LANES; ++i)
+        scores[score_room + own_row * 4 + row_part * (4 / ROW_LANES) + i] = vec4(factor);
+    subgroupBarrier();
+    coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> factors;
+    coopMatLoad(factors, scores, score_room, 4, gl_CooperativeMatrixLayoutRowMajor);
+    [[unroll]] for (uint i = 0; i < FRAGMENTS; ++i)
+        sums[i] *= factors;
+}
+
+// Adds the values with the weights of the lanes' rows.
+void add_values() {
+    coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA> weight[KEYS / 16];
+    [[unroll]] for (uint j = 0; j < KEYS / 16; ++j)
+        coopMatLoad(weight[j], weights, weight_room + 2 * j, WEIGHT_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+    [[unroll]] for (uint i = 0; i < FRAGMENTS; ++i)
+        [[unroll]] for (uint j = 0; j < KEYS / 16; ++j) {
+            coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB> values;
+            coopMatLoad(values, staged, VALUES + j * 16 * STRIDE + 2 * i, STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+            sums[i] = coopMatMulAdd(weight[j], values, sums[i]);
+        }
+}
+
+void main() {
+    uvec2 tile = (p.tiles + gl_WorkGroupID.x).v;
+    uint sequence = tile.x;
+    uint num_queries = min(QUERIES, (p.query_len + sequence).v - tile.y);
+    uint context = (p.context_len + sequence).v;
+    uint position = context - (p.query_len + sequence).v + tile.y; // of the tile's first query
+    uint token = (p.query_start + sequence).v + tile.y;
+    uint head = gl_WorkGroupID.y * HEADS; // the first of the workgroup's query heads
+    uint kv_head = head / (p.num_heads / p.num_kv_heads);
+    Uints table = p.block_table + uint64_t(sequence) * p.max_blocks;
+
+    load_queries(token, num_queries, head);
+    [[unroll]] for (uint i = 0; i < FRAGMENTS; ++i)
+        sums[i] = coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>(0.0);
+
+    uint row = gl_SubgroupID * 16 + own_row;
+    uint last = position + row / HEADS; // the row's last key
+    uint first = first_key(last + 1, p.window);
+    uint end = position + num_queries;
+    float q_scale = q_scales[row];
+    float maximum = LOWEST;
+    float sum = 0;
+
+    uint base = first_key(position + 1, p.window);
+    if (PREFETCH)
+        fetch(table, kv_head, base, end);
+    for (; base < end; base += KEYS) {
+        if (!PREFETCH)
+            fetch(table, kv_head, base, end);
+        stage();
+        barrier();
+        if (PREFETCH && base + KEYS < end)
+            fetch(table, kv_head, base + KEYS, end);
+        score_keys();
+
+        vec4 own[LANE_KEYS / 4];
+        float highest = maximum;
+        [[unroll]] for (uint i = 0; i < LANE_KEYS / 4; ++i) {
+            own[i] = scores[score_room + own_row * SCORE_STRIDE + row_part * (LANE_KEYS / 4) + i] * q_scale;
+            [[unroll]] for (uint j = 0; j < 4; ++j) {
+                uint key = base + row_part * LANE_KEYS + 4 * i + j;
+                if (SOFT_CAP > 0)
+                    own[i][j] = soft_capped(own[i][j], SOFT_CAP);
+                if (key < first || key > last || key >= end)
+                    own[i][j] = MASKED;
+                highest = max(highest, own[i][j]);
+            }
+        }
+        [[unroll]] for (uint step = 1; step < ROW_LANES; step *= 2)
+            highest = max(highest, subgroupShuffleXor(highest, step));
+        float rescale = exp(maximum - highest);
+        maximum = highest;
+        sum *= rescale;
+        [[unroll]] for (uint i = 0; i < LANE_KEYS / 8; ++i) {
+            vec4 low = exp(own[2 * i] - highest);
+            vec4 high = exp(own[2 * i + 1] - highest);
+            sum += dot(low, vec4(1)) + dot(high, vec4(1));
+            weights[weight_room + own_row * WEIGHT_STRIDE + row_part * (LANE_KEYS / 8) + i] =
+                uvec4(half2(low.x, low.y), half2(low.z, low.w), half2(high.x, high.y), half2(high.z, high.w));
+        }
+        scale_sums(rescale);
+        add_values();
+        barrier();
+    }
+
+    [[unroll]] for (uint step = 1; step < ROW_LANES; step *= 2)
+        sum += subgroupShuffleXor(sum, step);
+    scale_sums(1 / sum);
+    [[unroll]] for (uint i = 0; i < FRAGMENTS; ++i) {
+        subgroupBarrier();
+        coopMatStore(sums[i], scores, score_room, 4, gl_CooperativeMatrixLayoutRowMajor);
+        subgroupBarrier();
+        [[unroll]] for (uint j = 0; j < 64 / SUBGROUP; ++j) {
+            uint at = gl_SubgroupInvocationID + j * SUBGROUP;
+            uint64_t offset;
+            if (locate(gl_SubgroupID * 16 + at / 4, token, num_queries, head, offset))
+                (p.y + offset + 4 * i + at % 4).v = scores[score_room + at];
+        }
+    }
+}

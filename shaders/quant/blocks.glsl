@@ -1,0 +1,15 @@
+// Weights in blocks of 32 codes, in groups of 16. A weight is (code - ZERO) * scale of its group + offset of its block.
+//
+// A format's file says what ZERO is, and by its includes:
+//   Quants, High, Scales     the three planes that a tensor's blocks are spread over, rows after rows
+//   fetch_codes, fetch_scale what the planes hold of a block, as it lies there
+//   unpack_codes             four words a group, four codes a word as bytes. A word's bytes are elements 0, 2, 1, 3 of its
+//                            four: masks give neighbours as halves of a word then. Activations lie alike.
+//   unpack_scale             the groups' scales and the block's offset
+//   GROUPS_DIFFER            whether a block's groups have different scales
+//   HAS_OFFSET               whether the offset may differ from zero
+#extension GL_EXT_buffer_reference : require
+#extension GL_EXT_scalar_block_layout : require
+#extension GL_EXT_shader_explicit_arithmetic_types : require
+#extension GL_EXT_shader_16bit_storage : require
+#extension GL_EXT_control_flow_attributes : require

@@ -1,0 +1,44 @@
+"""Runs the `unicorn` command in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+RUN = [sys.executable, "-c", "import sys; from unicorn_async.cli.main import main; sys.exit(main())"]
+SOFTWARE_DRIVERS = tuple(
+    path for folder in ("/usr/share", "/etc") for path in sorted(Path(folder, "vulkan/icd.d").glob("lvp_icd*.json"))
+)
+NO_DRIVER = {"VK_DRIVER_FILES": "/nonexistent", "VK_ICD_FILENAMES": "/nonexistent"}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a finished command left."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+
+def software_only() -> dict[str, str]:
+    """Environment in which Vulkan has the software device alone, whatever the machine has."""
+    drivers = ":".join(map(str, SOFTWARE_DRIVERS))
+    return {"VK_DRIVER_FILES": drivers, "VK_ICD_FILENAMES": drivers}
+
+
+def unicorn(*arguments: str, environ: dict[str, str] | None = None, stdin: str = "") -> Result:
+    """Run `unicorn` with these arguments to its end."""
+    done = subprocess.run(
+        [*RUN, *arguments],
+        env={**os.environ, **(environ or {})},
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return Result(done.returncode, done.stdout, done.stderr)

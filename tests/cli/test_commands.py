@@ -1,0 +1,121 @@
+"""The commands on the bundled model and the software device, as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from tests.cli.command import NO_DRIVER, SOFTWARE_DRIVERS, software_only, unicorn
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Demo
+
+needs_software_driver = pytest.mark.skipif(
+    not SOFTWARE_DRIVERS, reason="Mesa's software Vulkan driver is not installed (Debian: mesa-vulkan-drivers)"
+)
+QUESTION = "What is 17 + 25?"
+ON_SOFTWARE = ("--device", "llvmpipe")
+
+
+@needs_software_driver
+def test_generate_streams_the_answer_to_stdout_and_the_rest_to_stderr() -> None:
+    result = unicorn("generate", "demo", QUESTION, "--chat", *ON_SOFTWARE, environ=software_only())
+    assert result.status == 0, result.stderr
+    assert "42" in result.stdout
+    assert "SOFTWARE" in result.stderr
+    assert "ended by stop" in result.stderr
+    kernels = next(line for line in result.stderr.splitlines() if line.startswith("kernels "))
+    assert "linear_" in kernels
+    assert "attention_" in kernels
+
+
+@needs_software_driver
+def test_generate_reads_standard_input_and_prints_json() -> None:
+    result = unicorn("generate", "demo", "-", "--chat", "--json", *ON_SOFTWARE, environ=software_only(), stdin=QUESTION)
+    answer = json.loads(result.stdout)
+    assert "42" in answer["text"]
+    assert answer["finish_reason"] == "stop"
+    assert answer["software"] is True
+    assert len(answer["token_ids"]) > 1
+    assert "logprobs" not in answer
+
+
+@needs_software_driver
+def test_generate_shows_the_log_probabilities_of_its_tokens() -> None:
+    options = ("--chat", "--json", "--logprobs", "2", "--presence-penalty", "0.5", "--frequency-penalty", "0.5")
+    answer = json.loads(unicorn("generate", "demo", QUESTION, *options, *ON_SOFTWARE, environ=software_only()).stdout)
+    assert [token["id"] for token in answer["logprobs"]] == answer["token_ids"]
+    first = answer["logprobs"][0]
+    assert len(first["top"]) == 2
+    assert first["top"][0] == {"id": first["id"], "text": first["text"], "logprob": first["logprob"]}
+    assert first["logprob"] <= 0
+
+
+@needs_software_driver
+def test_bench_says_what_it_measured_and_on_what() -> None:
+    sizes = ("--batch", "1,2", "--prompt", "16", "--tokens", "4", "--repeat", "2", "--json")
+    result = unicorn("bench", "demo", *sizes, *ON_SOFTWARE, environ=software_only())
+    assert result.status == 0, result.stderr
+    report = json.loads(result.stdout)
+    assert report["software"] is True
+    assert "llvmpipe" in report["device"]
+    assert any(name.startswith("linear_") for name in report["kernels"])
+    assert [entry["batch"] for entry in report["results"]] == [1, 2]
+    for entry in report["results"]:
+        assert entry["prompt_tokens_per_s"]["median"] > 0
+        assert entry["decode_tokens_per_s"]["lowest"] <= entry["decode_tokens_per_s"]["highest"]
+        assert 0 < entry["decode_device_busy"]["median"] <= 1.1
+
+
+@needs_software_driver
+def test_bench_refuses_a_prompt_that_does_not_fit() -> None:
+    result = unicorn("bench", "demo", "--prompt", "5000", "--batch", "1", *ON_SOFTWARE, environ=software_only())
+    assert result.status == 1
+    assert "5000 tokens" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@needs_software_driver
+def test_devices_as_json() -> None:
+    devices = json.loads(unicorn("devices", "--json", environ=software_only()).stdout)
+    assert [device["software"] for device in devices] == [True]
+
+
+def test_inspect_needs_no_vulkan() -> None:
+    result = unicorn("inspect", "demo", environ=NO_DRIVER)
+    assert result.status == 0
+    assert "Gemma3ForCausalLM" in result.stdout
+    assert "layers 0 to 7 are alike" in result.stdout
+    assert "no usable Vulkan driver" in result.stderr
+
+
+@needs_software_driver
+def test_inspect_as_json_has_every_tensor_and_its_place() -> None:
+    report = json.loads(unicorn("inspect", "demo", "--json", environ=software_only()).stdout)
+    by_name = {tensor["name"]: tensor for tensor in report["tensors"]}
+    assert by_name["model.layers.3.self_attn.k_proj.weight"]["destination"] == "layers.3.qkv"
+    assert by_name["model.norm.weight"]["transform"] == "BF16 to F32"
+    assert sum(tensor["nbytes"] for tensor in report["tensors"]) == report["bytes_to_read"]
+    assert report["devices"][0]["max_context"] > 0
+
+
+@needs_software_driver
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_the_demo_answers_and_a_signal_ends_it_in_order(demo: Demo, number: signal.Signals) -> None:
+    address = await demo.address()
+    assert "SOFTWARE" in demo.printed
+    body = {"messages": [{"role": "user", "content": QUESTION}]}
+    async with httpx.AsyncClient(timeout=60) as client:
+        answer = await client.post(f"{address}/v1/chat/completions", json=body)
+        assert "42" in answer.json()["choices"][0]["message"]["content"]
+        health = (await client.get(f"{address}/health")).json()
+        assert health["device"]["software"] is True
+        assert any(name.startswith("linear_") for name in health["kernels"])
+    demo.process.send_signal(number)
+    _, rest = await demo.process.communicate()
+    assert demo.process.returncode == 0
+    assert "Traceback" not in demo.printed + rest.decode()

@@ -1,0 +1,31 @@
+"""Options of a load on the command line, and what `inspect` says about reading."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+
+from unicorn_async.cli.options import add_engine_options, engine_config
+
+from .command import SOFTWARE_DRIVERS, software_only, unicorn
+
+
+def test_options_of_the_load_reach_the_engine() -> None:
+    parser = argparse.ArgumentParser()
+    add_engine_options(parser)
+    config = engine_config(parser.parse_args(["--reader-threads", "3", "--load-trace", "load.json"]))
+    assert (config.num_reader_threads, config.load_trace) == (3, Path("load.json"))
+    config = engine_config(parser.parse_args([]))
+    assert (config.num_reader_threads, config.load_trace) == (None, None)
+
+
+@pytest.mark.skipif(
+    not SOFTWARE_DRIVERS, reason="Mesa's software Vulkan driver is not installed (Debian: mesa-vulkan-drivers)"
+)
+def test_inspect_says_how_the_files_would_be_read_and_why() -> None:
+    assert "how it reads: " in unicorn("inspect", "demo", environ=software_only()).stdout
+    devices = json.loads(unicorn("inspect", "demo", "--json", environ=software_only()).stdout)["devices"]
+    assert all("threads: " in device["reading"] for device in devices)

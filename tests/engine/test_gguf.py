@@ -1,0 +1,75 @@
+"""GGUF files of the golden checkpoints: the same logits, answers and names as from Hugging Face's directories."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tokenizers import Tokenizer
+
+from tests.golden.cases import CASES, Layout
+from tests.golden.checkpoints import golden
+from tests.loader.gguf.builders import Tensor, write, write_parts
+from tests.loader.gguf.golden_files import gguf_metadata, gguf_tensors
+from tests.tokenizer.gguf.metadata import byte_level_metadata
+from unicorn_async.cli.main import main
+from unicorn_async.engine.startup import ModelOnDisk
+from unicorn_async.errors import UnsupportedModelError
+
+from .checkpoint_files import write_model
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .conftest import OpenEngine
+
+MXFP4 = 39  # its number in a file
+TOLERANCE = 1e-2  # in standard deviations of the logits
+TEXT_CASES = [name for name, case in CASES.items() if case.layout is Layout.TEXT]
+
+
+def metadata(name: str, folder: Path) -> dict[str, object]:
+    """Return a case's metadata with the tokenizer of its directory."""
+    backend = Tokenizer.from_file(str(write_model(name, "float16", folder / "hf") / "tokenizer.json"))
+    return gguf_metadata(name) | byte_level_metadata(backend, "gpt-2", {"bos": "<bos>", "eos": "<eos>"})
+
+
+@pytest.mark.parametrize("kind", ["F16", "F32"])
+@pytest.mark.parametrize("name", TEXT_CASES)
+async def test_logits_agree_with_the_reference(name: str, kind: str, tmp_path: Path, open_engine: OpenEngine) -> None:
+    path = write(tmp_path / f"{name}.gguf", metadata(name, tmp_path), gguf_tensors(name, kind))
+    reference = golden(name)
+    async with open_engine(path) as engine:
+        assert engine.model_name == name
+        for index, prompt in enumerate(reference.prompts):
+            assert reference.error(index, await engine.logits(prompt)) <= TOLERANCE
+
+
+async def test_a_split_file_answers_as_the_directory_does(tmp_path: Path, open_engine: OpenEngine) -> None:
+    tensors = list(gguf_tensors("llama", "F16").items())
+    parts = [dict(tensors[start::3]) for start in range(3)]
+    paths = write_parts(tmp_path, "tiny", metadata("llama", tmp_path), parts)
+    async with open_engine(tmp_path / "hf") as engine:
+        wanted = [token.id async for token in engine.stream("some text")]
+    async with open_engine(paths[1]) as engine:
+        assert engine.model_name == "tiny"
+        assert [token.id async for token in engine.stream("some text")] == wanted
+
+
+def test_a_type_without_kernels_is_refused_by_its_name(tmp_path: Path) -> None:
+    tensors = gguf_tensors("llama", "F16")
+    rows, columns = tensors["blk.1.ffn_down.weight"].shape
+    tensors["blk.1.ffn_down.weight"] = Tensor(MXFP4, (rows, columns), bytes(rows * columns // 32 * 17))
+    path = write(tmp_path / "quantised.gguf", metadata("llama", tmp_path), tensors)
+    with pytest.raises(UnsupportedModelError, match=r"'blk\.1\.ffn_down\.weight': dtype MXFP4 is not supported"):
+        ModelOnDisk.read(path)
+
+
+def test_inspect_shows_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "small.gguf", metadata("llama", tmp_path), gguf_tensors("llama", "F16"))
+    assert main(["inspect", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "small: LlamaForCausalLM in" in shown
+    assert "layers 0 to 2 are alike" in shown
+    assert shown.count("copied, rows reordered") == 2
+    assert "rope_freqs.weight" in shown

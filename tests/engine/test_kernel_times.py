@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unicorn_async.cli.bench_kernels import kernel_lines, kernels_json
+from unicorn_async.config import SamplingParams
+
+if TYPE_CHECKING:
+    from .conftest import OpenEngine
+
+
+async def test_a_timed_engine_tells_where_the_time_of_its_steps_went(open_engine: OpenEngine) -> None:
+    async with open_engine("llama", "bfloat16", time_kernels=True) as engine:
+        await engine.loaded()
+        async for _ in engine.stream([1, 2, 3], SamplingParams(max_tokens=4, ignore_eos=True)):
+            pass
+        times = engine.kernel_times()
+        layers = engine.model_config.num_layers
+        decode = [time for time in times if time.tokens == 1]
+        attention = next(time for time in decode if time.kernel.startswith("attention_decode"))
+        assert attention.dispatches == attention.steps * layers
+        down = next(time for time in decode if time.detail and time.kernel.startswith("linear_"))
+        rows, columns = map(int, down.detail.split("x"))
+        assert (down.nbytes, down.flops) == (2 * rows * columns, 2 * rows * columns)
+        assert all(time.ns > 0 for time in times)
+        text = "\n".join(kernel_lines(engine))
+        assert attention.kernel in text and down.detail in text
+        assert kernels_json(engine)["software"] == engine.device.is_software
+
+
+async def test_an_engine_that_is_not_timed_has_no_times(open_engine: OpenEngine) -> None:
+    async with open_engine("llama", "bfloat16") as engine:
+        await engine.logits([1, 2, 3])
+        assert engine.kernel_times() == ()

@@ -1,0 +1,48 @@
+"""The trace of an engine's load, and how the engine says that it reads."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from unicorn_async.errors import ConfigError
+from unicorn_async.loader.read_strategy import ReadMode
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .conftest import OpenEngine
+
+
+async def test_the_trace_of_a_load_is_written_when_it_is_loaded(open_engine: OpenEngine, tmp_path: Path) -> None:
+    path = tmp_path / "load.json"
+    async with open_engine(load_trace=path) as engine:
+        await engine.loaded()
+        num_layers = engine.model_config.num_layers + 2
+    events = json.loads(path.read_text())["traceEvents"]
+    assert sum(event["args"]["bytes"] for event in events if event["ph"] == "X") == engine.progress.bytes_total
+    assert sum(event["ph"] == "b" and event["cat"] == "layer" for event in events) == num_layers
+
+
+async def test_a_load_that_is_cancelled_has_a_trace_too(open_engine: OpenEngine, tmp_path: Path) -> None:
+    path = tmp_path / "load.json"
+    async with open_engine(load_trace=path):
+        pass
+    assert "traceEvents" in json.loads(path.read_text())
+
+
+async def test_a_trace_that_can_not_be_written_is_an_error_at_once(open_engine: OpenEngine, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="load trace"):
+        async with open_engine(load_trace=tmp_path / "none" / "load.json"):
+            pass
+
+
+async def test_an_engine_says_how_it_reads(open_engine: OpenEngine) -> None:
+    async with open_engine(num_reader_threads=3) as engine:
+        strategy = engine.read_strategy
+        await engine.loaded()
+    assert strategy.num_threads == 3
+    assert strategy.mode in ReadMode
+    assert "3 threads" in strategy.text()

@@ -1,0 +1,59 @@
+"""A load's trace: what the Perfetto UI needs of it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from unicorn_async.errors import ConfigError
+from unicorn_async.loader.trace import LoadTrace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def events_of(path: Path) -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = json.loads(path.read_text())["traceEvents"]
+    return events
+
+
+def test_reads_are_spans_of_their_threads_tracks(tmp_path: Path) -> None:
+    trace = LoadTrace(tmp_path / "trace.json")
+    for name in ("reader_0", "reader_1"):
+        thread = threading.Thread(target=trace.read, args=("f", 16, 100, 5_000_000, 7_500_000), name=name)
+        thread.start()
+        thread.join()
+    trace.write()
+    events = events_of(tmp_path / "trace.json")
+    tracks = {event["tid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
+    reads = [event for event in events if event["ph"] == "X"]
+    assert [tracks[read["tid"]] for read in reads] == ["reader_0", "reader_1"]
+    assert all(read["dur"] == 2500.0 and read["args"] == {"offset": 16, "bytes": 100} for read in reads)
+    assert [event["args"]["bytes"] for event in events if event["ph"] == "C"] == [100, 200]
+
+
+def test_device_work_and_layers_are_spans_that_may_overlap(tmp_path: Path) -> None:
+    trace = LoadTrace(tmp_path / "trace.json")
+    trace.device_work("upload", "a", 10, 1000, 9000)
+    trace.device_work("conversion", "b", 20, 2000, 8000)
+    trace.layer(0, 500, 9500)
+    trace.write()
+    events = events_of(tmp_path / "trace.json")
+    phases = Counter((event["ph"], event["cat"]) for event in events if event["ph"] != "M")
+    assert phases == Counter(
+        {(phase, kind): 1 for phase in "be" for kind in ("upload", "conversion", "layer")} | {("i", "layer"): 1}
+    )
+    begins = {event["id"]: event for event in events if event["ph"] == "b"}
+    ends = {event["id"]: event for event in events if event["ph"] == "e"}
+    assert begins.keys() == ends.keys() and len(begins) == 3
+    assert all(ends[key]["ts"] > begins[key]["ts"] and ends[key]["name"] == begins[key]["name"] for key in begins)
+    assert all({"ph", "name", "pid", "tid"} <= event.keys() for event in events)
+
+
+def test_a_file_that_can_not_be_written_is_an_error_before_the_load(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        LoadTrace(tmp_path / "none" / "trace.json")

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from unicorn_async.config import Activation
+from unicorn_async.gpu.device_info import DeviceType
+from unicorn_async.ops.linear_plan import MATRIX_FEATURE
+from unicorn_async.ops.linear_quant_plan import (
+    QuantPlan,
+    QuantTileTuning,
+    can_split,
+    fuses_gate,
+    plan_linear_quant,
+    quant_coopmat_shared_bytes,
+    quant_pipelines_for,
+    reads_half,
+)
+from unicorn_async.tensor import QuantFormat
+
+if TYPE_CHECKING:
+    from unicorn_async.gpu.device import Device
+    from unicorn_async.gpu.device_info import DeviceInfo
+
+
+@pytest.fixture
+def gpu(device: Device) -> DeviceInfo:
+    """A made-up GPU without matrix units."""
+    return replace(
+        device.info,
+        type=DeviceType.INTEGRATED,
+        subgroup_size=64,
+        min_subgroup_size=32,
+        max_subgroup_size=64,
+        max_workgroup_invocations=1024,
+        max_shared_memory=49152,
+        features=frozenset({"float16", "integer_dot", "subgroup_size_control"}),
+    )
+
+
+@pytest.fixture
+def matrix_gpu(gpu: DeviceInfo) -> DeviceInfo:
+    """The same with matrix units."""
+    return replace(gpu, features=gpu.features | {MATRIX_FEATURE})
+
+
+def plan(info: DeviceInfo, tokens: int, n: int = 4096, activation: Activation | None = None) -> QuantPlan:
+    return plan_linear_quant(info, num_tokens=tokens, n=n, k=4096, quant_format=QuantFormat.INT4, activation=activation)
+
+
+def covers(chosen: QuantPlan, tokens: int, n: int) -> bool:
+    constants, (x, y, z) = dict(chosen.constants), chosen.grid
+    if chosen.entry.startswith("linear_quant_vec"):
+        return x * y * constants["ROWS"] >= n and z * constants["TOKENS"] >= tokens
+    return x * constants["TILE_T"] >= tokens and y * constants["TILE_N"] >= n and z == constants.get("SPLITS", 1)
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 5, 8, 9, 31, 33, 300, 2048])
+@pytest.mark.parametrize("n", [1, 98, 4096, 262_144])
+def test_the_grid_covers_the_output(gpu: DeviceInfo, matrix_gpu: DeviceInfo, tokens: int, n: int) -> None:
+    software = replace(gpu, type=DeviceType.SOFTWARE, subgroup_size=8, min_subgroup_size=8, max_subgroup_size=8)
+    for info in (gpu, matrix_gpu, software):
+        gated = fuses_gate(info, tokens) and n % 2 == 0
+        for chosen in (plan(info, tokens, n), plan(info, tokens, n, Activation.SILU if gated else None)):
+            assert covers(chosen, tokens, n), chosen
+            assert max(chosen.grid) <= 65535
+            assert dict(chosen.constants)["WORKGROUP"] <= info.max_workgroup_invocations
+
+
+def test_the_kernel_follows_the_number_of_tokens_and_the_device(gpu: DeviceInfo, matrix_gpu: DeviceInfo) -> None:
+    assert plan(gpu, 1).entry == plan(matrix_gpu, 8).entry == "linear_quant_vec_q4"
+    assert plan(gpu, 33).entry == "linear_quant_many_q4"
+    assert plan(matrix_gpu, 33).entry == "linear_quant_coopmat_q4"
+    for info in (gpu, matrix_gpu):
+        for tokens in range(1, 80):
+            assert plan(info, tokens).reads_half == reads_half(info, tokens)
+
+
+def test_a_gate_is_applied_where_rows_of_a_workgroup_pair_up(gpu: DeviceInfo) -> None:
+    for tokens in range(1, 33):
+        constants = dict(plan(gpu, tokens, activation=Activation.GELU_TANH).constants)
+        assert constants["GATED"]
+        assert constants["ROWS"] % 2 == 0
+    with pytest.raises(ValueError, match="no kernel applies the gate for 33 tokens"):
+        plan(gpu, 33, activation=Activation.SILU)
+
+
+def test_few_rows_share_k_among_workgroups_as_far_as_the_scratch_allows(matrix_gpu: DeviceInfo) -> None:
+    assert plan(matrix_gpu, 16, 1024).grid[2] > 1
+    assert plan(matrix_gpu, 16, 262_144).grid[2] == 1
+    assert not can_split(QuantTileTuning(0, 128, 128, 2, 2, splits=8), 2048, 4096)
+
+
+def test_tiles_stay_within_the_shared_memory(matrix_gpu: DeviceInfo) -> None:
+    for memory in (32768, 49152):
+        for tokens in (16, 32, 64, 2048):
+            constants = dict(plan(replace(matrix_gpu, max_shared_memory=memory), tokens).constants)
+            tuning = QuantTileTuning(
+                0,
+                constants["TILE_T"],
+                constants["TILE_N"],
+                constants["SUBGROUPS_T"],
+                constants["SUBGROUPS_N"],
+                constants["TILE_K"],
+                constants["BUFFERS"],
+            )
+            assert quant_coopmat_shared_bytes(tuning) <= memory
+
+
+def test_few_pipelines_serve_all_sizes_of_a_step(gpu: DeviceInfo, matrix_gpu: DeviceInfo) -> None:
+    for info in (gpu, matrix_gpu):
+        plans = quant_pipelines_for(info, num_tokens=range(1, 513), n=4096, k=4096, quant_format=QuantFormat.Q6_K)
+        assert len(plans) <= 10

@@ -1,0 +1,51 @@
+"""Options that can't work are refused where they are given, with the value."""
+
+from __future__ import annotations
+
+import pytest
+
+from unicorn_async.config import EngineConfig, SamplingParams
+from unicorn_async.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_num_seqs", 0),
+        ("max_num_batched_tokens", True),
+        ("max_context", 0),
+        ("staging_bytes", 0),
+        ("num_reader_threads", 0),
+        ("kv_cache_bytes", -1),
+        ("submission_budget_s", 0.0),
+        ("submission_budget_s", float("nan")),
+        ("block_size", 12),
+    ],
+)
+def test_an_engine_option_that_cannot_work_is_refused(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=f"{name}: expected"):
+        EngineConfig(**{name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_tokens", 0),
+        ("max_tokens", 1.5),
+        ("temperature", -0.1),
+        ("temperature", float("nan")),
+        ("top_k", 2.5),
+        ("top_p", 0.0),
+        ("min_p", 1.1),
+        ("repetition_penalty", 0.0),
+        ("presence_penalty", 2.1),
+        ("frequency_penalty", float("inf")),
+        ("seed", -5),
+        ("seed", 1 << 64),
+        ("stop", ("",)),
+        ("top_logprobs", 21),
+    ],
+)
+def test_a_sampling_parameter_that_cannot_work_is_refused(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=f"{name}: expected"):
+        SamplingParams(**{name: value})  # type: ignore[arg-type]

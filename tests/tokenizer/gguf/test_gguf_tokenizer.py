@@ -1,0 +1,276 @@
+"""Tokenizers from GGUF metadata beside the tokenizer.json files that the metadata is written from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer as Backend
+
+from tests.tokenizer import builders
+from unicorn_async.errors import TokenizerError
+from unicorn_async.tokenizer import ChatMessage, Tokenizer
+from unicorn_async.tokenizer.gguf.pre_tokenizer import pre_tokenizer
+
+from .metadata import CONTROL, NORMAL, UNUSED, as_read, byte_level_metadata, sentencepiece_metadata
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NAMED = {"bos": "<bos>", "eos": "<eos>", "padding": "<pad>"}
+TEXTS = [
+    "",
+    " ",
+    "the turn of the  tide,   then\tthe end\n\nand \n the rest\r\n",
+    "  leading and trailing  ",
+    "It's we'll THEY'RE I'd 'tis",
+    "0 12 123 1234567 3.14 1,000,000 ½ ٣",
+    "Die Straße ist naß, größer als übermäßig; e\u0301 é",
+    "数学は楽しい 你好世界 🦄👩‍👩‍👧 \u200b\ufeff",
+    "<bos><start_of_turn>user\nhi<end_of_turn> <think>x</think> <0x41> ▁▁ [PAD7]",
+    "x=1; y<=2 && z!=3 // a/b/c\n\n\n\n    return\n",
+    "CamelCaseWord HTTPServer snake_case",
+]
+# Word patterns as the models' tokenizer.json files have them.
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+QWEN2 = LLAMA3.replace("{1,3}", "")
+TEKKEN = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def words(pattern: str) -> list[pre_tokenizers.PreTokenizer]:
+    return [
+        pre_tokenizers.Split(Regex(pattern), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+    ]
+
+
+def byte_level(pre: str) -> Backend:
+    """Train a byte-level tokenizer that cuts text as the models of a name do."""
+    steps = {
+        "gpt-2": [pre_tokenizers.ByteLevel(add_prefix_space=False)],
+        "llama-bpe": words(LLAMA3),
+        "qwen2": words(QWEN2),
+        "smollm": [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)],
+        "tekken": words(TEKKEN),
+    }[pre]
+    result = Backend(models.BPE(ignore_merges=pre in ("llama-bpe", "tekken")))
+    result.pre_tokenizer = pre_tokenizers.Sequence(steps)
+    result.decoder = decoders.ByteLevel()
+    if pre == "qwen2":
+        result.normalizer = normalizers.NFC()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    special = list(builders.SPECIAL)
+    trainer = trainers.BpeTrainer(
+        vocab_size=600, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
+    result.train_from_iterator([*builders.CORPUS, *TEXTS] * 3, trainer)
+    result.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in special])
+    result.add_tokens([AddedToken("<think>", normalized=False)])
+    return result
+
+
+def sentencepiece_scores(backend: Backend) -> dict[str, float]:
+    """Scores that have pieces joined in the order of the builders' merges."""
+    joined = ["▁t", "th", "▁th", "▁the", "en", "end", "▁▁"]
+    scores = dict.fromkeys(backend.get_vocab(with_added_tokens=False), -100.0)
+    return scores | {piece: -float(rank) for rank, piece in enumerate(joined)}
+
+
+def sentencepiece(*, add_space_prefix: bool) -> tuple[Backend, dict[str, object]]:
+    backend = builders.sentencepiece_prefixed() if add_space_prefix else builders.sentencepiece_bpe()
+    scores = sentencepiece_scores(backend)
+    named = NAMED | {"unknown": "<unk>"}
+    return backend, sentencepiece_metadata(backend, scores, named, add_space_prefix=add_space_prefix)
+
+
+def assert_same(found: Tokenizer, wanted: Tokenizer, texts: list[str]) -> None:
+    for text in texts:
+        ids = wanted.encode(text)
+        assert found.encode(text) == ids, text
+        assert found.decode(ids) == wanted.decode(ids)
+    assert found.bos_token_id == wanted.bos_token_id == 2
+    assert set(found.eos_token_ids) == set(wanted.eos_token_ids) == {1, 5}
+    assert found.control_ids == wanted.control_ids
+    assert all(found.pieces[token_id] == wanted.pieces[token_id] for token_id in range(wanted.vocab_size))
+
+
+@pytest.mark.parametrize("pre", ["gpt-2", "llama-bpe", "qwen2", "smollm", "tekken"])
+def test_byte_level_vocabularies_encode_as_their_tokenizer_json(pre: str, tmp_path: Path) -> None:
+    backend = byte_level(pre)
+    found = Tokenizer.from_gguf(as_read(byte_level_metadata(backend, pre, NAMED)))
+    wanted = Tokenizer.load(builders.write(tmp_path, backend, add_bos_token=True))
+    assert_same(found, wanted, TEXTS)
+
+    @settings(max_examples=200, deadline=None)
+    @given(st.text(alphabet=st.one_of(st.characters(codec="utf-8"), st.sampled_from(" \n\r\t'sSlL019aZé/.<>"))))
+    def any_text(text: str) -> None:
+        assert found.encode(text) == wanted.encode(text)
+
+    any_text()
+
+
+@pytest.mark.parametrize("add_space_prefix", [False, True])
+def test_sentencepiece_vocabularies_encode_as_their_tokenizer_json(add_space_prefix: bool, tmp_path: Path) -> None:
+    backend, metadata = sentencepiece(add_space_prefix=add_space_prefix)
+    found = Tokenizer.from_gguf(as_read(metadata))
+    wanted = Tokenizer.load(builders.write(tmp_path, backend, add_bos_token=True))
+    assert_same(found, wanted, TEXTS)
+
+    @settings(max_examples=200, deadline=None)
+    @given(st.text(alphabet=st.sampled_from("the nd▁\n<>0xé数🦄 ")))
+    def any_text(text: str) -> None:
+        assert found.encode(text) == wanted.encode(text)
+
+    any_text()
+
+
+def test_pieces_join_by_their_scores() -> None:
+    pieces = {"<unk>": 0.0, "a": -9.0, "b": -9.5, "c": -9.6, "ab": -2.0, "bc": -1.0, "abc": -3.0, "aa": -4.0}
+    metadata = {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": list(pieces),
+        "tokenizer.ggml.scores": list(pieces.values()),
+        "tokenizer.ggml.unknown_token_id": 0,
+        "tokenizer.ggml.add_space_prefix": False,
+        "tokenizer.ggml.add_bos_token": False,
+    }
+    tokenizer = Tokenizer.from_gguf(as_read(metadata))
+    texts = {"ab": ["ab"], "abc": ["abc"], "aabc": ["a", "abc"], "abab": ["ab", "ab"], "aab": ["a", "ab"]}
+    for text, wanted in texts.items():
+        assert [list(pieces)[token_id] for token_id in tokenizer.encode(text)] == wanted
+
+
+def test_runs_of_spaces_that_a_user_defined_are_pieces_and_come_first() -> None:
+    tokens = ["<unk>", "  ", "   ", "▁", "a", "▁a", "\n", "\n\n"]
+    metadata = {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [2, 4, 4, 1, 1, 1, 1, 4],
+        "tokenizer.ggml.scores": [0.0, -1000.0, -1000.0, -9.0, -9.0, 0.0, -9.0, -1000.0],
+        "tokenizer.ggml.add_space_prefix": False,
+        "tokenizer.ggml.add_bos_token": False,
+    }
+    tokenizer = Tokenizer.from_gguf(as_read(metadata))
+    assert tokenizer.encode("a  a   a a") == [4, 1, 4, 2, 4, 5]
+    assert tokenizer.encode("a\n\n\na") == [4, 7, 6, 4]
+    assert tokenizer.decode([4, 2, 4, 7]) == "a   a\n\n"
+
+
+def test_the_chat_template_and_the_ends_of_turns_are_taken(tmp_path: Path) -> None:
+    backend = byte_level("gpt-2")
+    metadata = byte_level_metadata(backend, "gpt-2", NAMED)
+    metadata["tokenizer.chat_template"] = builders.GEMMA_TEMPLATE
+    found = Tokenizer.from_gguf(as_read(metadata))
+    wanted = Tokenizer.load(builders.write(tmp_path, backend, add_bos_token=True))
+    messages = [ChatMessage("user", "hello <end_of_turn> there"), ChatMessage("assistant", "hi")]
+    assert found.encode_chat(messages) == wanted.encode_chat(messages)
+    assert set(found.eos_token_ids) == {1, 5}
+
+
+@pytest.mark.parametrize(("pre", "wanted"), [("gpt-2", False), ("qwen2", False), ("llama-bpe", True), ("tekken", True)])
+def test_where_nothing_is_said_the_vocabulary_decides_on_the_beginning_token(pre: str, wanted: bool) -> None:
+    metadata = byte_level_metadata(byte_level(pre), pre, NAMED)
+    del metadata["tokenizer.ggml.add_bos_token"]
+    assert (Tokenizer.from_gguf(as_read(metadata)).encode("x")[0] == 2) == wanted
+
+
+def test_padding_of_the_vocabulary_is_no_token() -> None:
+    backend = byte_level("gpt-2")
+    metadata = byte_level_metadata(backend, "gpt-2", NAMED)
+    tokens, types = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]
+    assert isinstance(tokens, list) and isinstance(types, list)
+    size = len(tokens)
+    found = Tokenizer.from_gguf(
+        as_read(
+            metadata
+            | {
+                "tokenizer.ggml.tokens": [*tokens, "[PAD1]", "[PAD2]"],
+                "tokenizer.ggml.token_type": [*types, UNUSED, UNUSED],
+            }
+        )
+    )
+    assert found.vocab_size == size
+    assert found.decode([size, size + 1]) == ""
+
+
+def test_the_default_cuts_punctuation_and_three_digits() -> None:
+    pieces = [piece for piece, _ in pre_tokenizer("default").build().pre_tokenize_str("it's 12345, ok")]
+    assert pieces == ["it", "'", "s", "Ġ", "123", "45", ",", "Ġok"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": None}, r"tokenizer\.ggml\.model is missing"),
+        ({"model": "bert"}, "model 'bert' is not supported, only 'gpt2' and 'llama'"),
+        ({"pre": "made-up"}, r"pre 'made-up' is not supported; known are .*llama-bpe, .*qwen2"),
+        ({"tokens": None}, r"tokens is missing"),
+        ({"tokens": 3}, r"tokens: expected strings, got 3"),
+        ({"merges": None}, r"merges is missing"),
+        ({"merges": ["ab"]}, "two tokens with a space between, got 'ab'"),
+        ({"merges": ["a zzz"]}, "out of vocabulary"),
+        ({"token_type": [1, 2]}, r"token_type: expected \d+ integers, got 2 elements"),
+        ({"bos_token_id": 1 << 40}, r"bos_token_id: expected an id below"),
+        ({"add_bos_token": "yes"}, "add_bos_token: expected true or false, got 'yes'"),
+        ({"model": "llama"}, r"scores is missing"),
+        ({"model": "llama", "scores": [1.0]}, r"scores: expected \d+ numbers, got 1 elements"),
+    ],
+)
+def test_metadata_that_can_t_be_used_is_refused(changes: dict[str, object], message: str) -> None:
+    metadata = byte_level_metadata(byte_level("gpt-2"), "gpt-2", NAMED)
+    metadata |= {f"tokenizer.ggml.{key}": value for key, value in changes.items()}
+    kept = {key: value for key, value in metadata.items() if value is not None}
+    with pytest.raises(TokenizerError, match=message):
+        Tokenizer.from_gguf(as_read(kept))
+
+
+@pytest.mark.parametrize(("token", "score"), [("a", float("nan")), ("a" * 300, 0.0)])
+def test_a_piece_that_no_model_has_is_refused(token: str, score: float) -> None:
+    metadata = {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": ["<s>", token],
+        "tokenizer.ggml.token_type": [CONTROL, NORMAL],
+        "tokenizer.ggml.scores": [0.0, score],
+    }
+    with pytest.raises(TokenizerError, match=f"of {len(token)} characters with score"):
+        Tokenizer.from_gguf(as_read(metadata))
+
+
+VALUES = st.one_of(
+    st.integers(-4, 20),
+    st.floats(),
+    st.booleans(),
+    st.text(max_size=4),
+    st.lists(st.integers(-1, 9), max_size=9),
+    st.lists(st.text(max_size=3), min_size=1, max_size=9),
+    st.lists(st.floats(width=32), min_size=1, max_size=9),
+)
+KEYS = ("tokens", "token_type", "scores", "merges", "pre", "model", "bos_token_id", "eos_token_id", "add_space_prefix")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(["gpt2", "llama"]), st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=4))
+def test_any_metadata_is_understood_or_refused(model: str, changes: dict[str, object]) -> None:
+    metadata: dict[str, object] = {
+        "model": model,
+        "tokens": ["<s>", "</s>", "a", "b", "ab", "<0x41>", "  ", "▁", "x"],
+        "token_type": [3, 3, 1, 1, 1, 6, 4, 1, 2],
+        "scores": [0.0, 0.0, -3.0, -3.0, -1.0, 0.0, 0.0, -2.0, 0.0],
+        "merges": ["a b"],
+    }
+    metadata = {f"tokenizer.ggml.{key}": value for key, value in (metadata | changes).items()}
+    try:
+        tokenizer = Tokenizer.from_gguf(as_read(metadata))
+    except TokenizerError:
+        return
+    tokenizer.decode(tokenizer.encode("a ab  x</s>"))

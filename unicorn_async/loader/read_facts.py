@@ -1,0 +1,92 @@
+"""What a load's way of reading depends on, looked up on this machine."""
+
+from __future__ import annotations
+
+import os
+import random
+from bisect import bisect_right
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from unicorn_async.errors import CheckpointError
+from unicorn_async.gpu.host import HostGraphics
+from unicorn_async.loader.read_strategy import ReadFacts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+_NUM_SAMPLES = 128
+
+
+def read_facts(files: Sequence[Path], *, file_bytes: int, host_bytes: int) -> ReadFacts:
+    """Look at the files and at this machine; it reads a few pages at most, and only what is in memory already.
+
+    Raises:
+        CheckpointError: a file can't be opened.
+    """
+    return ReadFacts(
+        file_bytes=file_bytes,
+        resident_share=resident_share(files),
+        free_bytes=HostGraphics().available_memory(),
+        host_bytes=host_bytes,
+        has_direct=all(_opens_direct(path) for path in files),
+        num_cores=len(os.sched_getaffinity(0)),
+    )
+
+
+def resident_share(files: Sequence[Path], *, num_samples: int = _NUM_SAMPLES, seed: int | None = None) -> float:
+    """Estimate which share of the files' bytes is in the page cache, by samples at random places.
+
+    The places differ each time (unless there is a `seed`), because the kernel may fetch the page that it was asked for
+    and did not have. A file system that can't say counts as not resident.
+
+    Raises:
+        CheckpointError: a file can't be opened.
+    """
+    ends = list(accumulate(_size(path) for path in files))
+    if not ends or not ends[-1]:
+        return 1.0
+    places: dict[int, list[int]] = {}
+    rng = random.Random(seed)
+    for position in sorted(rng.randrange(ends[-1]) for _ in range(num_samples)):
+        index = bisect_right(ends, position)
+        places.setdefault(index, []).append(position - (ends[index - 1] if index else 0))
+    return sum(_num_resident(files[index], offsets) for index, offsets in places.items()) / num_samples
+
+
+def _num_resident(path: Path, offsets: list[int]) -> int:
+    descriptor = _open(path, os.O_RDONLY)
+    byte, count = bytearray(1), 0
+    try:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # else a miss would fetch much more than a page
+        for offset in offsets:
+            try:
+                count += os.preadv(descriptor, [byte], offset, os.RWF_NOWAIT)
+            except OSError:  # not in memory, or not supported
+                continue
+    finally:
+        os.close(descriptor)
+    return count
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError as exc:
+        raise CheckpointError(f"{path}: {exc.strerror}") from exc
+
+
+def _opens_direct(path: Path) -> bool:
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT))
+    except OSError:
+        return False
+    return True
+
+
+def _open(path: Path, flags: int) -> int:
+    try:
+        return os.open(path, flags | os.O_CLOEXEC)
+    except OSError as exc:
+        raise CheckpointError(f"{path}: {exc.strerror}") from exc

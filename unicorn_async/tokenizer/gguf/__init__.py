@@ -1,0 +1,1 @@
+"""Tokenizers that GGUF files describe in their metadata."""

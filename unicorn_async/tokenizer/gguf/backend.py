@@ -1,0 +1,120 @@
+"""From a GGUF vocabulary to a tokenizer of the `tokenizers` library."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING
+
+import tokenizers
+from tokenizers import AddedToken, decoders, models, normalizers
+
+from unicorn_async.errors import TokenizerError
+from unicorn_async.tokenizer.gguf.merges import merges_of
+from unicorn_async.tokenizer.gguf.pre_tokenizer import pre_tokenizer
+from unicorn_async.tokenizer.gguf.vocabulary import BYTE_LEVEL, GgufVocabulary, TokenType
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_SPACE = "▁"  # SentencePiece's
+_TEXT_TYPES = (TokenType.NORMAL, TokenType.USER_DEFINED)
+_MAX_PIECE_CHARS = 256  # the work of finding merges grows with the square
+_SPACES = re.compile(" +")
+
+
+def backend_of(vocabulary: GgufVocabulary) -> tokenizers.Tokenizer:
+    """Return the tokenizer; its control tokens are not marked yet.
+
+    Raises:
+        TokenizerError: the vocabulary contradicts itself, or names a pre-tokenizer that is not known.
+    """
+    try:
+        return _byte_level(vocabulary) if vocabulary.model == BYTE_LEVEL else _sentencepiece(vocabulary)
+    except TokenizerError:
+        raise
+    except Exception as exc:  # the library raises no narrower class
+        raise TokenizerError(f"tokenizer.ggml: {exc}") from exc
+
+
+def _byte_level(vocabulary: GgufVocabulary) -> tokenizers.Tokenizer:
+    if not vocabulary.merges:
+        raise TokenizerError("tokenizer.ggml.merges is missing")
+    pre = pre_tokenizer(vocabulary.pre)
+    ids = _ids(vocabulary.tokens, vocabulary.types)
+    merges = [_pair(merge) for merge in vocabulary.merges]
+    result = tokenizers.Tokenizer(models.BPE(vocab=ids, merges=merges, ignore_merges=pre.whole_words))
+    if pre.normalise:
+        result.normalizer = normalizers.NFC()
+    result.pre_tokenizer = pre.build()
+    result.decoder = decoders.ByteLevel()
+    _add_user_defined(result, vocabulary.of_type(TokenType.USER_DEFINED))
+    return result
+
+
+def _sentencepiece(vocabulary: GgufVocabulary) -> tokenizers.Tokenizer:
+    if not vocabulary.scores:
+        raise TokenizerError("tokenizer.ggml.scores is missing")
+    pieces = [_piece(token, kind) for token, kind in zip(vocabulary.tokens, vocabulary.types, strict=True)]
+    ids = _ids(pieces, vocabulary.types)
+    unknown = vocabulary.token_ids.get("unknown")
+    unknown_pieces = vocabulary.of_type(TokenType.UNKNOWN) or ([] if unknown is None else [pieces[unknown]])
+    model = models.BPE(
+        vocab=ids,
+        merges=merges_of(_scores(pieces, vocabulary)),
+        unk_token=unknown_pieces[0] if unknown_pieces else None,
+        fuse_unk=True,
+        byte_fallback=TokenType.BYTE in vocabulary.types,
+    )
+    result = tokenizers.Tokenizer(model)
+    decoding = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    spaces = normalizers.Replace(" ", _SPACE)
+    if vocabulary.add_space_prefix:
+        result.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), spaces])
+        result.decoder = decoders.Sequence([*decoding, decoders.Strip(" ", 1, 0)])
+    else:
+        result.normalizer = spaces
+        result.decoder = decoders.Sequence(decoding)
+    user_defined = zip(pieces, vocabulary.types, strict=True)
+    _add_user_defined(result, [piece for piece, kind in user_defined if kind == TokenType.USER_DEFINED])
+    return result
+
+
+def _piece(token: str, kind: int) -> str:
+    """A token as SentencePiece has it: of those that a user defined, the file has runs of spaces as plain ones."""
+    is_run = kind == TokenType.USER_DEFINED and _SPACES.fullmatch(token)
+    return _SPACE * len(token) if is_run else token
+
+
+def _scores(pieces: list[str], vocabulary: GgufVocabulary) -> Mapping[str, float]:
+    """Pieces of plain text and what joins them first: those that a user defined come before all others."""
+    scores: dict[str, float] = {}
+    for piece, kind, score in zip(pieces, vocabulary.types, vocabulary.scores, strict=True):
+        if kind in _TEXT_TYPES and not (len(piece) <= _MAX_PIECE_CHARS and math.isfinite(score)):
+            raise TokenizerError(f"tokenizer.ggml: token {piece[:100]!r} of {len(piece)} characters with score {score}")
+        if kind == TokenType.USER_DEFINED:
+            scores.setdefault(piece, math.inf)
+        elif kind == TokenType.NORMAL:
+            scores.setdefault(piece, score)
+    return scores
+
+
+def _ids(pieces: Sequence[str], types: Sequence[int]) -> dict[str, int]:
+    """Tokens that text can have; of equal ones the first."""
+    ids: dict[str, int] = {}
+    for index, (piece, kind) in enumerate(zip(pieces, types, strict=True)):
+        if piece and kind != TokenType.UNUSED:
+            ids.setdefault(piece, index)
+    return ids
+
+
+def _pair(merge: str) -> tuple[str, str]:
+    left, _, right = merge.partition(" ")
+    if not left or not right or " " in right:
+        raise TokenizerError(f"tokenizer.ggml.merges: expected two tokens with a space between, got {merge[:100]!r}")
+    return left, right
+
+
+def _add_user_defined(backend: tokenizers.Tokenizer, tokens: Sequence[str]) -> None:
+    """Have these tokens found in the text before it is cut and merged."""
+    backend.add_tokens([AddedToken(token, normalized=False, special=False) for token in tokens if token])

@@ -1,0 +1,163 @@
+"""The vocabulary in a GGUF file's metadata, `tokenizer.ggml.*`."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from unicorn_async.errors import TokenizerError
+from unicorn_async.tokenizer.files import TokenizerFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_PREFIX = "tokenizer.ggml."
+_NAMED = {"bos": "bos_token", "eos": "eos_token", "padding": "pad_token", "unknown": "unk_token"}
+_END_KINDS = ("eos", "eot", "eom")
+_END_TEXTS = frozenset(
+    ("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|im_end|>", "<|endoftext|>", "<|end|>", "<end_of_turn>")
+)
+BYTE_LEVEL, SENTENCEPIECE = "gpt2", "llama"
+_BOS_BY_DEFAULT = ("llama-bpe", "llama3", "llama-v3", "tekken")
+
+
+class TokenType(IntEnum):
+    """What a token is for. Source: `llama_token_type` in llama.cpp."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+@dataclass(frozen=True, slots=True)
+class GgufVocabulary:
+    """Tokens by id with their types, and what else the metadata says about text.
+
+    `model` is "gpt2" (byte-level BPE) or "llama" (SentencePiece). `scores` are SentencePiece's, `merges` BPE's.
+    `token_ids` are named tokens' ids: "bos", "eos", "eot" and others.
+    """
+
+    model: str
+    pre: str
+    tokens: Sequence[str]
+    types: Sequence[int]
+    scores: Sequence[float]
+    merges: Sequence[str]
+    token_ids: Mapping[str, int]
+    add_bos: bool
+    add_space_prefix: bool
+    chat_template: str | None
+
+    @classmethod
+    def read(cls, metadata: Mapping[str, object]) -> GgufVocabulary:
+        """Check and read the metadata.
+
+        Raises:
+            TokenizerError: a key is missing or of a wrong type, or the kind of tokenizer is not supported.
+        """
+        keys = _Keys(metadata)
+        model = keys.text("model", None)
+        if model not in (BYTE_LEVEL, SENTENCEPIECE):
+            raise TokenizerError(
+                f"{_PREFIX}model {model!r} is not supported, only {BYTE_LEVEL!r} and {SENTENCEPIECE!r}"
+            )
+        tokens = keys.strings("tokens")
+        if not tokens:
+            raise TokenizerError(f"{_PREFIX}tokens is missing")
+        pre = keys.text("pre", "default")
+        is_sentencepiece = model == SENTENCEPIECE
+        template = metadata.get("tokenizer.chat_template")
+        return cls(
+            model,
+            pre,
+            tokens,
+            keys.types(len(tokens)),
+            keys.scores(len(tokens)),
+            keys.strings("merges"),
+            keys.token_ids(len(tokens)),
+            keys.flag("add_bos_token", is_sentencepiece or pre in _BOS_BY_DEFAULT),
+            keys.flag("add_space_prefix", is_sentencepiece),
+            template if isinstance(template, str) else None,
+        )
+
+    def of_type(self, *types: TokenType) -> list[str]:
+        """Return the tokens of some types."""
+        return [token for token, kind in zip(self.tokens, self.types, strict=True) if kind in types]
+
+    def files(self) -> TokenizerFiles:
+        """Return what a model's directory would say beside tokenizer.json; ends of turns end an answer too."""
+        control = frozenset(self.of_type(TokenType.CONTROL, TokenType.UNKNOWN))
+        named = {name: self.tokens[self.token_ids[kind]] for kind, name in _NAMED.items() if kind in self.token_ids}
+        ends = [self.token_ids[kind] for kind in _END_KINDS if kind in self.token_ids]
+        ends += [index for index, token in enumerate(self.tokens) if token in _END_TEXTS and token in control]
+        return TokenizerFiles(
+            special_tokens=named,
+            control_strings=control | frozenset(named.values()),
+            add_bos=self.add_bos,
+            eos_token_ids=tuple(dict.fromkeys(ends)),
+            chat_template=self.chat_template,
+        )
+
+
+class _Keys:
+    """Typed access to `tokenizer.ggml.*`; a key that is absent gives the default, or nothing."""
+
+    def __init__(self, metadata: Mapping[str, object]) -> None:
+        self._metadata = metadata
+
+    def text(self, name: str, default: str | None) -> str:
+        value = self._metadata.get(_PREFIX + name, default)
+        if value is None:
+            raise TokenizerError(f"{_PREFIX}{name} is missing")
+        if not isinstance(value, str):
+            raise self._wrong(name, "a string", value)
+        return value
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self._metadata.get(_PREFIX + name, default)
+        if not isinstance(value, bool):
+            raise self._wrong(name, "true or false", value)
+        return value
+
+    def strings(self, name: str) -> tuple[str, ...]:
+        value = self._metadata.get(_PREFIX + name, ())
+        if isinstance(value, tuple) and all(isinstance(item, str) for item in value):
+            return value
+        if isinstance(value, array) and not value:  # an empty array has whatever type its writer chose
+            return ()
+        raise self._wrong(name, "strings", value)
+
+    def types(self, num_tokens: int) -> Sequence[int]:
+        value = self._metadata.get(f"{_PREFIX}token_type")
+        if value is None:
+            return array("i", [TokenType.NORMAL]) * num_tokens
+        if not isinstance(value, array) or value.typecode in "fd" or len(value) != num_tokens:
+            raise self._wrong("token_type", f"{num_tokens} integers", value)
+        return value
+
+    def scores(self, num_tokens: int) -> Sequence[float]:
+        value = self._metadata.get(f"{_PREFIX}scores", array("f"))
+        if not isinstance(value, array) or len(value) not in (0, num_tokens):
+            raise self._wrong("scores", f"{num_tokens} numbers", value)
+        return value
+
+    def token_ids(self, num_tokens: int) -> dict[str, int]:
+        result: dict[str, int] = {}
+        for kind in {*_NAMED, *_END_KINDS}:
+            value = self._metadata.get(f"{_PREFIX}{kind}_token_id")
+            if value is None:
+                continue
+            if type(value) is not int or not 0 <= value < num_tokens:
+                raise self._wrong(f"{kind}_token_id", f"an id below {num_tokens}", value)
+            result[kind] = value
+        return result
+
+    @staticmethod
+    def _wrong(name: str, wanted: str, value: object) -> TokenizerError:
+        shown = f"{len(value)} elements" if isinstance(value, tuple | array) else repr(value)[:100]
+        return TokenizerError(f"{_PREFIX}{name}: expected {wanted}, got {shown}")
