@@ -17,16 +17,15 @@ ALLOWED = {
     "tensor": {"errors", "config"},
     "resources": {"errors"},
     "gpu": BASE,
-    "npu": BASE,
-    "ops": {*BASE, "gpu", "npu"},
-    "loader": {*BASE, "gpu", "npu"},
-    "models": {*BASE, "gpu", "npu", "ops", "loader"},
+    "ops": {*BASE, "gpu"},
+    "loader": {*BASE, "gpu"},
+    "models": {*BASE, "gpu", "ops", "loader"},
     "scheduler": {"errors", "config"},
     "tokenizer": {"errors"},
-    "engine": {*BASE, "gpu", "npu", "ops", "loader", "models", "scheduler", "tokenizer"},
+    "engine": {*BASE, "gpu", "ops", "loader", "models", "scheduler", "tokenizer"},
     "server": {*BASE, "engine", "tokenizer"},
     "demo": {*BASE},
-    "cli": {*BASE, "gpu", "npu", "ops", "loader", "models", "scheduler", "tokenizer", "engine", "server", "demo"},
+    "cli": {*BASE, "gpu", "ops", "loader", "models", "scheduler", "tokenizer", "engine", "server", "demo"},
 }
 
 

@@ -1,1 +1,1 @@
-"""engine"""
+"""The engine: a model on a device, requests in, streams of tokens out."""
