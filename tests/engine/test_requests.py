@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from tests.golden.checkpoints import golden
 from unicorn_async.config import SamplingParams
 from unicorn_async.errors import QueueFullError, RequestError
 
 from .answers import PROMPT, answer, prompt_of
+from .test_batch_invariance import Job, margin
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -125,7 +127,7 @@ async def test_a_prompt_that_can_never_fit_the_cache_is_refused(open_engine: Ope
 
 async def test_requests_that_lose_their_place_give_the_same_tokens(open_engine: OpenEngine) -> None:
     """Four requests of six blocks each, in a cache of thirteen."""
-    prompts = [prompt_of(30, seed) for seed in range(4)]
+    prompts, expected = [prompt_of(30, seed) for seed in range(4)], golden("llama")
     async with open_engine("llama", max_context=128, kv_cache_bytes=13 * LLAMA_BLOCK_BYTES) as engine:
         alone = [await answer(engine, p, max_tokens=64, **kind) for p, kind in zip(prompts, KINDS, strict=True)]
         assert engine.stats().preemptions == 0
@@ -134,7 +136,15 @@ async def test_requests_that_lose_their_place_give_the_same_tokens(open_engine: 
         )
         assert engine.stats().preemptions > 0
         await check_all_freed(engine)
-    assert [found.ids for found in together] == [found.ids for found in alone]
+        # Tokens that are computed again come from kernels for many tokens, which round otherwise where they use matrix
+        # units: a token may then be another one, if the two were as close as the logits are exact.
+        error = expected.deviation * max(
+            [expected.error(i, await engine.logits(expected.prompts[i])) for i in (1, 2)]  # of 7 and 64 tokens
+        )
+        for prompt, kind, one, other in zip(prompts, KINDS, alone, together, strict=True):
+            if one.ids != other.ids:
+                job = Job(prompt, SamplingParams(max_tokens=64, **kind), arrival=0, num_read=64)
+                assert await margin(engine, job, one.ids, other.ids) < 2 * error
 
 
 @pytest.mark.parametrize(

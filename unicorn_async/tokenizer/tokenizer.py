@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from unicorn_async.tokenizer.message import ChatMessage
 
+_MAX_SPELLING_DEPTH = 32  # a control token spelled out in plain ones, which may hold another
+
 
 class Tokenizer:
     """Encodes and decodes by a tokenizer.json or a GGUF file's vocabulary; thread-safe.
@@ -160,16 +162,18 @@ class Tokenizer:
                 ids.append(match.token_id)
         return ids
 
-    def _encode(self, text: str, *, with_control: bool) -> list[int]:
+    def _encode(self, text: str, *, with_control: bool, depth: int = 0) -> list[int]:
+        if depth > _MAX_SPELLING_DEPTH:
+            raise RequestError(f"the text can't be encoded: {text!r} gives a control token however it is spelled")
         try:
             with self._lock:
                 self._backend.encode_special_tokens = not with_control
                 ids = self._backend.encode(text, add_special_tokens=False).ids
         except (TypeError, UnicodeEncodeError) as exc:
             raise RequestError(f"the text is not valid Unicode: {exc}") from exc
-        return ids if with_control or self.control_ids.isdisjoint(ids) else self._spelled(ids)
+        return ids if with_control or self.control_ids.isdisjoint(ids) else self._spelled(ids, depth + 1)
 
-    def _spelled(self, ids: list[int]) -> list[int]:
+    def _spelled(self, ids: list[int], depth: int) -> list[int]:
         """Control tokens spelled out in plain ones: some models have them among the pieces of plain text."""
         result: list[int] = []
         for token_id in ids:
@@ -177,7 +181,8 @@ class Tokenizer:
             if text is None:
                 result.append(token_id)
             else:
-                result += self._encode(text[0], with_control=False) + self._encode(text[1:], with_control=False)
+                for part in (text[0], text[1:]):
+                    result += self._encode(part, with_control=False, depth=depth)
         return result
 
     def _with_one_bos(self, ids: list[int]) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +12,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from tokenizers import Tokenizer as Backend
 
 from tests.tokenizer import builders
-from unicorn_async.errors import TokenizerError
+from unicorn_async.errors import RequestError, TokenizerError
 from unicorn_async.tokenizer import ChatMessage, Tokenizer
 from unicorn_async.tokenizer.gguf.pre_tokenizer import pre_tokenizer
 
@@ -273,4 +274,18 @@ def test_any_metadata_is_understood_or_refused(model: str, changes: dict[str, ob
         tokenizer = Tokenizer.from_gguf(as_read(metadata))
     except TokenizerError:
         return
-    tokenizer.decode(tokenizer.encode("a ab  x</s>"))
+    with suppress(RequestError):  # a text that can't be spelled without a control token
+        tokenizer.decode(tokenizer.encode("a ab  x</s>"))
+
+
+def test_a_control_token_that_no_spelling_avoids_is_refused() -> None:
+    metadata = {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": ["▁", "</s>"],
+        "tokenizer.ggml.token_type": [NORMAL, CONTROL],
+        "tokenizer.ggml.scores": [0.0, 0.0],
+        "tokenizer.ggml.unknown_token_id": 1,
+    }
+    tokenizer = Tokenizer.from_gguf(as_read(metadata))
+    with pytest.raises(RequestError, match="however it is spelled"):
+        tokenizer.encode("x</s>")
