@@ -20,6 +20,9 @@ from unicorn_async.errors import ConfigError
         ("submission_budget_s", 0.0),
         ("submission_budget_s", float("nan")),
         ("block_size", 12),
+        ("kv_dtype", "f16"),
+        ("weights", "int3"),
+        ("device", 0),
     ],
 )
 def test_an_engine_option_that_cannot_work_is_refused(name: str, value: object) -> None:
@@ -43,6 +46,14 @@ def test_an_engine_option_that_cannot_work_is_refused(name: str, value: object) 
         ("seed", -5),
         ("seed", 1 << 64),
         ("stop", ("",)),
+        ("stop", "abc"),
+        ("stop", 5),
+        ("stop_token_ids", "ab"),
+        ("stop_token_ids", None),
+        ("stop_token_ids", (-1,)),
+        ("ignore_eos", 1),
+        ("temperature", "hot"),
+        ("temperature", True),
         ("top_logprobs", 21),
     ],
 )

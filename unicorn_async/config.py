@@ -19,6 +19,18 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def _is_number(value: object, low: float, high: float) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+
+
+def _are_strings(values: object, most: int) -> bool:
+    return (
+        isinstance(values, tuple)
+        and len(values) <= most
+        and all(isinstance(value, str) and 0 < len(value) <= 1024 for value in values)
+    )
+
+
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
@@ -71,6 +83,11 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and not _is_count(value):
                 raise ConfigError(f"{name}: expected a whole number of at least 1, or None, got {value!r}")
+        for name, kind in (("kv_dtype", KVDType), ("weights", WeightScheme)):
+            if not isinstance(getattr(self, name), kind):
+                raise ConfigError(f"{name}: expected a {kind.__name__}, got {getattr(self, name)!r}")
+        if self.device is not None and not isinstance(self.device, str):
+            raise ConfigError(f"device: expected a string, got {self.device!r}")
         if not self.submission_budget_s > 0:
             raise ConfigError(f"submission_budget_s: expected more than 0, got {self.submission_budget_s!r}")
         if self.block_size not in (8, 16, 32, 64):
@@ -105,19 +122,29 @@ class SamplingParams:
     def __post_init__(self) -> None:
         checks: tuple[tuple[str, bool, str], ...] = (
             ("max_tokens", _is_count(self.max_tokens), "a whole number of at least 1"),
-            ("temperature", 0.0 <= self.temperature <= 100.0, "0 to 100"),
+            ("temperature", _is_number(self.temperature, 0.0, 100.0), "0 to 100"),
             ("top_k", _is_whole(self.top_k) and 0 <= self.top_k <= MAX_TOP_K, f"a whole number, 0 to {MAX_TOP_K}"),
-            ("top_p", 0.0 < self.top_p <= 1.0, "more than 0, at most 1"),
-            ("min_p", 0.0 <= self.min_p <= 1.0, "0 to 1"),
-            ("repetition_penalty", 0.0 < self.repetition_penalty <= 100.0, "more than 0, at most 100"),
-            ("presence_penalty", -2.0 <= self.presence_penalty <= 2.0, "-2 to 2"),
-            ("frequency_penalty", -2.0 <= self.frequency_penalty <= 2.0, "-2 to 2"),
+            ("top_p", _is_number(self.top_p, 0.0, 1.0) and self.top_p > 0, "more than 0, at most 1"),
+            ("min_p", _is_number(self.min_p, 0.0, 1.0), "0 to 1"),
+            (
+                "repetition_penalty",
+                _is_number(self.repetition_penalty, 0.0, 100.0) and self.repetition_penalty > 0,
+                "more than 0, at most 100",
+            ),
+            ("presence_penalty", _is_number(self.presence_penalty, -2.0, 2.0), "-2 to 2"),
+            ("frequency_penalty", _is_number(self.frequency_penalty, -2.0, 2.0), "-2 to 2"),
             (
                 "seed",
                 self.seed is None or (_is_whole(self.seed) and 0 <= self.seed < 1 << 64),
                 "a whole number, 0 to 2**64 - 1",
             ),
-            ("stop", len(self.stop) <= 16 and all(0 < len(s) <= 1024 for s in self.stop), "up to 16 non-empty strings"),
+            ("stop", _are_strings(self.stop, 16), "a tuple of up to 16 strings of 1 to 1024 characters"),
+            (
+                "stop_token_ids",
+                isinstance(self.stop_token_ids, tuple) and all(_is_whole(i) and i >= 0 for i in self.stop_token_ids),
+                "a tuple of token ids",
+            ),
+            ("ignore_eos", isinstance(self.ignore_eos, bool), "True or False"),
             (
                 "top_logprobs",
                 self.top_logprobs is None

@@ -182,6 +182,25 @@ async def test_a_failed_step_ends_the_loop_and_its_error_reaches_everybody(token
         await evaluation.done
 
 
+async def test_a_fault_in_one_answers_text_ends_that_answer_alone(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner, scheduler = FakeRunner({"a": [20, 21, 22], "b": [40, 41, 42]}), make_scheduler()
+    runner.gate.set()
+    async with running(scheduler, runner) as loop:
+        broken, sound = (RequestStream(request(name, max_tokens=3), tokenizer) for name in "ab")
+
+        def fail(*_: object) -> None:
+            raise ValueError("no such text")
+
+        monkeypatch.setattr(broken, "add", fail)
+        loop.add(broken)
+        loop.add(sound)
+        with pytest.raises(ValueError, match="no such text"):
+            await broken.get()
+        assert [token.id for token in await all_tokens(sound)] == [40, 41, 42]
+
+
 async def test_an_evaluation_that_lost_its_place_has_every_row_once(tokenizer: Tokenizer) -> None:
     """A row of it fits into each step beside the older request, whose blocks run out meanwhile."""
     runner, scheduler = FakeRunner(), make_scheduler(groups=(BlockGroup(0, 6),), max_logit_rows=2)

@@ -58,7 +58,7 @@ class Engine:
     @classmethod
     @asynccontextmanager
     async def open(
-        cls, model: str | Path, *, device: str | None = None, config: EngineConfig | None = None
+        cls, model: str | Path, *, device: str | int | None = None, config: EngineConfig | None = None
     ) -> AsyncIterator[Engine]:
         """Open a model by its directory or its name in the Hugging Face cache; close it at the end of the block.
 
@@ -75,7 +75,7 @@ class Engine:
         """
         config = config or EngineConfig()
         if device is not None:
-            config = replace(config, device=device)
+            config = replace(config, device=str(device))
         async with AsyncExitStack() as stack:
             engine = cls(await start(model, config, stack), config)
             tasks = [
@@ -212,13 +212,17 @@ class Engine:
     def _sequence(self, prompt: SequenceOf[int], sampling: SamplingParams, request_id: str | None) -> Sequence:
         if self._failure is not None:
             raise self._failure
-        ids = tuple(prompt)
+        try:
+            ids = tuple(prompt)
+        except TypeError as exc:
+            raise RequestError(f"the prompt: expected text or token ids, got {prompt!r}") from exc
         size = self.model_config.vocab_size
         if not ids:
             raise RequestError("the prompt is empty")
         for token in ids:
-            if type(token) is not int or not 0 <= token < size:
+            if not isinstance(token, int | np.integer) or isinstance(token, bool) or not 0 <= token < size:
                 raise RequestError(f"token {token!r}: expected a whole number, 0 to {size - 1}")
+        ids = tuple(int(token) for token in ids)
         seed = random.getrandbits(64) if sampling.seed is None else sampling.seed
         return Sequence(request_id or next(self._names), ids, sampling, seed)
 

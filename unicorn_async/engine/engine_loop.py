@@ -151,7 +151,11 @@ class EngineLoop:
             if stream is None or committed.token_id is None:
                 continue
             self.counters.tokens_generated += 1
-            reason = stream.add(sampled[sequence], committed.finish_reason)
+            try:
+                reason = stream.add(sampled[sequence], committed.finish_reason)
+            except Exception as exc:  # a fault in one answer's text must not end the others
+                stream.fail(exc)
+                reason = FinishReason.CANCELLED
             if reason is not None:
                 del self._streams[sequence]
                 self._scheduler.finish(sequence, reason)

@@ -36,9 +36,9 @@ def check_unused(names: Iterable[str], config: ModelConfig) -> None:
     Raises:
         UnsupportedModelError: a tensor would change the result, and nothing here computes with it.
     """
-    layers = tuple(f"model.layers.{layer}." for layer in range(config.num_layers))
     for name in names:
-        if name.startswith(layers) and not name.endswith(_DERIVED):
+        unused_head = config.tie_embeddings and name == "lm_head.weight"
+        if not unused_head and not name.endswith(_DERIVED):
             raise UnsupportedModelError(
                 f"tensor {name!r}: {config.architecture} as it is supported here has no such tensor"
             )
