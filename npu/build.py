@@ -1,0 +1,193 @@
+"""`unicorn npu build`: kernels → objects → design → xclbin and instructions → manifest. Needs no NPU.
+
+The instructions that the compiler writes are not run. They are read back for what our own streams have to say in the
+same way (unicorn_async/npu/transaction.py): header, constant words of a descriptor, routing of tokens, and the channels
+that each lane got.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from toolchain import Toolchain, find_toolchain
+
+from unicorn_async.errors import NpuBuildError, UnicornError
+from unicorn_async.npu import budget
+from unicorn_async.npu.geometry import CHIPS, HEAD_DIMS, HeadLayout, chip_named
+from unicorn_async.npu.manifest import NOTICE, Build, build_dir, build_name, find_build, manifest_json
+from unicorn_async.npu.schedule import PACKET_BYTES, Argument, Lane
+from unicorn_async.npu.transaction import (
+    Channel,
+    Dialect,
+    Direction,
+    MaskWrite,
+    Operation,
+    PatchAddress,
+    PushTask,
+    WriteDescriptor,
+    decode,
+    is_linear,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_FOLDER = Path(__file__).resolve().parent
+_TIMEOUT_S = 1800
+
+
+def build(layout: HeadLayout, tools: Toolchain, folder: Path) -> Build:
+    """Build the kernels for one layout into `folder`, and return what was built.
+
+    Raises:
+        NpuBuildError: a tool fails, or its instructions are not what our streams need.
+    """
+    budget.check(layout)
+    folder.mkdir(parents=True, exist_ok=True)
+    name = build_name(layout.chip, layout.head_dim)
+    with tempfile.TemporaryDirectory(prefix="unicorn-npu-") as temporary:
+        work = Path(temporary)
+        _run([str(tools.compiler), *compiler_flags(layout, tools), "-c", str(_FOLDER / "kernels/attention.cc"),
+              "-o", str(work / "attention.o")], work)  # fmt: skip
+        from attention_design import attention_design  # imports mlir-aie
+
+        (work / "aie.mlir").write_text(str(attention_design(layout)))
+        _run(aiecc_command(tools), work)
+        xclbin = (work / "final.xclbin").read_bytes()
+        words = np.frombuffer((work / "insts.bin").read_bytes(), np.uint32)
+    dialect, lanes = read_back(words, layout)
+    made = Build(
+        chip=layout.chip,
+        head_dim=layout.head_dim,
+        xclbin=folder / f"{name}.xclbin",
+        sha256=hashlib.sha256(xclbin).hexdigest(),
+        source_sha256=source_hash(),
+        toolchain=tools.versions,
+        dialect=dialect,
+        lanes=lanes,
+    )
+    made.xclbin.write_bytes(xclbin)
+    made.xclbin.with_suffix(".insts").write_bytes(words.tobytes())
+    made.xclbin.with_suffix(".json").write_text(manifest_json(made))
+    return find_build(folder, layout.chip, layout.head_dim)
+
+
+def compiler_flags(layout: HeadLayout, tools: Toolchain) -> list[str]:
+    """Return what Peano's clang++ gets."""
+    return [
+        "-O2",
+        "-std=c++20",
+        f"--target={layout.chip.target}",
+        "-DNDEBUG",
+        f"-DAIE_ARCH={layout.chip.aie_arch}",
+        f"-DHEAD_DIM={layout.head_dim}",
+        f"-DSTATE_BYTES={budget.state_bytes(layout)}",
+        "-I",
+        str(tools.includes),
+    ]
+
+
+def aiecc_command(tools: Toolchain) -> list[str]:
+    """Return the command that makes the xclbin and the instructions."""
+    return [
+        str(tools.aiecc),
+        "--no-compile-host",
+        "--no-xchesscc",
+        "--no-xbridge",
+        f"--peano={tools.peano}",
+        "--aie-generate-xclbin",
+        "--xclbin-name=final.xclbin",
+        "--aie-generate-npu-insts",
+        "--npu-insts-name=insts.bin",
+        "aie.mlir",
+    ]
+
+
+def read_back(words: Sequence[int] | np.ndarray, layout: HeadLayout) -> tuple[Dialect, tuple[Lane, ...]]:
+    """Read the known sequence's instructions back.
+
+    Raises:
+        NpuBuildError: they are not the known sequence, or move data in a way that our streams don't.
+    """
+    header, operations = decode(words)
+    descriptors = [operation for operation in operations if isinstance(operation, WriteDescriptor)]
+    constants = {operation.words[2:] for operation in descriptors}
+    if len(constants) != 1 or not is_linear(min(constants)):
+        raise NpuBuildError(f"instructions: expected one kind of linear descriptor, got {sorted(constants)}")
+    preamble = dict.fromkeys(operation.words for operation in operations if isinstance(operation, MaskWrite))
+    return Dialect(header, min(constants), tuple(preamble)), _lanes(operations, layout)
+
+
+def _lanes(operations: Sequence[Operation], layout: HeadLayout) -> tuple[Lane, ...]:
+    written: dict[tuple[int, int], WriteDescriptor] = {}
+    patched: dict[tuple[int, int], PatchAddress] = {}
+    channels: dict[tuple[int, int, int], Channel] = {}  # by argument, offset and size
+    for operation in operations:
+        if isinstance(operation, WriteDescriptor):
+            written[operation.column, operation.index] = operation
+        elif isinstance(operation, PatchAddress):
+            patched[operation.column, operation.index] = operation
+        elif isinstance(operation, PushTask):
+            place = (operation.channel.column, operation.first)
+            if place not in written or place not in patched:
+                raise NpuBuildError(f"instructions: {operation} has no descriptor")
+            patch = patched[place]
+            channels[patch.argument, patch.offset, written[place].nbytes] = operation.channel
+    lanes = []
+    for number in range(layout.chip.num_lanes):
+        source = channels.get((Argument.PACKETS, number * PACKET_BYTES, PACKET_BYTES))
+        sink = channels.get((Argument.RESULTS, number * layout.result_bytes, layout.result_bytes))
+        if source is None or sink is None or source.column != sink.column:
+            raise NpuBuildError(f"instructions: lane {number}: expected two channels of a column, got {source}, {sink}")
+        if source.direction is not Direction.FROM_MEMORY or sink.direction is not Direction.TO_MEMORY:
+            raise NpuBuildError(f"instructions: lane {number}: {source} and {sink} have the wrong directions")
+        lanes.append(Lane(source.column, source.index, sink.index))
+    return tuple(lanes)
+
+
+def source_hash() -> str:
+    """Return the hash of everything that a build is made of."""
+    names = ["attention_design.py", *sorted(f"kernels/{path.name}" for path in (_FOLDER / "kernels").iterdir())]
+    return hashlib.sha256(b"\0".join((_FOLDER / name).read_bytes() for name in names)).hexdigest()
+
+
+def _run(command: list[str], work: Path) -> None:
+    try:
+        done = subprocess.run(command, cwd=work, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        raise NpuBuildError(f"{command[0]}: {exc}") from exc
+    if done.returncode:
+        tail = "\n".join((done.stdout + done.stderr).splitlines()[-40:])
+        raise NpuBuildError(f"{command[0]} failed with status {done.returncode}:\n{tail}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="unicorn npu build", description="Builds the NPU's attention kernels.")
+    parser.add_argument("--chip", choices=[chip.name for chip in CHIPS], required=True)
+    parser.add_argument("--head-dim", type=int, choices=HEAD_DIMS, action="append", help="default: all of them")
+    parser.add_argument("--out", type=Path, default=build_dir(), metavar="FOLDER", help="default: %(default)s")
+    options = parser.parse_args(arguments)
+    chip = chip_named(options.chip)
+    assert chip is not None
+    try:
+        tools = find_toolchain()
+        for head_dim in options.head_dim or HEAD_DIMS:
+            made = build(HeadLayout(chip, head_dim), tools, options.out)
+            print(f"{made.xclbin}: {made.sha256}")
+    except UnicornError as exc:
+        print(f"unicorn npu build: {exc}", file=sys.stderr)
+        return 1
+    print(f"{NOTICE} `unicorn npu validate` runs them, on a machine with the NPU.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

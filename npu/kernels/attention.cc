@@ -1,0 +1,162 @@
+// Attention of one lane: softmax(q · Kᵀ) · V of an item, chunk after chunk, with the softmax's state in f32.
+//
+// Everything is transposed, Sᵀ = K · Qᵀ and Oᵀ = Vᵀ · Pᵀ, so that lane i of every vector belongs to row i % N: maxima,
+// sums and factors of rows are plain vectors, and no result is ever shuffled to become an operand.
+//
+// Layouts in a slot, all bf16:
+//   queries  (strips, head_dim, N rows), rotated and scaled
+//   keys     (KEYS / M, head_dim / 8, M keys, 8 dims), then
+//   values   (KEYS / 8, head_dim / M, M dims, 8 keys)
+// Results are f32, (strips, head_dim, N rows).
+//
+// The running maximum is a whole power of two, so that a change of it scales sums and results exactly; it needs no more
+// than the right size, because it cancels. Scores have to stay within ±8192. Values of keys that no row sees have to be
+// finite.
+//
+// Built with -DHEAD_DIM and -DSTATE_BYTES; not yet compiled for hardware.
+#include "functions.h"
+
+namespace {
+
+using Tile = aie::mmul<M, DEPTH, N, bfloat16, bfloat16, accauto>;
+
+constexpr float MASKED = -20000.0f;  // below every score
+constexpr float LOWEST = -29952.0f;  // the exponent before the first key
+
+struct alignas(64) State {
+  bfloat16 q[ROWS * HEAD_DIM];        // (strips, head_dim, N)
+  float results[ROWS * HEAD_DIM];     // (strips, head_dim, N), not yet divided by the sums
+  float sums[STRIPS * LANES];         // (strips, M, N): a row's sum is that of its M lanes
+  bfloat16 exponents[STRIPS * LANES];  // (strips, M, N): of the power of two that weights are relative to
+  Parameters item;
+  int32_t next_key;
+  int32_t next_strip;
+};
+static_assert(sizeof(State) == STATE_BYTES, "the host reserves what the state needs: unicorn_async/npu/budget.py");
+
+alignas(64) constexpr int32_t KEY_OF_LANE[32] = {0 / N,  1 / N,  2 / N,  3 / N,  4 / N,  5 / N,  6 / N,  7 / N,
+                                                 8 / N,  9 / N,  10 / N, 11 / N, 12 / N, 13 / N, 14 / N, 15 / N,
+                                                 16 / N, 17 / N, 18 / N, 19 / N, 20 / N, 21 / N, 22 / N, 23 / N,
+                                                 24 / N, 25 / N, 26 / N, 27 / N, 28 / N, 29 / N, 30 / N, 31 / N};
+
+struct Scores {
+  F32 values[KEY_TILES];
+  aie::mask<LANES> seen[KEY_TILES];
+  Bf16 top;  // the rows' maxima
+};
+
+inline void score(const State &state, unsigned strip, const bfloat16 *keys, Scores &out) {
+  const bfloat16 *q = state.q + strip * HEAD_DIM * N;
+  const auto first = aie::load_v<LANES>(state.item.first + strip * LANES);
+  const auto last = aie::load_v<LANES>(state.item.last + strip * LANES);
+  const auto key_of_lane = aie::load_v<LANES>(KEY_OF_LANE);
+  out.top = all_bf16(MASKED);
+  for (unsigned tile = 0; tile < KEY_TILES; ++tile) {
+    Tile product;
+    product.mul(aie::load_v<Tile::size_A>(keys), aie::load_v<Tile::size_B>(q));
+    for (unsigned step = 1; step < DIM_STEPS; ++step)
+      product.mac(aie::load_v<Tile::size_A>(keys + step * Tile::size_A),
+                  aie::load_v<Tile::size_B>(q + step * Tile::size_B));
+    keys += DIM_STEPS * Tile::size_A;
+    F32 scores = product.template to_vector<float>();
+    if (state.item.soft_cap != 0.0f) scores = soft_capped(scores, state.item.soft_cap);
+    const auto key = aie::add(key_of_lane, aie::broadcast<int32_t, LANES>(state.next_key + int32_t(tile * M)));
+    out.seen[tile] = aie::ge(key, first) & aie::le(key, last);
+    out.values[tile] = aie::select(all(MASKED), scores, out.seen[tile]);
+    out.top = aie::max(out.top, to_bf16(out.values[tile]));
+  }
+  for (unsigned shift = N; shift < LANES; shift *= 2)
+    out.top = aie::max(out.top, aie::shuffle_down_rotate(out.top, shift));
+}
+
+// Raises the strip's exponents to what the scores need, and brings sums and results along.
+inline F32 raise(State &state, unsigned strip, const Bf16 &top) {
+  bfloat16 *place = state.exponents + strip * LANES;
+  const Bf16 old = aie::load_v<LANES>(place);
+  const Bf16 next = aie::max(old, exponent_near(top));
+  if (!aie::lt(old, next).empty()) {
+    const Bf16 factor = power_of_two(to_bf16(aie::sub(to_f32(old), to_f32(next))));
+    float *results = state.results + strip * HEAD_DIM * N, *sums = state.sums + strip * LANES;
+    for (unsigned i = 0; i < HEAD_DIM * N; i += LANES)
+      aie::store_v(results + i, times(F32(aie::load_v<LANES>(results + i)), factor));
+    aie::store_v(sums, times(F32(aie::load_v<LANES>(sums)), factor));
+    aie::store_v(place, next);
+  }
+  return times_ln2(next);
+}
+
+inline void accumulate(State &state, unsigned strip, const bfloat16 *values, const Scores &scores, const F32 &maximum) {
+  Bf16 weights[KEY_TILES];
+  float *sums = state.sums + strip * LANES;
+  F32 sum = aie::load_v<LANES>(sums);
+  for (unsigned tile = 0; tile < KEY_TILES; ++tile) {
+    const Bf16 weight = exponential(aie::sub(scores.values[tile], maximum));
+    weights[tile] = aie::select(all_bf16(0.0f), weight, scores.seen[tile]);
+    sum = aie::add(sum, to_f32(weights[tile]));
+  }
+  aie::store_v(sums, sum);
+  float *results = state.results + strip * HEAD_DIM * N;
+  for (unsigned tile = 0; tile < DIM_TILES; ++tile, results += LANES) {
+    const F32 before = aie::load_v<LANES>(results);
+    Tile product(before);
+    for (unsigned step = 0; step < KEY_STEPS; ++step)
+      product.mac(aie::load_v<Tile::size_A>(values + (step * DIM_TILES + tile) * Tile::size_A),
+                  aie::concat(weights[2 * step], weights[2 * step + 1]));
+    aie::store_v(results, F32(product.template to_vector<float>()));
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+// Takes an item's parameters from its first slot. counts becomes (chunks, strips), for the core's loops.
+void attention_begin(const int32_t *slot, int32_t *memory, int32_t *counts) {
+  State &state = *reinterpret_cast<State *>(memory);
+  int32_t *item = reinterpret_cast<int32_t *>(&state.item);
+  for (unsigned i = 0; i < sizeof(Parameters) / sizeof(int32_t); ++i) item[i] = slot[i];
+  state.next_key = state.item.base;
+  state.next_strip = 0;
+  for (unsigned i = 0; i < STRIPS * LANES; i += LANES) {
+    aie::store_v(state.sums + i, all(0.0f));
+    aie::store_v(state.exponents + i, all_bf16(LOWEST));
+  }
+  for (unsigned i = 0; i < ROWS * HEAD_DIM; i += LANES) aie::store_v(state.results + i, all(0.0f));
+  counts[0] = state.item.chunks;
+  counts[1] = state.item.strips;
+}
+
+// Takes an item's queries from its second slot.
+void attention_queries(const int32_t *slot, int32_t *memory) {
+  State &state = *reinterpret_cast<State *>(memory);
+  const bfloat16 *q = reinterpret_cast<const bfloat16 *>(slot);
+  for (unsigned i = 0; i < ROWS * HEAD_DIM; i += 32) aie::store_v(state.q + i, aie::load_v<32>(q + i));
+}
+
+// Attends to one chunk of keys and values.
+void attention_chunk(const int32_t *slot, int32_t *memory) {
+  aie::set_rounding(aie::rounding_mode::conv_even);  // the default rounds down, which biases the result
+  State &state = *reinterpret_cast<State *>(memory);
+  const bfloat16 *keys = reinterpret_cast<const bfloat16 *>(slot), *values = keys + KEYS * HEAD_DIM;
+  for (unsigned strip = 0; strip < unsigned(state.item.strips); ++strip) {
+    Scores scores;
+    score(state, strip, keys, scores);
+    accumulate(state, strip, values, scores, raise(state, strip, scores.top));
+  }
+  state.next_key += int32_t(KEYS);
+}
+
+// Writes the next strip's result; a row that sees no key gets zeros.
+void attention_strip(int32_t *memory, float *out) {
+  aie::set_rounding(aie::rounding_mode::conv_even);
+  State &state = *reinterpret_cast<State *>(memory);
+  const unsigned strip = unsigned(state.next_strip++);
+  F32 sum = aie::load_v<LANES>(state.sums + strip * LANES);
+  for (unsigned shift = N; shift < LANES; shift *= 2) sum = aie::add(sum, aie::shuffle_down_rotate(sum, shift));
+  const F32 share = reciprocal(aie::add(sum, all(1e-30f)));
+  const float *results = state.results + strip * HEAD_DIM * N;
+  for (unsigned i = 0; i < HEAD_DIM * N; i += LANES)
+    aie::store_v(out + i, times(F32(aie::load_v<LANES>(results + i)), share));
+}
+
+}  // extern "C"

@@ -1,0 +1,227 @@
+"""`unicorn npu validate`: runs the kernels on this machine's NPU, compares, measures, and writes a report.
+
+Known answers in float64 at many context lengths, decode and prefill, windowed and global; a soak while a GPU is busy;
+dispatch latency, the bandwidth of keys and values, and what a sync costs. A report says what it is of: machine, driver,
+firmware, XRT, build. docs/npu.md says where to send it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import platform
+import sys
+import time
+from contextlib import AsyncExitStack
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gpu_load import GpuLoad
+from known_answers import MAX_MEAN_ERROR, Question
+
+from unicorn_async.errors import NpuBuildError, NpuError, UnicornError
+from unicorn_async.npu.attention import NpuAttention
+from unicorn_async.npu.context import Context
+from unicorn_async.npu.device import Device
+from unicorn_async.npu.doctor import examine
+from unicorn_async.npu.geometry import HEAD_DIMS, SLOT_BYTES, HeadLayout
+from unicorn_async.npu.host import NpuHost
+from unicorn_async.npu.manifest import NOTICE, build_dir, find_build
+from unicorn_async.npu.self_check import self_check
+from unicorn_async.npu.work import AttentionHeads
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FORMAT = 1
+CONTEXTS = (1, 63, 64, 65, 1024, 1025, 4096)
+WINDOWS = (0, 48, 1024)
+PREFILL_QUERIES = 17
+_SYNC_BYTES = (4096, 65536, 1 << 20)
+
+
+def heads_of(layout: HeadLayout) -> AttentionHeads:
+    """Return the heads that are tried: two to a kv head, and as many kv heads as lanes."""
+    lanes = layout.chip.num_lanes
+    return AttentionHeads(layout, 2 * lanes, lanes, 64)
+
+
+async def validate(device: Device, layout: HeadLayout, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Return the report's part on one head_dim."""
+    build = find_build(folder, device.chip, layout.head_dim)
+    async with AsyncExitStack() as stack:
+        context = Context(device, build)
+        stack.callback(context.close)
+        attention = NpuAttention(context, heads_of(layout))
+        stack.push_async_callback(attention.close)
+        await self_check(attention)
+        answers = [
+            await _answer(attention, Question(attention.heads, context_len, queries, window))
+            for context_len in options.contexts
+            for window in WINDOWS
+            for queries in (1, PREFILL_QUERIES)
+            if queries <= context_len
+        ]
+        return {
+            "head_dim": layout.head_dim,
+            "build": {"sha256": build.sha256, "sources": build.source_sha256, "toolchain": build.toolchain},
+            "answers": answers,
+            "latency_us": await _latency(attention, options.repeats),
+            "bandwidth": await _bandwidth(attention, max(options.contexts), options.repeats),
+            "sync_us": _sync_cost(attention, options.repeats),
+            "soak": await _soak(attention, options),
+            "passed": all(answer["passed"] for answer in answers),
+        }
+
+
+async def _answer(attention: NpuAttention, question: Question) -> dict[str, Any]:
+    out = await question.ask(attention)
+    error = question.error(out)
+    return {
+        "context": question.context_len,
+        "queries": question.queries,
+        "window": question.window,
+        "mean_relative_error": error,
+        "passed": error <= MAX_MEAN_ERROR,
+    }
+
+
+async def _latency(attention: NpuAttention, repeats: int) -> dict[str, float]:
+    """A layer of one token with nothing to read: what a dispatch costs, with all that Python does for it."""
+    return _percentiles(await _times(attention, Question(attention.heads, 1, 1, 0), repeats))
+
+
+async def _bandwidth(attention: NpuAttention, context_len: int, repeats: int) -> dict[str, float]:
+    """Keys and values that all lanes read together, in bytes a second."""
+    question = Question(attention.heads, context_len, 1, 0)
+    times = await _times(attention, question, repeats)
+    layout = attention.heads.layout
+    nbytes = attention.heads.num_kv_heads * -(-context_len // layout.chunk_keys) * SLOT_BYTES
+    return {"context": context_len, "bytes": nbytes, "bytes_per_s": nbytes / float(np.median(times))}
+
+
+async def _times(attention: NpuAttention, question: Question, repeats: int) -> list[float]:
+    cache, step, out = question.fill(attention), question.prepare(attention), question.new_out()
+    try:
+        times = []
+        for _ in range(repeats + 2):
+            start = time.perf_counter()
+            await attention.submit(step, q=question.q, cache=cache, out=out)
+            times.append(time.perf_counter() - start)
+        return times[2:]
+    finally:
+        await attention.drain()
+        cache.close()
+
+
+def _sync_cost(attention: NpuAttention, repeats: int) -> dict[str, float]:
+    cache = attention.allocate_cache(-(-max(_SYNC_BYTES) // attention.heads.cache_bytes(1)), name="NPU sync")
+    try:
+        costs = {}
+        for nbytes in _SYNC_BYTES:
+            start = time.perf_counter()
+            for _ in range(repeats):
+                cache.buffer.to_device(0, nbytes)
+            costs[str(nbytes)] = 1e6 * (time.perf_counter() - start) / repeats
+        return costs
+    finally:
+        cache.close()
+
+
+async def _soak(attention: NpuAttention, options: argparse.Namespace) -> dict[str, Any]:
+    """Answer changing questions, one after the other, for the given time; any wrong answer is an error."""
+    rng = np.random.default_rng(0)
+    end = time.monotonic() + options.soak_seconds
+    questions = 0
+    worst = 0.0
+    load = None if options.no_gpu else GpuLoad(options.device)
+    if load is not None:
+        await asyncio.to_thread(load.__enter__)
+    try:
+        while time.monotonic() < end or not questions:
+            context_len = int(rng.integers(1, max(options.contexts) + 1))
+            queries = int(rng.integers(1, min(context_len, PREFILL_QUERIES) + 1))
+            question = Question(attention.heads, context_len, queries, int(rng.choice(WINDOWS)), seed=questions)
+            worst = max(worst, question.error(await question.ask(attention)))
+            questions += 1
+            if worst > MAX_MEAN_ERROR:
+                raise NpuError(f"soak: question {questions}, {question}: mean relative error {worst}")
+    finally:
+        if load is not None:
+            await asyncio.to_thread(load.__exit__, None, None, None)
+    return {
+        "seconds": options.soak_seconds,
+        "questions": questions,
+        "worst_mean_relative_error": worst,
+        "gpu": None if load is None else {"name": load.name, "bytes_copied": load.bytes_copied},
+        **asdict(attention.counts),
+    }
+
+
+def _percentiles(times: Sequence[float]) -> dict[str, float]:
+    return {name: 1e6 * float(np.percentile(times, share)) for name, share in (("p50", 50), ("p90", 90), ("p99", 99))}
+
+
+async def _report(options: argparse.Namespace) -> dict[str, Any]:
+    host = NpuHost()
+    with Device.open(host) as device:
+        folder = options.builds
+        head_dims = options.head_dim or [dim for dim in HEAD_DIMS if _has_build(folder, device, dim)]
+        if not head_dims:
+            find_build(folder, device.chip, HEAD_DIMS[1])  # says what is missing
+        parts = [await validate(device, HeadLayout(device.chip, dim), folder, options) for dim in head_dims]
+        return {
+            "format": FORMAT,
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "unicorn_async": version("unicorn-async"),
+            "python": platform.python_version(),
+            "kernel": host.kernel_release(),
+            "chip": device.chip.name,
+            "checks": [asdict(finding) for finding in examine(host)],
+            "head_dims": parts,
+            "passed": all(part["passed"] for part in parts),
+        }
+
+
+def _has_build(folder: Path, device: Device, head_dim: int) -> bool:
+    try:
+        find_build(folder, device.chip, head_dim)
+    except NpuBuildError:
+        return False
+    return True
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="unicorn npu validate", description=__doc__.splitlines()[0])
+    parser.add_argument("--head-dim", type=int, choices=HEAD_DIMS, action="append", help="default: all that are built")
+    parser.add_argument("--builds", type=Path, default=build_dir(), metavar="FOLDER", help="default: %(default)s")
+    parser.add_argument(
+        "--out", type=Path, default=Path("npu-report.json"), metavar="FILE", help="default: %(default)s"
+    )
+    parser.add_argument("--soak-seconds", type=float, default=60.0, metavar="S")
+    parser.add_argument("--repeats", type=int, default=200, metavar="N", help="of each measurement")
+    parser.add_argument("--device", metavar="DEVICE", help="the GPU of the soak: index or part of the name")
+    parser.add_argument("--no-gpu", action="store_true", help="soak without a busy GPU; the report says so")
+    parser.add_argument("--contexts", type=int, nargs="+", default=list(CONTEXTS), metavar="TOKENS")
+    options = parser.parse_args(arguments)
+    print(NOTICE)
+    try:
+        report = asyncio.run(_report(options))
+    except UnicornError as exc:
+        print(f"unicorn npu validate: {exc}", file=sys.stderr)
+        return 1
+    options.out.write_text(json.dumps(report, indent=2) + "\n")
+    wrong = [answer for part in report["head_dims"] for answer in part["answers"] if not answer["passed"]]
+    for answer in wrong:
+        print(f"wrong: {answer}")
+    print(f"{'passed' if report['passed'] else 'FAILED'}; the report is in {options.out}")
+    return 0 if report["passed"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""A machine with an NPU, made of files and of a double of pyxrt."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.npu.builds import write_build
+from tests.npu.fake_xrt import Npu
+from tests.npu.machine import Machine
+from unicorn_async.npu.context import Context
+from unicorn_async.npu.device import Device
+from unicorn_async.npu.geometry import NPU1
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from unicorn_async.npu.manifest import Build
+
+
+@pytest.fixture(scope="session")
+def kernels(request: pytest.FixtureRequest) -> Path:
+    """Where kernels that g++ built are kept, from one session to the next."""
+    return request.config.cache.mkdir("npu-kernels")
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    """The files of a machine with an npu1."""
+    return Machine(tmp_path / "machine")
+
+
+@pytest.fixture
+def npu(kernels: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Npu]:
+    """The hardware; pyxrt is the double as long as the test runs. It must not be left with buffers or contexts."""
+    made = Npu(kernels)
+    monkeypatch.setitem(sys.modules, "pyxrt", made.module())
+    yield made
+    made.release()
+    gc.collect()  # the traceback of an error may hold a run, and a run its buffers
+    assert (made.buffers, made.contexts) == (0, 0)
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Build:
+    """A build for npu1 and a head_dim of 64."""
+    return write_build(tmp_path / "builds", NPU1, 64)
+
+
+@pytest.fixture
+def device(machine: Machine, npu: Npu) -> Iterator[Device]:
+    """The opened NPU."""
+    with Device.open(machine.host()) as opened:
+        yield opened
+
+
+@pytest.fixture
+def context(device: Device, build: Build) -> Iterator[Context]:
+    """A context with the build's kernels."""
+    made = Context(device, build)
+    yield made
+    made.close()

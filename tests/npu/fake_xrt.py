@@ -1,0 +1,273 @@
+"""A double of pyxrt that behaves as the hardware does, for tests alone.
+
+Runs complete by themselves, later, and there are no callbacks. What was not synced is not seen by the other side. A
+buffer in the wrong memory group gives a run that completes without work. Contexts are few. Faults are injected run by
+run.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from tests.npu.fake_array import FakeArray, Hang
+from tests.npu.kernel_library import build_kernels
+from unicorn_async.npu.geometry import HeadLayout, chip_named
+from unicorn_async.npu.manifest import read_manifest
+
+INSTRUCTION_GROUP, DATA_GROUP, WRONG_GROUP = 1, 65536, 7
+
+
+class Direction(IntEnum):
+    XCL_BO_SYNC_BO_TO_DEVICE = 0
+    XCL_BO_SYNC_BO_FROM_DEVICE = 1
+
+
+class State(IntEnum):
+    ERT_CMD_STATE_NEW = 1
+    ERT_CMD_STATE_QUEUED = 2
+    ERT_CMD_STATE_COMPLETED = 4
+    ERT_CMD_STATE_ERROR = 5
+    ERT_CMD_STATE_ABORT = 6
+    ERT_CMD_STATE_SUBMITTED = 7
+    ERT_CMD_STATE_TIMEOUT = 8
+    ERT_CMD_STATE_NORESPONSE = 9
+    ERT_CMD_STATE_SKERROR = 10
+    ERT_CMD_STATE_SKCRASHED = 11
+
+
+class Flags(IntEnum):
+    normal = 0
+    cacheable = 1
+    device_only = 2
+    host_only = 3
+    p2p = 4
+    svm = 5
+
+
+@dataclass
+class Npu:
+    """The machine behind the double: what it has, what goes wrong, and what was done.
+
+    `faults` are taken run by run: "ok", "timeout", "abort", "context lost" (this run and all later ones of its
+    context), "stuck" (no end until `release`), "start fails" or "wrong results". An empty queue means "ok".
+    """
+
+    kernels: Path  # folder of built kernels
+    num_devices: int = 1
+    max_contexts: int = 6
+    hand_out_wrong_groups: bool = False
+    faults: deque[str] = field(default_factory=deque)
+    hold: threading.Event = field(default_factory=threading.Event)  # runs wait for it to be set
+    released: threading.Event = field(default_factory=threading.Event)
+    contexts: int = 0
+    contexts_made: int = 0
+    buffers: int = 0
+    buffer_bytes: int = 0
+    memory_limit: int = 1 << 34
+    runs: int = 0
+    synced_bytes: int = 0
+    array: FakeArray | None = None
+    threads: list[threading.Thread] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.hold.set()
+        self._order = threading.Lock()
+
+    def release(self) -> None:
+        """Let stuck runs end, and wait for all of them."""
+        self.hold.set()
+        self.released.set()
+        for thread in self.threads:
+            thread.join()
+
+    def module(self) -> ModuleType:
+        """Return what stands for pyxrt."""
+        module = ModuleType("pyxrt")
+        module.__dict__.update(
+            xclBOSyncDirection=Direction,
+            ert_cmd_state=State,
+            enumerate_devices=lambda: self.num_devices,
+            device=lambda index: Device(self, index),
+            xclbin=XclBin,
+            hw_context=HwContext,
+            kernel=Kernel,
+            bo=type("bo", (Bo,), {"flags": Flags}),
+            run=Run,
+        )
+        return module
+
+
+class XclBin:
+    """An xclbin of the double: a file that names its manifest."""
+
+    def __init__(self, filename: str) -> None:
+        self.path = Path(filename)
+        try:
+            self.fields: dict[str, Any] = json.loads(self.path.read_text())
+        except OSError as exc:
+            raise RuntimeError(f"Failed to open file '{filename}' for reading: No such file or directory") from exc
+
+    def get_kernels(self) -> list[Any]:
+        return [_KernelInfo(name, count) for name, count in self.fields["kernels"]]
+
+    def get_uuid(self) -> str:
+        return str(self.path)
+
+
+@dataclass
+class _KernelInfo:
+    name: str
+    count: int
+
+    def get_name(self) -> str:
+        return self.name
+
+    def get_num_args(self) -> int:
+        return self.count
+
+
+class Device:
+    def __init__(self, npu: Npu, index: int) -> None:
+        if index >= npu.num_devices:
+            raise RuntimeError(f"Could not open device with index '{index}'")
+        self.npu = npu
+        self.images: dict[str, XclBin] = {}
+
+    def register_xclbin(self, image: XclBin) -> str:
+        self.images[image.get_uuid()] = image
+        return image.get_uuid()
+
+
+class HwContext:
+    def __init__(self, device: Device, uuid: str) -> None:
+        self.npu, self.image, self.lost = device.npu, device.images[uuid], False
+        if self.npu.contexts >= self.npu.max_contexts:
+            raise RuntimeError("DRM_IOCTL_AMDXDNA_CREATE_HWCTX IOCTL failed (err=-28): No space left on device")
+        self.npu.contexts += 1
+        self.npu.contexts_made += 1
+        manifest = read_manifest(self.image.path.with_name(self.image.fields["manifest"]))
+        chip = chip_named(manifest.chip.name)
+        assert chip is not None
+        layout = HeadLayout(chip, manifest.head_dim)
+        self.array = self.npu.array = FakeArray(build_kernels(layout, self.npu.kernels), layout, manifest.lanes)
+
+    def __del__(self) -> None:
+        if hasattr(self, "array"):
+            self.npu.contexts -= 1
+
+
+class Kernel:
+    def __init__(self, context: HwContext, name: str) -> None:
+        if name not in [kernel.get_name() for kernel in context.image.get_kernels()]:
+            raise RuntimeError(f"No such kernel '{name}'")
+        self.context = context
+
+    def group_id(self, index: int) -> int:
+        if self.context.npu.hand_out_wrong_groups and index >= 3:
+            return WRONG_GROUP
+        return INSTRUCTION_GROUP if index == 1 else DATA_GROUP
+
+
+class Bo:
+    """Memory that has two sides."""
+
+    def __init__(self, device: Device, size: int, flags: Flags, group: int) -> None:
+        npu = device.npu
+        if npu.buffer_bytes + size > npu.memory_limit:
+            raise RuntimeError("DRM_IOCTL_AMDXDNA_CREATE_BO IOCTL failed (err=-11): Resource temporarily unavailable")
+        self.npu, self.nbytes, self.flags_given, self.group = npu, size, flags, group
+        npu.buffers += 1
+        npu.buffer_bytes += size
+        self.host = np.full(size, 0xA5, np.uint8)
+        self.device_side = np.full(size, 0x5A, np.uint8)
+
+    def __del__(self) -> None:
+        if hasattr(self, "device_side"):
+            self.npu.buffers -= 1
+            self.npu.buffer_bytes -= self.nbytes
+
+    def map(self) -> memoryview:
+        return memoryview(self.host)
+
+    def size(self) -> int:
+        return self.nbytes
+
+    def address(self) -> int:
+        return self.device_side.ctypes.data
+
+    def sync(self, direction: Direction, size: int, offset: int) -> None:
+        if offset + size > self.nbytes:
+            raise RuntimeError("Invalid offset and size when syncing BO (err=-22): Invalid argument")
+        self.npu.synced_bytes += size
+        part = slice(offset, offset + size)
+        if direction is Direction.XCL_BO_SYNC_BO_TO_DEVICE:
+            self.device_side[part] = self.host[part]
+        else:
+            self.host[part] = self.device_side[part]
+
+
+class Run:
+    def __init__(self, kernel: Kernel) -> None:
+        self._context = kernel.context
+        self._arguments: dict[int, Any] = {}
+        self._state = State.ERT_CMD_STATE_NEW
+
+    def set_arg(self, index: int, value: Any) -> None:
+        if not isinstance(value, (int, Bo)):
+            raise TypeError(f"set_arg(): incompatible function arguments: {index}, {value!r}")
+        self._arguments[index] = value
+
+    def state(self) -> State:
+        return self._state
+
+    def start(self) -> None:
+        npu = self._context.npu
+        fault = npu.faults.popleft() if npu.faults else "ok"
+        if fault == "start fails" or self._context.lost:
+            self._context.lost = True
+            raise RuntimeError("DRM_IOCTL_AMDXDNA_EXEC_CMD IOCTL failed (err=-5): Input/output error")
+        assert self._state not in (State.ERT_CMD_STATE_SUBMITTED,), "a run is started while it is under way"
+        self._state = State.ERT_CMD_STATE_SUBMITTED
+        arguments = [self._arguments[index] for index in range(6)]
+        thread = threading.Thread(target=self._work, args=(npu, fault, arguments), name="fake-npu", daemon=True)
+        npu.threads.append(thread)
+        thread.start()
+
+    def _work(self, npu: Npu, fault: str, arguments: list[Any]) -> None:
+        npu.hold.wait()
+        with npu._order:
+            self._state = self._end(npu, fault, arguments)
+
+    def _end(self, npu: Npu, fault: str, arguments: list[Any]) -> State:
+        npu.runs += 1
+        if self._context.lost or fault == "context lost":
+            self._context.lost = True
+            return State.ERT_CMD_STATE_ABORT
+        if fault == "timeout":
+            return State.ERT_CMD_STATE_TIMEOUT
+        if fault == "abort":
+            return State.ERT_CMD_STATE_ABORT
+        if fault == "stuck":
+            npu.released.wait()
+        opcode, stream, nbytes, *buffers = arguments
+        assert opcode == 3 and stream.flags_given is Flags.cacheable and stream.group == INSTRUCTION_GROUP
+        if any(buffer.group != DATA_GROUP for buffer in buffers):
+            return State.ERT_CMD_STATE_COMPLETED  # as the hardware does: no error, and no work
+        try:
+            self._context.array.execute(
+                stream.device_side[:nbytes].view(np.uint32), [buffer.device_side for buffer in buffers]
+            )
+        except Hang:
+            return State.ERT_CMD_STATE_TIMEOUT
+        if fault == "wrong results":
+            buffers[2].device_side[:64] ^= 0x40
+        return State.ERT_CMD_STATE_COMPLETED

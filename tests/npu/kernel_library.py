@@ -1,0 +1,88 @@
+"""The kernels' own C++, built by g++ behind the host's stand-in for AMD's vector API."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import subprocess
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unicorn_async.npu.budget import state_bytes
+from unicorn_async.resources import resource_dir
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from unicorn_async.npu.geometry import HeadLayout
+
+FLAGS = ["-std=c++20", "-O2", "-ffp-contract=off", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", "-Wno-psabi"]
+
+
+def build_kernels(layout: HeadLayout, folder: Path) -> Path:
+    """Build the kernels for one layout, unless the same ones lie in `folder`."""
+    npu = resource_dir("npu")
+    sources = sorted([*npu.glob("kernels/*"), *npu.glob("host/**/*.*")])
+    command = [
+        "g++",
+        *FLAGS,
+        f"-I{npu / 'host'}",
+        f"-DAIE_ARCH={layout.chip.aie_arch}",
+        f"-DHEAD_DIM={layout.head_dim}",
+        f"-DSTATE_BYTES={state_bytes(layout)}",
+        *map(str, (npu / "kernels/attention.cc", npu / "host/core.cc")),
+    ]
+    digest = hashlib.sha256(repr(command).encode() + b"".join(path.read_bytes() for path in sources))
+    library = folder / f"{digest.hexdigest()[:32]}.so"
+    if not library.exists():
+        partial = library.with_suffix(".partial")
+        subprocess.run([*command, "-o", str(partial)], check=True, capture_output=True, text=True)
+        partial.rename(library)
+    return library
+
+
+class Core:
+    """One core with its kernels and its memory, fed slot by slot as the design's loop does it."""
+
+    def __init__(self, library: Path, layout: HeadLayout) -> None:
+        self._lib = ctypes.CDLL(str(library))
+        self._layout = layout
+        words = np.full(state_bytes(layout) // 4 + 16, -1, np.int32)  # what a core's memory has at first: anything
+        self._memory = words[-words.ctypes.data % 64 // 4 :]
+        self._counts = np.zeros(2, np.int32)
+        self._expects = "parameters"
+        self.strips: list[NDArray[np.float32]] = []
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it is between two items."""
+        return self._expects == "parameters"
+
+    def feed(self, slot: NDArray[np.uint8]) -> None:
+        """Work on the next slot; after an item's last one its strips are in `strips`."""
+        memory, data = _pointer(self._memory), _pointer(slot)
+        self._lib.core_default_rounding()
+        if self._expects == "parameters":
+            self._lib.attention_begin(data, memory, _pointer(self._counts))
+            self._expects = "queries"
+            return
+        if self._expects == "queries":
+            self._lib.attention_queries(data, memory)
+            self._expects = "chunks"
+        else:
+            self._lib.attention_chunk(data, memory)
+            self._counts[0] -= 1
+        if self._counts[0] == 0:
+            for _ in range(self._counts[1]):
+                out = np.full(self._layout.strip_bytes // 4, np.nan, np.float32)
+                self._lib.core_default_rounding()
+                self._lib.attention_strip(memory, _pointer(out))
+                self.strips.append(out)
+            self._expects = "parameters"
+
+
+def _pointer(array: NDArray[np.generic]) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)

@@ -1,0 +1,178 @@
+"""The build without a toolchain: what it says, what it would run, and what it reads out of the compiler's answer."""
+
+from __future__ import annotations
+
+import importlib
+import stat
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tests.npu import compiler_stream, fake_iron
+from tests.npu.builds import lanes_of
+from unicorn_async.errors import NpuBuildError
+from unicorn_async.npu import budget
+from unicorn_async.npu.geometry import CHIPS, HEAD_DIMS, NPU1, NPU2, HeadLayout
+from unicorn_async.npu.manifest import find_build
+from unicorn_async.npu.schedule import Lane
+from unicorn_async.resources import resource_dir
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import ModuleType
+
+LAYOUT = HeadLayout(NPU1, 128)
+SCRIPTS = ("build", "toolchain", "attention_design")
+
+
+@pytest.fixture
+def scripts(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Imports the scripts of npu/ by name."""
+    monkeypatch.syspath_prepend(str(resource_dir("npu")))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    for name in SCRIPTS:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield importlib.import_module
+    for name in SCRIPTS:
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def iron(monkeypatch: pytest.MonkeyPatch) -> None:
+    """mlir-aie's Python is the recorder."""
+    for name, module in fake_iron.modules().items():
+        monkeypatch.setitem(sys.modules, name, module)
+
+
+def executable(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/sh\n" + text)
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+@pytest.fixture
+def tools(tmp_path: Path, scripts: Any) -> Any:
+    """A toolchain of shell scripts: the compiler makes an object, aiecc an xclbin and the known instructions."""
+    root = tmp_path / "tools"
+    words = np.array(compiler_stream.known_sequence(LAYOUT, lanes_of(NPU1)), np.uint32)
+    root.mkdir()
+    (root / "insts").write_bytes(words.tobytes())
+    executable(root / "clang++", f'echo "$@" >> {root}/log; for last; do :; done; echo object > "$last"\n')
+    executable(
+        root / "aiecc",
+        f'echo "$@" >> {root}/log\ntest -f attention.o && test -f aie.mlir || exit 7\n'
+        f"echo image > final.xclbin; cp {root}/insts insts.bin\n",
+    )
+    toolchain: ModuleType = scripts("toolchain")
+    return toolchain.Toolchain(root / "clang++", root / "aiecc", root, root / "include", {"mlir-aie": "1.4.0"})
+
+
+def test_a_missing_toolchain_is_named_tool_by_tool(scripts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PEANO_INSTALL_DIR", raising=False)
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(NpuBuildError) as raised:
+        scripts("toolchain").find_toolchain()
+    for wanted in ("mlir-aie 1.4.0", "aiecc", "PEANO_INSTALL_DIR", "xclbinutil", "docs/npu.md"):
+        assert wanted in str(raised.value)
+
+
+def test_another_version_of_mlir_aie_is_refused(scripts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    toolchain = scripts("toolchain")
+    monkeypatch.setattr(toolchain, "version", lambda package: {"mlir_aie": "1.3.5+g167f34d"}.get(package, "1"))
+    with pytest.raises(NpuBuildError, match=r"mlir-aie 1.4.0: this is 1.3.5\+g167f34d"):
+        toolchain.find_toolchain()
+
+
+def test_the_command_ends_with_the_reason(
+    scripts: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert scripts("build").main(["--chip", "npu1", "--head-dim", "128"]) == 1
+    assert "unicorn npu build: the NPU's kernels can't be built here" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("iron")
+def test_a_build_writes_what_the_product_finds(scripts: Any, tools: Any, tmp_path: Path) -> None:
+    made = scripts("build").build(LAYOUT, tools, tmp_path / "out")
+    assert made == find_build(tmp_path / "out", NPU1, 128)
+    assert made.lanes == lanes_of(NPU1)
+    assert made.dialect.header == compiler_stream.HEADER
+    assert made.dialect.descriptor == (0, 0, 0x80000000, 0, 0, 1 << 25)
+    assert len(made.dialect.preamble) == 2 * NPU1.num_lanes
+    assert made.xclbin.read_text() == "image\n"
+    log = (tools.peano / "log").read_text()
+    assert "--target=aie2-none-unknown-elf" in log and "-DHEAD_DIM=128" in log
+    assert f"-DSTATE_BYTES={budget.state_bytes(LAYOUT)}" in log
+    assert "--aie-generate-xclbin" in log and "--aie-generate-npu-insts" in log
+
+
+@pytest.mark.usefixtures("iron")
+def test_a_tool_that_fails_is_told_with_its_words(scripts: Any, tools: Any, tmp_path: Path) -> None:
+    executable(tools.aiecc, "echo routing failed; exit 3\n")
+    with pytest.raises(NpuBuildError, match=r"aiecc failed with status 3:\nrouting failed"):
+        scripts("build").build(LAYOUT, tools, tmp_path / "out")
+    tools.compiler.unlink()
+    with pytest.raises(NpuBuildError, match=r"clang\+\+"):
+        scripts("build").build(LAYOUT, tools, tmp_path / "out")
+
+
+def test_lanes_are_where_the_compiler_has_put_them(scripts: Any) -> None:
+    shuffled = tuple(Lane(3 - lane.column, 1 - lane.input_channel, lane.output_channel) for lane in lanes_of(NPU1))
+    dialect, lanes = scripts("build").read_back(compiler_stream.known_sequence(LAYOUT, shuffled), LAYOUT)
+    assert lanes == shuffled
+    assert all(words[0] == 3 and len(words) == 7 for words in dialect.preamble)
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (compiler_stream.stream([]), "one kind of linear descriptor, got"),
+        (compiler_stream.known_sequence(LAYOUT, lanes_of(NPU1), stride=5), "one kind of linear descriptor"),
+        (compiler_stream.known_sequence(LAYOUT, lanes_of(NPU1)[:7]), "lane 7: expected two channels"),
+        (
+            compiler_stream.stream([compiler_stream.block_write(0, 0, 4), compiler_stream.push(0, 0x1D214, 3)]),
+            "no desc",
+        ),
+        (compiler_stream.known_sequence(HeadLayout(NPU1, 64), lanes_of(NPU1))[:-1], "header"),
+    ],
+)
+def test_instructions_that_are_not_the_known_ones_are_refused(scripts: Any, words: list[int], wanted: str) -> None:
+    with pytest.raises(NpuBuildError, match=wanted):
+        scripts("build").read_back(words, LAYOUT)
+
+
+@pytest.mark.usefixtures("iron")
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+@pytest.mark.parametrize("chip", CHIPS, ids=lambda chip: chip.name)
+def test_the_design_has_two_lanes_to_a_column_and_moves_what_is_read_back(
+    scripts: Any, chip: Any, head_dim: int
+) -> None:
+    layout = HeadLayout(chip, head_dim)
+    program = scripts("attention_design").attention_design(layout)
+    assert type(program.device).__name__ == chip.name.upper()
+    assert [(w.tile.col, w.tile.row) for w in program.workers] == [
+        (column, row) for column in range(chip.columns) for row in (2, 3)
+    ]
+    assert all(worker.dynamic_objfifo_lowering and worker.stack_size == 4096 for worker in program.workers)
+    transfers = fake_iron.TaskGroup.last.transfers
+    assert fake_iron.TaskGroup.last.finished and all(wait for *_, wait in transfers)
+    assert len(transfers) == 3 * chip.num_lanes
+    for number in range(chip.num_lanes):
+        pieces = {target: (4 * tap.offset, 4 * tap.sizes[3]) for _, _, target, tap, _ in transfers[3 * number :][:3]}
+        assert pieces == {
+            "results": (number * layout.result_bytes, layout.result_bytes),
+            "packets": (number * 16384, 16384),
+            "cache": (number * 8192, 8192),
+        }
+    slots, strips, *_, strip = program.workers[0].fn_args
+    assert slots.log == ["acquire 1", "release 1"] * (2 + 3) and strips.log == ["acquire 1", "release 1"] * 2
+    assert [len(kernel.calls) // chip.num_lanes for kernel in program.workers[0].fn_args[4:]] == [1, 1, 3, 2]
+    assert strip.name == "attention_strip"
+    assert slots.fifo.depth == budget.core_slots(layout)
+
+
+def test_npu2_gets_its_own_target(scripts: Any, tools: Any) -> None:
+    flags = scripts("build").compiler_flags(HeadLayout(NPU2, 64), tools)
+    assert "--target=aie2p-none-unknown-elf" in flags and "-DAIE_ARCH=21" in flags

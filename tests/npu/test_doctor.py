@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.npu.machine import ADDRESS, SUFFIX, Machine
+from unicorn_async.errors import NpuUnavailableError
+from unicorn_async.npu.doctor import examine, first_problem, npu_chip
+from unicorn_async.npu.geometry import NPU1, NPU2
+from unicorn_async.npu.host import NpuHost, open_error
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from unicorn_async.npu.geometry import Chip
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def problem(machine: Machine, *, on_path: bool = True) -> tuple[str, str, str]:
+    """The first problem: its check, what it says and what it advises."""
+    found = first_problem(machine.host(on_path=on_path))
+    assert found is not None and found.remedy
+    return found.check, found.summary, found.remedy
+
+
+@pytest.mark.parametrize("chip", [NPU1, NPU2])
+def test_a_sound_machine_has_no_problem_and_its_chip_is_known(tmp_path: Path, chip: Chip) -> None:
+    machine = Machine(tmp_path, chip)
+    findings = examine(machine.host())
+    assert [finding for finding in findings if not finding.ok] == []
+    checks = ["NPU", "driver", "firmware", "device file", "memlock", "access", "XRT", "XRT's NPU plugin", "pyxrt"]
+    assert [finding.check for finding in findings] == checks
+    assert ADDRESS in findings[0].summary and chip.name in findings[0].summary
+    assert npu_chip(machine.host()) is chip
+
+
+def test_a_machine_without_an_npu_is_told_which_are_known(machine: Machine) -> None:
+    machine.remove(f"sys/bus/pci/devices/{ADDRESS}")
+    check, summary, remedy = problem(machine)
+    assert check == "NPU" and "0x14e8" in summary and "1022:1502" in remedy and "1022:17f0" in remedy
+    with pytest.raises(NpuUnavailableError):
+        npu_chip(machine.host())
+
+
+def test_another_vendors_device_of_the_same_number_is_no_npu(machine: Machine) -> None:
+    machine.write(f"sys/bus/pci/devices/{ADDRESS}/vendor", "0x8086")
+    assert problem(machine)[0] == "NPU"
+
+
+def test_a_machine_without_sys_has_no_npu(tmp_path: Path) -> None:
+    found = first_problem(NpuHost(tmp_path / "nothing"))
+    assert found is not None and found.check == "NPU"
+
+
+def test_a_driver_that_is_not_loaded_is_named_with_the_kernel(machine: Machine) -> None:
+    machine.remove("sys/module/amdxdna")
+    machine.write("proc/sys/kernel/osrelease", "6.8.0-51-generic")
+    check, summary, remedy = problem(machine)
+    assert check == "driver" and "6.8.0-51-generic" in summary and "6.14" in remedy and "DKMS" in remedy
+
+
+def test_a_loaded_driver_without_a_device_file_points_to_the_kernels_log(machine: Machine) -> None:
+    machine.remove("dev/accel/accel0")
+    check, _, remedy = problem(machine)
+    assert check == "device file" and "dmesg" in remedy
+
+
+def test_another_accelerators_device_file_is_not_the_npus(machine: Machine) -> None:
+    machine.write("sys/class/accel/accel0/device/vendor", "0x8086")
+    assert problem(machine)[0] == "device file"
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM])
+def test_a_device_file_that_may_not_be_opened_asks_for_the_group_render(machine: Machine, number: int) -> None:
+    machine.deny(number)
+    check, summary, remedy = problem(machine)
+    assert check == "access" and "/dev/accel/accel0" in summary and "usermod -aG render" in remedy
+
+
+@pytest.mark.parametrize("number", [95, 19, 22, 28])
+def test_an_open_that_fails_without_an_iommu_asks_for_it(machine: Machine, number: int) -> None:
+    machine.deny(number)
+    machine.remove("sys/class/iommu/ivhd0")
+    check, summary, remedy = problem(machine)
+    assert check == "access" and f"({number})" in summary
+    assert "does not run" in remedy and "amd_iommu=off" in remedy
+
+
+def test_other_errors_of_the_device_file_are_told_with_their_number(machine: Machine) -> None:
+    machine.deny(errno.EBUSY)
+    assert f"({errno.EBUSY})" in problem(machine)[1]
+    machine.deny(errno.ENOMEM)
+    assert "memlock" in problem(machine)[2]
+
+
+def test_missing_firmware_is_seen_without_a_version(machine: Machine) -> None:
+    machine.remove("sys/class/accel/accel0/device/fw_version")
+    machine.remove("lib/firmware/amdnpu/1502_00")
+    check, summary, remedy = problem(machine)
+    assert check == "firmware" and "1502_*" in summary and "linux-firmware" in remedy
+
+
+def test_missing_firmware_is_named_before_the_device_file_that_it_costs(machine: Machine) -> None:
+    machine.remove("sys/class/accel/accel0")
+    machine.remove("lib/firmware/amdnpu/1502_00")
+    assert problem(machine)[0] == "firmware"
+
+
+@pytest.mark.parametrize("version", ["0.0.0.0", "1.4.9.999", "1.5.2.379", "strange"])
+def test_old_firmware_is_told_with_the_oldest_that_will_do(machine: Machine, version: str) -> None:
+    machine.write("sys/class/accel/accel0/device/fw_version", version)
+    check, summary, _ = problem(machine)
+    assert check == "firmware" and version in summary and "1.5.2.380" in summary
+
+
+def test_a_low_memlock_limit_is_told_with_what_is_needed(machine: Machine) -> None:
+    machine.limit_memlock("8388608")
+    check, summary, remedy = problem(machine)
+    assert check == "memlock" and "8,388,608" in summary and "67,108,864" in summary and "limits.d" in remedy
+    machine.limit_memlock("67108864")
+    assert first_problem(machine.host()) is None
+
+
+def test_a_machine_without_xrt_is_told_so(machine: Machine) -> None:
+    machine.remove("opt/xilinx/xrt/lib")
+    check, summary, _ = problem(machine)
+    assert check == "XRT" and "libxrt_core.so.2" in summary
+
+
+def test_a_missing_plugin_is_named(machine: Machine) -> None:
+    machine.remove("opt/xilinx/xrt/lib/libxrt_driver_xdna.so.2")
+    check, summary, _ = problem(machine)
+    assert check == "XRT's NPU plugin" and "not installed" in summary
+
+
+def test_a_plugin_elsewhere_is_told_with_both_places(machine: Machine) -> None:
+    machine.remove("opt/xilinx/xrt/lib/libxrt_driver_xdna.so.2")
+    machine.write("usr/lib/libxrt_driver_xdna.so.2", "")
+    check, summary, _ = problem(machine)
+    assert check == "XRT's NPU plugin" and "usr/lib" in summary and "opt/xilinx/xrt/lib" in summary
+
+
+def test_a_pyxrt_for_another_python_is_told_with_both_versions(machine: Machine) -> None:
+    machine.remove(f"opt/xilinx/xrt/python/pyxrt{SUFFIX}")
+    machine.write("opt/xilinx/xrt/python/pyxrt.cpython-312-x86_64-linux-gnu.so", "")
+    check, summary, _ = problem(machine)
+    assert check == "pyxrt" and "cpython-312" in summary and "cpython-311" in summary
+
+
+def test_a_missing_pyxrt_and_one_that_is_not_on_the_path_are_told_apart(machine: Machine) -> None:
+    check, summary, remedy = problem(machine, on_path=False)
+    assert check == "pyxrt" and "not on Python's path" in summary and "setup.sh" in remedy
+    machine.remove(f"opt/xilinx/xrt/python/pyxrt{SUFFIX}")
+    check, summary, _ = problem(machine)
+    assert check == "pyxrt" and "not installed" in summary
+
+
+def test_opening_a_file_tells_its_error(tmp_path: Path) -> None:
+    assert open_error(tmp_path / "nothing") == errno.ENOENT
+    (tmp_path / "file").touch()
+    assert open_error(tmp_path / "file") == 0

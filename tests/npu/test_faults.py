@@ -1,0 +1,260 @@
+"""What goes wrong on the hardware's side ends in a recovered step or in an error that says what it is."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections import deque
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tests.npu.steps import Query, Step
+from tests.npu.test_attention import HEADS, MIXED, opened
+from unicorn_async.errors import (
+    NpuBuildError,
+    NpuBusyError,
+    NpuContextLostError,
+    NpuError,
+    NpuSelfCheckError,
+    NpuTimeoutError,
+    NpuUnavailableError,
+)
+from unicorn_async.npu.attention import NpuAttention, NpuOptions
+from unicorn_async.npu.context import Context
+from unicorn_async.npu.device import Device
+from unicorn_async.npu.opening import open_attention
+from unicorn_async.npu.self_check import self_check
+
+if TYPE_CHECKING:
+    from tests.npu.fake_xrt import Npu
+    from tests.npu.machine import Machine
+    from unicorn_async.npu.manifest import Build
+
+
+@pytest.mark.parametrize("fault", ["timeout", "abort", "context lost", "start fails"])
+async def test_a_run_that_fails_once_is_done_again_in_a_new_context(context: Context, npu: Npu, fault: str) -> None:
+    step = Step(HEADS, MIXED)
+    async with opened(context) as attention:
+        npu.faults = deque([fault])
+        step.check(await step.run(attention))
+        assert (attention.counts.recoveries, npu.contexts_made, npu.contexts) == (1, 2, 1)
+        step.check(await step.run(attention))
+        assert attention.counts.recoveries == 1
+
+
+@pytest.mark.parametrize("fault", ["timeout", "abort", "context lost"])
+async def test_runs_that_fail_together_share_one_new_context(context: Context, npu: Npu, fault: str) -> None:
+    steps = [Step(HEADS, MIXED, seed=seed) for seed in range(4)]
+    async with opened(context) as attention:
+        npu.hold.clear()
+        npu.faults = deque([fault, "context lost"])
+        calls = [asyncio.create_task(step.run(attention)) for step in steps]
+        await asyncio.sleep(0.01)
+        npu.hold.set()
+        for step, found in zip(steps, await asyncio.gather(*calls), strict=True):
+            step.check(found)
+        assert attention.counts.recoveries == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "wanted"),
+    [
+        ("timeout", NpuTimeoutError, "remove"),
+        ("abort", NpuContextLostError, "gave up"),
+        ("start fails", NpuError, "err=-5"),
+    ],
+)
+async def test_a_run_that_fails_twice_is_an_error(
+    context: Context, npu: Npu, fault: str, error: type[NpuError], wanted: str
+) -> None:
+    step = Step(HEADS, MIXED)
+    async with opened(context) as attention:
+        npu.faults = deque([fault, fault])
+        with pytest.raises(error, match=wanted):
+            await step.run(attention)
+
+
+async def test_after_a_lost_context_that_came_back_later_steps_go_on(context: Context, npu: Npu) -> None:
+    step = Step(HEADS, MIXED)
+    async with opened(context) as attention:
+        npu.faults = deque(["abort", "abort"])
+        with pytest.raises(NpuContextLostError):
+            await step.run(attention)
+        step.check(await step.run(attention))
+
+
+async def test_a_context_that_can_not_be_had_again_is_an_error(context: Context, npu: Npu) -> None:
+    async with opened(context) as attention:
+        npu.faults, npu.max_contexts = deque(["context lost"]), 0
+        with pytest.raises(NpuBusyError, match="contexts or columns"):
+            await Step(HEADS, MIXED).run(attention)
+
+
+async def test_a_run_without_an_end_is_an_error_for_every_later_call(context: Context, npu: Npu) -> None:
+    step = Step(HEADS, [Query(5)])
+    attention = NpuAttention(context, HEADS, options=NpuOptions(timeout_s=0.05))
+    npu.faults = deque(["stuck"])
+    with pytest.raises(NpuTimeoutError, match=r"no end after 0.05 s; the NPU hangs.*rescan"):
+        await step.run(attention)
+    with pytest.raises(NpuTimeoutError):
+        await step.run(attention)
+    await attention.close()
+
+
+async def test_a_slow_run_is_waited_for(context: Context, npu: Npu) -> None:
+    step = Step(HEADS, [Query(5)])
+    async with opened(context) as attention:
+        npu.hold.clear()
+        call = asyncio.create_task(step.run(attention))
+        await asyncio.sleep(0.1)
+        assert not call.done()
+        npu.hold.set()
+        step.check(await call)
+
+
+async def test_the_loop_is_free_while_a_run_is_under_way(context: Context, npu: Npu) -> None:
+    async with opened(context) as attention:
+        npu.hold.clear()
+        call = asyncio.create_task(Step(HEADS, [Query(5)]).run(attention))
+        loop = asyncio.get_running_loop()
+        before, longest = loop.time(), 0.0
+        while loop.time() < before + 0.05:
+            start = loop.time()
+            await asyncio.sleep(0)
+            longest = max(longest, loop.time() - start)
+        npu.hold.set()
+        await call
+        assert longest < 0.05
+
+
+async def test_the_self_check_passes_on_sound_kernels(context: Context) -> None:
+    async with opened(context) as attention:
+        await self_check(attention)
+
+
+async def test_the_self_check_sees_a_wrong_memory_group(device: Device, build: Build, npu: Npu) -> None:
+    npu.hand_out_wrong_groups = True
+    context = Context(device, build)
+    async with opened(context) as attention:
+        with pytest.raises(NpuSelfCheckError, match=r"memory group.*unicorn npu validate"):
+            await self_check(attention)
+    context.close()
+
+
+async def test_the_self_check_sees_results_that_are_wrong(context: Context, npu: Npu) -> None:
+    async with opened(context) as attention:
+        npu.faults = deque(["ok", "wrong results"])
+        with pytest.raises(NpuSelfCheckError, match="results are wrong"):
+            await self_check(attention)
+
+
+async def test_the_self_check_sees_a_cache_that_was_not_synced(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(context) as attention:
+        monkeypatch.setattr("unicorn_async.npu.cache.write_tokens", lambda *_: [])
+        with pytest.raises(NpuSelfCheckError):
+            await self_check(attention)
+
+
+def test_contexts_that_are_used_up_are_named(device: Device, build: Build, npu: Npu) -> None:
+    npu.max_contexts = 1
+    first = Context(device, build)
+    with pytest.raises(NpuBusyError, match=r"contexts or columns are used up.*this chip"):
+        Context(device, build)
+    first.close()
+    Context(device, build).close()
+
+
+def test_a_machine_whose_xrt_finds_nothing_lacks_the_plugin(machine: Machine, npu: Npu) -> None:
+    npu.num_devices = 0
+    with pytest.raises(NpuUnavailableError, match="plugin"):
+        Device.open(machine.host())
+
+
+def test_a_machine_without_an_npu_is_refused_before_pyxrt_is_looked_for(machine: Machine) -> None:
+    machine.remove("sys/module/amdxdna")
+    with pytest.raises(NpuUnavailableError, match="amdxdna"):
+        Device.open(machine.host())
+
+
+def test_a_pyxrt_that_can_not_be_imported_is_told_with_its_reason(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pyxrt", None)
+    with pytest.raises(NpuUnavailableError, match=r"pyxrt can't be imported.*unicorn npu doctor"):
+        Device.open(machine.host())
+
+
+def test_an_xclbin_without_the_kernel_is_refused(device: Device, tmp_path: object) -> None:
+    from pathlib import Path
+
+    from tests.npu.builds import write_build
+    from unicorn_async.npu.geometry import NPU1, NPU2
+
+    folder = Path(str(tmp_path)) / "other"
+    for kernels in ([("MLIR_AIE", 5)], [("other", 8)], []):
+        with pytest.raises(NpuBuildError, match="expected a kernel MLIR_AIE with 6 arguments"):
+            Context(device, write_build(folder, NPU1, 64, kernels=kernels))
+    with pytest.raises(NpuBuildError, match="built for npu2, this is npu1"):
+        Context(device, write_build(folder, NPU2, 64))
+
+
+def test_a_buffer_that_is_not_closed_warns(device: Device, npu: Npu) -> None:
+    buffer = device.allocate(100, group=65536, name="forgotten")
+    device.forget(buffer)
+    with pytest.warns(ResourceWarning, match="forgotten"):
+        del buffer
+        gc.collect()
+
+
+def test_closing_the_device_closes_its_buffers(machine: Machine, npu: Npu) -> None:
+    device = Device.open(machine.host())
+    buffer = device.allocate(100, group=65536, name="buffer")
+    assert (device.num_buffers, npu.buffers) == (1, 1)
+    assert not buffer.mapped.any()
+    device.close()
+    device.close()
+    buffer.close()
+    assert (device.num_buffers, npu.buffers) == (0, 0)
+
+
+def test_a_sync_outside_of_the_buffer_is_refused(device: Device) -> None:
+    from unicorn_async.errors import ConfigError
+
+    buffer = device.allocate(100, group=65536, name="buffer")
+    for offset, nbytes in ((0, 101), (-1, 5), (99, 2), (5, 0)):
+        with pytest.raises(ConfigError, match="outside of 100 bytes"):
+            buffer.to_device(offset, nbytes)
+    buffer.mapped[3:5] = np.uint8(7)
+    buffer.from_device(0, 100)
+    assert not buffer.mapped.any()  # it was not synced, so the NPU had the old bytes
+
+
+async def test_a_hang_beside_a_lost_run_is_not_recovered_under_the_hanging_one(context: Context, npu: Npu) -> None:
+    steps = [Step(HEADS, [Query(5)], seed=seed) for seed in range(2)]
+    attention = NpuAttention(context, HEADS, options=NpuOptions(timeout_s=0.1))
+    npu.hold.clear()
+    npu.faults = deque(["abort", "stuck"])
+    calls = [asyncio.create_task(step.run(attention)) for step in steps]
+    await asyncio.sleep(0.02)
+    npu.hold.set()
+    ends = await asyncio.gather(*calls, return_exceptions=True)
+    assert all(isinstance(end, NpuTimeoutError) for end in ends), ends
+    assert attention.counts.recoveries == 0 and npu.contexts_made == 1
+    await attention.close()
+
+
+async def test_opening_gives_a_checked_attention_and_closes_all_of_it(machine: Machine, build: Build, npu: Npu) -> None:
+    builds = build.xclbin.parent
+    step = Step(HEADS, MIXED)
+    async with open_attention(HEADS, builds=builds, host=machine.host()) as attention:
+        assert attention.counts.runs == 3
+        step.check(await step.run(attention))
+    assert (npu.buffers, npu.contexts) == (0, 0)
+    npu.faults = deque(["ok", "wrong results"])
+    with pytest.raises(NpuSelfCheckError):
+        async with open_attention(HEADS, builds=builds, host=machine.host()):
+            pytest.fail("an attention that answers wrongly was handed out")

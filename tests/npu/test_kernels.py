@@ -1,0 +1,148 @@
+"""The kernels' C++, as g++ builds it, against float64."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tests.npu.kernel_library import Core, build_kernels
+from tests.npu.reference import attention, from_bf16, mean_relative_error, to_bf16
+from unicorn_async.npu.geometry import NPU1, NPU2, SLOT_BYTES, HeadLayout
+from unicorn_async.npu.packets import parameters, write_tokens
+from unicorn_async.npu.work import AttentionHeads, SequenceWork, plan_items
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+CONTEXTS = (1, 63, 64, 65, 1024, 1025, 4096)
+LAYOUTS = [HeadLayout(chip, head_dim) for chip in (NPU1, NPU2) for head_dim in (64, 128, 256)]
+IDS = [f"{layout.chip.name}-{layout.head_dim}" for layout in LAYOUTS]
+
+
+class Problem:
+    """One sequence with one kv head, in bf16."""
+
+    def __init__(
+        self, layout: HeadLayout, context: int, queries: int = 1, group: int = 2, *, spread: float = 1.0
+    ) -> None:
+        rng = np.random.default_rng(context * 1000 + queries)
+        self.heads = AttentionHeads(layout, group, 1, 64)
+        self.context, self.queries = context, queries
+        scale = spread / layout.head_dim**0.5
+        self.q = to_bf16(rng.standard_normal((queries, group, layout.head_dim)) * scale)
+        self.k, self.v = (to_bf16(rng.standard_normal((context, 1, layout.head_dim))) for _ in "kv")
+
+    def expected(self, **options: Any) -> NDArray[np.float64]:
+        return attention(from_bf16(self.q), from_bf16(self.k), from_bf16(self.v), **options)
+
+    def found(self, kernels: Path, *, window: int = 0, soft_cap: float = 0.0, past: float = 1e4) -> NDArray[np.float32]:
+        """What a core makes of it; keys and values past the context are `past`."""
+        heads, layout = self.heads, self.heads.layout
+        blocks = -(-self.context // heads.block_size)
+        cache = np.full(heads.cache_bytes(blocks) // 2, to_bf16(np.array([past]))[0], np.uint16)
+        write_tokens(cache, heads, self.k, self.v, np.arange(self.context))
+        core = Core(build_kernels(layout, kernels), layout)
+        out = np.full((self.queries, heads.group, layout.head_dim), np.nan, np.float32)
+        work = [SequenceWork(0, self.queries, self.context, range(blocks))]
+        for item in plan_items(heads, work, window=window, num_blocks=blocks):
+            rows = self.q[item.first_query : item.first_query + item.num_queries].reshape(-1, layout.head_dim)
+            strips = -(-len(rows) // layout.chip.tile_n)
+            for slot in self._slots(item, rows, strips, cache, window, soft_cap):
+                core.feed(slot)
+            found = np.stack([core.strips.pop(0) for _ in range(strips)]).reshape(strips, layout.head_dim, -1)
+            found = found.transpose(0, 2, 1).reshape(-1, layout.head_dim)[: len(rows)]
+            out[item.first_query : item.first_query + item.num_queries] = found.reshape(
+                -1, heads.group, layout.head_dim
+            )
+        return out
+
+    def _slots(
+        self, item: Any, rows: Any, strips: int, cache: Any, window: int, soft_cap: float
+    ) -> list[NDArray[np.uint8]]:
+        layout = self.heads.layout
+        words = parameters(self.heads, item, strips=strips, window=window, soft_cap=soft_cap).view(np.uint8)
+        first = np.full(SLOT_BYTES, 0xFF, np.uint8)
+        first[: len(words)] = words
+        padded = np.full((layout.rows, layout.head_dim), 0x7FC0, np.uint16)  # rows that are not there are NaN
+        padded[: len(rows)] = rows
+        queries = padded.reshape(layout.num_strips, layout.chip.tile_n, layout.head_dim).transpose(0, 2, 1).ravel()
+        chunks = [
+            cache.view(np.uint8)[offset + done : offset + done + SLOT_BYTES]
+            for offset, size in item.runs
+            for done in range(0, size, SLOT_BYTES)
+        ]
+        return [first, queries.view(np.uint8), *(chunk.copy() for chunk in chunks)]
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+@pytest.mark.parametrize("window", [0, 48, 1024])
+@pytest.mark.parametrize("layout", LAYOUTS, ids=IDS)
+def test_a_decoded_token_equals_float64(kernels: Path, layout: HeadLayout, window: int, context: int) -> None:
+    problem = Problem(layout, context)
+    found, expected = problem.found(kernels, window=window), problem.expected(window=window)
+    assert mean_relative_error(found, expected) <= 3e-3
+
+
+@pytest.mark.parametrize("queries", [2, 17, 100])
+@pytest.mark.parametrize("window", [0, 33])
+@pytest.mark.parametrize("layout", LAYOUTS, ids=IDS)
+def test_a_chunk_of_a_prompt_equals_float64(kernels: Path, layout: HeadLayout, window: int, queries: int) -> None:
+    problem = Problem(layout, 150, queries, group=3)
+    found, expected = problem.found(kernels, window=window), problem.expected(window=window)
+    assert mean_relative_error(found, expected) <= 3e-3
+
+
+@pytest.mark.parametrize("spread", [0.1, 1.0, 10.0, 100.0])
+@pytest.mark.parametrize("layout", LAYOUTS, ids=IDS)
+def test_the_error_at_4096_is_small_and_unbiased_for_flat_and_for_steep_scores(
+    kernels: Path, layout: HeadLayout, spread: float
+) -> None:
+    problem = Problem(layout, 4096, queries=4, group=8, spread=spread)
+    found, expected = problem.found(kernels), problem.expected()
+    assert mean_relative_error(found, expected) <= 2e-3
+    signed = ((found - expected) * np.sign(expected)).mean() / np.abs(expected).mean()
+    assert abs(signed) <= 3e-4
+
+
+@pytest.mark.parametrize("cap", [0.5, 20.0, 50.0])
+@pytest.mark.parametrize("layout", LAYOUTS, ids=IDS)
+def test_scores_are_capped_softly(kernels: Path, layout: HeadLayout, cap: float) -> None:
+    problem = Problem(layout, 200, queries=3, spread=20.0)
+    found, expected = problem.found(kernels, soft_cap=cap), problem.expected(soft_cap=cap)
+    assert mean_relative_error(found, expected) <= 3e-3
+
+
+def test_one_key_gives_its_value_exactly(kernels: Path) -> None:
+    problem = Problem(HeadLayout(NPU1, 128), 1)
+    np.testing.assert_allclose(problem.found(kernels)[0], from_bf16(problem.v[[0, 0], 0]), rtol=1e-6)
+
+
+def test_scores_of_great_magnitude_do_not_overflow(kernels: Path) -> None:
+    problem = Problem(HeadLayout(NPU1, 64), 300, spread=1000.0)
+    problem.q[:, 1] ^= 0x8000
+    found, expected = problem.found(kernels), problem.expected()
+    assert mean_relative_error(found, expected) <= 3e-3
+
+
+def test_a_key_that_no_row_sees_may_be_anything(kernels: Path) -> None:
+    problem = Problem(HeadLayout(NPU1, 64), 70)
+    np.testing.assert_array_equal(problem.found(kernels, past=0.0), problem.found(kernels, past=1e30))
+
+
+def test_a_core_that_rounds_down_would_be_seen(kernels: Path) -> None:
+    # The reference with weights rounded towards zero: what the kernels would give without setting the rounding.
+    problem = Problem(HeadLayout(NPU1, 128), 4096)
+    q, k, v = (from_bf16(a) for a in (problem.q, problem.k, problem.v))
+    scores = np.einsum("hd,kd->hk", q[0], k[:, 0])
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True)).astype(np.float32)
+    down = (weights.view(np.uint32) & 0xFFFF0000).view(np.float32).astype(np.float64)
+    biased = down @ v[:, 0] / weights.astype(np.float64).sum(axis=1, keepdims=True)
+    assert (
+        mean_relative_error(biased, problem.expected()[0])
+        > 2.5e-3
+        > mean_relative_error(problem.found(kernels), problem.expected())
+    )

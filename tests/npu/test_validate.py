@@ -1,0 +1,144 @@
+"""Doctor and validation, end to end, against the double."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.npu.builds import write_build
+from unicorn_async.cli import npu as command
+from unicorn_async.npu.geometry import NPU1
+from unicorn_async.npu.host import NpuHost
+from unicorn_async.resources import resource_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.npu.fake_xrt import Npu
+    from tests.npu.machine import Machine
+
+SCRIPTS = ("validate", "gpu_load", "known_answers")
+
+
+@pytest.fixture
+def validate(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs the script in this process, on the machine of files, and returns status and report."""
+    monkeypatch.syspath_prepend(str(resource_dir("npu")))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    script = importlib.import_module("validate")
+    monkeypatch.setattr(script, "NpuHost", machine.host)
+    report = tmp_path / "report.json"
+
+    def run(*arguments: str) -> tuple[int, Any]:
+        short = ("--repeats", "3", "--soak-seconds", "0.05", "--contexts", "1", "65")
+        given = ["--builds", str(tmp_path / "builds"), "--out", str(report), *short, *arguments]
+        status: int = script.main(given)
+        return status, json.loads(report.read_text()) if report.exists() else None
+
+    yield run
+    for name in SCRIPTS:
+        sys.modules.pop(name, None)
+
+
+def test_a_report_says_what_was_right_how_fast_it_was_and_on_what(validate: Any, npu: Npu, tmp_path: Path) -> None:
+    write_build(tmp_path / "builds", NPU1, 64)
+    status, report = validate("--no-gpu")
+    assert status == 0 and report["passed"]
+    assert report["chip"] == "npu1" and report["kernel"] == "6.14.0-15-generic"
+    (part,) = report["head_dims"]
+    assert {(a["context"], a["queries"], a["window"]) for a in part["answers"]} == {
+        *((1, 1, window) for window in (0, 48, 1024)),
+        *((65, queries, window) for queries in (1, 17) for window in (0, 48, 1024)),
+    }
+    assert all(answer["mean_relative_error"] <= 3e-3 for answer in part["answers"])
+    assert part["latency_us"]["p50"] > 0 and part["bandwidth"]["bytes_per_s"] > 0
+    assert set(part["sync_us"]) == {"4096", "65536", "1048576"}
+    assert part["soak"]["questions"] > 0 and part["soak"]["gpu"] is None
+
+
+def test_the_soak_keeps_a_gpu_busy_and_names_it(validate: Any, npu: Npu, tmp_path: Path) -> None:
+    write_build(tmp_path / "builds", NPU1, 64)
+    status, report = validate("--device", "llvmpipe")
+    assert status == 0
+    gpu = report["head_dims"][0]["soak"]["gpu"]
+    assert "llvmpipe" in gpu["name"] and gpu["bytes_copied"] > 0
+
+
+def test_wrong_results_fail_the_validation(
+    validate: Any, npu: Npu, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_build(tmp_path / "builds", NPU1, 64)
+    npu.faults = deque(["ok"] * 3 + ["wrong results"])
+    status, report = validate("--no-gpu")
+    assert status == 1 and not report["passed"]
+    assert "wrong: {'context': 1" in capsys.readouterr().out
+
+
+def test_without_a_build_nothing_is_validated(validate: Any, npu: Npu, capsys: pytest.CaptureFixture[str]) -> None:
+    status, report = validate("--no-gpu")
+    assert status == 1 and report is None
+    assert "no kernels for npu1" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("npu")
+def test_the_doctor_tries_every_build(machine: Machine, tmp_path: Path) -> None:
+    write_build(tmp_path / "builds", NPU1, 128)
+    findings = command.diagnose(machine.host(), tmp_path / "builds")
+    last = findings[-3:]
+    assert [finding.ok for finding in last] == [False, True, False]
+    assert "the known answers are right" in last[1].summary
+    assert last[0].remedy == "unicorn npu build --chip npu1 --head-dim 64"
+
+
+@pytest.mark.parametrize(
+    ("break_it", "wanted"),
+    [
+        (lambda npu: setattr(npu, "max_contexts", 0), "contexts or columns are used up"),
+        (lambda npu: npu.faults.extend(["timeout"] * 2), "the NPU hangs"),
+        (lambda npu: setattr(npu, "hand_out_wrong_groups", True), "memory group"),
+    ],
+)
+def test_the_doctor_tells_what_only_a_trial_shows(
+    machine: Machine, npu: Npu, tmp_path: Path, break_it: Callable[[Npu], None], wanted: str
+) -> None:
+    write_build(tmp_path / "builds", NPU1, 128)
+    break_it(npu)
+    finding = command.diagnose(machine.host(), tmp_path / "builds")[-2]
+    assert not finding.ok and wanted in finding.summary
+
+
+def test_the_doctor_stops_at_a_machine_that_can_not_be_used(machine: Machine, tmp_path: Path) -> None:
+    machine.limit_memlock("65536")
+    findings = command.diagnose(machine.host(), tmp_path)
+    text = command.format_findings(findings)
+    assert "FAIL memlock: 65,536 bytes" in text and "ok   NPU: npu1" in text and "kernels" not in text
+
+
+def test_the_commands_reach_the_tools_with_their_options(tmp_path: Path) -> None:
+    def unicorn(*arguments: str) -> subprocess.CompletedProcess[str]:
+        environment = {"UNICORN_NPU_BUILD": str(tmp_path), "PATH": "/nowhere", "COLUMNS": "300"}
+        program = "from unicorn_async.cli.main import main; import sys; sys.exit(main())"
+        return subprocess.run(
+            [sys.executable, "-c", program, "npu", *arguments],
+            capture_output=True,
+            text=True,
+            env=environment,
+            check=False,
+        )
+
+    built = unicorn("build", "--chip", "npu2", "--head-dim", "64")
+    assert built.returncode == 1 and "mlir-aie 1.4.0" in built.stderr
+    assert str(tmp_path) in unicorn("validate", "--help").stdout
+    diagnosed = unicorn("doctor", "--json")
+    findings = json.loads(diagnosed.stdout)
+    assert diagnosed.returncode == (0 if all(finding["ok"] for finding in findings) else 1)
+    if not NpuHost().accel_nodes():
+        refused = unicorn("validate")
+        assert refused.returncode == 1 and "unicorn npu validate: " in refused.stderr

@@ -1,0 +1,296 @@
+"""Attention on the NPU: what a step's layer needs goes in, an awaitable comes out.
+
+Once a step, `prepare` cuts its sequences into items (`work`), spreads them over the lanes and writes the instructions
+that stream packets and cache to the lanes and results back (`schedule`). Then `submit`, layer by layer, copies queries
+into a frame's packets (`packets`), starts the run, and copies the results to `out` when it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from unicorn_async.errors import ConfigError, NpuContextLostError, NpuError, NpuTimeoutError
+from unicorn_async.npu.cache import NpuCache
+from unicorn_async.npu.completion import HANG_HINT, RunEnd
+from unicorn_async.npu.frame import Frame
+from unicorn_async.npu.schedule import Argument
+from unicorn_async.npu.step import PreparedStep, prepare_step
+from unicorn_async.npu.work import SequenceWork
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from unicorn_async.npu.context import Context
+    from unicorn_async.npu.packets import Bf16Bits
+    from unicorn_async.npu.step import PreparedPart
+    from unicorn_async.npu.work import AttentionHeads
+
+__all__ = ["AttentionCounts", "NpuAttention", "NpuOptions", "PreparedStep", "SequenceWork"]
+
+
+@dataclass(frozen=True, slots=True)
+class NpuOptions:
+    """How runs are made: `num_frames` of them may be under way, of `items_per_run` items and `instruction_bytes`."""
+
+    num_frames: int = 2
+    items_per_run: int = 256
+    instruction_bytes: int = 1 << 20
+    timeout_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.num_frames < 1 or self.items_per_run < 1 or self.instruction_bytes < 4096 or not self.timeout_s > 0:
+            raise ConfigError(f"NPU options: expected positive sizes, and 4096 bytes of instructions, got {self}")
+
+
+@dataclass(slots=True)
+class AttentionCounts:
+    """What has been done: runs that completed, and how often a context had to be made anew."""
+
+    runs: int = 0
+    recoveries: int = 0
+
+
+class _Failure(NamedTuple):
+    """How a run failed, and which of the contexts it ran in."""
+
+    error: NpuError
+    generation: int
+
+
+class _Flight(NamedTuple):
+    """A part under way, and the array that its results go to; emptying the list keeps them from being written.
+
+    The task's code knows the list alone: a failed task is in its error's traceback, and must not be in itself.
+    """
+
+    task: asyncio.Task[None]
+    outs: list[NDArray[np.float32]]
+
+
+class NpuAttention:
+    """softmax(q · Kᵀ) · V over paged caches, for one shape of heads; everything but `submit` is the owner's to order.
+
+    The context is borrowed. `submit` may be called again before a call has ended: calls wait for a free frame in turn,
+    and a caller that is cancelled leaves its run to end by itself; its frame is free after that.
+    """
+
+    def __init__(
+        self, context: Context, heads: AttentionHeads, *, soft_cap: float = 0.0, options: NpuOptions | None = None
+    ) -> None:
+        """Allocate the frames; `soft_cap` (0 = none) makes scores cap * tanh(score / cap).
+
+        Raises:
+            ConfigError: the context was built for another head_dim or chip.
+            OutOfMemoryError: the frames do not fit.
+        """
+        build, layout = context.build, heads.layout
+        if build.head_dim != layout.head_dim or build.chip is not layout.chip:
+            raise ConfigError(
+                f"NPU attention: expected a build for {layout.chip.name} and head_dim {layout.head_dim},"
+                f" got one for {build.chip.name} and {build.head_dim}"
+            )
+        if not 0.0 <= soft_cap < 8192.0:
+            raise ConfigError(f"NPU attention: soft_cap: expected 0 to 8192, got {soft_cap}")
+        self.heads = heads
+        self.counts = AttentionCounts()
+        self._options = options or NpuOptions()
+        self._context = context
+        self._soft_cap = soft_cap
+        self._frames: list[Frame] = []
+        self._free: asyncio.Queue[Frame] = asyncio.Queue()
+        self._recovery = asyncio.Lock()
+        self._broken: NpuError | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+        try:
+            for number in range(self._options.num_frames):
+                frame = Frame(context, layout, self._options.items_per_run, self._options.instruction_bytes, number)
+                self._frames.append(frame)
+                self._free.put_nowait(frame)
+        except BaseException:
+            self._release_frames()
+            raise
+
+    def allocate_cache(self, num_blocks: int, *, name: str = "NPU cache") -> NpuCache:
+        """Allocate a layer's cache.
+
+        Raises:
+            OutOfMemoryError: it can't be had.
+        """
+        if num_blocks < 1:
+            raise ConfigError(f"{name}: expected at least one block, got {num_blocks}")
+        nbytes = self.heads.cache_bytes(num_blocks)
+        if nbytes >= 1 << 32:
+            raise ConfigError(f"{name}: {nbytes:,} bytes; an instruction reaches 4 GiB of a layer's cache at most")
+        group = self._context.groups[Argument.CACHE]
+        return NpuCache(self._context.device.allocate(nbytes, group=group, name=name), self.heads, num_blocks)
+
+    def prepare(
+        self, sequences: Sequence[SequenceWork], *, num_tokens: int, num_blocks: int, window: int
+    ) -> PreparedStep:
+        """Prepare a step for all layers that share a window (in tokens, 0 = none), blocks and their number.
+
+        A query sees the keys up to its own position, with a window only the last `window` of them. `num_tokens` are
+        q's rows, `num_blocks` the caches' blocks.
+
+        Raises:
+            ConfigError: rows, lengths or blocks that don't fit.
+        """
+        return prepare_step(
+            self._context.build,
+            self.heads,
+            sequences,
+            num_tokens=num_tokens,
+            num_blocks=num_blocks,
+            window=window,
+            soft_cap=self._soft_cap,
+            items_per_run=self._options.items_per_run,
+            instruction_bytes=self._options.instruction_bytes,
+        )
+
+    async def submit(self, step: PreparedStep, *, q: Bf16Bits, cache: NpuCache, out: NDArray[np.float32]) -> None:
+        """Compute one layer's attention, and return when `out` is written.
+
+        `q` is (tokens, num_heads, head_dim) bf16, rotated and scaled; it is read once frames are free, so it stays as
+        it is until this returns. `out` is (tokens, num_heads, head_dim) f32; rows without a query stay as they are. A
+        caller that is cancelled gets nothing more into `out`; what of the cache a run under way reads may be
+        rewritten only after `drain`.
+
+        Raises:
+            ConfigError: shapes that don't fit the step.
+            NpuTimeoutError: a run did not end; the NPU hangs, and every later call gets the same error.
+            NpuContextLostError: a run failed, and failed again in a new context.
+            NpuError: the attention was closed.
+        """
+        self._check(step, q, cache, out)
+        flights: list[_Flight] = []
+        try:
+            for part in step.parts:
+                flights.append(await self._launch(part, q, cache, out))
+                if len(flights) > self._options.num_frames:
+                    await asyncio.shield(flights.pop(0).task)
+            while flights:
+                await asyncio.shield(flights[0].task)
+                flights.pop(0)
+        finally:
+            for flight in flights:
+                flight.outs.clear()
+            flights.clear()  # a failed task's traceback holds this list, and with it the run's buffers
+
+    def poison_results(self) -> None:
+        """Fill the frames' results with NaN, so that a run which does nothing is seen; no run may be under way."""
+        for frame in self._frames:
+            frame.poison()
+
+    async def close(self) -> None:
+        """Wait for the runs under way, then free the frames; a second call does nothing. Waiting calls get NpuError."""
+        self._closed = True
+        await self.drain()
+        self._release_frames()
+
+    async def drain(self) -> None:
+        """Wait until no run is under way, those of cancelled callers included."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _release_frames(self) -> None:
+        if self._broken is not None:
+            # The NPU may still write into the frames. Without its context it can't.
+            self._context.close()
+        for frame in self._frames:
+            frame.close()
+        self._frames.clear()
+
+    def _check(self, step: PreparedStep, q: Bf16Bits, cache: NpuCache, out: NDArray[np.float32]) -> None:
+        shape = (step.num_tokens, self.heads.num_heads, self.heads.layout.head_dim)
+        if q.shape != shape or q.dtype != np.uint16:
+            raise ConfigError(f"NPU attention: q: expected bf16 of shape {shape}, got {q.dtype} of {q.shape}")
+        if out.shape != shape or out.dtype != np.float32:
+            raise ConfigError(f"NPU attention: out: expected f32 of shape {shape}, got {out.dtype} of {out.shape}")
+        if step.heads != self.heads or cache.heads != self.heads or cache.num_blocks != step.num_blocks:
+            raise ConfigError(
+                f"NPU attention: expected {self.heads} and a cache of {step.num_blocks} blocks, got a step for"
+                f" {step.heads} and a cache of {cache.num_blocks} blocks for {cache.heads}"
+            )
+
+    async def _launch(self, part: PreparedPart, q: Bf16Bits, cache: NpuCache, out: NDArray[np.float32]) -> _Flight:
+        """Wait for a frame, and have it compute the part."""
+        frame = await self._free.get()
+        try:
+            if self._broken is not None:
+                raise NpuTimeoutError(str(self._broken))
+            if self._closed:
+                raise NpuError("NPU attention: closed before the call could start")
+            frame.load(self.heads, part, q)
+        except BaseException:
+            self._free.put_nowait(frame)
+            raise
+        outs = [out]
+        work = self._fly(frame, part, cache, outs)
+        task = asyncio.create_task(work, name=f"npu-attention-{frame.number}")
+        self._tasks.add(task)
+        task.add_done_callback(self._landed)
+        return _Flight(task, outs)
+
+    def _landed(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # an abandoned flight's error has nobody to go to
+
+    async def _fly(self, frame: Frame, part: PreparedPart, cache: NpuCache, outs: list[NDArray[np.float32]]) -> None:
+        """Compute what is in the frame, copy the results, free the frame."""
+        failure: _Failure | None = None
+        try:
+            failure = await self._attempt(frame, cache)
+            if failure is not None:
+                await self._recover(failure.generation)
+                failure = await self._attempt(frame, cache)
+            if failure is not None:
+                raise failure.error
+            self.counts.runs += 1
+            if outs:
+                frame.unload(self.heads, part, outs[0])
+        except NpuTimeoutError as exc:
+            self._broken = exc
+            raise
+        finally:
+            failure = None  # its traceback holds this frame, which would hold the run's buffers
+            if frame.ended is None or frame.ended.done():
+                self._free.put_nowait(frame)
+            else:  # the loop ends, and cancels this task; the run goes on
+                frame.ended.add_done_callback(lambda _: self._free.put_nowait(frame))
+
+    async def _attempt(self, frame: Frame, cache: NpuCache) -> _Failure | None:
+        """Run the frame; returns the driver's failure, which a new context may help."""
+        async with self._recovery:
+            generation = self._context.generation
+            try:
+                ended = frame.start(cache.buffer, self._options.timeout_s)
+            except NpuContextLostError as exc:
+                return _Failure(exc, generation)
+        end = await asyncio.shield(ended)
+        if end is RunEnd.COMPLETED:
+            return None
+        if end is RunEnd.TIMEOUT:
+            error: NpuError = NpuTimeoutError(f"NPU attention: the driver ended a run that hung; {HANG_HINT}")
+        else:
+            error = NpuContextLostError("NPU attention: the driver gave up on a run and its context")
+        return _Failure(error, generation)
+
+    async def _recover(self, generation: int) -> None:
+        """Make the context anew, once for all runs that it took along."""
+        async with self._recovery:
+            while pending := [f.ended for f in self._frames if f.ended is not None and not f.ended.done()]:
+                await asyncio.wait(pending)
+            for frame in self._frames:
+                if frame.ended is not None:
+                    frame.ended.result()  # raises where a run has no end: nothing may be made anew under it
+            if self._context.generation == generation:
+                self._context.renew()
+                self.counts.recoveries += 1

@@ -1,0 +1,104 @@
+"""What the design needs of each tile, counted against what a tile has.
+
+The same numbers place the design (npu/design.py), so what is checked here is what is built. Limits are those of AIE2
+and AIE2P, which agree in them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from unicorn_async.errors import NpuBuildError
+from unicorn_async.npu.geometry import BF16_BYTES, F32_BYTES, SLOT_BYTES
+
+if TYPE_CHECKING:
+    from unicorn_async.npu.geometry import Chip, HeadLayout
+
+CORE_MEMORY_BYTES = 64 * 1024
+CORE_DESCRIPTORS = 16
+MEMORY_TILE_BYTES = 512 * 1024
+CORES_PER_COLUMN = 4
+SHIM_DESCRIPTORS = 16
+SHIM_CHANNELS = 2  # each way
+SHIM_QUEUE_DEPTH = 4
+DESCRIPTOR_WORDS = 1 << 32  # a shim descriptor's length is a 32-bit number of words; linear ones need no wraps
+
+MIN_CORE_SLOTS, MAX_CORE_SLOTS = 2, 4  # of 8 KB: one is worked on, the others arrive; two are the least for both
+RESULT_STRIPS = 2  # in a core, on their way to memory
+STACK_BYTES = 4096
+COUNTS_BYTES = 8
+
+CHAIN = 3  # descriptors of one input task
+TASKS_IN_FLIGHT = 2  # of a channel, each way
+LANES_PER_COLUMN = 2
+MAX_RUN_BYTES = 1 << 24  # of one descriptor
+
+_PARAMETER_WORDS = 16  # before the rows' bounds
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """So much of something is needed, and so much is there."""
+
+    what: str
+    needed: int
+    available: int
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.needed:,} of {self.available:,}"
+
+
+def parameter_bytes(layout: HeadLayout) -> int:
+    """Bytes of an item's parameters: `Parameters` in npu/kernels/tile_shape.h."""
+    return 4 * (_PARAMETER_WORDS + 2 * layout.num_strips * layout.chip.tile_lanes)
+
+
+def state_bytes(layout: HeadLayout) -> int:
+    """Bytes of a lane's state: `State` in npu/kernels/attention.cc, which asserts this number."""
+    elements = layout.rows * layout.head_dim
+    row_lanes = layout.num_strips * layout.chip.tile_lanes
+    softmax = row_lanes * (F32_BYTES + BF16_BYTES)
+    return _aligned(elements * (BF16_BYTES + F32_BYTES) + softmax + parameter_bytes(layout) + 8)
+
+
+def core_slots(layout: HeadLayout) -> int:
+    """Slots that a core has room for, beside all else; data comes from memory straight into them."""
+    free = CORE_MEMORY_BYTES - _core_bytes(layout)
+    return max(MIN_CORE_SLOTS, min(MAX_CORE_SLOTS, free // SLOT_BYTES))
+
+
+def _core_bytes(layout: HeadLayout) -> int:
+    return state_bytes(layout) + COUNTS_BYTES + STACK_BYTES + RESULT_STRIPS * layout.strip_bytes
+
+
+def uses(layout: HeadLayout) -> tuple[Use, ...]:
+    """Everything that the design for this chip and head_dim needs."""
+    slots = core_slots(layout)
+    shim = LANES_PER_COLUMN * TASKS_IN_FLIGHT * (CHAIN + 1)
+    return (
+        Use("bytes of a core's memory", _core_bytes(layout) + slots * SLOT_BYTES, CORE_MEMORY_BYTES),
+        Use("descriptors of a core", slots + RESULT_STRIPS, CORE_DESCRIPTORS),
+        Use("descriptors of a column's interface to memory", shim, SHIM_DESCRIPTORS),
+        Use("reading channels of a column's interface to memory", LANES_PER_COLUMN, SHIM_CHANNELS),
+        Use("writing channels of a column's interface to memory", LANES_PER_COLUMN, SHIM_CHANNELS),
+        Use("tasks in a channel's queue", TASKS_IN_FLIGHT, SHIM_QUEUE_DEPTH),
+        Use("words of a descriptor", MAX_RUN_BYTES // 4, DESCRIPTOR_WORDS),
+        Use("bytes of an item's parameters in a slot", parameter_bytes(layout), SLOT_BYTES),
+    )
+
+
+def check(layout: HeadLayout) -> None:
+    """Raise NpuBuildError, naming everything that does not fit."""
+    over = [str(use) for use in uses(layout) if use.needed > use.available]
+    if over:
+        raise NpuBuildError(f"{layout.chip.name}, head_dim {layout.head_dim}: does not fit: {'; '.join(over)}")
+
+
+def array_bytes(chip: Chip) -> int:
+    """All the memory that the chip's array has: what could be kept in the NPU between runs."""
+    return chip.columns * (MEMORY_TILE_BYTES + CORES_PER_COLUMN * CORE_MEMORY_BYTES)
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // 64) * 64

@@ -1,0 +1,146 @@
+"""Completions of runs as asyncio futures.
+
+pyxrt's `run.wait` holds the GIL, its callbacks do not work, and the driver has no file descriptor to wait for. So one
+thread asks `run.state()` of every run under way, and sleeps in between: an eighth of the time that the youngest run has
+taken so far, so a completion is seen late by an eighth of a run at most, and long runs cost little.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from unicorn_async.errors import NpuContextLostError, NpuError, NpuTimeoutError
+
+if TYPE_CHECKING:
+    import pyxrt
+
+_SHORTEST_S, _LONGEST_S, _SHARE = 20e-6, 2e-3, 8
+
+HANG_HINT = (
+    "the NPU hangs: as root, `echo 1 > /sys/bus/pci/devices/ADDRESS/remove` and `echo 1 > /sys/bus/pci/rescan` bring"
+    " it back (`unicorn npu doctor` shows the address)"
+)
+
+
+class RunEnd(Enum):
+    """How the driver says that a run ended."""
+
+    COMPLETED = "completed"
+    TIMEOUT = "timeout"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Watched:
+    handle: pyxrt.run
+    name: str
+    started_s: float
+    timeout_s: float
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[RunEnd]
+
+
+class CompletionThread:
+    """Watches runs; its thread starts with the first of them. The device owns it."""
+
+    def __init__(self) -> None:
+        self._watched: list[_Watched] = []
+        self._wakeup = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    @property
+    def num_watched(self) -> int:
+        """Runs under way."""
+        return len(self._watched)
+
+    def watch(self, handle: pyxrt.run, *, name: str, timeout_s: float) -> asyncio.Future[RunEnd]:
+        """Return a future for the end of a run that was started.
+
+        It raises NpuTimeoutError if the run has no end after `timeout_s`: then the NPU may still use its buffers. A
+        cancelled future is not waited for, but the run goes on.
+        """
+        loop = asyncio.get_running_loop()
+        watched = _Watched(handle, name, time.monotonic(), timeout_s, loop, loop.create_future())
+        with self._wakeup:
+            if self._closed:
+                raise NpuError(f"{name}: watched after the device was closed")
+            self._watched.append(watched)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="unicorn-npu-completion", daemon=True)
+                self._thread.start()
+            self._wakeup.notify()
+        return watched.future
+
+    def close(self) -> None:
+        """End the thread; futures that are left get NpuError."""
+        with self._wakeup:
+            self._closed = True
+            self._wakeup.notify()
+        if self._thread is not None:
+            self._thread.join()
+        for watched in self._watched:
+            _resolve(watched, NpuError(f"{watched.name}: the device was closed while it ran"))
+        self._watched.clear()
+
+    def _run(self) -> None:
+        while True:
+            with self._wakeup:
+                while not self._watched and not self._closed:
+                    self._wakeup.wait()
+                if self._closed:
+                    return
+                current = list(self._watched)
+            ended = [(watched, end) for watched in current if (end := _look(watched)) is not None]
+            with self._wakeup:
+                for watched, _ in ended:
+                    self._watched.remove(watched)
+            for watched, end in ended:
+                _resolve(watched, end)
+            with self._wakeup:
+                if self._watched and not self._closed:
+                    self._wakeup.wait(_interval(time.monotonic() - max(w.started_s for w in self._watched)))
+
+
+def _interval(elapsed_s: float) -> float:
+    return min(max(elapsed_s / _SHARE, _SHORTEST_S), _LONGEST_S)
+
+
+def _look(watched: _Watched) -> RunEnd | NpuError | None:
+    import pyxrt
+
+    states = pyxrt.ert_cmd_state
+    try:
+        state = watched.handle.state()
+    except Exception as exc:
+        return NpuContextLostError(f"{watched.name}: the state of the run can't be read: {exc}")
+    if state == states.ERT_CMD_STATE_COMPLETED:
+        return RunEnd.COMPLETED
+    if state == states.ERT_CMD_STATE_TIMEOUT:
+        return RunEnd.TIMEOUT
+    if state in (states.ERT_CMD_STATE_NEW, states.ERT_CMD_STATE_QUEUED, states.ERT_CMD_STATE_SUBMITTED):
+        if time.monotonic() - watched.started_s <= watched.timeout_s:
+            return None
+        return NpuTimeoutError(f"{watched.name}: no end after {watched.timeout_s} s; {HANG_HINT}")
+    return RunEnd.LOST
+
+
+def _resolve(watched: _Watched, end: RunEnd | NpuError) -> None:
+    try:
+        watched.loop.call_soon_threadsafe(_finish, watched.future, end)
+    except RuntimeError:  # its loop is closed, so nobody awaits it any more
+        return
+
+
+def _finish(future: asyncio.Future[RunEnd], end: RunEnd | NpuError) -> None:
+    if future.done():
+        return
+    if isinstance(end, RunEnd):
+        future.set_result(end)
+    else:
+        future.set_exception(end)

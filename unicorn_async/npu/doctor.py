@@ -1,0 +1,201 @@
+"""Looks for what keeps an NPU from being used, from the bus up to pyxrt; each finding says what to do."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from unicorn_async.errors import NpuUnavailableError
+from unicorn_async.npu.geometry import CHIPS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from unicorn_async.npu.geometry import Chip
+    from unicorn_async.npu.host import AccelNode, NpuHost, PciDevice
+
+MEMLOCK_BYTES = 64 << 20  # the first open of the device locks so much
+# The first versions that linux-firmware carried; older ones came with test kernels.
+_FIRMWARE = {"npu1": (1, 5, 2, 380), "npu2": (1, 0, 0, 63)}
+_IOMMU_ERRORS = (errno.EOPNOTSUPP, errno.ENODEV, errno.EINVAL, errno.ENOSPC)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The outcome of one check; `remedy` is empty where all is well."""
+
+    check: str
+    ok: bool
+    summary: str
+    remedy: str = ""
+
+
+def examine(host: NpuHost) -> tuple[Finding, ...]:
+    """Check everything that can be seen without XRT, in the order in which things build on each other."""
+    found = _npu(host)
+    if found is None:
+        devices = ", ".join(device.device for device in host.amd_devices()) or "none"
+        known = ", ".join(f"1022:{chip.pci_device[2:]} ({chip.name})" for chip in CHIPS)
+        return (
+            Finding(
+                "NPU",
+                False,
+                f"no NPU of AMD on the PCI bus (devices of AMD: {devices})",
+                f"known are {known}; on such a machine, switch the NPU (IPU) on in the firmware's set-up",
+            ),
+        )
+    device, chip = found
+    return (
+        Finding("NPU", True, f"{chip.name}, 1022:{device.device[2:]} at {device.address}"),
+        *_kernel(host, device, chip),
+        *_xrt(host),
+    )
+
+
+def first_problem(host: NpuHost) -> Finding | None:
+    """Return the first check that failed, or None."""
+    return next((finding for finding in examine(host) if not finding.ok), None)
+
+
+def npu_chip(host: NpuHost) -> Chip:
+    """Return the machine's chip.
+
+    Raises:
+        NpuUnavailableError: it has none.
+    """
+    found = _npu(host)
+    if found is None:
+        raise NpuUnavailableError("no NPU of AMD on the PCI bus")
+    return found[1]
+
+
+def _npu(host: NpuHost) -> tuple[PciDevice, Chip] | None:
+    for device in host.amd_devices():
+        for chip in CHIPS:
+            if device.device == chip.pci_device:
+                return device, chip
+    return None
+
+
+def _kernel(host: NpuHost, device: PciDevice, chip: Chip) -> Iterator[Finding]:
+    release = host.kernel_release()
+    if not host.has_driver():
+        yield Finding(
+            "driver",
+            False,
+            f"the kernel ({release}) has not loaded amdxdna",
+            "it is part of Linux 6.14 and newer (`modprobe amdxdna`); for older kernels there is AMD's DKMS package",
+        )
+        return
+    yield Finding("driver", True, f"amdxdna, Linux {release}")
+    node = next((node for node in host.accel_nodes() if node.device == device.device), None)
+    yield _firmware(host, device, chip, node)
+    if node is None:
+        yield Finding(
+            "device file",
+            False,
+            "amdxdna is loaded, but there is no /dev/accel/accel* for the NPU",
+            "the driver refused the NPU: `dmesg | grep amdxdna` says why; often the firmware, or an IOMMU that is off",
+        )
+        return
+    yield Finding("device file", True, str(node.path))
+    yield _memlock(host)
+    yield _opening(host, node)
+
+
+def _firmware(host: NpuHost, device: PciDevice, chip: Chip, node: AccelNode | None) -> Finding:
+    remedy = "install a current linux-firmware (files in /lib/firmware/amdnpu), then reboot"
+    if node is None or node.firmware is None:
+        files = host.firmware_files(device.device)
+        if files:
+            return Finding("firmware", True, f"{files[-1].name} is installed; the driver tells no version")
+        folder = f"/lib/firmware/amdnpu/{device.device[2:]}_*"
+        return Finding("firmware", False, f"none: the driver tells no version, and {folder} is empty", remedy)
+    version, oldest = _version(node.firmware), _FIRMWARE[chip.name]
+    if version < oldest:
+        return Finding("firmware", False, f"{node.firmware} is older than {'.'.join(map(str, oldest))}", remedy)
+    return Finding("firmware", True, node.firmware)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) if part.isdigit() else 0 for part in text.split("."))
+
+
+def _memlock(host: NpuHost) -> Finding:
+    limit = host.memlock_bytes()
+    if limit is not None and limit < MEMLOCK_BYTES:
+        return Finding(
+            "memlock",
+            False,
+            f"{limit:,} bytes may be locked, opening the NPU locks {MEMLOCK_BYTES:,}, and its buffers more",
+            "set `memlock unlimited` in /etc/security/limits.d for this user (systemd: LimitMEMLOCK=infinity)",
+        )
+    return Finding("memlock", True, "unknown" if limit is None else "enough")
+
+
+def _opening(host: NpuHost, node: AccelNode) -> Finding:
+    number = host.open_node(node.path)
+    if not number:
+        return Finding("access", True, f"{node.path} can be opened")
+    summary = f"opening {node.path}: {os.strerror(number)} ({number})"
+    if number in (errno.EACCES, errno.EPERM):
+        remedy = "add the user to the group render: `sudo usermod -aG render $USER`, then log in again"
+    elif number in _IOMMU_ERRORS:
+        state = "runs" if host.has_iommu() else "does not run"
+        remedy = (
+            f"the NPU needs the IOMMU and shared virtual addressing (an IOMMU {state}): switch it on in the firmware's"
+            " set-up, and take amd_iommu=off or iommu=off out of the kernel's command line"
+        )
+    elif number in (errno.ENOMEM, errno.EAGAIN):
+        remedy = "raise the memlock limit (`ulimit -l`)"
+    else:
+        remedy = "`dmesg | grep amdxdna` says more"
+    return Finding("access", False, summary, remedy)
+
+
+def _xrt(host: NpuHost) -> Iterator[Finding]:
+    core = host.library("libxrt_core.so.2")
+    if core is None:
+        yield Finding("XRT", False, "libxrt_core.so.2 is not installed", "install XRT, built with NPU support")
+        return
+    yield Finding("XRT", True, str(core))
+    plugin = host.library("libxrt_driver_xdna.so.2")
+    if plugin is None or plugin.parent != core.parent:
+        where = f"it is in {plugin.parent}, XRT in {core.parent}" if plugin else "it is not installed"
+        yield Finding(
+            "XRT's NPU plugin",
+            False,
+            f"libxrt_driver_xdna.so.2: {where}; without it XRT finds no NPU",
+            "install the plugin (xrt_plugin-amdxdna) of the same version as XRT, into the same place",
+        )
+    else:
+        yield Finding("XRT's NPU plugin", True, str(plugin))
+    yield _pyxrt(host)
+
+
+def _pyxrt(host: NpuHost) -> Finding:
+    files = host.pyxrt_files()
+    suffixes = host.module_suffixes()
+    fitting = next((path for path in files if path.name.endswith(suffixes)), None)
+    if fitting is None and files:
+        names = ", ".join(path.name for path in files)
+        return Finding(
+            "pyxrt",
+            False,
+            f"pyxrt is built for another Python: this one takes {suffixes[0]}, found {names}",
+            "run unicorn with the Python that XRT was built for, or build XRT's Python module for this one",
+        )
+    if fitting is None:
+        return Finding(
+            "pyxrt",
+            False,
+            "pyxrt is not installed",
+            "it comes with XRT: `source /opt/xilinx/xrt/setup.sh` in this shell",
+        )
+    if fitting.parent in host.own_python_path():
+        return Finding("pyxrt", True, str(fitting))
+    return Finding(
+        "pyxrt", False, f"{fitting} is not on Python's path", f"source {fitting.parents[1]}/setup.sh in this shell"
+    )

@@ -1,0 +1,119 @@
+"""One run under way: its instructions, packets and results."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unicorn_async.npu.context import Run
+from unicorn_async.npu.geometry import BF16_BYTES, F32_BYTES, SLOT_BYTES
+from unicorn_async.npu.packets import read_results, write_parameters, write_queries
+from unicorn_async.npu.schedule import PACKET_BYTES, Argument
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from numpy.typing import NDArray
+
+    from unicorn_async.npu.buffer import Buffer
+    from unicorn_async.npu.completion import RunEnd
+    from unicorn_async.npu.context import Context
+    from unicorn_async.npu.geometry import HeadLayout
+    from unicorn_async.npu.packets import Bf16Bits
+    from unicorn_async.npu.step import PreparedPart
+    from unicorn_async.npu.work import AttentionHeads
+
+_NAN = np.uint32(0x7FC00000)
+
+
+class Frame:
+    """Buffers for a run of `num_items` items at most; nothing in them is written while it is under way.
+
+    `ended` is the future of the last run, None before the first.
+    """
+
+    def __init__(
+        self, context: Context, layout: HeadLayout, num_items: int, instruction_bytes: int, number: int
+    ) -> None:
+        self.number = number
+        self.ended: asyncio.Future[RunEnd] | None = None
+        self._context = context
+        self._run: Run | None = None
+        self._part: PreparedPart | None = None
+        self._buffers: list[Buffer] = []
+        device, groups = context.device, context.groups
+        try:
+            self._instructions = self._keep(
+                device.allocate(
+                    instruction_bytes,
+                    group=context.instruction_group,
+                    name=f"NPU frame {number}: instructions",
+                    instructions=True,
+                )
+            )
+            self.packets = self._keep(
+                device.allocate(
+                    num_items * PACKET_BYTES, group=groups[Argument.PACKETS], name=f"NPU frame {number}: packets"
+                )
+            )
+            self.results = self._keep(
+                device.allocate(
+                    num_items * layout.result_bytes, group=groups[Argument.RESULTS], name=f"NPU frame {number}: results"
+                )
+            )
+        except BaseException:
+            self.close()
+            raise
+
+    def load(self, heads: AttentionHeads, part: PreparedPart, q: Bf16Bits) -> None:
+        """Write what a run needs; what is left from a run of the same part stays."""
+        if self._part is not part:
+            self._part = None
+            stream = part.stream.view(np.uint8)
+            self._instructions.mapped[: stream.nbytes] = stream
+            self._instructions.to_device(0, stream.nbytes)
+            write_parameters(self.packets.mapped, part)
+            for number in range(len(part.items)):
+                self.packets.to_device(number * PACKET_BYTES, 4 * part.parameters.shape[1])
+            self._part = part
+        write_queries(self.packets.mapped, heads, part, q)
+        nbytes = part.strips * heads.layout.strip_bytes * BF16_BYTES // F32_BYTES
+        for number in range(len(part.items)):
+            self.packets.to_device(number * PACKET_BYTES + SLOT_BYTES, nbytes)
+
+    def unload(self, heads: AttentionHeads, part: PreparedPart, out: NDArray[np.float32]) -> None:
+        """Copy the results of a run that has ended."""
+        self.results.from_device(0, len(part.items) * part.result_bytes)
+        read_results(self.results.mapped, heads, part, out)
+
+    def start(self, cache: Buffer, timeout_s: float) -> asyncio.Future[RunEnd]:
+        """Start what was loaded; its end is `ended`.
+
+        Raises:
+            NpuContextLostError: the driver gave up on the context before.
+        """
+        assert self._part is not None, f"NPU frame {self.number}: started before it was loaded"
+        self.ended = None
+        if self._run is None or self._run.generation != self._context.generation:
+            self._run = Run(self._context, f"NPU attention {self.number}")
+        buffers = (cache.handle, self.packets.handle, self.results.handle)
+        self._run.start(self._instructions.handle, self._part.stream.nbytes, buffers)
+        watch = self._context.device.completion.watch
+        self.ended = watch(self._run.handle, name=self._run.name, timeout_s=timeout_s)
+        return self.ended
+
+    def poison(self) -> None:
+        """Fill the results with NaN, so that a run which does nothing is seen."""
+        self.results.mapped.view(np.uint32)[:] = _NAN
+        self.results.to_device(0, self.results.nbytes)
+
+    def close(self) -> None:
+        """Give the memory back; a second call does nothing. No run may be under way."""
+        self._run = None
+        for buffer in self._buffers:
+            buffer.close()
+
+    def _keep(self, buffer: Buffer) -> Buffer:
+        self._buffers.append(buffer)
+        return buffer

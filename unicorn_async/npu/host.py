@@ -1,0 +1,132 @@
+"""What the kernel and the file system tell about an NPU, without touching it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_LIBRARY_DIRS = ("opt/xilinx/xrt/lib", "usr/lib/x86_64-linux-gnu", "usr/lib64", "usr/lib", "usr/local/lib")
+_UNLIMITED = 1 << 62
+
+
+def open_error(path: Path) -> int:
+    """Return the errno of opening a device file for reading and writing, or 0."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+    except OSError as exc:
+        return exc.errno or -1
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class PciDevice:
+    """A device of AMD on the PCI bus; `device` as in its file, such as 0x1502."""
+
+    address: str
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class AccelNode:
+    """A device file of the kernel's accel class, and the firmware's version if its driver tells."""
+
+    path: Path
+    device: str
+    firmware: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NpuHost:
+    """Looks at files below `root`; what is no file is a field too, so that tests can bring their own machine."""
+
+    root: Path = Path("/")
+    open_node: Callable[[Path], int] = open_error
+    python_path: tuple[Path, ...] | None = None  # None = this interpreter's
+    extension_suffix: str | None = None  # of this interpreter's compiled modules; None = ask it
+
+    def amd_devices(self) -> tuple[PciDevice, ...]:
+        """Return AMD's devices on the PCI bus."""
+        folders = sorted(self._glob("sys/bus/pci/devices/*"))
+        return tuple(
+            PciDevice(folder.name, _text(folder / "device") or "")
+            for folder in folders
+            if _text(folder / "vendor") == "0x1022"
+        )
+
+    def accel_nodes(self) -> tuple[AccelNode, ...]:
+        """Return the device files of accelerators that AMD made."""
+        return tuple(
+            AccelNode(
+                self.root / "dev/accel" / folder.name,
+                _text(folder / "device/device") or "",
+                _text(folder / "device/fw_version"),
+            )
+            for folder in sorted(self._glob("sys/class/accel/accel*"))
+            if _text(folder / "device/vendor") == "0x1022" and (self.root / "dev/accel" / folder.name).exists()
+        )
+
+    def has_driver(self) -> bool:
+        """Whether the kernel has loaded amdxdna."""
+        return (self.root / "sys/module/amdxdna").is_dir()
+
+    def kernel_release(self) -> str:
+        """Return the kernel's release, such as 6.14.0-15-generic."""
+        return _text(self.root / "proc/sys/kernel/osrelease") or "unknown"
+
+    def has_iommu(self) -> bool:
+        """Whether the kernel runs an IOMMU."""
+        return bool(self._glob("sys/class/iommu/*"))
+
+    def memlock_bytes(self) -> int | None:
+        """Return how much memory this process may lock, in bytes; None where the kernel does not tell."""
+        for line in (_text(self.root / "proc/self/limits") or "").splitlines():
+            if line.startswith("Max locked memory"):
+                soft = line.split()[3]
+                return _UNLIMITED if soft == "unlimited" else int(soft) if soft.isdigit() else None
+        return None
+
+    def firmware_files(self, device: str) -> tuple[Path, ...]:
+        """Return the firmware that is installed for a PCI device."""
+        return tuple(self._glob(f"lib/firmware/amdnpu/{device.removeprefix('0x')}_*/npu*"))
+
+    def library(self, name: str) -> Path | None:
+        """Return where a shared library lies, or None."""
+        candidates = (path for folder in _LIBRARY_DIRS for path in self._glob(f"{folder}/{name}"))
+        return next(candidates, None)
+
+    def pyxrt_files(self) -> tuple[Path, ...]:
+        """Return every pyxrt that there is, whether this Python sees it or not."""
+        return tuple(path for folder in self.python_folders() for path in sorted(folder.glob("pyxrt*.so")))
+
+    def python_folders(self) -> tuple[Path, ...]:
+        """Return where modules are looked for, with XRT's own folder."""
+        return tuple(dict.fromkeys((*self.own_python_path(), self.root / "opt/xilinx/xrt/python")))
+
+    def own_python_path(self) -> tuple[Path, ...]:
+        """Return where this Python looks for modules."""
+        return tuple(Path(entry) for entry in sys.path if entry) if self.python_path is None else self.python_path
+
+    def module_suffixes(self) -> tuple[str, ...]:
+        """Return the endings of compiled modules that this Python takes."""
+        suffix = self.extension_suffix or str(sysconfig.get_config_var("EXT_SUFFIX"))
+        return (suffix, ".abi3.so", "pyxrt.so")
+
+    def _glob(self, pattern: str) -> list[Path]:
+        try:
+            return sorted(self.root.glob(pattern))
+        except OSError:
+            return []
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(errors="replace")[:65536].strip()
+    except OSError:
+        return None

@@ -1,0 +1,175 @@
+"""A build of the kernels: its files, and the manifest that says for what and with what they were built.
+
+XRT gives no dependable error for kernels of another chip, so the manifest is what tells. It is read as hostile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unicorn_async.errors import NpuBuildError
+from unicorn_async.npu.geometry import HEAD_DIMS, chip_named
+from unicorn_async.npu.schedule import Lane
+from unicorn_async.npu.transaction import Dialect, is_linear
+
+if TYPE_CHECKING:
+    from unicorn_async.npu.geometry import Chip
+
+FORMAT = 1
+MAX_MANIFEST_BYTES = 1 << 20
+MAX_XCLBIN_BYTES = 64 << 20
+NOTICE = (
+    "No NPU has run these kernels yet, as far as this project knows: docs/npu.md says what is shown and what is not."
+)
+_HINT = "run `unicorn npu build` (docs/npu.md says what it needs)"
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """One build, for a chip and a head_dim; `toolchain` says the versions of mlir-aie and of its compiler."""
+
+    chip: Chip
+    head_dim: int
+    xclbin: Path
+    sha256: str
+    source_sha256: str
+    toolchain: dict[str, str]
+    dialect: Dialect
+    lanes: tuple[Lane, ...]
+
+    def check_file(self) -> None:
+        """Raise NpuBuildError if the xclbin is not the one that was built."""
+        try:
+            size = self.xclbin.stat().st_size
+            if size > MAX_XCLBIN_BYTES:
+                raise NpuBuildError(f"{self.xclbin}: {size:,} bytes; expected {MAX_XCLBIN_BYTES:,} at most")
+            found = hashlib.sha256(self.xclbin.read_bytes()).hexdigest()
+        except OSError as exc:
+            raise NpuBuildError(f"{self.xclbin}: {exc.strerror}; {_HINT}") from exc
+        if found != self.sha256:
+            raise NpuBuildError(f"{self.xclbin}: expected SHA-256 {self.sha256}, got {found}; {_HINT}")
+
+
+def build_dir() -> Path:
+    """Return where builds lie: UNICORN_NPU_BUILD, or unicorn/npu in the user's data directory."""
+    chosen = os.environ.get("UNICORN_NPU_BUILD")
+    if chosen:
+        return Path(chosen)
+    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(data) / "unicorn" / "npu"
+
+
+def build_name(chip: Chip, head_dim: int) -> str:
+    """Return a build's file name without its suffix."""
+    return f"attention_{chip.name}_d{head_dim}"
+
+
+def find_build(folder: Path, chip: Chip, head_dim: int) -> Build:
+    """Return the build for a chip and a head_dim, its file checked.
+
+    Raises:
+        NpuBuildError: there is none, it is for something else, or it is damaged.
+    """
+    path = folder / f"{build_name(chip, head_dim)}.json"
+    if not path.is_file():
+        others = sorted(other.stem for other in folder.glob("attention_*.json")) if folder.is_dir() else []
+        found = f"only {', '.join(others)}" if others else "no build at all"
+        raise NpuBuildError(
+            f"no kernels for {chip.name} and head_dim {head_dim}: found {found} in {folder};"
+            f" {_HINT} with --chip {chip.name} --head-dim {head_dim}"
+        )
+    build = read_manifest(path)
+    if build.chip is not chip or build.head_dim != head_dim:
+        raise NpuBuildError(
+            f"{path}: expected a build for {chip.name} and head_dim {head_dim}, got one for {build.chip.name} and"
+            f" {build.head_dim}; {_HINT}"
+        )
+    build.check_file()
+    return build
+
+
+def read_manifest(path: Path) -> Build:
+    """Read one manifest.
+
+    Raises:
+        NpuBuildError: it can't be read, or says something that no build says.
+    """
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAX_MANIFEST_BYTES + 1)
+        if len(text) > MAX_MANIFEST_BYTES:
+            raise NpuBuildError(f"{path}: expected {MAX_MANIFEST_BYTES:,} bytes at most")
+        fields = json.loads(text)
+        return _parse(path, fields)
+    except OSError as exc:
+        raise NpuBuildError(f"{path}: {exc.strerror}") from exc
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:
+        raise NpuBuildError(f"{path}: no manifest of a build: {exc!r}; {_HINT}") from exc
+
+
+def _parse(path: Path, fields: Any) -> Build:
+    if fields["format"] != FORMAT:
+        raise NpuBuildError(f"{path}: expected format {FORMAT}, got {fields['format']!r}; {_HINT}")
+    chip = chip_named(str(fields["chip"]))
+    if chip is None or fields["head_dim"] not in HEAD_DIMS:
+        raise NpuBuildError(f"{path}: unknown chip {fields['chip']!r} or head_dim {fields['head_dim']!r}")
+    name = str(fields["xclbin"])
+    if Path(name).name != name:
+        raise NpuBuildError(f"{path}: xclbin: expected a file name, got {name!r}")
+    stream = fields["instructions"]
+    header = [_word(word) for word in stream["header"]]
+    descriptor = tuple(_word(word) for word in stream["descriptor"])
+    if len(header) != 2 or len(descriptor) != 6 or not is_linear(descriptor):
+        raise NpuBuildError(f"{path}: instructions: header {header} and descriptor {descriptor} say no linear transfer")
+    preamble = tuple(tuple(_word(word) for word in words) for words in stream["preamble"])
+    if any(len(words) != 7 or words[0] != 3 for words in preamble):
+        raise NpuBuildError(f"{path}: instructions: preamble: expected writes by a mask, got {preamble}")
+    lanes = tuple(Lane(*(int(number) for number in lane)) for lane in fields["lanes"])
+    _check_lanes(path, chip, lanes)
+    return Build(
+        chip=chip,
+        head_dim=fields["head_dim"],
+        xclbin=path.with_name(name),
+        sha256=str(fields["sha256"]),
+        source_sha256=str(fields["source_sha256"]),
+        toolchain={str(key): str(value) for key, value in fields["toolchain"].items()},
+        dialect=Dialect((header[0], header[1]), descriptor, preamble),
+        lanes=lanes,
+    )
+
+
+def _check_lanes(path: Path, chip: Chip, lanes: tuple[Lane, ...]) -> None:
+    in_range = all(
+        0 <= lane.column < 16 and lane.input_channel in (0, 1) and lane.output_channel in (0, 1) for lane in lanes
+    )
+    sources, sinks = {lane.source for lane in lanes}, {lane.sink for lane in lanes}
+    if len(lanes) != chip.num_lanes or not in_range or len(sources) != len(lanes) or len(sinks) != len(lanes):
+        raise NpuBuildError(f"{path}: lanes: expected {chip.num_lanes} of them with channels of their own, got {lanes}")
+
+
+def _word(value: Any) -> int:
+    if not isinstance(value, int) or not 0 <= value < 1 << 32:
+        raise ValueError(f"expected a 32-bit word, got {value!r}")
+    return value
+
+
+def manifest_json(build: Build) -> str:
+    """Return the text of a build's manifest."""
+    fields = {
+        "format": FORMAT,
+        "chip": build.chip.name,
+        "columns": build.chip.columns,
+        "head_dim": build.head_dim,
+        "xclbin": build.xclbin.name,
+        "sha256": build.sha256,
+        "source_sha256": build.source_sha256,
+        "toolchain": build.toolchain,
+        "instructions": asdict(build.dialect),
+        "lanes": [[lane.column, lane.input_channel, lane.output_channel] for lane in build.lanes],
+    }
+    return json.dumps(fields, indent=2) + "\n"

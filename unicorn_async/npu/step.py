@@ -1,0 +1,147 @@
+"""A step's attention, prepared: what layers of one window share, so that a layer copies queries and results alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unicorn_async.errors import ConfigError
+from unicorn_async.npu.packets import parameters
+from unicorn_async.npu.schedule import ScheduledItem, instructions, stream_bytes
+from unicorn_async.npu.work import plan_items, spread
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from unicorn_async.npu.manifest import Build
+    from unicorn_async.npu.work import AttentionHeads, Item, SequenceWork
+
+_OVERHEAD_BYTES = 4096  # of a stream's header and preamble
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedPart:
+    """What one run works on: items with up to `strips` strips each, their parameters and the run's instructions.
+
+    `tokens` and `heads` are the place in q of each row, `used` says which rows there are; (items, rows) each.
+    """
+
+    items: tuple[Item, ...]
+    strips: int
+    result_bytes: int  # of an item of so many strips
+    parameters: NDArray[np.int32]  # (items, words)
+    tokens: NDArray[np.int64]
+    heads: NDArray[np.int64]
+    used: NDArray[np.bool_]
+    stream: NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedStep:
+    """A step's sequences, cut into parts that fit into a run, for caches of `num_blocks` blocks."""
+
+    heads: AttentionHeads
+    num_tokens: int
+    num_blocks: int
+    parts: tuple[PreparedPart, ...]
+
+
+def prepare_step(
+    build: Build,
+    heads: AttentionHeads,
+    sequences: Sequence[SequenceWork],
+    *,
+    num_tokens: int,
+    num_blocks: int,
+    window: int,
+    soft_cap: float,
+    items_per_run: int,
+    instruction_bytes: int,
+) -> PreparedStep:
+    """Prepare a step of `num_tokens` rows of q for the layers with this window (in tokens, 0 = none).
+
+    Raises:
+        ConfigError: rows, lengths or blocks that don't fit, or an item whose instructions don't.
+    """
+    if window < 0:
+        raise ConfigError(f"NPU attention: window: expected 0 or more, got {window}")
+    for row, sequence in enumerate(sequences):
+        _check(row, sequence, heads, num_tokens, num_blocks, window)
+    limits = (items_per_run, instruction_bytes - _OVERHEAD_BYTES)
+    parts = [
+        _part(build, heads, items, window, soft_cap)
+        for items in _split(heads, plan_items(heads, sequences, window=window, num_blocks=num_blocks), *limits)
+    ]
+    return PreparedStep(heads, num_tokens, num_blocks, tuple(parts))
+
+
+def _check(
+    row: int, sequence: SequenceWork, heads: AttentionHeads, num_tokens: int, num_blocks: int, window: int
+) -> None:
+    start, count, context = sequence.query_start, sequence.query_len, sequence.context_len
+    if start < 0 or count < 1 or start + count > num_tokens or context < count:
+        raise ConfigError(
+            f"NPU attention: sequence {row}: queries {start} to {start + count - 1} of {num_tokens} rows, the last of"
+            f" {context} tokens"
+        )
+    first = max(0, context - count + 1 - window) if window else 0
+    blocks = sequence.blocks[first // heads.block_size : (context - 1) // heads.block_size + 1]
+    if len(sequence.blocks) * heads.block_size < context or not all(0 <= block < num_blocks for block in blocks):
+        raise ConfigError(
+            f"NPU attention: sequence {row}: {context} tokens in blocks {list(sequence.blocks)}; expected blocks of"
+            f" {heads.block_size} tokens, 0 to {num_blocks - 1}"
+        )
+
+
+def _split(heads: AttentionHeads, items: Iterator[Item], items_per_run: int, limit: int) -> Iterator[tuple[Item, ...]]:
+    part: list[Item] = []
+    nbytes = 0
+    for item in items:
+        needed = stream_bytes([ScheduledItem(0, item.runs, 0, 0)])
+        if needed > limit:
+            raise ConfigError(f"NPU attention: an item needs {needed} bytes of instructions, {limit} are there")
+        if part and (len(part) == items_per_run or nbytes + needed > limit):
+            yield tuple(part)
+            part, nbytes = [], 0
+        part.append(item)
+        nbytes += needed
+    if part:
+        yield tuple(part)
+
+
+def _part(build: Build, heads: AttentionHeads, items: tuple[Item, ...], window: int, soft_cap: float) -> PreparedPart:
+    layout = heads.layout
+    num_rows = np.array([item.num_queries * heads.group for item in items])
+    item_strips = [-(-int(count) // layout.chip.tile_n) for count in num_rows]
+    strips = max(item_strips)
+    rows = np.arange(strips * layout.chip.tile_n)
+    used = rows < num_rows[:, None]
+    query = np.where(used, rows // heads.group, 0)  # rows that are not used repeat the first
+    first_query = np.array([item.first_query for item in items])[:, None]
+    first_head = np.array([item.kv_head * heads.group for item in items])[:, None]
+    result_bytes = strips * layout.strip_bytes
+    scheduled = [
+        ScheduledItem(number, item.runs, number * result_bytes, count * layout.strip_bytes)
+        for number, (item, count) in enumerate(zip(items, item_strips, strict=True))
+    ]
+    lanes = zip(build.lanes, spread(items, len(build.lanes)), strict=True)
+    plan = [(lane, [scheduled[number] for number in numbers]) for lane, numbers in lanes]
+    return PreparedPart(
+        items=items,
+        strips=strips,
+        result_bytes=result_bytes,
+        parameters=np.stack(
+            [
+                parameters(heads, item, strips=count, window=window, soft_cap=soft_cap)
+                for item, count in zip(items, item_strips, strict=True)
+            ]
+        ),
+        tokens=first_query + query,
+        heads=first_head + rows % heads.group,
+        used=used,
+        stream=instructions(build.dialect, plan).words(),
+    )

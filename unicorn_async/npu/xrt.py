@@ -1,0 +1,82 @@
+"""The door to pyxrt: its import, and its errors as ours.
+
+pyxrt comes with XRT, not from a package index, and is built for one version of Python. It is imported when an NPU is
+asked for and not before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+from typing import TYPE_CHECKING
+
+from unicorn_async.errors import NpuBusyError, NpuContextLostError, NpuError, NpuUnavailableError, OutOfMemoryError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_ERRNO = re.compile(r"\berr(?:no)?\s*=\s*(-?\d+)")
+_NO_DEVICE = (errno.ENODEV, errno.EOPNOTSUPP, errno.EINVAL)
+
+
+def require_pyxrt() -> None:
+    """Import pyxrt.
+
+    Raises:
+        NpuUnavailableError: it is not there, or does not fit this Python.
+    """
+    try:
+        import pyxrt  # noqa: F401
+    except ImportError as exc:
+        raise NpuUnavailableError(
+            f"pyxrt can't be imported: {exc}; it is installed with XRT and its NPU plugin"
+            " (`source /opt/xilinx/xrt/setup.sh`), for one version of Python: `unicorn npu doctor` says which is there"
+        ) from exc
+
+
+@contextlib.contextmanager
+def xrt_errors(what: str) -> Iterator[None]:
+    """Turn what pyxrt raises inside into an error of ours that says `what` was tried.
+
+    Raises:
+        NpuBusyError: ENOSPC. OutOfMemoryError: ENOMEM or EAGAIN, which a memlock limit gives. NpuUnavailableError: the
+        device is not there, or may not be opened. NpuContextLostError: EIO or ETIMEDOUT. NpuError: all else.
+    """
+    try:
+        yield
+    except MemoryError as exc:
+        raise OutOfMemoryError(f"{what}: {exc or 'out of memory'}") from exc
+    except (RuntimeError, OSError, ValueError, TypeError, IndexError) as exc:
+        raise _error(what, exc) from exc
+
+
+def error_number(exc: BaseException) -> int | None:
+    """Return the errno that an exception of XRT tells in its text, or None."""
+    if isinstance(exc, OSError) and exc.errno is not None:
+        return exc.errno
+    found = _ERRNO.search(str(exc))
+    if found:
+        return abs(int(found.group(1)))
+    known = (errno.ENOSPC, errno.ENOMEM, errno.EACCES, errno.ENODEV, errno.EIO, errno.ETIMEDOUT, errno.EAGAIN)
+    return next((number for number in known if os.strerror(number) in str(exc)), None)
+
+
+def _error(what: str, exc: Exception) -> Exception:
+    number = error_number(exc)
+    text = f"{what}: {exc}"
+    if number == errno.ENOSPC:
+        return NpuBusyError(
+            f"{text}; the NPU's contexts or columns are used up: end other programs that use it, and check that the"
+            " kernels were built for this chip"
+        )
+    if number in (errno.ENOMEM, errno.EAGAIN):
+        return OutOfMemoryError(f"{text}; if memory is free, raise the memlock limit (`ulimit -l`)")
+    if number == errno.EACCES:
+        return NpuUnavailableError(f"{text}; the user has to be in the group render")
+    if number in _NO_DEVICE:
+        return NpuUnavailableError(f"{text}; `unicorn npu doctor` looks for the reason")
+    if number in (errno.EIO, errno.ETIMEDOUT):
+        return NpuContextLostError(f"{text}; the driver gave up on the context")
+    return NpuError(text)
