@@ -28,8 +28,10 @@ from unicorn_async.gpu.device_info import DeviceInfo, select_device
 from unicorn_async.gpu.instance import Instance
 from unicorn_async.gpu.kernel import KernelRequest
 from unicorn_async.gpu.memory import MemoryKind
-from unicorn_async.ops.linear import LinearScratch, dispatch_plan, row_to_half
+from unicorn_async.ops.linear import dispatch_plan, row_to_half
+from unicorn_async.ops.linear_input import InputForm, LinearScratch
 from unicorn_async.ops.linear_plan import (
+    FORMATS,
     LinearPlan,
     TileTuning,
     VecTuning,
@@ -89,11 +91,12 @@ def candidates(info: DeviceInfo, tokens: int, n: int, k: int, dtype: DType, *, s
                 yield vec_plan(info, VecTuning(bucket, subgroups, rows), tokens, n, dtype)
     else:
         for tile_t, tile_n, parts_t, parts_n in MANY_TILES:
-            yield many_plan(TileTuning(0, tile_t, tile_n, parts_t, parts_n), tokens, n, dtype)
+            tuning = TileTuning(0, tile_t, tile_n, parts_t, parts_n)
+            yield many_plan(tuning, tokens, n, f"linear_many_{FORMATS[dtype]}")
     if tokens > 1 and matrix_subgroup_size(info) is not None:
         for tuning in coopmat_tunings(tokens, n):
             if coopmat_shared_bytes(tuning) <= info.max_shared_memory:
-                yield coopmat_plan(info, tuning, tokens, n, dtype)
+                yield coopmat_plan(info, tuning, tokens, n, f"linear_many_coopmat_{FORMATS[dtype]}")
 
 
 def coopmat_tunings(tokens: int, n: int) -> Iterator[TileTuning]:
@@ -145,20 +148,21 @@ class Bench:
 
     def time(self, plan: LinearPlan, tokens: int, n: int, k: int, dtype: DType) -> Figure:
         """Median time of the plan's dispatch; preparing the activations is not in it."""
-        x = self._weights.address  # any numbers will do
+        x = Tensor(self._weights.address, (tokens, k), DType.F32)  # any numbers will do
         y = self._zeros("y", tokens * n * 4)
         scratch = LinearScratch.at(self._zeros("scratch", LinearScratch.size(tokens, k)), tokens, k)
         nbytes = n * k * dtype.itemsize
         copies = max(1, self._weights.nbytes // nbytes)
         recorder, kernels = self._pool.recorder(), self.device.kernels
-        if plan.reads_half:
-            row_to_half(recorder, kernels, self.device.info, x=x, scratch=scratch, num_tokens=tokens, k=k)
+        rows = scratch.half_rows(tokens, k) if plan.form is InputForm.HALVES else x
+        if not isinstance(rows, Tensor):
+            row_to_half(recorder, kernels, self.device.info, x=x, out=rows)
         for i in range(self.repeats):
             weight = Tensor(self._weights.address + i % copies * nbytes, (n, k), dtype)
             recorder.barrier()
             recorder.timestamp(self._times, 2 * i)
             dispatch_plan(
-                recorder, kernels, plan, x=x, weight=weight, out_address=y, num_tokens=tokens, scratch=scratch
+                recorder, kernels, plan, x=rows, weight=weight, out_address=y, num_tokens=tokens, scratch=scratch
             )
             recorder.timestamp(self._times, 2 * i + 1)
         commands = recorder.end()

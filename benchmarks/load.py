@@ -1,15 +1,25 @@
 #!/usr/bin/env python3
 """The rate of loading a model against a bare parallel read of the same files, and against peers.
 
-    load.py MODEL [--repeat 5] [--device NAME] [--threads N] [--only cold] [--methods A,B] [--json FILE]
-            [--llama "COMMAND {file}" --gguf FILE]
+    load.py MODEL [--repeat 5] [--minutes M] [--weights SCHEME] [--device NAME] [--threads N] [--only cold]
+            [--methods A,B] [--back GB] [--json FILE] [--llama "COMMAND {file}" [--gguf FILE]]
 
 Every measurement is a process of its own (load_methods.py). A round runs every method once, in turn forwards and
 backwards; cold rounds drop the files from the page cache before each method, warm rounds read them into it first. Rates
-are bytes of the files by seconds of reading and copying; ratios are medians of the rounds' own ratios, because the
-machine's state changes between rounds. The bare reads: O_DIRECT and buffered into a ring of ordinary memory, and
-buffered into fresh device memory (where the CPU sees it, else a staging ring). Peers copy every tensor into device
-memory by the CPU. Libraries that can't be imported are left out, by name.
+are bytes of the files by seconds of reading and copying; ratios are medians of the rounds' own ratios, with the lowest
+and the highest, because the machine's state changes between rounds. Host memory is measured in a run of its own after
+the rounds (host_memory.py says what counts).
+
+The bare reads, by as many threads as the engine's warm load has, 16 MiB each: `bare-memory`, buffered into fresh device
+memory (where the CPU sees it, else a staging ring); `bare-buffered` and `bare-direct` (O_DIRECT), into a ring of
+ordinary memory. All memory is of the same kind as the engine's, huge pages where the kernel has them. Peers copy every
+tensor into device memory by the CPU. Libraries that can't be imported are left out, by name.
+
+With a scheme, the files are the model's entry in the weight cache, which is made before the first round.
+
+In a virtual machine, memory that nobody has used for a while is slow when it is touched first, because the host has
+taken it back. `--back GB` has a process use so much of it, and end, just before each measurement; without it, on a
+software device, as much as the files have and 1 GB.
 """
 
 from __future__ import annotations
@@ -26,16 +36,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from unicorn_async.engine.startup import ModelOnDisk
+from load_methods import FILL, files_to_read
+
+from unicorn_async.config import WeightScheme
+from unicorn_async.engine.model_on_disk import ModelOnDisk
+from unicorn_async.gpu.device_info import select_device
+from unicorn_async.gpu.instance import Instance
 from unicorn_async.loader.read_facts import resident_share
 
 HERE = Path(__file__).parent
 COLD = ("bare-direct", "bare-buffered", "bare-memory", "engine", "engine-direct")
 WARM = ("bare-buffered", "bare-memory", "engine")
 PEERS = ("safetensors", "runai-streamer", "fastsafetensors")
+LLAMA = "llama.cpp"
 TIMEOUT_S = 600
 OLD_BYTES = 26e9  # what the loader's predecessor took minutes for
-LLAMA_SECONDS = re.compile(r"\bload(?: time)?\s*=\s*([\d.]+)\s*(ms|s)\b")
+LLAMA_SECONDS = re.compile(r"\b(\w+?)(?: time)?\s*=\s*([\d.]+)\s*(ms|s)\b")
+TOUCH = """
+import mmap, sys
+memory = mmap.mmap(-1, int(sys.argv[1]), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+memory.madvise(mmap.MADV_HUGEPAGE)
+view = memoryview(memory)
+view[::4096] = bytes(len(view[::4096]))
+"""
 
 
 @dataclass(slots=True)
@@ -43,16 +66,18 @@ class Results:
     """Loads by page cache's state and method, each list in the order of the rounds; None where one failed."""
 
     loads: dict[str, dict[str, list[dict[str, Any]]]] = field(default_factory=lambda: {"cold": {}, "warm": {}})
+    memory: dict[str, dict[str, Any]] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     def rates(self, state: str, method: str) -> list[float]:
         """Bytes per second, by round."""
         return [load["nbytes"] / load["seconds"] for load in self.loads[state].get(method, [])]
 
-    def ratio(self, state: str, method: str, bare: str) -> float | None:
-        """Return the median of the rounds' ratios."""
-        pairs = list(zip(self.rates(state, method), self.rates(state, bare), strict=False))
-        return statistics.median(one / other for one, other in pairs) if pairs else None
+    def ratios(self, state: str, method: str, bare: str) -> list[float]:
+        """Return the rounds' ratios, sorted."""
+        pairs = zip(self.rates(state, method), self.rates(state, bare), strict=False)
+        return sorted(one / other for one, other in pairs)
 
 
 def drop(files: tuple[Path, ...]) -> None:
@@ -65,7 +90,9 @@ def drop(files: tuple[Path, ...]) -> None:
 
 
 def warm(files: tuple[Path, ...]) -> None:
-    """Read the files into the page cache."""
+    """Read the files into the page cache, unless they are there."""
+    if resident_share(files) == 1.0:
+        return
     buffer = bytearray(16 << 20)
     for path in files:
         with path.open("rb", buffering=0) as file:
@@ -73,23 +100,19 @@ def warm(files: tuple[Path, ...]) -> None:
                 pass
 
 
-def measure(method: str, options: argparse.Namespace, results: Results, state: str) -> None:
-    """Run a method once, and note what it took."""
-    if method == "llama.cpp":
-        load = run_llama(options)
-    else:
-        command = [sys.executable, str(HERE / "load_methods.py"), method, str(options.model)]
-        command += [f"--device={options.device}"] * bool(options.device)
-        command += [f"--threads={options.threads}"] * bool(options.threads)
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
-        if done.returncode:
-            results.left_out[method] = (done.stderr.strip().splitlines() or ["no output"])[-1]
-            return
-        load = json.loads(done.stdout.splitlines()[-1])
-    results.loads[state].setdefault(method, []).append(load)
-    rate = load["nbytes"] / load["seconds"] / 1e9
-    resident = load["resident_share"]
-    print(f"{state} {method:16} {load['seconds']:7.2f} s  {rate:6.2f} GB/s  ({resident:.0%} cached)", file=sys.stderr)
+def measure(method: str, options: argparse.Namespace, results: Results, *flags: str) -> dict[str, Any] | None:
+    """Run a method once; None if it can't be run, which is noted."""
+    if method == LLAMA:
+        return run_llama(options)
+    command = [sys.executable, str(HERE / "load_methods.py"), method, str(options.model), *flags]
+    command += [f"--device={options.device}"] * bool(options.device) + [f"--weights={options.weights}"]
+    command += [f"--threads={options.threads}"] * bool(options.threads)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+    if done.returncode:
+        results.left_out[method] = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        return None
+    load: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return load
 
 
 def run_llama(options: argparse.Namespace) -> dict[str, Any]:
@@ -97,31 +120,63 @@ def run_llama(options: argparse.Namespace) -> dict[str, Any]:
     command = options.llama.format(file=options.gguf).split()
     resident = resident_share((options.gguf,))
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
-    found = LLAMA_SECONDS.search(done.stdout + done.stderr)
-    if not found:
+    found = {
+        name: float(value) / (1e3 if unit == "ms" else 1)
+        for name, value, unit in LLAMA_SECONDS.findall(done.stdout + done.stderr)
+    }
+    if "load" not in found:
         raise SystemExit(f"{options.llama}: printed no load time (exit status {done.returncode})")
-    seconds = float(found[1]) / (1e3 if found[2] == "ms" else 1)
-    return {"nbytes": options.gguf.stat().st_size, "seconds": seconds, "resident_share": resident}
+    nbytes = options.gguf.stat().st_size
+    return {"nbytes": nbytes, "seconds": found["load"], "resident_share": resident, "printed": found}
+
+
+def back(options: argparse.Namespace) -> None:
+    """Have the machine's free memory backed by its host."""
+    if options.back:
+        subprocess.run([sys.executable, "-c", TOUCH, str(int(options.back * 1e9))], check=True, timeout=TIMEOUT_S)
+
+
+def plan_of(options: argparse.Namespace) -> dict[str, list[str]]:
+    """Return the methods of a cold and of a warm round."""
+    peers = [] if options.weights != WeightScheme.AUTO.value or options.model.is_file() else [*PEERS]
+    peers += [LLAMA] * bool(options.llama)
+    plan = {"cold": [*COLD, *peers], "warm": [*WARM, *peers]}
+    wanted = options.methods.split(",") if options.methods else None
+    return {
+        state: [method for method in methods if wanted is None or method in wanted]
+        for state, methods in plan.items()
+        if not options.only or state == options.only
+    }
 
 
 def run(options: argparse.Namespace, files: tuple[Path, ...]) -> Results:
     """Run all rounds."""
-    results = Results()
-    peers = [*PEERS, *(["llama.cpp"] if options.llama else [])]
-    plan = {"cold": [*COLD, *peers], "warm": [*WARM, *peers]}
-    if options.methods:
-        wanted = options.methods.split(",")
-        plan = {state: [method for method in methods if method in wanted] for state, methods in plan.items()}
-    measure("engine", options, Results(), "warm")  # fills the driver's shader cache
-    for state in [name for name in plan if not options.only or name == options.only]:
+    results, plan, started = Results(), plan_of(options), time.monotonic()
+    measure("engine", options, Results())  # fills the driver's shader cache
+    for state, methods in plan.items():
         for number in range(options.repeat):
-            methods = plan[state][:: -1 if number % 2 else 1]
-            for method in [name for name in methods if name not in results.left_out]:
-                touched = (options.gguf,) if method == "llama.cpp" else files
+            if number and time.monotonic() - started > 60 * options.minutes:
+                results.notes.append(f"{state}: {number} rounds, for want of time")
+                break
+            for method in [name for name in methods[:: -1 if number % 2 else 1] if name not in results.left_out]:
+                touched = (options.gguf,) if method == LLAMA else files
                 drop(touched) if state == "cold" else warm(touched)
-                time.sleep(options.pause)
-                measure(method, options, results, state)
+                back(options)
+                if (load := measure(method, options, results)) is not None:
+                    results.loads[state].setdefault(method, []).append(load)
+                    show(state, method, load)
+    for method in dict.fromkeys(method for methods in plan.values() for method in methods):
+        if method != LLAMA and method not in results.left_out:
+            warm(files)
+            if (load := measure(method, options, results, "--memory")) is not None:
+                results.memory[method] = load
     return results
+
+
+def show(state: str, method: str, load: dict[str, Any]) -> None:
+    """Say what a load took, while others are to come."""
+    rate, resident = load["nbytes"] / load["seconds"] / 1e9, load["resident_share"]
+    print(f"{state} {method:16} {load['seconds']:7.2f} s  {rate:6.2f} GB/s  ({resident:.0%} cached)", file=sys.stderr)
 
 
 def table(results: Results) -> list[str]:
@@ -131,44 +186,47 @@ def table(results: Results) -> list[str]:
         if not loads:
             continue
         lines.append(
-            f"{state:16}{'GB/s (lowest to highest)':>28}{'seconds':>9}{'CPU s/GB':>10}{'host MB':>9}{'cached':>8}"
+            f"{state:16}{'GB/s (lowest to highest)':>28}{'seconds':>9}{'CPU s/GB':>10}{'cached':>8}{'rounds':>8}"
         )
         for method, runs in loads.items():
             rates = [rate / 1e9 for rate in results.rates(state, method)]
             spread = f"{statistics.median(rates):.2f} ({min(rates):.2f} to {max(rates):.2f})"
             seconds = statistics.median(run["seconds"] for run in runs)
             cached = statistics.median(run["resident_share"] for run in runs)
-            line = f"{method:16}{spread:>28}{seconds:>9.2f}"
-            if "cpu_s" in runs[0]:
-                cpu = statistics.median(1e9 * run["cpu_s"] / run["nbytes"] for run in runs)
-                peak = max(run["peak_bytes"] for run in runs) / 1e6
-                line += f"{cpu:>10.2f}{peak:>9.0f}"
-            else:
-                line += " " * 19
-            lines.append(f"{line}{cached:>8.0%}")
+            cpu = [1e9 * run["cpu_s"] / run["nbytes"] for run in runs if "cpu_s" in run]
+            used = f"{statistics.median(cpu):.3f}" if cpu else ""
+            lines.append(f"{method:16}{spread:>28}{seconds:>9.2f}{used:>10}{cached:>8.0%}{len(runs):>8}")
         lines.append("")
+    lines += [
+        f"host memory of {method}: at most {load['peak_bytes'] / 1e6:.0f} MB, {load['start_bytes'] / 1e6:.0f} before"
+        for method, load in results.memory.items()
+    ]
     return lines + ratio_lines(results)
 
 
 def ratio_lines(results: Results) -> list[str]:
-    """Return the ratios that matter, and what the old load would take."""
+    """Return the ratios that matter, what the old load would take, and what is missing."""
     lines = []
     for state, method, bare in (
-        ("cold", "engine", "bare-memory"),
-        ("cold", "engine", "bare-buffered"),
-        ("cold", "engine", "bare-direct"),
+        *(("cold", "engine", bare) for bare in ("bare-direct", "bare-buffered", "bare-memory")),
         ("cold", "engine-direct", "bare-direct"),
         ("warm", "engine", "bare-memory"),
-        *((state, "engine", peer) for state in ("cold", "warm") for peer in (*PEERS, "llama.cpp")),
+        *((state, "engine", peer) for state in ("cold", "warm") for peer in (*PEERS, LLAMA)),
     ):
-        if (ratio := results.ratio(state, method, bare)) is not None:
-            lines.append(f"{state}: {method} is {ratio:.2f} times {bare}")
-    lines += [
-        f"{state}: 26 GB would take {OLD_BYTES / statistics.median(rates):.0f} s at the engine's median rate"
-        for state in results.loads
-        if (rates := results.rates(state, "engine"))
-    ]
-    return lines + [f"left out: {method}: {why}" for method, why in results.left_out.items()]
+        if ratios := results.ratios(state, method, bare):
+            spread = f"({ratios[0]:.2f} to {ratios[-1]:.2f})"
+            lines.append(f"{state}: {method} is {statistics.median(ratios):.2f} {spread} times {bare}")
+    for state in results.loads:
+        if rates := results.rates(state, "engine"):
+            seconds = OLD_BYTES / statistics.median(rates)
+            lines.append(f"{state}: 26 GB would take {seconds:.1f} s at the engine's median rate")
+        if makes := [run["tokenizer_s"] for run in results.loads[state].get("engine", []) if run["tokenizer_s"]]:
+            lines.append(f"{state}: the tokenizer took {statistics.median(makes):.2f} s, beside the load")
+        printed = [run["printed"] for run in results.loads[state].get(LLAMA, [])]
+        if printed:
+            parts = (f"{name} {statistics.median(run[name] for run in printed):.2f} s" for name in printed[0])
+            lines.append(f"{state}: {LLAMA} prints {', '.join(parts)}")
+    return lines + results.notes + [f"left out: {method}: {why}" for method, why in results.left_out.items()]
 
 
 def main() -> None:
@@ -176,18 +234,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Loading against a bare read and against peers.")
     parser.add_argument("model", type=Path)
     parser.add_argument("--repeat", type=int, default=5, metavar="N", help="rounds (default 5)")
+    parser.add_argument("--minutes", type=float, default=1e9, metavar="M", help="begin no new round after M minutes")
+    parser.add_argument("--weights", choices=[scheme.value for scheme in WeightScheme], default=WeightScheme.AUTO.value)
     parser.add_argument("--device")
     parser.add_argument("--threads", type=int, metavar="N", help="reading threads (default: as the engine chooses)")
     parser.add_argument("--only", choices=["cold", "warm"])
     parser.add_argument("--methods", metavar="A,B", help="only these")
-    parser.add_argument("--pause", type=float, default=0.0, metavar="S", help="rest before each measurement")
+    parser.add_argument("--back", type=float, metavar="GB", help="memory to use before each measurement")
     parser.add_argument("--llama", metavar="COMMAND", help="a llama.cpp command that prints its load time; {file}")
-    parser.add_argument("--gguf", type=Path, metavar="FILE", help="the same model for llama.cpp")
+    parser.add_argument("--gguf", type=Path, metavar="FILE", help="the same model for llama.cpp (default: MODEL)")
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
-    if bool(options.llama) != bool(options.gguf):
-        parser.error("--llama and --gguf go together")
-    files = ModelOnDisk.read(options.model).checkpoint.files
+    options.gguf = options.gguf or options.model
+    if options.llama and not options.gguf.is_file():
+        parser.error("--llama needs a GGUF file, as MODEL or by --gguf")
+    results = Results()
+    if options.weights != WeightScheme.AUTO.value:
+        filled = measure(FILL, options, results)
+        if filled is None:
+            raise SystemExit(f"the weight cache: {results.left_out[FILL]}")
+        print(f"weight cache: {filled}")
+    files = files_to_read(ModelOnDisk.read(options.model, WeightScheme(options.weights)))
+    if options.back is None:
+        with Instance.create() as instance:
+            software = select_device(instance.devices(), options.device, allow_software=True).is_software
+        options.back = sum(path.stat().st_size for path in files) / 1e9 + 1 if software else 0.0
     results = run(options, files)
     first = next((runs[0] for loads in results.loads.values() for runs in loads.values() if "device" in runs[0]), None)
     if first is None:
@@ -196,7 +267,9 @@ def main() -> None:
     print(f"{options.model.name}: {first['device']}, {first['driver']}, {kind}, {os.cpu_count()} cores\n")
     print("\n".join(table(results)))
     if options.json:
-        options.json.write_text(json.dumps({"loads": results.loads, "left_out": results.left_out}, indent=1))
+        options.json.write_text(
+            json.dumps({"loads": results.loads, "memory": results.memory, "left_out": results.left_out}, indent=1)
+        )
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """One model from disk to tokens, beside what the machine allows: load, prompt processing, decoding.
 
-    model.py SHAPE [--dtype BF16] [--folder DIRECTORY] [--keep] [--device NAME] [--batch 1 8 32 64] [--prompt 512]
-             [--tokens 64] [--repeat 3] [--load-rounds 1] [--json FILE]
+    model.py SHAPE [--dtype BF16] [--weights int4] [--layers N] [--folder DIRECTORY] [--keep] [--device NAME]
+             [--batch 1 8 32 64] [--prompt 512] [--tokens 64] [--repeat 3] [--load-rounds 1] [--json FILE]
 
 SHAPE is one of tools/make_checkpoint.py: its weights are random, which no speed depends on. Loads are measured by
 load.py, cold and warm, against bare parallel reads of the same files. Limits of the same run: the device's own copy, in
 bytes read and written, for the bytes that a decode step must read; matrix operations have none here. Medians, with the
-lowest and the highest of the repeats.
+lowest and the highest of the repeats. --weights quantises while loading.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unicorn_async.cli.bench_run import measure_decode, measure_prompt
-from unicorn_async.config import EngineConfig
+from unicorn_async.config import EngineConfig, WeightScheme
 from unicorn_async.engine.engine import Engine
-from unicorn_async.engine.startup import ModelOnDisk
+from unicorn_async.engine.model_on_disk import ModelOnDisk
 from unicorn_async.gpu.command import CommandPool, TimestampPool
 from unicorn_async.gpu.device import Device
 from unicorn_async.gpu.device_info import select_device
@@ -111,7 +111,12 @@ def copy_bytes_per_s(name: str | None) -> float:
 async def measure_engine(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Prompts of one sequence, and decoding at every batch size."""
     context = options.prompt + options.tokens + 64
-    config = EngineConfig(device=options.device, max_num_seqs=max(options.batch), max_context=context)
+    config = EngineConfig(
+        device=options.device,
+        max_num_seqs=max(options.batch),
+        max_context=context,
+        weights=WeightScheme(options.weights),
+    )
     rng = random.Random(SEED)
     async with Engine.open(folder, config=config) as engine:
         await engine.loaded()
@@ -139,9 +144,9 @@ async def measure_engine(folder: Path, options: argparse.Namespace) -> dict[str,
         }
 
 
-def step_bytes(folder: Path) -> int:
+def step_bytes(folder: Path, scheme: WeightScheme) -> int:
     """Weights that a decode step reads: all, but of an embedding table of its own only a few rows."""
-    model = ModelOnDisk.read(folder)
+    model = ModelOnDisk.read(folder, scheme)
     skipped = () if model.config.tie_embeddings else ("embed",)
     return sum(dest.nbytes for dest in model.plan.destinations if dest.name not in skipped)
 
@@ -149,10 +154,11 @@ def step_bytes(folder: Path) -> int:
 def report(options: argparse.Namespace, found: dict[str, Any]) -> list[str]:
     """Return the table for people."""
     nbytes, copy = found["step_bytes"], found["copy_bytes_per_s"]
-    flops = nbytes * found["prompt_tokens_per_s"].median  # 2 bytes a weight, 2 operations a weight and token
+    flops = 2 * found["step_weights"] * found["prompt_tokens_per_s"].median
     kind = "SOFTWARE device" if found["software"] else "GPU"
     lines = [
-        f"{options.shape} {options.dtype}: {found['device']}, {found['driver']}, {kind}, {os.cpu_count()} cores",
+        f"{options.shape} {options.dtype}, weights {options.weights}: {found['device']}, {found['driver']}, {kind}, "
+        f"{os.cpu_count()} cores",
         f"device copy: {copy / 1e9:,.0f} GB/s read and written; a step reads {nbytes / 1e9:.2f} GB of weights",
         f"prompt of {options.prompt}: {found['prompt_tokens_per_s']} tok/s, {flops / 1e12:.0f} TFLOP/s",
     ]
@@ -171,6 +177,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="One model from disk to tokens, beside what the machine allows.")
     parser.add_argument("shape", help="as tools/make_checkpoint.py knows it")
     parser.add_argument("--dtype", choices=("BF16", "F16"), default="BF16")
+    parser.add_argument("--weights", choices=[scheme.value for scheme in WeightScheme], default="auto")
+    parser.add_argument("--layers", type=int, help="fewer or more than the shape has")
     parser.add_argument("--folder", type=Path, help="where the checkpoint goes, or is already (default: temporary)")
     parser.add_argument("--keep", action="store_true", help="leave the checkpoint that was made")
     parser.add_argument("--device")
@@ -186,12 +194,15 @@ def main() -> None:
     try:
         if is_made:
             command = [sys.executable, str(MAKE), options.shape, str(folder), "--dtype", options.dtype]
+            command += ["--layers", str(options.layers)] if options.layers else []
             subprocess.run(command, check=True)
         loads = measure_loads(folder, options) if options.load_rounds else {}
         found = asyncio.run(measure_engine(folder, options))
-        found |= {"step_bytes": step_bytes(folder), "loads": loads}
+        scheme = WeightScheme(options.weights)
+        found |= {"step_bytes": step_bytes(folder, scheme), "step_weights": step_bytes(folder, WeightScheme.F16) // 2}
+        found["loads"] = loads
         found["copy_bytes_per_s"] = copy_bytes_per_s(options.device)
-        print("\n".join(report(options, found)))
+        print("\n".join(report(options, found)), flush=True)
         if options.json:
             options.json.write_text(json.dumps(found, indent=1, default=asdict) + "\n")
     finally:

@@ -27,7 +27,7 @@ layout(local_size_x = 128, local_size_x_id = 0) in;
 layout(buffer_reference, scalar, buffer_reference_align = 16) readonly restrict buffer Halves { uvec4 v[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly restrict buffer Floats { float v[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly restrict buffer Output { float v[]; };
-layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer Partials { float v[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 16) coherent buffer Partials { vec4 v[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer Counters { uint v[]; };
 
 layout(push_constant, scalar) uniform P {
@@ -61,9 +61,8 @@ const uint WEIGHT_LOADS = (TILE_N * BLOCKS_K + WORKGROUP - 1) / WORKGROUP;
 
 // Words of 16 bytes throughout: floats may begin at any word, and a driver that stores matrices by wide instructions puts
 // them at a multiple of its width then, beside their place.
-shared uvec4 inputs[BUFFERS * INPUT_SIZE];                 // (BUFFERS, TILE_T, STRIDE)
-shared uvec4 weights[BUFFERS * WEIGHT_SIZE];               // (BUFFERS, TILE_N, STRIDE)
-shared uvec4 results[SUBGROUPS_T * SUBGROUPS_N * 16 * 4];  // (subgroups, 16, 4), the bits of four floats each
+shared uvec4 inputs[BUFFERS * INPUT_SIZE];    // (BUFFERS, TILE_T, STRIDE)
+shared uvec4 weights[BUFFERS * WEIGHT_SIZE];  // (BUFFERS, TILE_N, STRIDE), at the end 64 a subgroup for its sums
 shared bool is_last;
 
 uint own_eight = gl_LocalInvocationID.x % EIGHTS_K;
@@ -99,27 +98,26 @@ void fetch(uint first_block) {
     }
 }
 
-// Two codes, in the lower bytes of a word's halves, as halves: a byte b under the exponent of 1024 is 1024 + b.
-f16vec2 half_pair(uint codes) {
-    return unpackFloat2x16((codes & 0x00ff00ffu) | 0x64006400u) - f16vec2(float16_t(1024 + 128 + ZERO));
-}
-
-uvec2 weights_of(uint codes, f16vec2 scale, f16vec2 offset) {
-    codes ^= 0x80808080u;  // signed bytes become bytes above 128
-    f16vec2 low = half_pair(codes) * scale;
-    f16vec2 high = half_pair(codes >> 8) * scale;
-    if (HAS_OFFSET) {
-        low += offset;
-        high += offset;
-    }
-    return uvec2(packFloat2x16(low), packFloat2x16(high));
-}
-
-void stage_group(uint to, uvec4 codes, float scale, float offset) {
+// Makes weights of one group's codes, and of eight at a time 16 bytes.
+void stage_group(uint to, Codes codes, uint group, float scale, float offset) {
     const f16vec2 scales = f16vec2(float16_t(scale));
     const f16vec2 offsets = f16vec2(float16_t(offset));
-    weights[to] = uvec4(weights_of(codes.x, scales, offsets), weights_of(codes.y, scales, offsets));
-    weights[to + 1] = uvec4(weights_of(codes.z, scales, offsets), weights_of(codes.w, scales, offsets));
+    [[unroll]] for (uint i = 0; i < 2; i++) {
+        uvec4 words;
+        [[unroll]] for (uint j = 0; j < 2; j++) {
+            f16vec2 low, high;
+            quad_halves(codes, group * 4 + i * 2 + j, low, high);
+            low *= scales;
+            high *= scales;
+            if (HAS_OFFSET) {
+                low += offsets;
+                high += offsets;
+            }
+            words[2 * j] = packFloat2x16(low);
+            words[2 * j + 1] = packFloat2x16(high);
+        }
+        weights[to + i] = words;
+    }
 }
 
 // Past the end of K both factors are zero: a stray infinity in the other must not become a NaN.
@@ -135,15 +133,13 @@ void stage(uint buffer_index, uint first_block, uint end) {
         const uint r = (gl_LocalInvocationID.x + i * WORKGROUP) / BLOCKS_K;
         if (r < TILE_N) {
             const uint block = first_block + own_block;
-            uvec4 first, second;
             vec2 scale;
             float offset;
-            unpack_codes(code_loads[i], first, second);
             unpack_scale(scale_loads[i], weight_rows[i] + block, scale, offset);
             const float mask = block < end ? 1.0 : 0.0;
             const uint to = buffer_index * WEIGHT_SIZE + r * STRIDE + own_block * 4;
-            stage_group(to, first, scale.x * mask, offset * mask);
-            stage_group(to + 2, second, scale.y * mask, offset * mask);
+            stage_group(to, code_loads[i], 0, scale.x * mask, offset * mask);
+            stage_group(to + 2, code_loads[i], 1, scale.y * mask, offset * mask);
         }
     }
 }
@@ -170,30 +166,35 @@ void multiply(uint buffer_index, uint subgroup_t, uint subgroup_n) {
     }
 }
 
-float finished(uint token, uint row, float value) {
-    value *= p.scale.v[token];
-    if (HAS_BIAS) {
-        value += p.bias.v[row];
-    }
-    return HAS_SOFT_CAP ? soft_cap(value, p.soft_cap) : value;
-}
-
-// Writes 16×16 sums, which begin at these places of the tile, and which the subgroup has put into `results`.
-void store(uint first_t, uint first_r) {
-    for (uint i = gl_SubgroupInvocationID; i < 16 * 16; i += gl_SubgroupSize) {
-        const uint t = first_t + i / 16;
-        const uint r = first_r + i % 16;
-        const uint token = gl_WorkGroupID.x * TILE_T + t;
-        const uint row = gl_WorkGroupID.y * TILE_N + r;
-        const float value = uintBitsToFloat(results[gl_SubgroupID * 16 * 4 + i / 4][i % 4]);
-        if (token < p.tokens && row < p.n) {
-            if (SPLITS > 1) {
-                p.partials.v[((tile * SPLITS + gl_WorkGroupID.z) * TILE_T + t) * TILE_N + r] = value;
-            } else {
-                p.y.v[token * p.stride + row] = finished(token, row, value);
-            }
+// Writes four sums of one token, from a row on.
+void finish(uint token, uint first_row, vec4 values) {
+    values *= p.scale.v[token];
+    [[unroll]] for (uint i = 0; i < 4; i++) {
+        const uint row = first_row + i;
+        if (row < p.n) {
+            const float value = HAS_BIAS ? values[i] + p.bias.v[row] : values[i];
+            p.y.v[token * p.stride + row] = HAS_SOFT_CAP ? soft_cap(value, p.soft_cap) : value;
         }
     }
+}
+
+// Writes 16×16 sums that begin at this token and this row of the tile.
+void store(uint index, uint first_t, uint first_r) {
+    const uint room = gl_SubgroupID * 64;
+    coopMatStore(sums[index], weights, room, 4, gl_CooperativeMatrixLayoutRowMajor);
+    subgroupBarrier();
+    for (uint i = gl_SubgroupInvocationID; i < 64; i += gl_SubgroupSize) {
+        const uint t = first_t + i / 4;
+        const uint r = first_r + i % 4 * 4;
+        const uint token = gl_WorkGroupID.x * TILE_T + t;
+        const vec4 values = uintBitsToFloat(weights[room + i]);
+        if (SPLITS > 1) {
+            p.partials.v[(((tile * SPLITS + gl_WorkGroupID.z) * TILE_T + t) * TILE_N + r) / 4] = values;
+        } else if (token < p.tokens) {
+            finish(token, gl_WorkGroupID.y * TILE_N + r, values);
+        }
+    }
+    subgroupBarrier();
 }
 
 // The order of the sum does not depend on who is last.
@@ -211,15 +212,14 @@ void join_splits() {
         return;
     }
     memoryBarrierBuffer();
-    for (uint i = gl_LocalInvocationID.x; i < TILE_T * TILE_N; i += WORKGROUP) {
-        const uint token = gl_WorkGroupID.x * TILE_T + i / TILE_N;
-        const uint row = gl_WorkGroupID.y * TILE_N + i % TILE_N;
-        if (token < p.tokens && row < p.n) {
-            float sum = 0.0;
+    for (uint i = gl_LocalInvocationID.x; i < TILE_T * TILE_N / 4; i += WORKGROUP) {
+        const uint token = gl_WorkGroupID.x * TILE_T + i / (TILE_N / 4);
+        if (token < p.tokens) {
+            vec4 sum = vec4(0);
             [[unroll]] for (uint split = 0; split < SPLITS; split++) {
-                sum += p.partials.v[(tile * SPLITS + split) * TILE_T * TILE_N + i];
+                sum += p.partials.v[(tile * SPLITS + split) * (TILE_T * TILE_N / 4) + i];
             }
-            p.y.v[token * p.stride + row] = finished(token, row, sum);
+            finish(token, gl_WorkGroupID.y * TILE_N + i % (TILE_N / 4) * 4, sum);
         }
     }
 }
@@ -250,13 +250,10 @@ void main() {
             barrier();
         }
     }
+    barrier();
     [[unroll]] for (uint i = 0; i < FRAGMENTS_T; i++) {
         [[unroll]] for (uint j = 0; j < FRAGMENTS_N; j++) {
-            coopMatStore(sums[i * FRAGMENTS_N + j], results, gl_SubgroupID * 16 * 4, 4,
-                         gl_CooperativeMatrixLayoutRowMajor);
-            subgroupBarrier();
-            store((subgroup_t * FRAGMENTS_T + i) * 16, (subgroup_n * FRAGMENTS_N + j) * 16);
-            subgroupBarrier();
+            store(i * FRAGMENTS_N + j, (subgroup_t * FRAGMENTS_T + i) * 16, (subgroup_n * FRAGMENTS_N + j) * 16);
         }
     }
     if (SPLITS > 1) {

@@ -20,7 +20,7 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) readonly restrict b
 layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly restrict buffer Output { float v[]; };
 
 layout(push_constant, scalar) uniform P {
-    InputCodes x;         // (tokens, blocks, 32) bytes
+    InputCodes x;         // (tokens, 2, blocks, 16) bytes
     InputScales x_scale;  // (tokens, blocks)
     Quants quants;        // (n, blocks)
     High high;            // (n, blocks)
@@ -44,7 +44,7 @@ shared float weight_offsets[TILE_N];
 
 void load(uint first_token, uint first_row, uint block) {
     for (uint t = gl_LocalInvocationID.x; t < TILE_T; t += WORKGROUP) {
-        const InputBlock x = fetch_input(p.x, p.x_scale, min(first_token + t, p.tokens - 1) * p.blocks + block);
+        const InputBlock x = fetch_input(p.x, p.x_scale, min(first_token + t, p.tokens - 1), p.blocks, block);
         input_codes[t] = x.first;
         input_codes[TILE_T + t] = x.second;
         input_scales[t] = x.scale;

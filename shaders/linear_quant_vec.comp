@@ -1,7 +1,9 @@
 // y (T, N) = x (T, K) · weight (N, K)^T + bias (N) for quantised weights and few tokens, by integer dot products: the
-// weights are read once for TOKENS tokens. A workgroup owns ROWS weight rows (counted along x, then y) for TOKENS tokens
-// (z); its lanes share the blocks of K among them. GATED: the weight's first half of rows makes gates, the second what they
-// are for, and y (T, N / 2) = act(gate) * up; half of a workgroup's rows are gates, and the others belong to them.
+// weights are read once for TOKENS tokens. A workgroup owns PASSES times the outputs of ROWS weight rows (counted along x,
+// then y) for TOKENS tokens (z). Its subgroups take ROWS rows at a time, each for itself, so that they need not wait for
+// each other; their lanes share the blocks of K and have UNROLL of them under way. GATED: the weight's first half of rows
+// makes gates, the second what they are for, and y (T, N / 2) = act(gate) * up; half of the rows of a pass are gates, and
+// the others belong to them. BLOCKED: y becomes blocks of 32 bytes, of which a workgroup owns whole ones.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
@@ -9,47 +11,54 @@
 #include BLOCKS
 #include "include/activation.glsl"
 #include "include/block_dot.glsl"
+#include "include/block_store.glsl"
 #include "include/soft_cap.glsl"
 
 layout(constant_id = 0) const uint WORKGROUP = 32;
 layout(constant_id = 1) const uint ROWS = 2;
 layout(constant_id = 2) const uint TOKENS = 1;
-layout(constant_id = 3) const uint MAX_SUBGROUPS = 32;  // 1: the workgroup is one subgroup, and needs no barrier
-layout(constant_id = 4) const bool HAS_BIAS = false;
-layout(constant_id = 5) const bool HAS_SOFT_CAP = false;
-layout(constant_id = 6) const bool GATED = false;
-layout(constant_id = 7) const uint ACT = 0;  // of include/activation.glsl
+layout(constant_id = 3) const uint PASSES = 1;
+layout(constant_id = 4) const uint UNROLL = 1;
+layout(constant_id = 5) const bool HAS_BIAS = false;
+layout(constant_id = 6) const bool HAS_SOFT_CAP = false;
+layout(constant_id = 7) const bool GATED = false;
+layout(constant_id = 8) const uint ACT = 0;  // of include/activation.glsl
+layout(constant_id = 9) const bool BLOCKED = false;
 layout(local_size_x = 32, local_size_x_id = 0) in;
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly restrict buffer Bias { float v[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly restrict buffer Output { float v[]; };
 
 layout(push_constant, scalar) uniform P {
-    InputCodes x;         // (tokens, blocks, 32) bytes
-    InputScales x_scale;  // (tokens, blocks)
-    Quants quants;        // (n, blocks)
-    High high;            // (n, blocks)
-    Scales scales;        // (n, blocks)
-    Bias bias;            // (n), read if HAS_BIAS
-    Output y;             // (tokens, stride)
+    InputCodes x;           // (tokens, 2, blocks, 16) bytes
+    InputScales x_scale;    // (tokens, blocks)
+    Quants quants;          // (n, blocks)
+    High high;              // (n, blocks)
+    Scales scales;          // (n, blocks)
+    Bias bias;              // (n), read if HAS_BIAS
+    Output y;               // (tokens, stride), unless BLOCKED
+    BlockCodes y_codes;     // (tokens, 2, stride / 32, 16) bytes, if BLOCKED
+    BlockScales y_scale;    // (tokens, stride / 32), if BLOCKED
     uint tokens;
     uint n;
-    uint blocks;          // k / 32
+    uint blocks;            // k / 32
     uint stride;
-    float soft_cap;       // used if HAS_SOFT_CAP
+    float soft_cap;         // used if HAS_SOFT_CAP
 } p;
 
-const uint OUTPUTS = GATED ? ROWS / 2 : ROWS;  // of a token
+const uint OUTPUTS = GATED ? ROWS / 2 : ROWS;  // of a token and a pass
 const uint SUMS = ROWS * TOKENS;
 const uint UP = OUTPUTS * TOKENS;  // where the sums begin that gates are for
+const uint OWNED = OUTPUTS * PASSES;  // outputs of a token, of the workgroup
 
-shared float partials[MAX_SUBGROUPS * SUMS];
+shared vec4 results[BLOCKED ? TOKENS * OWNED / 4 : 1];  // (TOKENS, OWNED / 4)
 
-void store(uint token, uint row, float value, float up) {
-    if (token >= p.tokens || row >= (GATED ? p.n / 2 : p.n)) {
-        return;
-    }
-    if (HAS_BIAS) {
+uint num_outputs = GATED ? p.n / 2 : p.n;
+float sums[SUMS];
+
+void store(uint token, uint first_output, uint output_index, float value, float up) {
+    const uint row = first_output + output_index;
+    if (HAS_BIAS && row < num_outputs) {
         value += p.bias.v[row];
     }
     if (HAS_SOFT_CAP) {
@@ -58,70 +67,90 @@ void store(uint token, uint row, float value, float up) {
     if (GATED) {
         value = act(ACT, vec4(value)).x * up;
     }
-    p.y.v[token * p.stride + row] = value;
+    if (BLOCKED) {
+        const uint at = token * OWNED + row % OWNED;
+        results[at / 4][at % 4] = value;
+    } else {
+        const uint t = gl_WorkGroupID.z * TOKENS + token;
+        if (t < p.tokens && row < num_outputs) {
+            p.y.v[t * p.stride + row] = value;
+        }
+    }
 }
 
-void main() {
-    const uint first_row = (gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x) * OUTPUTS;
-    const uint first_token = gl_WorkGroupID.z * TOKENS;
-    if (first_row >= (GATED ? p.n / 2 : p.n)) {
-        return;
-    }
-    uint weight_rows[ROWS];
+void add_rows(uint first_output) {
+    uint rows[ROWS];  // where they begin, in blocks
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
-        const uint row = first_row + r % OUTPUTS + (r < OUTPUTS ? 0 : p.n / 2);
-        weight_rows[r] = min(row, p.n - 1) * p.blocks;
+        const uint row = first_output + r % OUTPUTS + (r < OUTPUTS ? 0 : p.n / 2);
+        rows[r] = min(row, p.n - 1) * p.blocks;
     }
-    float sums[SUMS];
     [[unroll]] for (uint i = 0; i < SUMS; i++) {
         sums[i] = 0.0;
     }
-    for (uint block = gl_LocalInvocationID.x; block < p.blocks; block += WORKGROUP) {
-        Codes codes[ROWS];
-        Scale raw_scales[ROWS];
-        [[unroll]] for (uint r = 0; r < ROWS; r++) {
-            codes[r] = fetch_codes(p.quants, p.high, weight_rows[r] + block);
-            raw_scales[r] = fetch_scale(p.scales, weight_rows[r] + block);
-        }
-        uvec4 firsts[ROWS];
-        uvec4 seconds[ROWS];
-        vec2 scales[ROWS];
-        float offsets[ROWS];
-        [[unroll]] for (uint r = 0; r < ROWS; r++) {
-            unpack_codes(codes[r], firsts[r], seconds[r]);
-            unpack_scale(raw_scales[r], weight_rows[r] + block, scales[r], offsets[r]);
-        }
-        [[unroll]] for (uint t = 0; t < TOKENS; t++) {
-            const InputBlock x = fetch_input(p.x, p.x_scale, min(first_token + t, p.tokens - 1) * p.blocks + block);
+    for (uint base = gl_SubgroupInvocationID; base < p.blocks; base += UNROLL * gl_SubgroupSize) {
+        Codes codes[ROWS * UNROLL];
+        Scale raw_scales[ROWS * UNROLL];
+        [[unroll]] for (uint u = 0; u < UNROLL; u++) {
+            const uint block = min(base + u * gl_SubgroupSize, p.blocks - 1);
             [[unroll]] for (uint r = 0; r < ROWS; r++) {
-                sums[r * TOKENS + t] += block_dot(firsts[r], seconds[r], scales[r], offsets[r], x);
+                codes[u * ROWS + r] = fetch_codes(p.quants, p.high, rows[r] + block);
+                raw_scales[u * ROWS + r] = fetch_scale(p.scales, rows[r] + block);
+            }
+        }
+        [[unroll]] for (uint u = 0; u < UNROLL; u++) {
+            const uint block = base + u * gl_SubgroupSize;
+            if (u > 0 && block >= p.blocks) {
+                break;
+            }
+            uvec4 firsts[ROWS];
+            uvec4 seconds[ROWS];
+            vec2 scales[ROWS];
+            float offsets[ROWS];
+            [[unroll]] for (uint r = 0; r < ROWS; r++) {
+                unpack_codes(codes[u * ROWS + r], firsts[r], seconds[r]);
+                unpack_scale(raw_scales[u * ROWS + r], rows[r] + block, scales[r], offsets[r]);
+            }
+            [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+                const uint token = min(gl_WorkGroupID.z * TOKENS + t, p.tokens - 1);
+                const InputBlock x = fetch_input(p.x, p.x_scale, token, p.blocks, block);
+                [[unroll]] for (uint r = 0; r < ROWS; r++) {
+                    sums[r * TOKENS + t] += block_dot(firsts[r], seconds[r], scales[r], offsets[r], x);
+                }
             }
         }
     }
     [[unroll]] for (uint i = 0; i < SUMS; i++) {
         sums[i] = subgroupAdd(sums[i]);
-        if (MAX_SUBGROUPS > 1 && subgroupElect()) {
-            partials[gl_SubgroupID * SUMS + i] = sums[i];
+    }
+}
+
+void main() {
+    const uint first = (gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x) * OWNED;
+    if (first >= num_outputs) {
+        return;
+    }
+    for (uint pass = gl_SubgroupID; pass < PASSES; pass += gl_NumSubgroups) {
+        const uint first_output = first + pass * OUTPUTS;
+        if (first_output >= num_outputs) {
+            break;
+        }
+        add_rows(first_output);
+        [[unroll]] for (uint i = 0; i < UP; i++) {
+            if (gl_SubgroupInvocationID == i % gl_SubgroupSize) {
+                store(i % TOKENS, first_output, i / TOKENS, sums[i], GATED ? sums[i + UP] : 0.0);
+            }
         }
     }
-    if (MAX_SUBGROUPS == 1) {
-        [[unroll]] for (uint i = 0; i < UP; i++) {
-            if (gl_LocalInvocationID.x == i % WORKGROUP) {
-                store(first_token + i % TOKENS, first_row + i / TOKENS, sums[i], GATED ? sums[i + UP] : 0.0);
-            }
-        }
-    } else {
+    if (BLOCKED) {
         barrier();
-        for (uint i = gl_LocalInvocationID.x; i < UP; i += WORKGROUP) {
-            float sum = 0.0;
-            float up = 0.0;
-            for (uint s = 0; s < gl_NumSubgroups; s++) {
-                sum += partials[s * SUMS + i];
-                if (GATED) {
-                    up += partials[s * SUMS + i + UP];
-                }
+        const uint lane = gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID;
+        for (uint i = lane; i < TOKENS * OWNED / 4; i += WORKGROUP) {
+            const uint token = gl_WorkGroupID.z * TOKENS + i / (OWNED / 4);
+            const uint quad = first / 4 + i % (OWNED / 4);
+            // All lanes of a block are of one token and inside or outside together: rows of blocks are whole.
+            if (token < p.tokens && quad < num_outputs / 4) {
+                store_quad(p.y_codes, p.y_scale, token, p.stride / 32, quad, results[i]);
             }
-            store(first_token + i % TOKENS, first_row + i / TOKENS, sum, up);
         }
     }
 }

@@ -1,4 +1,5 @@
-// Quantises contiguous weights on their way to the device. One invocation owns a unit, the elements of one scale.
+// Quantises contiguous weights on their way to the device, and counts those that are too large or not finite.
+// One invocation owns a unit, the elements of one scale.
 #version 460
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_scalar_block_layout : require
@@ -10,6 +11,9 @@
 #include FORMAT
 #include "include/code_words.glsl"
 #include SCHEME
+#include "include/unfit.glsl"
+
+const uint LARGEST = 0x477de800u;  // the bits of 65000.0; a scale is a half
 
 layout(constant_id = 0) const uint WORKGROUP = 64;
 layout(local_size_x = 64, local_size_x_id = 0) in;
@@ -21,6 +25,7 @@ layout(push_constant, scalar) uniform P {
     Quants quants;  // (units, UNIT)
     High high;      // not written
     Scales scales;  // (units) f16
+    Counter unfit;  // (1) or null
     uint units;
 } p;
 
@@ -33,10 +38,12 @@ void main() {
     [[unroll]] for (uint i = 0; i < UNIT / 8; i++) {
         unpack8(fetch8(p.src, unit * (UNIT / 8) + i), values[2 * i], values[2 * i + 1]);
     }
-    // What a half can't hold saturates.
+    uint unfit = 0;
     [[unroll]] for (uint i = 0; i < UNIT / 4; i++) {
+        unfit += num_beyond(values[i], LARGEST);
         values[i] = clamp(values[i], -65000.0, 65000.0);
     }
+    count_unfit(p.unfit, unfit);
     const uint scale_bits = chosen_scale(values);
     const float scale = unpackHalf2x16(scale_bits).x;
     const float factor = scale == 0.0 ? 0.0 : 1.0 / scale;

@@ -1,7 +1,10 @@
 #version 460
-// RMSNorm of rows after a residual addition. One workgroup owns one row; each lane rereads only what it wrote itself.
+// RMSNorm of rows after a residual addition, written in the form that who reads it wants. One workgroup owns one row, of
+// which a lane holds VECTORS times four elements from the first load to the last store.
+#extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "include/pointers.glsl"
+#include FORM
 #include "reduce/workgroup.glsl"
 
 layout(constant_id = 0) const uint WORKGROUP = 64;
@@ -10,62 +13,86 @@ layout(constant_id = 1) const uint RESIDUAL = 0; // 0: h = x, 1: h = hidden + x,
 layout(constant_id = 2) const bool WITH_NORM = true; // y = norm(h) * weight; otherwise only hidden = h
 layout(constant_id = 3) const bool WITH_ROWS = false; // y's row i is made of row rows[i], and hidden is left alone
 layout(constant_id = 4) const bool PLUS_ONE = false; // weights count from 1
+layout(constant_id = 5) const uint VECTORS = 1;
 
 layout(push_constant, scalar) uniform P {
     Vec4s x; // (tokens, 4 * columns)
     Vec4s hidden; // (tokens, 4 * columns)
     Vec4s post_weight; // (4 * columns)
     Vec4s weight; // (4 * columns)
-    Vec4s y; // (tokens or selected rows, 4 * columns)
+    OutValues y; // (tokens or selected rows, 4 * columns)
+    OutScales y_scale;
+    OutCounters counters;
     Uints rows; // (selected rows)
     uint columns; // in vec4s
+    uint num_counters;
     float eps;
 } p;
 
-float inverse_rms(float squares) {
-    return inversesqrt(squares / float(4 * p.columns) + p.eps);
+uint lane = gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID;
+vec4 values[VECTORS];
+
+float squares() {
+    float sum = 0;
+    [[unroll]] for (uint v = 0; v < VECTORS; ++v)
+        sum += dot(values[v], values[v]);
+    return sum;
 }
 
-vec4 scaled(vec4 value, vec4 weight) {
-    return value * (PLUS_ONE ? 1 + weight : weight);
+float magnitude() {
+    vec4 sizes = vec4(0);
+    [[unroll]] for (uint v = 0; v < VECTORS; ++v)
+        sizes = max(sizes, abs(values[v]));
+    return max(max(sizes.x, sizes.y), max(sizes.z, sizes.w));
+}
+
+float inverse_rms(float total) {
+    return inversesqrt(total / float(4 * p.columns) + p.eps);
+}
+
+void scale_values(float scale, vec4 weights[VECTORS]) {
+    [[unroll]] for (uint v = 0; v < VECTORS; ++v)
+        values[v] *= scale * (PLUS_ONE ? 1 + weights[v] : weights[v]);
+}
+
+// The row's part of this lane; past the end, zeros.
+void load(Vec4s row, out vec4 part[VECTORS]) {
+    [[unroll]] for (uint v = 0; v < VECTORS; ++v) {
+        uint i = lane + v * WORKGROUP;
+        part[v] = i < p.columns ? (row + i).v : vec4(0);
+    }
 }
 
 void main() {
-    uint row = gl_WorkGroupID.x;
-    Vec4s y = p.y + uint64_t(row) * p.columns;
-    if (WITH_ROWS)
-        row = (p.rows + row).v;
-    Vec4s x = p.x + uint64_t(row) * p.columns;
+    uint row = WITH_ROWS ? (p.rows + gl_WorkGroupID.x).v : gl_WorkGroupID.x;
     Vec4s hidden = p.hidden + uint64_t(row) * p.columns;
-    Vec4s sum = WITH_ROWS ? y : hidden; // where h waits for its norm
+    // All loads are under way before the first barrier.
+    vec4 residual[VECTORS], post_weights[VECTORS], weights[VECTORS];
+    load(p.x + uint64_t(row) * p.columns, values);
+    if (RESIDUAL != 0)
+        load(hidden, residual);
+    if (RESIDUAL == 2)
+        load(p.post_weight, post_weights);
+    if (WITH_NORM)
+        load(p.weight, weights);
 
-    float post_scale = 0;
-    if (RESIDUAL == 2) {
-        float squares = 0;
-        for (uint i = gl_LocalInvocationID.x; i < p.columns; i += WORKGROUP) {
-            vec4 value = (x + i).v;
-            squares += dot(value, value);
+    if (RESIDUAL == 2)
+        scale_values(inverse_rms(workgroup_sum(squares())), post_weights);
+    if (RESIDUAL != 0)
+        [[unroll]] for (uint v = 0; v < VECTORS; ++v) {
+            values[v] += residual[v];
+            uint i = lane + v * WORKGROUP;
+            if (!WITH_ROWS && i < p.columns)
+                (hidden + i).v = values[v];
         }
-        post_scale = inverse_rms(workgroup_sum(squares));
-    }
-
-    float squares = 0;
-    for (uint i = gl_LocalInvocationID.x; i < p.columns; i += WORKGROUP) {
-        vec4 value = (x + i).v;
-        if (RESIDUAL == 2)
-            value = scaled(value * post_scale, (p.post_weight + i).v);
-        if (RESIDUAL != 0) {
-            value += (hidden + i).v;
-            (sum + i).v = value;
-        }
-        squares += dot(value, value);
-    }
     if (!WITH_NORM)
         return;
-
-    float scale = inverse_rms(workgroup_sum(squares));
-    for (uint i = gl_LocalInvocationID.x; i < p.columns; i += WORKGROUP) {
-        vec4 value = RESIDUAL == 0 ? (x + i).v : (sum + i).v;
-        (y + i).v = scaled(value * scale, (p.weight + i).v);
+    scale_values(inverse_rms(workgroup_sum(squares())), weights);
+    float largest = NEEDS_LARGEST ? workgroup_max(magnitude()) : 0;
+    [[unroll]] for (uint v = 0; v < VECTORS; ++v) {
+        uint i = lane + v * WORKGROUP;
+        if (i < p.columns)
+            store_part(p.y, p.y_scale, gl_WorkGroupID.x, p.columns, i, values[v], largest);
     }
+    finish_row(p.y_scale, p.counters, gl_WorkGroupID.x, p.num_counters, lane, WORKGROUP, largest);
 }

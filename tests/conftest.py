@@ -15,6 +15,7 @@ from unicorn_async.errors import VulkanUnavailableError
 from unicorn_async.gpu.device import Device
 from unicorn_async.gpu.device_info import DeviceInfo, select_device
 from unicorn_async.gpu.instance import Instance
+from unicorn_async.ops.matrix_fragments import find_matrix_fragments
 from unicorn_async.resources import resource_dir
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def device(instance: Instance, tmp_path_factory: pytest.TempPathFactory) -> Iter
     """The open device that all tests share, with the project's shaders and a pipeline cache of its own."""
     cache_dir = tmp_path_factory.mktemp("pipelines")
     with Device.open(instance, choose(instance), cache_dir=cache_dir, shader_dir=resource_dir("shaders")) as opened:
+        find_matrix_fragments(opened)
         yield opened
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from unicorn_async.config import EngineConfig, SamplingParams
+from unicorn_async.config import EngineConfig, LoraSpec, SamplingParams
 from unicorn_async.errors import ConfigError
 
 
@@ -17,6 +20,8 @@ from unicorn_async.errors import ConfigError
         ("staging_bytes", 0),
         ("num_reader_threads", 0),
         ("kv_cache_bytes", -1),
+        ("vram_bytes", 0),
+        ("gtt_bytes", 1.5),
         ("submission_budget_s", 0.0),
         ("submission_budget_s", float("nan")),
         ("block_size", 12),
@@ -60,3 +65,19 @@ def test_an_engine_option_that_cannot_work_is_refused(name: str, value: object) 
 def test_a_sampling_parameter_that_cannot_work_is_refused(name: str, value: object) -> None:
     with pytest.raises(ConfigError, match=f"{name}: expected"):
         SamplingParams(**{name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("weight", [float("nan"), float("inf"), 1001, -1001, "1", None, True])
+def test_an_adapter_s_weight_is_a_moderate_number(weight: Any) -> None:
+    with pytest.raises(ConfigError, match="adapter poet: weight: expected a number of at most 1000"):
+        LoraSpec(Path("poet"), weight)
+
+
+def test_adapters_are_a_bounded_tuple() -> None:
+    spec = LoraSpec(Path("poet"))
+    assert EngineConfig(loras=(spec,) * 32).loras[31] is spec
+    with pytest.raises(ConfigError, match="loras: expected at most 32 adapters, got 33"):
+        EngineConfig(loras=(spec,) * 33)
+    wrong: Any = [spec]
+    with pytest.raises(ConfigError, match="loras: expected a tuple of LoraSpec"):
+        EngineConfig(loras=wrong)

@@ -17,15 +17,16 @@ ALLOWED = {
     "tensor": {"errors", "config"},
     "resources": {"errors"},
     "gpu": BASE,
+    "npu": BASE,
     "ops": {*BASE, "gpu"},
     "loader": {*BASE, "gpu"},
     "models": {*BASE, "gpu", "ops", "loader"},
     "scheduler": {"errors", "config"},
     "tokenizer": {"errors"},
-    "engine": {*BASE, "gpu", "ops", "loader", "models", "scheduler", "tokenizer"},
+    "engine": {*BASE, "gpu", "npu", "ops", "loader", "models", "scheduler", "tokenizer"},
     "server": {*BASE, "engine", "tokenizer"},
     "demo": {*BASE},
-    "cli": {*BASE, "gpu", "ops", "loader", "models", "scheduler", "tokenizer", "engine", "server", "demo"},
+    "cli": {*BASE, "gpu", "npu", "ops", "loader", "models", "scheduler", "tokenizer", "engine", "server", "demo"},
 }
 
 

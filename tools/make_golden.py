@@ -1,7 +1,8 @@
 """Write the reference logits in tests/golden from transformers in float32 on the CPU.
 
-    python tools/make_golden.py                 all cases, then the demo model
+    python tools/make_golden.py                 all cases, then those with LoRA adapters, then the demo model
     python tools/make_golden.py gemma3 llama    these cases alone
+    python tools/make_golden.py llama_lora      a case with adapters merged into its weights
     python tools/make_golden.py demo            the demo model alone
 
 Needs torch and transformers 5. Each case is also run with mistakes that an engine could make (a window one key too
@@ -16,11 +17,13 @@ import hashlib
 import json
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma3ForConditionalGeneration, PreTrainedModel
 
 if TYPE_CHECKING:
@@ -31,8 +34,9 @@ GOLDEN = ROOT / "tests" / "golden"
 DEMO = ROOT / "unicorn_async" / "demo" / "model"
 sys.path.insert(0, str(ROOT / "tests"))
 
+from golden.adapters import BLENDS, AdapterCase, write_adapter  # noqa: E402
 from golden.cases import CASES, Layout  # noqa: E402
-from golden.checkpoints import write_checkpoint  # noqa: E402
+from golden.checkpoints import golden, write_checkpoint  # noqa: E402
 
 LENGTHS = (1, 7, 64, 300)
 KEPT_LOGITS = 64
@@ -180,7 +184,6 @@ def write_case(name: str, directory: Path) -> None:
     prompts = [[2, *generator.integers(3, vocab - 8, length - 1).tolist()] for length in LENGTHS]
     write_checkpoint(name, directory, "float32")
     reference = logits(open_model(directory), prompts)
-    deviation = float(reference.std())
     sensitivity = {}
     for label, change_config in CONFIG_MISTAKES[name].items():
         config = json.loads(json.dumps(case.config))
@@ -192,12 +195,20 @@ def write_case(name: str, directory: Path) -> None:
         model = open_model(directory)
         change_model(model)
         sensitivity[label] = logits(model, prompts) - reference
+    kept = np.sort(generator.choice(vocab, KEPT_LOGITS, replace=False))
+    write_reference(name, prompts, reference, sensitivity, kept)
+
+
+def write_reference(
+    name: str, prompts: list[list[int]], reference: np.ndarray, sensitivity: dict[str, np.ndarray], kept: np.ndarray
+) -> None:
+    """Write the kept tokens' logits and each mistake's effect; refuse a reference that one of them hardly moves."""
+    deviation = float(reference.std())
     effects = {label: float(np.abs(delta).max()) / deviation for label, delta in sensitivity.items()}
     print(f"{name}: deviation {deviation:.3f}, " + ", ".join(f"{k}: {v:.2f}" for k, v in effects.items()))
     weak = {label: effect for label, effect in effects.items() if not effect >= SMALLEST_EFFECT}
     if weak or not np.isfinite(reference).all():
         raise SystemExit(f"{name}: not finite, or not sensitive enough to {weak}")
-    kept = np.sort(generator.choice(vocab, KEPT_LOGITS, replace=False))
     np.savez_compressed(
         GOLDEN / f"{name}.npz",
         tokens=np.array([token for prompt in prompts for token in prompt], np.int32),
@@ -207,6 +218,54 @@ def write_case(name: str, directory: Path) -> None:
         deviation=np.float64(deviation),
         sensitivity=np.array(json.dumps(effects)),
     )
+
+
+BLEND_MISTAKES: dict[str, dict[str, Callable[[AdapterCase], AdapterCase | None]]] = {
+    "llama": {
+        "no first adapter": lambda adapter: None if adapter.name == "first" else adapter,
+        "no second adapter": lambda adapter: None if adapter.name == "second" else adapter,
+        "alpha over rank for rsLoRA": lambda adapter: replace(adapter, rslora=False),
+        "no weights": lambda adapter: replace(adapter, weight=1.0),
+        "no embeddings": lambda adapter: replace(adapter, targets=tuple(t for t in adapter.targets if t[0] != "e")),
+        "no head": lambda adapter: replace(adapter, targets=tuple(t for t in adapter.targets if t != "lm_head")),
+    },
+    "gemma3": {
+        "no adapter": lambda adapter: None,
+        "no alpha of its own": lambda adapter: replace(adapter, alphas={}),
+        "alpha over the common rank": lambda adapter: replace(adapter, alphas={**adapter.alphas, "v_proj": 24.0}),
+    },
+}
+
+
+def merged_model(name: str, directory: Path, change: Callable[[AdapterCase], AdapterCase | None]) -> PreTrainedModel:
+    """Open a case with its adapters merged into its weights in float32, after a change to each; None leaves one out."""
+    model = open_model(directory / "base")
+    for adapter in BLENDS[name]:
+        changed = change(adapter)
+        if changed is None:
+            continue
+        tensors = load_file(write_adapter(name, adapter, directory / adapter.name) / "adapter_model.safetensors")
+        for key in sorted(key for key in tensors if "_A" in key):
+            module = key.removeprefix(adapter.prefix).split(".lora_", 1)[0]
+            if (part := module.rsplit(".", 1)[-1]) not in changed.targets:
+                continue
+            a, b = tensors[key].float(), tensors[key.replace("_A", "_B")].float()
+            product = changed.scale_of(part) * (b @ a)
+            model.get_parameter(f"{module}.weight").data += product.T if "embedding" in key else product
+    return model
+
+
+def write_blend(name: str, directory: Path) -> None:
+    """Compute the reference of a case with adapters and the effect of each mistake, and write both."""
+    reference = golden(name)
+    prompts = [list(prompt) for prompt in reference.prompts]
+    write_checkpoint(name, directory / "base", "float32")
+    right = logits(merged_model(name, directory, lambda adapter: adapter), prompts)
+    changes = {
+        label: logits(merged_model(name, directory, change), prompts) - right
+        for label, change in BLEND_MISTAKES[name].items()
+    }
+    write_reference(f"{name}_lora", prompts, right, changes, reference.vocabulary)
 
 
 def check_layouts(directory: Path) -> None:
@@ -262,12 +321,15 @@ def main() -> None:
     """Write what the command line names, or everything."""
     parser = argparse.ArgumentParser(description="Write tests/golden from transformers in float32.")
     parser.add_argument("names", nargs="*", metavar="CASE", help="a case, or demo; default: everything")
-    names = parser.parse_args().names or [*CONFIG_MISTAKES, "demo"]
+    names = parser.parse_args().names or [*CONFIG_MISTAKES, *(f"{name}_lora" for name in BLENDS), "demo"]
     for name in names:
         if name == "demo":
             write_demo()
             continue
         with tempfile.TemporaryDirectory() as directory:
+            if name.endswith("_lora"):
+                write_blend(name.removesuffix("_lora"), Path(directory))
+                continue
             write_case(name, Path(directory))
             if name == "gemma3":
                 check_layouts(Path(directory))

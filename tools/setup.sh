@@ -90,6 +90,8 @@ make_venv() {
 setup() {
   local packages
   read -ra packages <<<"$(missing_packages "$2")"
+  # The tests build the NPU's kernels for the CPU, to compare their results.
+  [[ $1 != *dev* ]] || command -v g++ >/dev/null || packages+=(g++)
   [[ ${#packages[@]} -eq 0 ]] || install_system "${packages[@]}"
   make_venv "$1"
 }

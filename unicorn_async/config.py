@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 MAX_TOP_LOGPROBS = 20
 MAX_TOP_K = 1024
+MAX_LORA_WEIGHT = 1000.0  # magnitude
+MAX_LORAS = 32
 
 
 def _is_whole(value: object) -> bool:
@@ -53,6 +55,18 @@ class WeightScheme(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class LoraSpec:
+    """A LoRA adapter to blend into the weights, and how much of it: `weight` multiplies its own scale."""
+
+    path: Path  # its directory, or its name in the Hugging Face cache
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not _is_number(self.weight, -MAX_LORA_WEIGHT, MAX_LORA_WEIGHT):
+            raise ConfigError(f"adapter {self.path}: weight: expected a number of at most 1000, got {self.weight!r}")
+
+
+@dataclass(frozen=True, slots=True)
 class EngineConfig:
     """What an engine is opened with; sizes are counts of tokens unless the name says otherwise."""
 
@@ -66,26 +80,36 @@ class EngineConfig:
     num_frames: int = 2  # steps in flight
     kv_dtype: KVDType = KVDType.F16
     weights: WeightScheme = WeightScheme.AUTO
+    loras: tuple[LoraSpec, ...] = ()  # adapters to blend into the weights, in this order
     kv_cache_bytes: int | None = None  # None = what is left of the budget, within reason
+    vram_bytes: int | None = None  # at most so much of the device's own memory; None = what is free
+    gtt_bytes: int | None = None  # of the host's; None = what is free on a GPU that shares it, nothing on others
     submission_budget_s: float = 1.0  # no submission to a queue should run longer
+    skip_tokenizer: bool = False  # token ids in and out, without text: a start need not wait for the tokenizer
     allow_software: bool = False  # take a software device where there is no GPU
     validation: bool = False  # Vulkan's validation layers
     time_kernels: bool = False  # measure every dispatch, which slows them down
     num_reader_threads: int | None = None  # None = by the number of cores
     staging_bytes: int = 256 << 20  # ring of mapped staging memory
+    weight_cache: bool = True  # keep weights that were quantised or blended in device layout, and take them from there
+    cache_bytes: int | None = None  # of all models in the weight cache; None = 64 GiB, or half of what is free
     load_trace: Path | None = None  # file to write a trace of the load to, for the Perfetto UI
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "max_waiting", "num_frames", "staging_bytes"):
             if not _is_count(getattr(self, name)):
                 raise ConfigError(f"{name}: expected a whole number of at least 1, got {getattr(self, name)!r}")
-        for name in ("max_context", "kv_cache_bytes", "num_reader_threads"):
+        for name in ("max_context", "kv_cache_bytes", "vram_bytes", "gtt_bytes", "num_reader_threads", "cache_bytes"):
             value = getattr(self, name)
             if value is not None and not _is_count(value):
                 raise ConfigError(f"{name}: expected a whole number of at least 1, or None, got {value!r}")
         for name, kind in (("kv_dtype", KVDType), ("weights", WeightScheme)):
             if not isinstance(getattr(self, name), kind):
                 raise ConfigError(f"{name}: expected a {kind.__name__}, got {getattr(self, name)!r}")
+        if not isinstance(self.loras, tuple) or not all(isinstance(spec, LoraSpec) for spec in self.loras):
+            raise ConfigError(f"loras: expected a tuple of LoraSpec, got {self.loras!r}")
+        if len(self.loras) > MAX_LORAS:
+            raise ConfigError(f"loras: expected at most {MAX_LORAS} adapters, got {len(self.loras)}")
         if self.device is not None and not isinstance(self.device, str):
             raise ConfigError(f"device: expected a string, got {self.device!r}")
         if not self.submission_budget_s > 0:

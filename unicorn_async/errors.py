@@ -2,14 +2,23 @@
 
 UnicornError
 ├── ConfigError                 an option, a file name or a combination of them that can't work
+│   └── ModelNotFoundError      a model's name that means nothing here
 ├── CheckpointError             a model on disk that is damaged, incomplete or contradicts itself
-│   └── UnsupportedModelError   a sound model of a kind that is not supported
+│   ├── UnsupportedModelError   a sound model of a kind that is not supported
+│   └── CacheError              an entry of the weight cache that is damaged, or can't be written
 ├── TokenizerError              tokenizer.json or a chat template that can't be used
 ├── DeviceError                 a GPU or NPU that is absent, not permitted, or lacks what is needed
 │   ├── VulkanUnavailableError  no loader, no driver, or no device of the wanted kind
 │   ├── MissingFeatureError     the device lacks a feature that an operation needs
 │   ├── OutOfMemoryError        an allocation, or the model as a whole, does not fit
-│   └── DeviceLostError         the driver gave up on the device
+│   ├── DeviceLostError         the driver gave up on the device
+│   └── NpuError                the NPU, or XRT under it, can't do what is asked
+│       ├── NpuUnavailableError no NPU, no driver, no permission, no XRT, or an XRT that does not fit
+│       ├── NpuBuildError       no kernels for this chip, or a build of them that can't be used
+│       ├── NpuBusyError        the NPU's contexts or columns are used up
+│       ├── NpuSelfCheckError   the kernels' answer to a known question is wrong
+│       ├── NpuTimeoutError     a run did not end in time
+│       └── NpuContextLostError the driver gave up on a run and its context
 ├── RequestError                a request that is refused; the server goes on
 │   ├── PromptTooLongError      prompt and answer exceed the context
 │   └── QueueFullError          too many requests wait already
@@ -27,12 +36,20 @@ class ConfigError(UnicornError):
     """An option, a file name or a combination of them can't work."""
 
 
+class ModelNotFoundError(ConfigError):
+    """A name means no model of those that may be named."""
+
+
 class CheckpointError(UnicornError):
     """A model on disk is damaged, incomplete or contradicts itself."""
 
 
 class UnsupportedModelError(CheckpointError):
     """A sound model is of a kind that is not supported."""
+
+
+class CacheError(CheckpointError):
+    """An entry of the weight cache is damaged, or can't be written; a load does without it."""
 
 
 class TokenizerError(UnicornError):
@@ -57,6 +74,34 @@ class OutOfMemoryError(DeviceError):
 
 class DeviceLostError(DeviceError):
     """The driver gave up on the device; the engine can't go on."""
+
+
+class NpuError(DeviceError):
+    """The NPU, or XRT under it, can't do what is asked."""
+
+
+class NpuUnavailableError(NpuError):
+    """There is no NPU, no driver, no permission, no XRT, or one of them does not fit."""
+
+
+class NpuBuildError(NpuError):
+    """There are no kernels for this chip, or a build of them that can't be used."""
+
+
+class NpuBusyError(NpuError):
+    """The NPU's contexts or columns are used up."""
+
+
+class NpuSelfCheckError(NpuError):
+    """The kernels' answer to a known question is wrong."""
+
+
+class NpuTimeoutError(NpuError):
+    """A run did not end in time."""
+
+
+class NpuContextLostError(NpuError):
+    """The driver gave up on a run and its context."""
 
 
 class RequestError(UnicornError):

@@ -8,7 +8,7 @@ from unicorn_async.errors import ConfigError
 
 
 def resource_dir(name: str) -> Path:
-    """Return the folder of `shaders` or `web`, in an installed wheel or in a checkout.
+    """Return the folder of `shaders`, `web` or `npu`, in an installed wheel or in a checkout.
 
     Raises:
         ConfigError: the installation lacks the folder.
@@ -18,3 +18,15 @@ def resource_dir(name: str) -> Path:
         if candidate.is_dir():
             return candidate
     raise ConfigError(f"{name}: not found in the installation at {package}; reinstall unicorn-async")
+
+
+def demo_model_dir() -> Path:
+    """Return the bundled model's folder.
+
+    Raises:
+        ConfigError: the installation lacks it.
+    """
+    folder = Path(__file__).resolve().parent / "demo" / "model"
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"{folder}: the bundled model is not there; reinstall unicorn-async")
+    return folder

@@ -74,6 +74,7 @@ class QuantLayout:
 
 
 QUANT_BLOCK = 32
+LAYOUT_VERSION = 1  # grows when weights come to lie differently on the device, or are quantised to other values
 _PLANE_ALIGNMENT = 256
 
 

@@ -2,6 +2,7 @@
 
 import { Connection } from "/connection.js";
 import { render } from "/markdown.js";
+import { ModelPicker } from "/models.js";
 
 const $ = (id) => document.getElementById(id);
 const prompt = $("prompt");
@@ -9,9 +10,11 @@ const log = $("log");
 const scroller = $("scroller");
 
 const connection = new Connection();
+const picker = new ModelPicker(connection);
 let messages = []; // what the model is told: {role, content}
 let answer = null; // the answer under way
-let load = { done: true, share: 1 };
+let isModelReady = true; // as far as one knows
+let lastAnswering = null; // the model that answered last here
 let healthAt = 0;
 let asked = 0; // each request has a lane of its own, so that no event is taken for another's
 
@@ -22,31 +25,50 @@ async function readHealth() {
   try {
     const health = await (await fetch("/health", { cache: "no-store" })).json();
     if (turn !== healthAt) return;
-    $("model").textContent = health.model;
-    document.title = `${health.model} · unicorn_async`;
-    $("device").textContent = health.device.name;
-    $("software").hidden = !health.device.software;
-    if (health.status === "error") showLoadError(health.error);
+    picker.setAvailable(health.can_switch);
+    if (health.device) {
+      $("device").textContent = health.device.name;
+      $("software").hidden = !health.device.software;
+    } else {
+      $("device").textContent = "no device in use";
+      $("software").hidden = true;
+    }
   } catch {
     $("device").textContent = "the server does not answer";
   }
 }
 
-function showLoad(progress) {
-  load = progress;
-  $("load").hidden = progress.done;
-  $("load").classList.remove("failed");
-  $("load-bar").value = progress.share;
-  const [unit, name] = progress.bytes_total < 1e9 ? [1e6, "MB"] : [1e9, "GB"];
-  const sizes = `${(progress.bytes_loaded / unit).toFixed(1)} of ${(progress.bytes_total / unit).toFixed(1)} ${name}`;
-  $("load-text").textContent = `Loading the model: ${Math.floor(progress.share * 100)} % (${sizes})`;
+// The text beside the bar says what a model's state means for who waits.
+const stateTexts = {
+  empty: () => "No model is loaded: choose one under Models",
+  waiting: (model) => `Answers under way end first; then ${model ? `${model} is loaded` : "the model is unloaded"}`,
+  closing: (model) => (model ? `The last model is closed, then ${model} is loaded` : "The model is unloaded"),
+  opening: (model) => `Opening ${model}`,
+  loading: (model) => `Loading ${model}`,
+  ready: () => "",
+  error: (model, error) => `${model} could not be loaded: ${error}`,
+};
+
+function showModel({ model, status, error }) {
+  $("model").textContent = model ?? "No model";
+  document.title = `${model ?? "No model"} · unicorn_async`;
+  isModelReady = status === "ready";
+  $("load").hidden = isModelReady;
+  $("load").classList.toggle("idle", status === "empty" || status === "error");
+  $("load").classList.toggle("failed", status === "error");
+  $("load-bar").removeAttribute("value");
+  $("load-text").textContent = stateTexts[status]?.(model, error) ?? status;
+  picker.showState(model, status);
+  readHealth();
   showWaiting();
 }
 
-function showLoadError(message) {
-  $("load").hidden = false;
-  $("load").classList.add("failed");
-  $("load-text").textContent = `The model could not be loaded: ${message}`;
+function showLoad(progress) {
+  if (progress.done) return; // the model's state follows
+  $("load-bar").value = progress.share;
+  const [unit, name] = progress.bytes_total < 1e9 ? [1e6, "MB"] : [1e9, "GB"];
+  const sizes = `${(progress.bytes_loaded / unit).toFixed(1)} of ${(progress.bytes_total / unit).toFixed(1)} ${name}`;
+  $("load-text").textContent = `Loading ${progress.model}: ${Math.floor(progress.share * 100)} % (${sizes})`;
 }
 
 // --- the conversation ---------------------------------------------------------------------------------------------
@@ -94,7 +116,7 @@ function ask(text) {
 
 function showWaiting() {
   if (!answer || answer.text) return;
-  const text = load.done ? "" : "Your answer comes as soon as the model is loaded";
+  const text = isModelReady ? "" : "Your answer comes as soon as the model is loaded";
   answer.body.replaceChildren(Object.assign(document.createElement("span"), { className: "waiting", textContent: text }));
 }
 
@@ -164,19 +186,28 @@ const endings = {
 };
 
 connection.addEventListener("message", ({ detail: event }) => {
-  if (event.type === "unicorn.load.progress") {
+  if (event.type === "unicorn.model") {
+    showModel(event);
+  } else if (event.type === "unicorn.load.progress") {
     showLoad(event);
-  } else if (event.type === "unicorn.load.failed") {
-    showLoadError(event.error.message);
   } else if (event.type === "error") {
     if (event.error.code === "response_not_found") return; // it ended while "stop" was on its way
     if (answer && event.stream_id === answer.lane) refuse(event.error.message);
     else addProblem(event.error.message);
   } else if (answer && event.stream_id === answer.lane) {
-    if (event.type === "response.output_text.delta") addText(event.delta);
+    if (event.type === "response.created") noteModel(event.response.model);
+    else if (event.type === "response.output_text.delta") addText(event.delta);
     else if (event.type in endings) finish(event.response, endings[event.type](event.response));
   }
 });
+
+function noteModel(model) {
+  if (lastAnswering !== null && lastAnswering !== model && messages.length > 1) {
+    const line = Object.assign(document.createElement("p"), { className: "switched", textContent: `${model} answers now` });
+    answer.article.before(line);
+  }
+  lastAnswering = model;
+}
 
 function refuse(message) {
   const { content } = messages.pop(); // the server did not take it: back to where it can be changed
@@ -228,7 +259,7 @@ prompt.addEventListener("keydown", (event) => {
 });
 
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && !$("key-dialog").open) stop();
+  if (event.key === "Escape" && !document.querySelector("dialog[open]")) stop();
 });
 
 prompt.addEventListener("input", fitPrompt);

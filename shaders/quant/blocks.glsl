@@ -5,6 +5,7 @@
 //   fetch_codes, fetch_scale what the planes hold of a block, as it lies there
 //   unpack_codes             four words a group, four codes a word as bytes. A word's bytes are elements 0, 2, 1, 3 of its
 //                            four: masks give neighbours as halves of a word then. Activations lie alike.
+//   quad_halves              (code - ZERO) of one of a block's eight fours of weights, in their order, as halves; exact
 //   unpack_scale             the groups' scales and the block's offset
 //   GROUPS_DIFFER            whether a block's groups have different scales
 //   HAS_OFFSET               whether the offset may differ from zero

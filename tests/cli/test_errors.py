@@ -111,7 +111,7 @@ def test_an_empty_api_key_is_refused() -> None:
     [
         ((), "COMMAND"),
         (("dance",), "invalid choice: 'dance'"),
-        (("serve",), "MODEL"),
+        (("inspect",), "MODEL"),
         (("bench", "demo", "--batch", "1,none"), "positive whole number, got 'none'"),
         (("serve", "demo", "--kv-cache-bytes", "much"), "expected a size"),
         (("serve", "demo", "--port", "65536"), "expected a port, 0 to 65535, got '65536'"),

@@ -18,7 +18,12 @@ def test_options_of_the_load_reach_the_engine() -> None:
     add_engine_options(parser)
     config = engine_config(parser.parse_args(["--reader-threads", "3", "--load-trace", "load.json"]))
     assert (config.num_reader_threads, config.load_trace) == (3, Path("load.json"))
+    config = engine_config(parser.parse_args(["--vram", "6G", "--gtt", "512M", "--validation"]))
+    assert (config.vram_bytes, config.gtt_bytes, config.validation) == (6 << 30, 512 << 20, True)
+    config = engine_config(parser.parse_args(["--no-cache", "--cache-bytes", "2G"]))
+    assert (config.weight_cache, config.cache_bytes) == (False, 2 << 30)
     config = engine_config(parser.parse_args([]))
+    assert (config.weight_cache, config.cache_bytes) == (True, None)
     assert (config.num_reader_threads, config.load_trace) == (None, None)
 
 
@@ -29,3 +34,20 @@ def test_inspect_says_how_the_files_would_be_read_and_why() -> None:
     assert "how it reads: " in unicorn("inspect", "demo", environ=software_only()).stdout
     devices = json.loads(unicorn("inspect", "demo", "--json", environ=software_only()).stdout)["devices"]
     assert all("threads: " in device["reading"] for device in devices)
+
+
+def test_inspect_says_what_the_cache_would_do(tmp_path: Path) -> None:
+    environment = {**software_only(), "XDG_CACHE_HOME": str(tmp_path)}
+
+    def state(*options: str) -> str:
+        return str(
+            json.loads(unicorn("inspect", "demo", "--json", *options, environ=environment).stdout)["cache"]["state"]
+        )
+
+    assert state() == "off"
+    assert state("--weights", "int8") == "miss"
+    assert state("--weights", "int8", "--no-cache") == "off"
+    assert (
+        "cache          miss: not there yet"
+        in unicorn("inspect", "demo", "--weights", "int8", environ=environment).stdout
+    )

@@ -19,6 +19,9 @@ def test_a_load_under_way_shows_bytes_speed_layers_and_the_time_left() -> None:
     assert "500 MB/s" in text
     assert "15 of 62 layers active" in text
     assert "6.00 s left" in text
+    assert "cache" not in text
+    text = load_text(LoadProgress(4_000_000_000, 1_000_000_000, 62, 15, 2.0, False, from_cache=True))
+    assert text.endswith("from the cache")
 
 
 def test_a_terminal_has_one_line_rewritten_and_none_left_at_the_end() -> None:

@@ -1,18 +1,28 @@
 from __future__ import annotations
 
+import argparse
 import asyncio
 import io
-from typing import TYPE_CHECKING, cast
+import os
+import signal
+from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 
-from tests.server.fake_engine import FakeEngine
+from tests.cli.command import RUN, SOFTWARE_DRIVERS, software_only
+from tests.cli.conftest import Demo
+from tests.engine.checkpoint_files import write_model
+from tests.server.fake_library import FakeLibrary, prepared
 from unicorn_async.cli.progress import ProgressLine
-from unicorn_async.cli.serving import while_loading
-from unicorn_async.errors import CheckpointError, ConfigError
+from unicorn_async.cli.serving import add_server_options, model_catalog, while_showing_loads
+from unicorn_async.errors import CheckpointError, ConfigError, EngineClosedError, OutOfMemoryError
+from unicorn_async.server import ModelHost
+from unicorn_async.server.model_state import ModelStatus
 
 if TYPE_CHECKING:
-    from unicorn_async.engine.engine import Engine
+    from collections.abc import AsyncIterator
+    from pathlib import Path
 
 
 class Server:
@@ -29,32 +39,123 @@ class Server:
             self.ended_in_order = True
 
 
-def loading_engine() -> FakeEngine:
-    engine = FakeEngine()
-    engine.loaded.clear()
-    return engine
+@pytest.fixture
+def library() -> FakeLibrary:
+    made = FakeLibrary()
+    made.hold_load.add("a")
+    return made
 
 
-async def test_a_load_that_fails_ends_the_server_with_its_error() -> None:
-    engine, server = loading_engine(), Server()
-    serving = asyncio.create_task(while_loading(cast("Engine", engine), ProgressLine(io.StringIO()), server.serve()))
+@pytest.fixture
+async def models(library: FakeLibrary) -> AsyncIterator[ModelHost]:
+    async with ModelHost(library) as host:
+        yield host
+
+
+async def until(models: ModelHost, status: ModelStatus) -> None:
+    async for state in models.watch():
+        if state.status is status:
+            return
+
+
+async def test_a_load_that_fails_ends_the_server_with_its_error(models: ModelHost, library: FakeLibrary) -> None:
+    server, first = Server(), models.begin(prepared("a"))
+    await first.opened()
+    serving = asyncio.create_task(while_showing_loads(models, first, ProgressLine(io.StringIO()), server.serve()))
     await asyncio.sleep(0)
-    await engine.fail_load(CheckpointError("model.safetensors: ends too early"))
+    await library.engines[0].fail_load(CheckpointError("model.safetensors: ends too early"))
     with pytest.raises(CheckpointError, match="ends too early"):
         await serving
     assert server.ended_in_order
 
 
-async def test_a_server_that_ends_while_the_model_loads_ends_the_command() -> None:
-    engine, server = loading_engine(), Server()
+async def test_a_later_load_that_fails_is_told_and_the_server_goes_on(models: ModelHost, library: FakeLibrary) -> None:
+    library.fail_open["c"] = OutOfMemoryError("2 GiB needed")
+    server, printed, first = Server(), io.StringIO(), models.begin(prepared("a"))
+    await first.opened()
+    serving = asyncio.create_task(while_showing_loads(models, first, ProgressLine(printed), server.serve()))
+    await asyncio.sleep(0)
+    await models.begin(prepared("b")).done()  # in the place of the first load
+    models.begin(prepared("c"))
+    await until(models, ModelStatus.FAILED)
+    await asyncio.sleep(0)
+    await models.unload().done()
+    await asyncio.sleep(0)
+    assert not serving.done()
+    assert "failed   c: 2 GiB needed" in printed.getvalue()
+    assert "unloaded" in printed.getvalue()
     server.end.set()
-    await while_loading(cast("Engine", engine), ProgressLine(io.StringIO()), server.serve())
+    await serving
+
+
+async def test_a_server_that_ends_while_the_model_loads_ends_the_command(models: ModelHost) -> None:
+    server, first = Server(), models.begin(prepared("a"))
+    await first.opened()
+    serving = asyncio.create_task(while_showing_loads(models, first, ProgressLine(io.StringIO()), server.serve()))
+    await asyncio.sleep(0)
+    await models.stop(EngineClosedError("the server is shutting down"))
+    server.end.set()
+    await serving
     assert server.ended_in_order
 
 
-async def test_a_server_that_cannot_start_ends_the_command_with_its_error() -> None:
+async def test_a_server_that_cannot_start_ends_the_command_with_its_error(models: ModelHost) -> None:
     async def refuse() -> None:
         raise ConfigError("can't listen on port 80")
 
     with pytest.raises(ConfigError, match="port 80"):
-        await while_loading(cast("Engine", loading_engine()), ProgressLine(io.StringIO()), refuse())
+        await while_showing_loads(models, None, ProgressLine(io.StringIO()), refuse())
+
+
+def parsed(*arguments: str, model: str | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_server_options(parser)
+    return parser.parse_args(arguments, argparse.Namespace(model=model, model_name=None))
+
+
+def test_a_server_without_a_model_has_to_have_folders_of_models(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--models-dir"):
+        model_catalog(parsed())
+    with pytest.raises(ConfigError, match="--keep-model"):
+        model_catalog(parsed("--keep-model", "--models-dir", str(tmp_path)))
+    with pytest.raises(ConfigError, match="nowhere: no such directory"):
+        model_catalog(parsed("--models-dir", str(tmp_path / "nowhere")))
+    assert model_catalog(parsed("--models-dir", str(tmp_path))).given is None
+    given = model_catalog(parsed(model="demo")).given
+    assert given is not None
+    assert given.name == "unicorn-demo"
+
+
+@pytest.mark.skipif(not SOFTWARE_DRIVERS, reason="Mesa's software Vulkan driver is not installed")
+async def test_a_server_that_begins_empty_loads_what_a_client_names_and_ends_in_order(tmp_path: Path) -> None:
+    write_model("llama", "bfloat16", tmp_path / "models" / "tiny")
+    process = await asyncio.create_subprocess_exec(
+        *RUN,
+        *("serve", "--models-dir", str(tmp_path / "models"), "--device", "llvmpipe", "--port", "0"),
+        env={**os.environ, **software_only(), "XDG_CACHE_HOME": str(tmp_path), "HF_HOME": str(tmp_path)},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        server = Demo(process)
+        async with httpx.AsyncClient(base_url=await server.address(), timeout=60) as client:
+            assert (await client.post("/v1/responses", json={"input": "Hi"})).json()["error"]["code"] == "no_model"
+            listed = (await client.get("/v1/models")).json()["data"]
+            assert [model["id"] for model in listed] == ["unicorn-demo", "tiny"]
+            for name in ("tiny", "unicorn-demo"):
+                loaded = await client.post("/v1/models/load", json={"model": name, "wait": True})
+                assert loaded.json() == {"object": "model.state", "model": name, "status": "ready", "error": None}
+                answer = await client.post("/v1/responses", json={"input": "Hi", "max_output_tokens": 3})
+                assert answer.json()["model"] == name
+            assert (await client.post("/v1/models/load", json={"model": str(tmp_path)})).status_code == 404
+        process.send_signal(signal.SIGINT)
+        _, rest = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
+    printed = server.printed + rest.decode()
+    assert process.returncode == 0
+    assert "model    none yet" in printed
+    assert "model    tiny: LlamaForCausalLM" in printed
+    assert "model    unicorn-demo: Gemma3ForCausalLM" in printed
+    assert "Traceback" not in printed

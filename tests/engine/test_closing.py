@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
 from unicorn_async.config import SamplingParams
+from unicorn_async.engine.background import run_to_end
 from unicorn_async.engine.runner import Runner
 from unicorn_async.errors import ConfigError, DeviceLostError, EngineClosedError, OutOfMemoryError
 from unicorn_async.gpu.device import Device
 from unicorn_async.gpu.instance import Instance
 
 from .answers import PROMPT, answer, prompt_of
+from .leftovers import no_leftovers
 from .loading_gate import LoadingGate
 from .test_loading import HELD_FROM, some_layers
 
 if TYPE_CHECKING:
-    from collections import Counter
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -31,33 +31,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Fail the test after which a device was left open, or closed before what lives on it, or a thread goes on."""
-    closed: list[tuple[Counter[str], int]] = []
-    opened: list[Device] = []
-    close, init = Device.close, Device.__init__
-
-    def watched_init(device: Device, *args: object) -> None:
-        init(device, *args)  # type: ignore[arg-type]
-        opened.append(device)
-
-    def watched_close(device: Device) -> None:
-        device.memory.collect()  # what waited for a step that is done by now
-        closed.append((device.live_objects(), device.memory.num_buffers))
-        close(device)
-
-    monkeypatch.setattr(Device, "__init__", watched_init)
-    monkeypatch.setattr(Device, "close", watched_close)
-    yield
-    assert len(closed) == len(opened)
-    for device, (objects, num_buffers) in zip(opened, closed, strict=True):
-        num_queues = len({device.compute, device.transfer})
-        assert dict(objects) == {"Timeline": num_queues}
-        assert num_buffers == 0
-    threads = [thread for thread in threading.enumerate() if thread.name.startswith("unicorn")]
-    for thread in threads:
-        thread.join(20)
-    assert not [thread.name for thread in threads if thread.is_alive()]
-    gc.collect()  # what was not closed warns, and a warning fails the test
+    with no_leftovers(monkeypatch):
+        yield
 
 
 async def test_after_generating(open_engine: OpenEngine) -> None:
@@ -127,6 +102,66 @@ async def test_by_a_cancellation_of_its_task(open_engine: OpenEngine) -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5, 20])
+async def test_by_cancellations_one_after_the_other(open_engine: OpenEngine, count: int) -> None:
+    begun = asyncio.Event()
+
+    async def use() -> None:
+        async with open_engine() as engine:
+            async for _ in engine.stream(PROMPT, SamplingParams(max_tokens=10_000, ignore_eos=True)):
+                begun.set()
+
+    task = asyncio.create_task(use())
+    await begun.wait()
+    for _ in range(3):
+        task.cancel()
+        for _ in range(count):
+            await asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_by_a_second_cancellation_while_a_thread_still_records_a_step(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recording, going_on = threading.Event(), threading.Event()
+    submit = Runner.submit
+
+    async def slow_submit(runner: Runner, batch: Batch) -> object:
+        def wait() -> None:
+            recording.set()
+            going_on.wait()
+
+        await run_to_end(wait)
+        return await submit(runner, batch)
+
+    monkeypatch.setattr(Runner, "submit", slow_submit)
+    closed = threading.Event()
+    close = Device.close
+    monkeypatch.setattr(Device, "close", lambda device: (closed.set(), close(device)))
+
+    answers: list[asyncio.Task[object]] = []
+
+    async def use() -> None:
+        async with open_engine() as engine:
+            answers.append(asyncio.create_task(answer(engine)))
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(use())
+    await asyncio.to_thread(recording.wait)
+    for _ in range(3):
+        task.cancel()
+        for _ in range(5):
+            await asyncio.sleep(0)
+    assert not closed.is_set()
+    going_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert closed.is_set()
+    with pytest.raises(EngineClosedError):
+        await asyncio.wait_for(answers[0], 10)
 
 
 async def test_by_a_cancellation_while_the_device_is_opened(

@@ -117,6 +117,17 @@ async def test_a_stop_string_across_tokens_ends_the_answer_before_it(tokenizer: 
         assert scheduler.blocks_used == (0,)
 
 
+async def test_tokens_that_a_stop_string_cut_off_are_counted(tokenizer: Tokenizer) -> None:
+    ids = [tokenizer.encode(char, add_bos=False)[0] for char in "oootwo"]
+    runner = FakeRunner({"a": ids})
+    runner.gate.set()
+    async with running(make_scheduler(), runner) as loop:
+        stream = RequestStream(request(max_tokens=6, stop=("ootw",), top_logprobs=0), tokenizer)
+        loop.add(stream)
+        tokens = await all_tokens(stream)
+    assert [(token.text, token.num_unseen) for token in tokens] == [("", 1), ("", 2), ("o", 2), ("", 3), ("", 4)]
+
+
 async def test_a_token_after_the_end_that_was_under_way_is_dropped(tokenizer: Tokenizer) -> None:
     runner = FakeRunner({"a": [20, 1, 30, 31], "b": [40, 41, 42, 43]})
     async with running(make_scheduler(), runner, num_frames=3) as loop:

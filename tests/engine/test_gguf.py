@@ -13,7 +13,7 @@ from tests.loader.gguf.builders import Tensor, write, write_parts
 from tests.loader.gguf.golden_files import gguf_metadata, gguf_tensors
 from tests.tokenizer.gguf.metadata import byte_level_metadata
 from unicorn_async.cli.main import main
-from unicorn_async.engine.startup import ModelOnDisk
+from unicorn_async.engine.model_on_disk import ModelOnDisk
 from unicorn_async.errors import UnsupportedModelError
 
 from .checkpoint_files import write_model

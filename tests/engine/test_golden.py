@@ -65,7 +65,8 @@ async def test_the_kernels_of_the_checkpoint_s_type_ran(dtype: str, suffix: str,
         assert (f"linear_many_coopmat_{suffix}" in kernels) == has_matrices
         assert (f"linear_many_{suffix}" in kernels) == (not has_matrices and not engine.device.is_software)
     prefill = "attention_prefill_coopmat" if has_matrices else "attention_prefill_f16"
-    assert {f"embed_{suffix}", "rms_norm", "gated", "rope_cache_f16", prefill} <= kernels
+    form = "halves" if has_matrices else "floats"
+    assert {f"embed_{suffix}", f"rms_norm_{form}", f"gated_{form}", "rope_cache_f16", prefill} <= kernels
 
 
 async def check_mixed(engine: Engine, reference: Golden, tolerance: float) -> None:

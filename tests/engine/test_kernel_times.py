@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unicorn_async.cli.bench_kernels import kernel_lines, kernels_json
+from unicorn_async.cli.bench_limits import Limits
 from unicorn_async.config import SamplingParams
 
 if TYPE_CHECKING:
@@ -23,9 +24,12 @@ async def test_a_timed_engine_tells_where_the_time_of_its_steps_went(open_engine
         rows, columns = map(int, down.detail.split("x"))
         assert (down.nbytes, down.flops) == (2 * rows * columns, 2 * rows * columns)
         assert all(time.ns > 0 for time in times)
-        text = "\n".join(kernel_lines(engine))
+        copy = down.nbytes / down.us * 2e6  # bytes a second: twice what the kernel reaches
+        limits = Limits(copy, copy, fma_flops_per_s=1e15, matrix_flops_per_s=0.0, shared_flops_per_s=0.0)
+        text = "\n".join(kernel_lines(engine, limits))
         assert attention.kernel in text and down.detail in text
-        assert kernels_json(engine)["software"] == engine.device.is_software
+        assert any(down.detail in line and " 50%" in line for line in text.splitlines())
+        assert kernels_json(engine, limits)["software"] == engine.device.is_software
 
 
 async def test_an_engine_that_is_not_timed_has_no_times(open_engine: OpenEngine) -> None:

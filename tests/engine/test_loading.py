@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from unicorn_async.errors import CheckpointError
+from unicorn_async.errors import CheckpointError, MissingFeatureError
+from unicorn_async.gpu.kernel import KernelLibrary
 
 from .answers import PROMPT, answer, prompt_of
 from .loading_gate import LoadingGate
@@ -100,4 +101,21 @@ async def test_a_load_that_fails_reaches_everybody(
         with pytest.raises(CheckpointError, match="truncated"):
             await engine.logits(PROMPT)
         with pytest.raises(CheckpointError, match="truncated"):
+            await engine.loaded()
+
+
+async def test_a_kernel_that_can_not_be_made_is_what_everybody_is_told(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prepare(*_: object) -> None:
+        raise MissingFeatureError("kernel rms_norm: the device lacks it")
+
+    LoadingGate(monkeypatch, HELD_FROM)
+    monkeypatch.setattr(KernelLibrary, "prepare", prepare)
+    async with open_engine() as engine:
+        waiting = [asyncio.create_task(engine.loaded()), asyncio.create_task(answer(engine))]
+        for task in waiting:
+            with pytest.raises(MissingFeatureError, match="the device lacks it"):
+                await task
+        with pytest.raises(MissingFeatureError, match="the device lacks it"):
             await engine.loaded()

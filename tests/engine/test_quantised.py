@@ -15,7 +15,7 @@ from tests.loader.gguf.golden_files import gguf_metadata, gguf_tensors
 from tests.ops.gguf_blocks import dequantize
 from tests.tokenizer.gguf.metadata import byte_level_metadata
 from unicorn_async.config import WeightScheme
-from unicorn_async.engine.startup import ModelOnDisk
+from unicorn_async.engine.model_on_disk import ModelOnDisk
 from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.tensor import QuantFormat
 from unicorn_async.tokenizer import ChatMessage

@@ -48,7 +48,12 @@ class Golden:
 
 def golden(name: str) -> Golden:
     """Load the reference of one case."""
-    with np.load(_FOLDER / f"{CASES[name].reference}.npz") as file:
+    return read_golden(CASES[name].reference)
+
+
+def read_golden(file_name: str) -> Golden:
+    """Load the reference in one of this folder's files."""
+    with np.load(_FOLDER / f"{file_name}.npz") as file:
         lengths = file["lengths"]
         ends = np.cumsum(lengths)[:-1]
         return Golden(
@@ -66,15 +71,15 @@ def write_checkpoint(name: str, directory: Path, dtype: str = "bfloat16", *, num
     directory.mkdir(parents=True, exist_ok=True)
     config = {**case.config, "torch_dtype": dtype}
     (directory / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
-    tensors = [(key, *_encode(value, dtype)) for key, value in weights(case)]
+    tensors = [(key, *encode(value, dtype)) for key, value in weights(case)]
     if num_shards == 1:
-        (directory / "model.safetensors").write_bytes(_safetensors(tensors))
+        (directory / "model.safetensors").write_bytes(safetensors_bytes(tensors))
         return directory
     places: dict[str, str] = {}
     for shard in range(num_shards):
         part = tensors[shard::num_shards]
         file_name = f"model-{shard + 1:05d}-of-{num_shards:05d}.safetensors"
-        (directory / file_name).write_bytes(_safetensors(part))
+        (directory / file_name).write_bytes(safetensors_bytes(part))
         places.update({key: file_name for key, *_ in part})
     index = {"metadata": {"total_size": sum(len(data) for *_, data in tensors)}, "weight_map": places}
     (directory / "model.safetensors.index.json").write_text(json.dumps(index, indent=2), encoding="utf-8")
@@ -91,7 +96,7 @@ def weights(case: Case) -> Iterator[tuple[str, Floats]]:
     if case.layout is not Layout.TEXT:
         prefix = "model." if case.layout is Layout.MULTIMODAL_NEW else ""
         for name, shape in _VISION_SHAPES.items():
-            yield prefix + name, _draw(f"vision/{name}", shape, 0.02)
+            yield prefix + name, draw(f"vision/{name}", shape, 0.02)
 
 
 def _decoder(case: Case) -> Iterator[tuple[str, Floats]]:
@@ -104,15 +109,15 @@ def _decoder(case: Case) -> Iterator[tuple[str, Floats]]:
 
     def matrix(name: str, rows: int, columns: int) -> tuple[str, Floats]:
         gain = case.gains.get(name.rsplit(".", 1)[-1], 1.0)
-        return f"{name}.weight", _draw(f"{case.reference}/{name}", (rows, columns), gain / columns**0.5)
+        return f"{name}.weight", draw(f"{case.reference}/{name}", (rows, columns), gain / columns**0.5)
 
     def norm(name: str, size: int) -> tuple[str, Floats]:
         factor = case.norm_gains.get(name.rsplit(".", 1)[-1], 1.0)
         offset = factor - 1.0 if gemma else factor
-        return f"{name}.weight", _draw(f"{case.reference}/{name}", (size,), 0.2 * factor, offset)
+        return f"{name}.weight", draw(f"{case.reference}/{name}", (size,), 0.2 * factor, offset)
 
     embedding_deviation = hidden**-0.5 if tied else 1.0
-    yield "model.embed_tokens.weight", _draw(f"{case.reference}/embed", (vocab, hidden), embedding_deviation)
+    yield "model.embed_tokens.weight", draw(f"{case.reference}/embed", (vocab, hidden), embedding_deviation)
     for layer in range(_int(config, "num_hidden_layers")):
         prefix = f"model.layers.{layer}."
         yield norm(prefix + "input_layernorm", hidden)
@@ -120,10 +125,10 @@ def _decoder(case: Case) -> Iterator[tuple[str, Floats]]:
             name = f"{prefix}self_attn.{part}"
             yield matrix(name, size * head_dim, hidden)
             if config["model_type"] == "qwen2" or config.get("attention_bias"):
-                yield f"{name}.bias", _draw(f"{case.reference}/{name}.bias", (size * head_dim,), 0.5)
+                yield f"{name}.bias", draw(f"{case.reference}/{name}.bias", (size * head_dim,), 0.5)
         yield matrix(f"{prefix}self_attn.o_proj", hidden, heads * head_dim)
         if config.get("attention_bias"):
-            yield f"{prefix}self_attn.o_proj.bias", _draw(f"{case.reference}/{prefix}o_proj.bias", (hidden,), 0.5)
+            yield f"{prefix}self_attn.o_proj.bias", draw(f"{case.reference}/{prefix}o_proj.bias", (hidden,), 0.5)
         if gemma or config["model_type"] == "qwen3":
             yield norm(f"{prefix}self_attn.q_norm", head_dim)
             yield norm(f"{prefix}self_attn.k_norm", head_dim)
@@ -164,7 +169,7 @@ def _int(config: Mapping[str, object], key: str) -> int:
     return value
 
 
-def _draw(key: str, shape: tuple[int, ...], deviation: float, mean: float = 0.0) -> Floats:
+def draw(key: str, shape: tuple[int, ...], deviation: float, mean: float = 0.0) -> Floats:
     """Draw uniform values with a mean and a standard deviation, then round them to bfloat16."""
     seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:16], "little")
     raw = Philox(key=seed).random_raw(int(np.prod(shape)))
@@ -176,7 +181,8 @@ def _draw(key: str, shape: tuple[int, ...], deviation: float, mean: float = 0.0)
     return np.where(np.abs(grid) < _F16_SMALLEST_NORMAL, np.float32(0), grid).reshape(shape)
 
 
-def _encode(value: Floats, dtype: str) -> tuple[str, tuple[int, ...], bytes]:
+def encode(value: Floats, dtype: str) -> tuple[str, tuple[int, ...], bytes]:
+    """Return a tensor of a file: its type, its shape and its bytes."""
     if dtype == "bfloat16":
         data = (value.view(np.uint32) >> np.uint32(16)).astype(np.uint16).tobytes()
     else:
@@ -184,7 +190,8 @@ def _encode(value: Floats, dtype: str) -> tuple[str, tuple[int, ...], bytes]:
     return _DTYPES[dtype], value.shape, data
 
 
-def _safetensors(tensors: list[tuple[str, str, tuple[int, ...], bytes]]) -> bytes:
+def safetensors_bytes(tensors: list[tuple[str, str, tuple[int, ...], bytes]]) -> bytes:
+    """Return a file of tensors, each with its name, type, shape and bytes."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     offset = 0
     for name, dtype, shape, data in tensors:

@@ -73,3 +73,42 @@ DISCRETE = replace(
         MemoryHeap(32 * GIB, device_local=False, budget=32 * GIB, used=0),
     ),
 )
+
+# Heaps as drivers report them.
+RADV_780M = replace(  # 64 GiB of RAM: the driver adds up VRAM and GTT and gives out two thirds and one third
+    INTEGRATED,
+    heaps=(
+        MemoryHeap(11 * GIB, device_local=False, budget=10 * GIB, used=0),
+        MemoryHeap(22 * GIB, device_local=True, budget=20 * GIB, used=0),
+    ),
+    max_allocation=4 * GIB,
+)
+NVIDIA_WINDOW = replace(  # without ReBAR: the window's bytes are the first heap's as well
+    DISCRETE,
+    heaps=(
+        MemoryHeap(8 * GIB, device_local=True, budget=7 * GIB, used=0),
+        MemoryHeap(32 * GIB, device_local=False, budget=32 * GIB, used=0),
+        MemoryHeap(246 << 20, device_local=True, budget=240 << 20, used=6 << 20),
+    ),
+    rebar=False,
+    max_allocation=4 * GIB,
+)
+NVIDIA_REBAR = replace(NVIDIA_WINDOW, heaps=NVIDIA_WINDOW.heaps[:2], rebar=True)
+RADV_DISCRETE = replace(  # without ReBAR: the window is a heap of its own
+    NVIDIA_WINDOW,
+    name="AMD Radeon RX 7600 (RADV NAVI33)",
+    vendor_id=0x1002,
+    heaps=(
+        MemoryHeap(8 * GIB - (256 << 20), device_local=True, budget=7 * GIB, used=0),
+        MemoryHeap(15 * GIB, device_local=False, budget=15 * GIB, used=0),
+        MemoryHeap(256 << 20, device_local=True, budget=250 << 20, used=0),
+    ),
+)
+INTEL = replace(
+    INTEGRATED,
+    name="Intel(R) Iris(R) Xe Graphics (TGL GT2)",
+    driver_name="Intel open-source Mesa driver",
+    vendor_id=0x8086,
+    heaps=(MemoryHeap(12 * GIB, device_local=True, budget=10 * GIB, used=0),),
+    max_allocation=4 * GIB,
+)

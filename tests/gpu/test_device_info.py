@@ -22,7 +22,7 @@ ALL = (SOFTWARE, INTEGRATED, DISCRETE)
 @pytest.fixture
 def host(tmp_path: Path) -> HostGraphics:
     """A host whose kernel drives no GPU."""
-    return HostGraphics(tmp_path / "dri", tmp_path / "drm", tmp_path / "meminfo")
+    return HostGraphics(tmp_path / "dri", tmp_path / "drm")
 
 
 def test_the_discrete_gpu_is_preferred() -> None:

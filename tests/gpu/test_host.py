@@ -25,13 +25,6 @@ def test_a_damaged_figure_is_no_figure(tmp_path: Path) -> None:
     assert HostGraphics(sys_drm=tmp_path).amd_memory() == ()
 
 
-def test_available_memory_is_in_bytes(tmp_path: Path) -> None:
-    meminfo = tmp_path / "meminfo"
-    meminfo.write_text("MemTotal:       32768 kB\nMemAvailable:   1000 kB\n")
-    assert HostGraphics(meminfo=meminfo).available_memory() == 1_024_000
-    assert HostGraphics(meminfo=tmp_path / "absent").available_memory() is None
-
-
 def test_a_host_without_render_nodes(tmp_path: Path) -> None:
     host = HostGraphics(dev_dri=tmp_path / "absent")
     assert not host.has_render_node()

@@ -4,11 +4,12 @@ import json
 import shutil
 import struct
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from unicorn_async.errors import ConfigError, DeviceError, MissingFeatureError
+from unicorn_async.gpu.background_calls import BackgroundCalls
 from unicorn_async.gpu.kernel import KernelRequest
 
 from .conftest import SHADERS
@@ -77,6 +78,40 @@ def test_prepare_returns_kernels_in_the_order_asked_for(toy: Device) -> None:
 def test_prepare_raises_what_one_of_them_raises(toy: Device) -> None:
     with pytest.raises(MissingFeatureError):
         toy.kernels.prepare([KernelRequest("scale_add"), KernelRequest("unobtainable")])
+
+
+@pytest.fixture
+def stepped_back(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A list that grows with every call that steps back."""
+    calls: list[int] = []
+    call = BackgroundCalls.call
+
+    def counted(background: BackgroundCalls, *arguments: Any) -> int:
+        calls.append(call(background, *arguments))
+        return calls[-1]
+
+    monkeypatch.setattr(BackgroundCalls, "call", counted)
+    return calls
+
+
+def test_what_is_prepared_steps_back_unless_it_is_urgent(
+    open_device: Callable[..., Device], stepped_back: list[int]
+) -> None:
+    device = open_device()
+    requests = [KernelRequest("scale_add", {"SCALE": float(n)}, urgent=n < 2) for n in range(5)]
+    device.kernels.prepare(requests)
+    device.kernels.get("scale_add", constants={"SCALE": 1.0})
+    device.kernels.prepare([KernelRequest("scale_add", {"SCALE": 9.0})])
+    assert len(stepped_back) == 4
+
+
+def test_nothing_steps_back_once_a_kernel_is_awaited(
+    open_device: Callable[..., Device], stepped_back: list[int]
+) -> None:
+    device = open_device()
+    device.kernels.get("scale_add", constants={"SCALE": 1.0})
+    device.kernels.prepare([KernelRequest("scale_add", {"SCALE": float(n)}) for n in range(5)])
+    assert not stepped_back
 
 
 def test_an_unknown_entry_lists_what_there_is(toy: Device) -> None:

@@ -8,7 +8,7 @@ import pytest
 from unicorn_async.errors import ConfigError, OutOfMemoryError
 from unicorn_async.gpu.command import CommandPool
 from unicorn_async.gpu.device_info import MemoryHeap
-from unicorn_async.gpu.memory import Arena, MemoryKind
+from unicorn_async.gpu.memory import Arena, HeapKind, Memory, MemoryKind
 from unicorn_async.gpu.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -65,6 +65,31 @@ def test_an_allocation_beyond_the_budget_states_what_is_available(toy: Device, m
         toy.memory.allocate(8192, MemoryKind.DEVICE, name="probe")
 
 
+def test_memory_lies_in_the_kind_of_heap_that_it_was_told(toy: Device) -> None:
+    before = toy.memory.used_of(HeapKind.VRAM)
+    buffer = toy.memory.allocate(1000, MemoryKind.DEVICE, name="probe", heap=HeapKind.VRAM)
+    assert toy.heaps()[buffer.heap].device_local
+    assert toy.memory.used_of(HeapKind.VRAM) == before + buffer.allocated_bytes
+    buffer.close()
+    kinds = [heap.device_local for heap in toy.heaps()]
+    if all(kinds):
+        with pytest.raises(OutOfMemoryError, match="probe: 1000 bytes of GTT memory needed, 0 available"):
+            toy.memory.allocate(1000, MemoryKind.DEVICE, name="probe", heap=HeapKind.GTT)
+    else:
+        buffer = toy.memory.allocate(1000, MemoryKind.DEVICE, name="probe", heap=HeapKind.GTT)
+        assert not toy.heaps()[buffer.heap].device_local
+        buffer.close()
+    assert toy.memory.used_of(HeapKind.VRAM) == before
+
+
+def test_memory_that_the_driver_refuses_is_an_error_that_says_so(toy: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    out_of_device_memory, before = -2, (toy.memory.num_buffers, toy.memory.used_bytes)
+    monkeypatch.setattr(Memory, "_vk_allocate", lambda *_: out_of_device_memory)
+    with pytest.raises(OutOfMemoryError, match=r"probe: 1000 bytes of VRAM memory needed.*the driver refused them"):
+        toy.memory.allocate(1000, MemoryKind.DEVICE, name="probe", heap=HeapKind.VRAM)
+    assert (toy.memory.num_buffers, toy.memory.used_bytes) == before
+
+
 def test_a_released_buffer_lives_until_the_timeline_has_passed_its_value(toy: Device) -> None:
     timeline = Timeline(toy)
     before = toy.memory.num_buffers
@@ -115,6 +140,17 @@ def test_arena_slices_share_blocks_and_do_not_overlap(toy: Device) -> None:
         part.mapped[:] = bytes([value]) * part.nbytes
     assert [bytes(s.mapped or b"")[0] for s in slices] == [0, 1, 2, 3, 4]
     arena.close()
+    arena.close()
+
+
+def test_a_block_of_slices_is_as_large_as_they_are(toy: Device) -> None:
+    arena = Arena(toy.memory, MemoryKind.DEVICE, 4096, heap=HeapKind.VRAM)
+    slices = arena.allocate_block([100, 256, 5000])
+    assert [part.offset for part in slices] == [0, 256, 512]
+    assert [part.nbytes for part in slices] == [100, 256, 5000]
+    assert {part.buffer for part in slices} == {slices[0].buffer}
+    assert arena.allocated_bytes == 256 + 256 + 5120
+    assert arena.allocate(16).buffer is not slices[0].buffer
     arena.close()
 
 

@@ -15,8 +15,10 @@ def test_each_dispatch_has_its_kernel_its_push_block_and_its_time(device: Device
     sizes = device.memory.allocate(64, MemoryKind.FRAME, name="sizes")
     assert sizes.mapped is not None
     sizes.mapped[:12] = bytes([1, 0, 0, 0] * 3)
-    kernel = device.kernels.get("gated", constants={"WORKGROUP": 64, "ACT": 0})
-    push = kernel.pack(gate_up=room.address, y=room.address + 2048, columns=64)
+    kernel = device.kernels.get("gated_floats", constants={"WORKGROUP": 64, "ACT": 0})
+    fields = {"gate_up": room.address, "y": room.address + 2048, "columns": 64}
+    fields |= {"y_scale": 0, "counters": 0, "num_counters": 0}
+    push = kernel.pack(**fields)
     pool = CommandPool(device, device.compute)
     recorder = TimedRecorder(pool, 2)
     recorder.dispatch(kernel, push, 1)
@@ -26,7 +28,7 @@ def test_each_dispatch_has_its_kernel_its_push_block_and_its_time(device: Device
     times = recorder.times()
     assert [(time.kernel, time.push) for time in times] == [(kernel, push)] * 2
     assert all(0 <= time.ns < 30e9 for time in times) and sum(time.ns for time in times) > 0
-    assert kernel.push.unpack(times[0].push) == {"gate_up": room.address, "y": room.address + 2048, "columns": 64}
+    assert kernel.push.unpack(times[0].push) == fields
     recorder.close()
     pool.close()
     sizes.close()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from unicorn_async.errors import ConfigError
-from unicorn_async.loader.location import find_model, hub_cache
+from unicorn_async.loader.location import find_model, hub_cache, model_name
 
 
 def add_model(hub: Path, name: str, revision: str, *, main: bool) -> Path:
@@ -23,6 +23,18 @@ def add_model(hub: Path, name: str, revision: str, *, main: bool) -> Path:
 def test_a_directory_is_taken_as_it_is(tmp_path: Path) -> None:
     assert find_model(tmp_path) == tmp_path
     assert find_model(str(tmp_path)) == tmp_path
+
+
+def test_the_bundled_model_is_found_by_its_name_whatever_lies_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "demo").mkdir()
+    monkeypatch.chdir(tmp_path)
+    bundled = find_model("demo")
+    assert (bundled / "model.safetensors").is_file()
+    assert model_name("demo", bundled) == "unicorn-demo"
+    assert find_model("./demo") == find_model(Path("demo")) == Path("demo")
+    assert model_name("./demo", Path("demo")) == "demo"
 
 
 def test_a_name_is_found_in_the_cache(tmp_path: Path) -> None:

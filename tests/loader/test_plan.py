@@ -171,3 +171,28 @@ def test_every_element_of_a_quantised_tensor_is_written_once_in_whole_units(tmp_
         assert chunk.nbytes <= max(chunk_bytes, 256)
         end += chunk.num_elements
     assert end == 48 * 128
+
+
+def test_tensors_that_adapters_change_are_blended_and_no_others(tmp_path: Path) -> None:
+    checkpoint = Checkpoint.read(
+        builders.write(tmp_path, {want.name: builders.tensor("BF16", *want.shape) for want in WANTED})
+    )
+    plan = make_plan(checkpoint, WANTED, adapted={"q", "k", "up"})
+    found = {(chunk.dest, chunk.first_element, chunk.num_elements, chunk.transform) for chunk in plan.chunks}
+    assert ("qkv", 0, 96, Transform.BLEND) in found, "q and k lie side by side, and are read at once"
+    assert ("qkv", 96, 32, Transform.COPY) in found
+    assert ("up", 0, 128, Transform.BLEND) in found
+    assert {chunk.transform for chunk in plan.chunks if chunk.dest == "embed"} == {Transform.COPY}
+    assert plan.device_types["q"] is DType.BF16
+
+
+def test_a_chunk_knows_its_tensors(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, chunk_bytes=144)
+    assert [(part.name, part.first_element, part.num_elements) for part in plan.parts["qkv"]] == [
+        ("q", 0, 64),
+        ("k", 64, 32),
+        ("v", 96, 32),
+    ]
+    first, second = (chunk for chunk in plan.chunks if chunk.dest == "qkv")
+    assert [(p.name, p.first_element, p.num_elements) for p in plan.parts_of(first)] == [("q", 0, 64), ("k", 64, 8)]
+    assert [(p.name, p.first_element, p.num_elements) for p in plan.parts_of(second)] == [("k", 72, 24), ("v", 96, 32)]

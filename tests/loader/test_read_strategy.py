@@ -57,12 +57,13 @@ def test_unknown_free_memory_counts_as_enough() -> None:
 
 
 @pytest.mark.parametrize(("cores", "threads"), [(1, 4), (2, 4), (6, 6), (128, 8)])
-def test_threads_follow_the_cores_within_limits(cores: int, threads: int) -> None:
-    assert choose_read_strategy(replace(FACTS, num_cores=cores)).num_threads == threads
+def test_threads_that_only_copy_follow_the_cores_within_limits(cores: int, threads: int) -> None:
+    assert choose_read_strategy(replace(FACTS, num_cores=cores, resident_share=1.0)).num_threads == threads
 
 
-def test_direct_reads_use_many_threads_on_few_cores() -> None:
-    assert choose_read_strategy(replace(FACTS, num_cores=2, free_bytes=GB)).num_threads == 8
+@pytest.mark.parametrize("free_gb", [1, 64])
+def test_reads_from_the_disk_use_many_threads_on_few_cores(free_gb: int) -> None:
+    assert choose_read_strategy(replace(FACTS, num_cores=2, free_bytes=free_gb * GB)).num_threads == 8
 
 
 @pytest.mark.parametrize("change", [{}, {"resident_share": 1.0}, {"free_bytes": GB}])

@@ -96,7 +96,7 @@ def test_an_unknown_architecture_is_refused_with_the_supported_ones() -> None:
     [
         ({"hidden_size": "wide"}, "hidden_size: expected a positive integer, at most 16777216, got 'wide'"),
         ({"hidden_size": True}, "hidden_size: expected a positive integer"),
-        ({"num_hidden_layers": 0}, "num_hidden_layers: expected a positive integer, at most 16777216, got '0'"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers: expected a positive integer, at most 4096, got '0'"),
         ({"vocab_size": 1 << 60}, "vocab_size: expected a positive integer"),
         ({"num_key_value_heads": 3}, "num_attention_heads 2 is not a multiple of num_key_value_heads 3"),
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps: expected a positive number"),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from unicorn_async.errors import UnsupportedModelError
+from unicorn_async.loader.placement import MemoryGroup
 from unicorn_async.models.registry import model_config
-from unicorn_async.models.weights import check_unused, wanted_tensors
+from unicorn_async.models.weights import check_unused, memory_group, wanted_tensors
 
 from .test_registry import GEMMA, LLAMA
 
@@ -35,3 +36,14 @@ def test_every_tensor_has_one_place() -> None:
     places = [(want.dest, want.row_offset) for want in wanted]
     assert len(set(places)) == len(places)
     assert {"layers.0.qkv_bias", "layers.1.o_bias", "head"} <= {want.dest for want in wanted}
+
+
+def test_every_destination_has_its_group() -> None:
+    config = model_config(LLAMA)
+    groups = {want.dest.rpartition(".")[2]: memory_group(want.dest, config) for want in wanted_tensors(config)}
+    assert groups["embed"] is (MemoryGroup.HEAD if config.tie_embeddings else MemoryGroup.EMBEDDINGS)
+    assert groups["qkv"] is groups["o"] is MemoryGroup.ATTENTION
+    assert groups["gate_up"] is groups["down"] is MemoryGroup.FFN
+    assert groups["input_norm"] is groups["norm"] is MemoryGroup.NORMS
+    assert memory_group("embed", model_config(GEMMA)) is MemoryGroup.HEAD
+    assert memory_group("head", model_config({**LLAMA, "tie_word_embeddings": False})) is MemoryGroup.HEAD

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 GGUF_FORMATS = [f for f in QuantFormat if f.source_bytes]
 _IQ4_NL = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
-# Where each type's halves lie in its block.
-_HALVES = {
+# Where each type's scales and offsets, which are halves, lie in its block.
+SCALE_OFFSETS = {
     QuantFormat.Q8_0: (0,),
     QuantFormat.Q4_0: (0,),
     QuantFormat.Q4_1: (0, 2),
@@ -37,7 +37,7 @@ def random_blocks(quant_format: QuantFormat, rows: int, k: int, seed: int = 0) -
     rng = np.random.default_rng([seed, rows, k])
     count = rows * k // quant_format.layout.unit
     blocks = rng.integers(0, 256, (count, quant_format.source_bytes), dtype=np.uint8)
-    for offset in _HALVES[quant_format]:
+    for offset in SCALE_OFFSETS[quant_format]:
         scales = (rng.standard_normal(count) * 0.01).astype(np.float16)
         blocks[:, offset : offset + 2] = scales[:, None].view(np.uint8)
     return blocks

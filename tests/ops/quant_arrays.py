@@ -78,3 +78,17 @@ def read_back(arrays: Arrays, tensor: QuantTensor) -> NDArray[np.float32]:
         )
     )
     return out.values
+
+
+def read_blocks(memory: NDArray[np.uint8], rows: int, columns: int) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Activations in blocks: the codes of every element (rows, columns), and the scales (rows, columns / 32).
+
+    The sums of codes that lie beside the scales must be right.
+    """
+    count = rows * columns
+    groups = memory[:count].view(np.int8).reshape(rows, 2, columns // 32, 4, 4)[..., [0, 2, 1, 3]]
+    codes = groups.transpose(0, 2, 1, 3, 4).reshape(rows, columns)
+    records = memory[count : count + count // 4].view(np.uint32).reshape(rows, columns // 32, 2)
+    sums = records[:, :, 1].copy().view(np.int16).reshape(rows, columns // 16)
+    np.testing.assert_array_equal(sums, codes.reshape(rows, columns // 16, 16).sum(axis=2))
+    return codes, records[:, :, 0].copy().view(np.float32)

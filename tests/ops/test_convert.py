@@ -75,11 +75,67 @@ def test_what_a_half_cannot_hold_becomes_the_largest_half(arrays: Arrays, src: D
     np.testing.assert_allclose(target.values.astype(np.float64), expected, rtol=2**-11, atol=2**-25)
 
 
-@pytest.mark.parametrize(("dst", "count"), [(DType.BF16, 8), (DType.F32, 0), (DType.F32, 1 << 31)])
-def test_what_no_kernel_does_is_refused(arrays: Arrays, dst: DType, count: int) -> None:
+@pytest.mark.parametrize("src", [DType.F32, DType.BF16], ids=lambda d: d.value)
+def test_bf16_is_the_nearest_and_even_where_two_are(arrays: Arrays, src: DType) -> None:
+    words = np.random.default_rng(7).integers(0, 1 << 32, 5003, np.uint32)
+    words[:4] = 0x3F808000, 0x3F818000, 0x3F808001, 0x80000000  # ties to even below and above, no tie, minus zero
+    words = words[(words & 0x7FFFFFFF) <= 0x7F7F7FFF]
+    source = words.view(np.float32) if src is DType.F32 else (words >> 16).astype(np.uint16)
+    found, unfit = converted(arrays, source, src, DType.BF16)
+    nearest = (words.astype(np.uint64) + 0x7FFF + (words >> 16 & 1)) >> 16
+    np.testing.assert_array_equal(found, nearest if src is DType.F32 else words >> 16)
+    assert unfit == 0
+
+
+@pytest.mark.parametrize("count", [16, 4091])
+@pytest.mark.parametrize("dst", [DType.F16, DType.BF16], ids=lambda d: f"to_{d.value}")
+def test_what_does_not_fit_is_counted(arrays: Arrays, dst: DType, count: int) -> None:
+    if dst is DType.F16:
+        skip_without_half(arrays)
+    values = np.random.default_rng(count).standard_normal(count).astype(np.float32)
+    values[:4] = (LARGEST_HALF, -LARGEST_HALF, 0, 1e-30) if dst is DType.F16 else (3.3895e38, -3.3895e38, 0, 1e-45)
+    assert converted(arrays, values, DType.F32, dst)[1] == 0
+    beyond = [65505.0, -1e30, np.nan, np.inf, -np.inf] if dst is DType.F16 else [3.4e38, -3.4e38, np.nan, np.inf]
+    places = np.linspace(0, count - 1, len(beyond)).astype(int)  # first and last of all
+    values[places] = beyond
+    assert converted(arrays, values, DType.F32, dst)[1] == len(beyond)
+
+
+def test_a_conversion_to_f32_counts_nothing(arrays: Arrays) -> None:
+    assert converted(arrays, np.array([np.nan, np.inf, 1] * 8, np.float32), DType.F32, DType.F32)[1] == 0
+
+
+def converted(arrays: Arrays, source: NDArray[Any], src: DType, dst: DType) -> tuple[NDArray[Any], int]:
+    """What elements become, and how many of them did not fit."""
+    kind = {DType.F16: np.float16, DType.BF16: np.uint16, DType.F32: np.float32}[dst]
+    given, target = arrays.put(source), arrays.put(np.zeros(len(source), kind))
+    unfit = arrays.put(np.zeros(1, np.uint32))
+    arrays.run(
+        lambda recorder: convert(
+            recorder,
+            arrays.device.kernels,
+            src=given.address,
+            src_dtype=src,
+            dst=target.address,
+            dst_dtype=dst,
+            num_elements=len(source),
+            unfit=unfit.address,
+        )
+    )
+    return target.values, int(unfit.values[0])
+
+
+@pytest.mark.parametrize("count", [0, 1 << 31])
+def test_more_elements_than_a_dispatch_can_count_are_refused(arrays: Arrays, count: int) -> None:
     with pytest.raises(ValueError, match="convert: expected"):
         arrays.run(
             lambda recorder: convert(
-                recorder, arrays.device.kernels, src=0, src_dtype=DType.F32, dst=0, dst_dtype=dst, num_elements=count
+                recorder,
+                arrays.device.kernels,
+                src=0,
+                src_dtype=DType.F32,
+                dst=0,
+                dst_dtype=DType.F16,
+                num_elements=count,
             )
         )

@@ -11,8 +11,11 @@ from unicorn_async.errors import ConfigError
 from unicorn_async.ops.gated import gated
 from unicorn_async.tensor import DType, Tensor
 
+from .formed_rows import FORMS, FormedRows
+
 if TYPE_CHECKING:
     from unicorn_async.gpu.device import Device
+    from unicorn_async.ops.linear_input import InputForm
 
     from .arrays import Arrays
 
@@ -30,7 +33,11 @@ def reference(gate_up: np.ndarray[Any, Any], activation: Activation) -> np.ndarr
 def test_the_gate_multiplies(device: Device, arrays: Arrays, activation: Activation, tokens: int, columns: int) -> None:
     values = np.random.default_rng(columns).standard_normal((tokens, 2 * columns)) * 4
     gate_up, out = arrays.put(values.astype(np.float32)), arrays.poisoned(tokens, columns)
-    arrays.run(lambda rec: gated(rec, device.kernels, gate_up=gate_up.tensor, out=out.tensor, activation=activation))
+    arrays.run(
+        lambda rec: gated(
+            rec, device.kernels, device.info, gate_up=gate_up.tensor, out=out.tensor, activation=activation
+        )
+    )
     np.testing.assert_allclose(out.values, reference(gate_up.values, activation), rtol=1e-5, atol=1e-6)
 
 
@@ -39,11 +46,30 @@ def test_huge_gates_do_not_overflow_on_the_way(device: Device, arrays: Arrays, a
     gates = np.array([1e5, -1e5, 1e15, -1e15, 1e30, -1e30, 0, 90, -90, 20, -20, 9], np.float32)
     values = np.concatenate([gates, np.full(12, 2, np.float32)])[None]
     gate_up, out = arrays.put(values), arrays.poisoned(1, 12)
-    arrays.run(lambda rec: gated(rec, device.kernels, gate_up=gate_up.tensor, out=out.tensor, activation=activation))
+    arrays.run(
+        lambda rec: gated(
+            rec, device.kernels, device.info, gate_up=gate_up.tensor, out=out.tensor, activation=activation
+        )
+    )
     np.testing.assert_allclose(out.values[0], np.maximum(gates, 0).astype(np.float64) * 2, rtol=1e-3, atol=1e-3)
 
 
 def test_operands_of_other_shapes_are_refused(device: Device, arrays: Arrays) -> None:
     x = Tensor(0, (1, 8), DType.F32)
-    with pytest.raises(ConfigError, match=r"gate_up: expected \(1, 16\)"):
-        arrays.run(lambda rec: gated(rec, device.kernels, gate_up=x, out=x, activation=Activation.SILU))
+    with pytest.raises(ConfigError, match=r"out: expected \(1, 4\)"):
+        arrays.run(lambda rec: gated(rec, device.kernels, device.info, gate_up=x, out=x, activation=Activation.SILU))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("tokens", "columns"), [(1, 128), (3, 21504), (18, 2048)])
+def test_the_output_has_the_form_that_a_linear_reads(
+    device: Device, arrays: Arrays, form: InputForm, tokens: int, columns: int
+) -> None:
+    values = np.random.default_rng(columns).standard_normal((tokens, 2 * columns)) * 4
+    gate_up, rows = arrays.put(values.astype(np.float32)), FormedRows(arrays, form, tokens, columns)
+    arrays.run(
+        lambda rec: gated(
+            rec, device.kernels, device.info, gate_up=gate_up.tensor, out=rows.place, activation=Activation.SILU
+        )
+    )
+    rows.check(reference(gate_up.values, Activation.SILU))

@@ -9,7 +9,9 @@ from tests.ops.arrays import Arrays, bf16, from_bf16
 from unicorn_async.config import Activation
 from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.ops.gated import ACTIVATION_NUMBER
-from unicorn_async.ops.linear import LinearScratch, dispatch_plan, kernels_for, linear, row_to_half
+from unicorn_async.ops.linear import dispatch_plan, kernels_for, linear, row_to_half, row_to_half_kernel
+from unicorn_async.ops.linear_input import InputForm, LinearScratch
+from unicorn_async.ops.linear_plan import FORMATS as SUFFIXES
 from unicorn_async.ops.linear_plan import (
     TileTuning,
     VecTuning,
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.ops.linear_input import HalfRows
     from unicorn_async.ops.linear_plan import LinearPlan
 
 FORMATS = [DType.F16, DType.BF16]
@@ -78,28 +81,25 @@ class Case:
         room = arrays.put(np.full(LinearScratch.size(tokens, k), 0xFF, np.uint8))
         self.scratch = LinearScratch.at(room.address, tokens, k)
 
+    def rows(self, *, half: bool) -> Tensor | HalfRows:
+        """The input as a kernel reads it."""
+        return self.scratch.half_rows(self.tokens, self.k) if half else self.x.tensor
+
     def to_half(self, recorder: CommandRecorder) -> None:
         device = self.arrays.device
-        row_to_half(
-            recorder,
-            device.kernels,
-            device.info,
-            x=self.x.address,
-            scratch=self.scratch,
-            num_tokens=self.tokens,
-            k=self.k,
-        )
+        out = self.scratch.half_rows(self.tokens, self.k)
+        row_to_half(recorder, device.kernels, device.info, x=self.x.tensor, out=out)
 
     def run(self, plan: LinearPlan, *, soft_cap: float = 0.0) -> None:
         """Run one kernel by a plan of the test's own."""
-        if plan.reads_half:
+        if plan.form is InputForm.HALVES:
             self.arrays.run(self.to_half)
         self.arrays.run(
             lambda recorder: dispatch_plan(
                 recorder,
                 self.arrays.device.kernels,
                 plan,
-                x=self.x.address,
+                x=self.rows(half=plan.form is InputForm.HALVES),
                 weight=self.weight,
                 out_address=self.y.address,
                 num_tokens=self.tokens,
@@ -120,7 +120,7 @@ class Case:
                 recorder,
                 device.kernels,
                 device.info,
-                x=self.x.tensor,
+                x=self.rows(half=reads_half(device.info, self.tokens)),
                 weight=self.weight,
                 out_address=self.y.address,
                 num_tokens=self.tokens,
@@ -161,7 +161,7 @@ def test_linear_many_equals_the_product(arrays: Arrays, dtype: DType, tuning: Ti
     for tokens in (1, 33, 130):
         for n, k in SHAPES:
             case = Case(arrays, tokens, n, k, dtype)
-            case.run(many_plan(tuning, tokens, n, dtype))
+            case.run(many_plan(tuning, tokens, n, f"linear_many_{SUFFIXES[dtype]}"))
             case.check(SINGLE)
 
 
@@ -172,7 +172,7 @@ def test_linear_many_coopmat_equals_the_product(arrays: Arrays, dtype: DType, tu
     for tokens in (1, 15, 33, 300):
         for n, k in SHAPES:
             case = Case(arrays, tokens, n, k, dtype)
-            case.run(coopmat_plan(arrays.device.info, tuning, tokens, n, dtype))
+            case.run(coopmat_plan(arrays.device.info, tuning, tokens, n, f"linear_many_coopmat_{SUFFIXES[dtype]}"))
             case.check(HALF)
 
 
@@ -180,13 +180,13 @@ def test_linear_many_coopmat_equals_the_product(arrays: Arrays, dtype: DType, tu
 @pytest.mark.parametrize("dtype", FORMATS, ids=lambda d: d.value)
 def test_activations_far_from_half_range_keep_their_precision(arrays: Arrays, dtype: DType, magnitude: float) -> None:
     info = arrays.device.info
-    plans = [vec_plan(info, VEC[3], 9, 67, dtype), many_plan(MANY[1], 9, 67, dtype)]
+    plans = [vec_plan(info, VEC[3], 9, 67, dtype), many_plan(MANY[1], 9, 67, f"linear_many_{SUFFIXES[dtype]}")]
     if matrix_subgroup_size(info) is not None:
-        plans.append(coopmat_plan(info, COOPMAT[0], 9, 67, dtype))
+        plans.append(coopmat_plan(info, COOPMAT[0], 9, 67, f"linear_many_coopmat_{SUFFIXES[dtype]}"))
     for plan in plans:
         case = Case(arrays, 9, 67, 136, dtype, magnitude=magnitude)
         case.run(plan)
-        case.check(HALF if plan.reads_half else SINGLE)
+        case.check(HALF if plan.form is InputForm.HALVES else SINGLE)
 
 
 @pytest.mark.parametrize("dtype", FORMATS, ids=lambda d: d.value)
@@ -270,6 +270,7 @@ def test_row_to_half_scales_each_row_by_a_power_of_two(arrays: Arrays) -> None:
 def test_prepared_kernels_are_those_that_linear_asks_for(arrays: Arrays) -> None:
     kernels, sizes = arrays.device.kernels, (1, 8, 64)
     kernels.prepare(kernels_for(arrays.device.info, num_tokens=sizes, n=96, k=64, dtype=DType.BF16))
+    kernels.prepare([row_to_half_kernel(arrays.device.info, 64)])
     built = kernels.num_kernels
     for tokens in sizes:
         case = Case(arrays, tokens, 96, 64, DType.BF16)
@@ -287,10 +288,10 @@ def test_prepared_kernels_are_those_that_linear_asks_for(arrays: Arrays) -> None
     ],
 )
 def test_weights_that_no_kernel_takes_are_refused(arrays: Arrays, weight: Tensor, message: str) -> None:
-    device = arrays.device
+    device, x = arrays.device, Tensor(0, (1, 16), DType.F32)
     with pytest.raises(UnsupportedModelError, match=message):
         arrays.run(
             lambda recorder: linear(
-                recorder, device.kernels, device.info, x=0, weight=weight, out_address=0, num_tokens=1
+                recorder, device.kernels, device.info, x=x, weight=weight, out_address=0, num_tokens=1
             )
         )

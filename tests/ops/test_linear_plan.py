@@ -7,6 +7,7 @@ import pytest
 
 from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.gpu.device_info import DeviceType
+from unicorn_async.ops.linear_input import InputForm
 from unicorn_async.ops.linear_plan import (
     MATRIX_FEATURE,
     MAX_GRID_X,
@@ -78,7 +79,9 @@ def test_the_kernel_follows_the_number_of_tokens_and_the_device(gpu: DeviceInfo,
 @pytest.mark.parametrize("tokens", [1, 4, 5, 32, 512])
 def test_what_reads_half_does_not_depend_on_the_weights(gpu: DeviceInfo, matrix_gpu: DeviceInfo, tokens: int) -> None:
     for info in (gpu, matrix_gpu):
-        assert {plan(info, tokens, n).reads_half for n in (8, 4096, 262_144)} == {reads_half(info, tokens)}
+        assert {plan(info, tokens, n).form is InputForm.HALVES for n in (8, 4096, 262_144)} == {
+            reads_half(info, tokens)
+        }
 
 
 def test_a_matrix_kernel_asks_for_a_subgroup_size_that_fills_its_workgroup(matrix_gpu: DeviceInfo) -> None:

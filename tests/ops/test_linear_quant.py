@@ -6,29 +6,34 @@ import numpy as np
 import pytest
 
 from tests.ops.gguf_blocks import GGUF_FORMATS, dequantize, random_blocks
-from tests.ops.quant_arrays import quantized, read_back, relaid
+from tests.ops.quant_arrays import quantized, read_back, read_blocks, relaid
 from unicorn_async.config import Activation
 from unicorn_async.errors import UnsupportedModelError
-from unicorn_async.ops.linear import LinearScratch, row_to_half
-from unicorn_async.ops.linear_plan import matrix_subgroup_size
+from unicorn_async.ops.linear_input import HalfRows, InputBlocks, InputForm, LinearScratch
+from unicorn_async.ops.linear_plan import (
+    FRAGMENTS_FEATURE,
+    TileTuning,
+    can_split,
+    coopmat_plan,
+    many_plan,
+    matrix_subgroup_size,
+)
 from unicorn_async.ops.linear_quant import (
     dispatch_quant_plan,
+    input_kernels_for,
     kernels_for,
     linear_quant,
     prepare_input,
-    quantize_activations,
 )
 from unicorn_async.ops.linear_quant_plan import (
-    QuantPlan,
-    QuantTileTuning,
+    FragmentTuning,
     QuantVecTuning,
-    can_split,
+    fragment_plan,
     fuses_gate,
+    leaves_blocks,
     plan_linear_quant,
-    quant_coopmat_plan,
-    quant_many_plan,
+    quant_form,
     quant_vec_plan,
-    reads_half,
 )
 from unicorn_async.tensor import QuantFormat, QuantTensor
 
@@ -38,6 +43,7 @@ if TYPE_CHECKING:
     from tests.ops.arrays import Arrays
     from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.ops.linear_plan import LinearPlan
     from unicorn_async.tensor import Tensor
 
 FORMATS = [QuantFormat.NF4, *GGUF_FORMATS]
@@ -45,14 +51,26 @@ GUARD = 64  # elements after an output that must stay as they were
 SINGLE = 5e-6  # of the sum of magnitudes: rounding of sums in single precision
 HALF = 2e-3  # of the sum of magnitudes: activations, scales and weights in half precision
 
-VEC = [QuantVecTuning(1, 1, 1), QuantVecTuning(1, 2, 2), QuantVecTuning(2, 4, 3), QuantVecTuning(8, 1, 4)]
-MANY = [QuantTileTuning(0, 64, 64, 16, 16), QuantTileTuning(0, 16, 32, 4, 8)]
+VEC = [
+    QuantVecTuning(1, 1, 1),
+    QuantVecTuning(1, 2, 2, passes=3, unroll=3),
+    QuantVecTuning(2, 4, 3, passes=4),
+    QuantVecTuning(8, 1, 4, passes=2, unroll=2),
+]
+MANY = [TileTuning(0, 64, 64, 16, 16), TileTuning(0, 16, 32, 4, 8)]
 COOPMAT = [
-    QuantTileTuning(0, 16, 64, 1, 4, 64),
-    QuantTileTuning(0, 32, 64, 1, 4, 64, buffers=1),
-    QuantTileTuning(0, 64, 64, 2, 2, 32, splits=3),
-    QuantTileTuning(0, 128, 128, 2, 2, 32),
-    QuantTileTuning(0, 16, 64, 1, 2, 128, splits=4),
+    TileTuning(0, 16, 64, 1, 4, 64),
+    TileTuning(0, 32, 64, 1, 4, 64, buffers=1),
+    TileTuning(0, 64, 64, 2, 2, 32, splits=3),
+    TileTuning(0, 128, 128, 2, 2, 32),
+    TileTuning(0, 16, 64, 1, 2, 128, splits=4),
+]
+
+FRAGMENTS = [
+    FragmentTuning(0, 1, 1, 1),
+    FragmentTuning(0, 1, 2, 4, splits=3),
+    FragmentTuning(0, 2, 2, 1, subgroups_k=4),
+    FragmentTuning(0, 4, 1, 2, subgroups_k=2, splits=2),
 ]
 
 
@@ -99,71 +117,76 @@ class Case:
         room = arrays.put(np.full(LinearScratch.size(tokens, k), 0xFF, np.uint8))
         self.scratch = LinearScratch.at(room.address, tokens, k)
 
-    def prepare(self, recorder: CommandRecorder, *, half: bool) -> None:
-        device, scratch, tokens = self.arrays.device, self.scratch, self.tokens
-        if half:
-            row_to_half(
-                recorder, device.kernels, device.info, x=self.x.address, scratch=scratch, num_tokens=tokens, k=self.k
-            )
-        else:
-            quantize_activations(
-                recorder, device.kernels, x=self.x.address, scratch=scratch, num_tokens=tokens, k=self.k
-            )
+    def rows(self, form: InputForm) -> HalfRows | InputBlocks:
+        """Where the input lies in the form that a kernel reads."""
+        if form is InputForm.BLOCKS:
+            return self.scratch.blocks(self.tokens, self.k)
+        return self.scratch.half_rows(self.tokens, self.k, form)
 
-    def run(self, plan: QuantPlan) -> None:
+    def prepare(self, recorder: CommandRecorder, form: InputForm) -> None:
+        device = self.arrays.device
+        prepare_input(recorder, device.kernels, device.info, x=self.x.tensor, out=self.rows(form))
+        recorder.barrier()
+
+    def run(self, plan: LinearPlan) -> None:
         """Run one kernel by a plan of the test's own."""
 
         def record(recorder: CommandRecorder) -> None:
-            self.prepare(recorder, half=plan.reads_half)
-            recorder.barrier()
+            self.prepare(recorder, plan.form)
             dispatch_quant_plan(
                 recorder,
                 self.arrays.device.kernels,
                 plan,
+                x=self.rows(plan.form),
                 weight=self.weight,
-                out_address=self.y.address,
+                out=self.y.address,
                 num_tokens=self.tokens,
                 scratch=self.scratch,
             )
 
         self.arrays.run(record)
-        self.check(half=plan.reads_half)
+        self.check(plan.form)
 
-    def run_linear(self, *, bias: Tensor, soft_cap: float) -> None:
+    def run_linear(
+        self,
+        *,
+        out: int | InputBlocks | None = None,
+        bias: Tensor | None = None,
+        soft_cap: float = 0.0,
+        activation: Activation | None = None,
+        stride: int | None = None,
+    ) -> None:
         """Run what `linear_quant` chooses."""
         device = self.arrays.device
+        form = quant_form(device.info, self.tokens, self.k)
 
         def record(recorder: CommandRecorder) -> None:
-            prepare_input(
-                recorder,
-                device.kernels,
-                device.info,
-                x=self.x.tensor,
-                scratch=self.scratch,
-                num_tokens=self.tokens,
-                k=self.k,
-            )
-            recorder.barrier()
+            self.prepare(recorder, form)
             linear_quant(
                 recorder,
                 device.kernels,
                 device.info,
+                x=self.rows(form),
                 weight=self.weight,
-                out_address=self.y.address,
+                out=self.y.address if out is None else out,
                 num_tokens=self.tokens,
                 scratch=self.scratch,
                 bias=bias,
                 soft_cap=soft_cap,
+                activation=activation,
+                stride=stride,
             )
 
         self.arrays.run(record)
 
-    def check(self, *, half: bool, expected: NDArray[np.float64] | None = None) -> None:
+    def check(self, form: InputForm, expected: NDArray[np.float64] | None = None) -> None:
         count = self.tokens * self.n
         assert np.isnan(self.y.values[count:]).all(), "wrote past the end of the output"
         found = self.y.values[:count].reshape(self.tokens, self.n)
         error = np.abs(found - (self.expected if expected is None else expected))
-        allowed = self.magnitudes * HALF if half else self.magnitudes * SINGLE + self.rounding
+        allowed = self.magnitudes * HALF
+        if form is InputForm.BLOCKS:
+            allowed = self.magnitudes * SINGLE + self.rounding
         worst = np.max(error / (allowed + 1e-30))
         assert worst <= 1.0, f"error is {worst:.3g} times what rounding explains"
 
@@ -185,24 +208,39 @@ def test_linear_quant_vec_equals_the_product(arrays: Arrays, quant_format: Quant
 
 @pytest.mark.parametrize("quant_format", FORMATS, ids=lambda f: f.value)
 def test_linear_quant_many_equals_the_product(arrays: Arrays, quant_format: QuantFormat) -> None:
+    entry = f"linear_quant_many_{quant_format.layout.name}"
     for n, k in shapes(quant_format):
         weight = weights(arrays, n, k, quant_format)
         for tuning in MANY:
             for tokens in (1, 33, 70):
                 case = Case(arrays, tokens, n, k, quant_format, weight)
-                case.run(quant_many_plan(tuning, tokens, n, quant_format))
+                case.run(many_plan(tuning, tokens, n, entry, (), InputForm.BLOCKS))
 
 
 @pytest.mark.parametrize("quant_format", FORMATS, ids=lambda f: f.value)
 def test_linear_quant_coopmat_equals_the_product(arrays: Arrays, quant_format: QuantFormat) -> None:
     skip_without_matrices(arrays.device.info)
+    entry = f"linear_quant_coopmat_{quant_format.layout.name}"
     for n, k in shapes(quant_format):
         weight = weights(arrays, n, k, quant_format)
         for tuning in COOPMAT:
             for tokens in (1, 15, 33, 150):
                 assert can_split(tuning, tokens, n)
                 case = Case(arrays, tokens, n, k, quant_format, weight)
-                case.run(quant_coopmat_plan(arrays.device.info, tuning, tokens, n, quant_format))
+                case.run(coopmat_plan(arrays.device.info, tuning, tokens, n, entry))
+
+
+@pytest.mark.parametrize("quant_format", FORMATS, ids=lambda f: f.value)
+def test_linear_quant_fragments_equals_the_product(arrays: Arrays, quant_format: QuantFormat) -> None:
+    info = arrays.device.info
+    if FRAGMENTS_FEATURE not in info.features:
+        pytest.skip(f"{info.name} has no matrices of which lanes hold the elements that the kernel needs")
+    for n, k in ((1, 256), (67, 5 * 256), (130, 3 * 256)):
+        weight = weights(arrays, n, k, quant_format)
+        for tuning in FRAGMENTS:
+            for tokens in (1, 15, 33, 150):
+                case = Case(arrays, tokens, n, k, quant_format, weight)
+                case.run(fragment_plan(info, tuning, tokens, n, quant_format))
 
 
 @pytest.mark.parametrize("quant_format", [QuantFormat.INT8, QuantFormat.Q4_K], ids=lambda f: f.value)
@@ -213,84 +251,73 @@ def test_linear_quant_adds_the_bias_and_caps(arrays: Arrays, quant_format: Quant
     case.run_linear(bias=arrays.put(case.bias).tensor, soft_cap=cap)
     case.magnitudes += 1.0  # of the bias and the cap
     expected = cap * np.tanh((case.expected + case.bias) / cap)
-    case.check(half=reads_half(arrays.device.info, tokens), expected=expected)
+    case.check(quant_form(arrays.device.info, tokens, case.k), expected=expected)
 
 
 @pytest.mark.parametrize("activation", list(Activation))
 @pytest.mark.parametrize("tokens", [1, 3, 8])
 def test_linear_quant_applies_the_gate(arrays: Arrays, tokens: int, activation: Activation) -> None:
-    device, half = arrays.device, 33
-    assert fuses_gate(device.info, tokens)
+    half = 33
+    if not fuses_gate(arrays.device.info, tokens, 256):
+        pytest.skip("matrix kernels take so many tokens, and apply no gate")
     case = Case(arrays, tokens, 2 * half, 256, QuantFormat.Q5_0)
+    case.run_linear(activation=activation)
+    gates, allowed = gated(case, activation)
+    found = case.y.values[: tokens * half].reshape(tokens, half)
+    assert (np.abs(found - gates) <= allowed).all()
+    assert np.isnan(case.y.values[tokens * half :]).all()
 
-    def record(recorder: CommandRecorder) -> None:
-        case.prepare(recorder, half=False)
-        recorder.barrier()
-        linear_quant(
-            recorder,
-            device.kernels,
-            device.info,
-            weight=case.weight,
-            out_address=case.y.address,
-            num_tokens=tokens,
-            scratch=case.scratch,
-            activation=activation,
-        )
 
-    arrays.run(record)
+@pytest.mark.parametrize("tokens", [1, 3, 8])
+@pytest.mark.parametrize("width", [32, 160])
+def test_a_gate_s_output_may_be_left_in_blocks(arrays: Arrays, tokens: int, width: int) -> None:
+    if not leaves_blocks(arrays.device.info, tokens, 512):
+        pytest.skip("the output of so many tokens is left in floats")
+    case = Case(arrays, tokens, 2 * width, 512, QuantFormat.Q4_0)
+    room = arrays.put(np.full(InputBlocks.size(tokens, width) + GUARD, 0xFF, np.uint8))
+    case.run_linear(activation=Activation.SILU, out=InputBlocks.at(room.address, tokens, width))
+    gates, allowed = gated(case, Activation.SILU)
+    codes, scales = read_blocks(room.values, tokens, width)
+    step = np.repeat(scales, 32, axis=1)
+    assert (np.abs(codes * step - gates) <= allowed + 0.5001 * step).all()
+    assert (room.values[InputBlocks.size(tokens, width) :] == 0xFF).all()
+
+
+def gated(case: Case, activation: Activation) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """What a gate makes of a product, and how far off it may be."""
+    half = case.n // 2
     gate, up = case.expected[:, :half], case.expected[:, half:]
     inner = gate if activation is Activation.SILU else np.sqrt(8 / np.pi) * (gate + 0.044715 * gate**3)
     factor = gate / (1 + np.exp(-inner))
     rounding = 1.2 * case.rounding  # neither activation is steeper
     allowed = rounding[:, :half] * (np.abs(up) + rounding[:, half:]) + np.abs(factor) * rounding[:, half:] + 1e-5
-    found = case.y.values[: tokens * half].reshape(tokens, half)
-    assert (np.abs(found - factor * up) <= allowed).all()
-    assert np.isnan(case.y.values[tokens * half :]).all()
+    return factor * up, allowed
 
 
 @pytest.mark.parametrize("tokens", [2, 40])
 def test_parts_of_an_output_leave_the_rest_alone(arrays: Arrays, tokens: int) -> None:
-    device, stride, first = arrays.device, 200, 50
+    stride, first = 200, 50
     case = Case(arrays, tokens, 67, 256, QuantFormat.Q8_0)
     wide = arrays.poisoned(tokens, stride)
-
-    def record(recorder: CommandRecorder) -> None:
-        case.prepare(recorder, half=reads_half(device.info, tokens))
-        recorder.barrier()
-        linear_quant(
-            recorder,
-            device.kernels,
-            device.info,
-            weight=case.weight,
-            out_address=wide.address + 4 * first,
-            num_tokens=tokens,
-            scratch=case.scratch,
-            stride=stride,
-        )
-
-    arrays.run(record)
+    case.run_linear(out=wide.address + 4 * first, stride=stride)
     assert np.isnan(wide.values[:, :first]).all()
     assert np.isnan(wide.values[:, first + 67 :]).all()
     case.y.values[: tokens * 67] = wide.values[:, first : first + 67].ravel()
-    case.check(half=reads_half(device.info, tokens))
+    case.check(quant_form(arrays.device.info, tokens, case.k))
 
 
 def test_activations_of_any_size_keep_a_scale_of_their_block(arrays: Arrays) -> None:
     case = Case(arrays, 4, 3, 128, QuantFormat.Q8_0)
     case.x.values[:] *= np.array([[1e-30], [0.0], [1e5], [1.0]], np.float32)
     case.x.values[3, :32] *= 1e4
-    case.arrays.run(lambda recorder: case.prepare(recorder, half=False))
-    count = case.tokens * case.k
-    mapped = next(a for a in case.arrays._arrays if a.address == case.scratch.halves).values
-    codes = mapped[:count].view(np.int8).reshape(-1, 8, 4)[:, :, [0, 2, 1, 3]].reshape(-1, 32)
-    records = mapped[count : count + count // 4].view(np.uint32).reshape(-1, 2)
-    scales = records[:, 0].view(np.float32)
-    blocks = case.x.values.reshape(-1, 32)
-    np.testing.assert_allclose(scales, np.abs(blocks).max(axis=1) / np.float32(127), rtol=1e-6)
-    kept = np.abs(blocks).max(axis=1) > 1e-30
-    assert (np.abs(codes * scales[:, None] - blocks)[kept] <= 0.5001 * scales[kept, None]).all()
-    sums = records[:, 1].copy().view(np.int16).reshape(-1, 2)
-    np.testing.assert_array_equal(sums, codes.reshape(-1, 2, 16).sum(axis=2))
+    case.arrays.run(lambda recorder: case.prepare(recorder, InputForm.BLOCKS))
+    mapped = next(a for a in case.arrays._arrays if a.address == case.scratch.values).values
+    codes, scales = read_blocks(mapped, case.tokens, case.k)
+    blocks = case.x.values.reshape(case.tokens, -1, 32)
+    largest = np.abs(blocks).max(axis=2)
+    np.testing.assert_allclose(scales, largest / np.float32(127), rtol=1e-6)
+    errors = np.abs(codes.reshape(blocks.shape) * scales[:, :, None] - blocks)
+    assert (errors <= 0.5001 * scales[:, :, None])[largest > 1e-30].all()
 
 
 @pytest.mark.parametrize(
@@ -311,5 +338,7 @@ def test_the_pipelines_of_a_step_are_named_beforehand(arrays: Arrays) -> None:
     info = arrays.device.info
     names = [r.name for r in kernels_for(info, num_tokens=(1, 4, 512), n=64, k=256, quant_format=QuantFormat.INT4)]
     assert names[0] == "linear_quant_vec_q4"
+    names = [r.name for r in input_kernels_for(info, num_tokens=(1, 4, 512), k=256)]
     assert "quantize_activations" in names
-    assert ("row_to_half" in names) == reads_half(info, 512)
+    form = quant_form(info, 512, 256)
+    assert (f"row_to_half_{form.value}" in names) == (form is not InputForm.BLOCKS)

@@ -7,22 +7,15 @@ import pytest
 
 from unicorn_async.config import Activation
 from unicorn_async.gpu.device_info import DeviceType
-from unicorn_async.ops.linear_plan import MATRIX_FEATURE
-from unicorn_async.ops.linear_quant_plan import (
-    QuantPlan,
-    QuantTileTuning,
-    can_split,
-    fuses_gate,
-    plan_linear_quant,
-    quant_coopmat_shared_bytes,
-    quant_pipelines_for,
-    reads_half,
-)
+from unicorn_async.ops.linear_input import InputForm
+from unicorn_async.ops.linear_plan import FRAGMENTS_FEATURE, MATRIX_FEATURE, TileTuning, can_split, coopmat_shared_bytes
+from unicorn_async.ops.linear_quant_plan import fuses_gate, plan_linear_quant, quant_form, quant_pipelines_for
 from unicorn_async.tensor import QuantFormat
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.ops.linear_plan import LinearPlan
 
 
 @pytest.fixture
@@ -46,14 +39,22 @@ def matrix_gpu(gpu: DeviceInfo) -> DeviceInfo:
     return replace(gpu, features=gpu.features | {MATRIX_FEATURE})
 
 
-def plan(info: DeviceInfo, tokens: int, n: int = 4096, activation: Activation | None = None) -> QuantPlan:
+def plan(info: DeviceInfo, tokens: int, n: int = 4096, activation: Activation | None = None) -> LinearPlan:
     return plan_linear_quant(info, num_tokens=tokens, n=n, k=4096, quant_format=QuantFormat.INT4, activation=activation)
 
 
-def covers(chosen: QuantPlan, tokens: int, n: int) -> bool:
+def fragment_gpu(gpu: DeviceInfo) -> DeviceInfo:
+    """The same with matrix units of which lanes hold known elements."""
+    return replace(gpu, features=gpu.features | {MATRIX_FEATURE, FRAGMENTS_FEATURE})
+
+
+def covers(chosen: LinearPlan, tokens: int, n: int) -> bool:
     constants, (x, y, z) = dict(chosen.constants), chosen.grid
     if chosen.entry.startswith("linear_quant_vec"):
-        return x * y * constants["ROWS"] >= n and z * constants["TOKENS"] >= tokens
+        return x * y * constants["ROWS"] * constants["PASSES"] >= n and z * constants["TOKENS"] >= tokens
+    if chosen.entry.startswith("linear_quant_fragments"):
+        rows = 16 * constants["FRAGMENTS_N"] * constants["SUBGROUPS_N"]
+        return x * 16 * constants["FRAGMENTS_T"] >= tokens and y * rows >= n and z == constants["SPLITS"]
     return x * constants["TILE_T"] >= tokens and y * constants["TILE_N"] >= n and z == constants.get("SPLITS", 1)
 
 
@@ -61,8 +62,8 @@ def covers(chosen: QuantPlan, tokens: int, n: int) -> bool:
 @pytest.mark.parametrize("n", [1, 98, 4096, 262_144])
 def test_the_grid_covers_the_output(gpu: DeviceInfo, matrix_gpu: DeviceInfo, tokens: int, n: int) -> None:
     software = replace(gpu, type=DeviceType.SOFTWARE, subgroup_size=8, min_subgroup_size=8, max_subgroup_size=8)
-    for info in (gpu, matrix_gpu, software):
-        gated = fuses_gate(info, tokens) and n % 2 == 0
+    for info in (gpu, matrix_gpu, fragment_gpu(gpu), software):
+        gated = fuses_gate(info, tokens, 4096) and n % 2 == 0
         for chosen in (plan(info, tokens, n), plan(info, tokens, n, Activation.SILU if gated else None)):
             assert covers(chosen, tokens, n), chosen
             assert max(chosen.grid) <= 65535
@@ -75,7 +76,16 @@ def test_the_kernel_follows_the_number_of_tokens_and_the_device(gpu: DeviceInfo,
     assert plan(matrix_gpu, 33).entry == "linear_quant_coopmat_q4"
     for info in (gpu, matrix_gpu):
         for tokens in range(1, 80):
-            assert plan(info, tokens).reads_half == reads_half(info, tokens)
+            assert plan(info, tokens).form is quant_form(info, tokens, 4096)
+
+
+def test_known_fragments_of_matrices_are_used_where_rows_are_whole_chunks(gpu: DeviceInfo) -> None:
+    info = fragment_gpu(gpu)
+    assert plan(info, 33).entry == "linear_quant_fragments_q4"
+    other = plan_linear_quant(info, num_tokens=33, n=64, k=4096 + 32, quant_format=QuantFormat.INT4)
+    assert other.entry == "linear_quant_coopmat_q4"
+    forms = [quant_form(info, tokens, 4096) for tokens in (2, 3, 64, 65)]
+    assert forms == [InputForm.BLOCKS, InputForm.FRAGMENTS, InputForm.FRAGMENTS, InputForm.HALVES]
 
 
 def test_a_gate_is_applied_where_rows_of_a_workgroup_pair_up(gpu: DeviceInfo) -> None:
@@ -88,16 +98,17 @@ def test_a_gate_is_applied_where_rows_of_a_workgroup_pair_up(gpu: DeviceInfo) ->
 
 
 def test_few_rows_share_k_among_workgroups_as_far_as_the_scratch_allows(matrix_gpu: DeviceInfo) -> None:
-    assert plan(matrix_gpu, 16, 1024).grid[2] > 1
-    assert plan(matrix_gpu, 16, 262_144).grid[2] == 1
-    assert not can_split(QuantTileTuning(0, 128, 128, 2, 2, splits=8), 2048, 4096)
+    discrete = replace(matrix_gpu, type=DeviceType.DISCRETE)
+    assert plan(discrete, 16, 1024).grid[2] > 1
+    assert plan(discrete, 16, 262_144).grid[2] == 1
+    assert not can_split(TileTuning(0, 128, 128, 2, 2, splits=8), 2048, 4096)
 
 
 def test_tiles_stay_within_the_shared_memory(matrix_gpu: DeviceInfo) -> None:
     for memory in (32768, 49152):
         for tokens in (16, 32, 64, 2048):
             constants = dict(plan(replace(matrix_gpu, max_shared_memory=memory), tokens).constants)
-            tuning = QuantTileTuning(
+            tuning = TileTuning(
                 0,
                 constants["TILE_T"],
                 constants["TILE_N"],
@@ -106,7 +117,7 @@ def test_tiles_stay_within_the_shared_memory(matrix_gpu: DeviceInfo) -> None:
                 constants["TILE_K"],
                 constants["BUFFERS"],
             )
-            assert quant_coopmat_shared_bytes(tuning) <= memory
+            assert coopmat_shared_bytes(tuning) <= memory
 
 
 def test_few_pipelines_serve_all_sizes_of_a_step(gpu: DeviceInfo, matrix_gpu: DeviceInfo) -> None:

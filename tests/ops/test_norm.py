@@ -11,8 +11,11 @@ from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.ops.norm import add_rms_norm, rms_norm
 from unicorn_async.tensor import DType, Tensor
 
+from .formed_rows import FORMS, FormedRows
+
 if TYPE_CHECKING:
     from unicorn_async.gpu.device import Device
+    from unicorn_async.ops.linear_input import InputForm
 
     from .arrays import Arrays
 
@@ -155,12 +158,40 @@ def test_selected_rows_leave_the_residual_alone_and_may_repeat(device: Device, a
             out=out.tensor,
             eps=EPS,
             rows=rows.address,
+            num_rows=selected.size,
         )
     )
     added = reference(x, post_weight, plus_one=False) if post_norm else x.astype(np.float64)
     expected = reference(hidden + added, weight, plus_one=False)[selected]
     np.testing.assert_allclose(out.values, expected, rtol=1e-5, atol=3e-6)
     np.testing.assert_array_equal(stream.values, hidden)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("software", [True, False])
+@pytest.mark.parametrize(("columns", "tokens"), [(128, 1), (1152, 3), (5376, 18)])
+def test_the_output_has_the_form_that_a_linear_reads(
+    device: Device, arrays: Arrays, form: InputForm, columns: int, tokens: int, software: bool
+) -> None:
+    x, hidden, post_weight, weight = operands(columns, tokens, 100.0)
+    given, stream, rows = arrays.put(x), arrays.put(hidden), FormedRows(arrays, form, tokens, columns)
+    post, weights = arrays.put(post_weight), arrays.put(weight)
+    info = device.info if software else replace(device.info, type=DeviceType.DISCRETE)
+    arrays.run(
+        lambda rec: add_rms_norm(
+            rec,
+            device.kernels,
+            info,
+            x=given.tensor,
+            hidden=stream.tensor,
+            post_weight=post.tensor,
+            weight=weights.tensor,
+            out=rows.place,
+            eps=EPS,
+        )
+    )
+    expected = hidden + reference(x, post_weight, plus_one=False)
+    rows.check(reference(expected, weight, plus_one=False))
 
 
 def test_operands_of_other_shapes_are_refused(device: Device, arrays: Arrays) -> None:

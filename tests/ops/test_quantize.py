@@ -88,6 +88,30 @@ def test_what_no_half_can_hold_saturates(arrays: Arrays, quant_format: QuantForm
     np.testing.assert_allclose(found[0, :4], [65000, -65000, 60000, 0], atol=9300)
 
 
+@pytest.mark.parametrize("quant_format", [QuantFormat.INT8, QuantFormat.INT4, QuantFormat.NF4], ids=lambda f: f.value)
+@pytest.mark.parametrize("dtype", SOURCES, ids=lambda d: d.value)
+def test_what_no_half_can_hold_is_counted(arrays: Arrays, dtype: DType, quant_format: QuantFormat) -> None:
+    values = np.full((3, 128), 1.0)
+    values[0, 0] = -65000
+    beyond = [np.inf, -np.inf, np.nan] if dtype is DType.F16 else [1e6, np.inf, np.nan]
+    values[1, 63:66] = beyond
+    bits = stored(values, dtype)[0]
+    source, unfit = arrays.put(bits), arrays.put(np.array([5], np.uint32))
+    arrays.run(
+        lambda recorder: quantize(
+            recorder,
+            arrays.device.kernels,
+            src=source.address,
+            src_dtype=dtype,
+            dst=quant_tensor(arrays, (3, 128), quant_format),
+            first_element=0,
+            num_elements=values.size,
+            unfit=unfit.address,
+        )
+    )
+    assert unfit.values[0] == 5 + len(beyond)
+
+
 @pytest.mark.parametrize("quant_format", GGUF_FORMATS, ids=lambda f: f.value)
 @pytest.mark.parametrize(("rows", "columns"), [(1, 256), (5, 768), (67, 512)])
 def test_relaid_blocks_keep_every_value_bit_for_bit(

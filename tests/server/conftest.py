@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from unicorn_async.engine.types import EngineAPI
+    from unicorn_async.server import ModelHost
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +33,12 @@ class Served:
 
 
 @contextlib.asynccontextmanager
-async def serving(engine: EngineAPI, options: ServerOptions | None = None, *, port: int = 0) -> AsyncIterator[Served]:
+async def serving(
+    models: EngineAPI | ModelHost, options: ServerOptions | None = None, *, port: int = 0
+) -> AsyncIterator[Served]:
     """Serve as long as the block lasts, on a free port unless one is given."""
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    task = asyncio.create_task(serve(engine, port=port, options=options, on_ready=ready.set_result))
+    task = asyncio.create_task(serve(models, port=port, options=options, on_ready=ready.set_result))
     await asyncio.wait((ready, task), return_when=asyncio.FIRST_COMPLETED)
     if not ready.done():
         task.result()

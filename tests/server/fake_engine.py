@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from unicorn_async.config import SamplingParams
-from unicorn_async.engine.types import EngineStats, FinishReason, LoadProgress, Token
+from unicorn_async.engine.memory_report import HeapReport, MemoryReport
+from unicorn_async.engine.types import AdapterInfo, EngineStats, FinishReason, LoadProgress, Token
 from unicorn_async.gpu.device_info import DeviceType
+from unicorn_async.gpu.memory_room import HeapKind
+from unicorn_async.loader.cache import CacheState, CacheStatus
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -73,6 +76,10 @@ class FakeEngine:
 
     model_name = "fake-model"
     kernels = ("linear_vec_fake", "rms_norm")
+    cache = CacheStatus(CacheState.HIT, "made from /models/fake", "0f" * 16, 100, 0)
+    memory = MemoryReport((HeapReport(HeapKind.VRAM, 1000, 1100, 1200),))
+    tokenizer_s = 0.25
+    adapters = (AdapterInfo("poet", 0.5, 14, (4, 8), (2.0,)),)
 
     def __init__(self, text: str = "Hello there, friend") -> None:
         self.script = words(text)

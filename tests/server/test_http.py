@@ -52,6 +52,12 @@ async def test_health_tells_of_the_load_and_of_its_failure(client: httpx.AsyncCl
     device = {"name": "Fake GPU", "type": "software", "driver": "fake driver", "driver_info": "1.2.3", "software": True}
     assert health["device"] == device
     assert health["kernels"] == ["linear_vec_fake", "rms_norm"]
+    assert (health["cache"]["state"], health["cache"]["bytes"]) == ("hit", 100)
+    adapter = {"name": "poet", "weight": 0.5, "num_tensors": 14, "ranks": [4, 8], "scales": [2.0]}
+    assert health["adapters"] == [adapter]
+    heap = {"heap": "VRAM", "planned": 1000, "allocated": 1100, "driver": 1200}
+    assert health["memory"] == {"heaps": [heap], "agrees": True}
+    assert health["load"]["tokenizer_s"] == 0.25
     assert health["stats"]["tokens_generated"] == 7
 
 

@@ -157,6 +157,34 @@ async def test_chat_completion_gives_logprobs(client: openai.AsyncOpenAI, engine
     assert engine.calls[0].sampling.top_logprobs == 2
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_logprobs_leave_out_what_a_stop_string_cut_off(
+    client: openai.AsyncOpenAI, engine: FakeEngine, stream: bool
+) -> None:
+    """Three tokens "a" and one "b" for the stop string "aab": the first "a" is the answer."""
+    engine.script = [
+        Token(1, "", -0.1, num_unseen=1),
+        Token(2, "", -0.2, num_unseen=2),
+        Token(3, "a", -0.3, num_unseen=2),
+        Token(4, "", -0.4, finish_reason=FinishReason.STOP, num_unseen=3),
+    ]
+    if not stream:
+        completion = await client.chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": "Hi"}], stop="aab", logprobs=True
+        )
+        found = completion.choices[0].logprobs
+        assert found is not None
+        entries = found.content or []
+    else:
+        entries = []
+        async for event in await client.responses.create(
+            model=MODEL, input="Hi", stream=True, include=["message.output_text.logprobs"]
+        ):
+            if event.type == "response.output_text.done":
+                entries = list(event.logprobs)  # type: ignore[arg-type]
+    assert [(entry.token, entry.logprob) for entry in entries] == [("<1>", -0.1)]
+
+
 async def test_responses_give_logprobs_in_deltas_and_in_the_end(client: openai.AsyncOpenAI, engine: FakeEngine) -> None:
     engine.script = [Token(1, "a", -0.5), Token(2, "", -0.25, finish_reason=FinishReason.STOP)]
     stream = await client.responses.create(

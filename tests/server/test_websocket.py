@@ -143,25 +143,30 @@ async def test_signs_of_life_come_while_no_token_does(serve_with: ServeWith, eng
         assert text_of(events) == "Hello there, friend"
 
 
-async def test_load_progress_comes_only_to_those_who_asked(served: Served, engine: FakeEngine) -> None:
+async def test_load_progress_comes_only_to_those_who_asked(serve_with: ServeWith, engine: FakeEngine) -> None:
     engine.loaded.clear()
-    async with connected(f"{served.ws_url}?events=unicorn") as asked, connected(served.ws_url) as other:
-        first = await asked.receive()
-        assert (first["type"], first["share"], first["done"]) == ("unicorn.load.progress", 0.0, False)
+    async with (
+        serve_with(ServerOptions()) as served,
+        connected(f"{served.ws_url}?events=unicorn") as asked,
+        connected(served.ws_url) as other,
+    ):
+        first = (await asked.until("unicorn.load.progress"))[-1]
+        assert (first["model"], first["share"], first["done"]) == ("fake-model", 0.0, False)
         await engine.set_loaded(100)
         last = await asked.receive()
         assert (last["share"], last["layers_active"], last["done"]) == (1.0, 4, True)
+        model = await asked.receive()
+        assert (model["type"], model["model"], model["status"]) == ("unicorn.model", "fake-model", "ready")
         await other.create()
         assert (await other.receive())["type"] == "response.created"
 
 
-async def test_a_failed_load_is_told(served: Served, engine: FakeEngine) -> None:
+async def test_a_failed_load_is_told(serve_with: ServeWith, engine: FakeEngine) -> None:
     engine.loaded.clear()
-    async with connected(f"{served.ws_url}?events=unicorn") as client:
-        await client.receive()
+    async with serve_with(ServerOptions()) as served, connected(f"{served.ws_url}?events=unicorn") as client:
+        await client.until("unicorn.load.progress")
         await engine.fail_load(DeviceLostError("the device is gone"))
-        event = await client.receive()
-        assert event["type"] == "unicorn.load.failed"
+        event = (await client.until("unicorn.load.failed"))[-1]
         assert event["error"]["message"] == "the device is gone"
 
 

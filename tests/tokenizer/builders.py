@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from unicorn_async.tokenizer.encoder import BackendEncoder
+
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from unicorn_async.tokenizer import Tokenizer
 
 SPECIAL = ("<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>")
 GEMMA_TEMPLATE = (
@@ -83,6 +87,13 @@ def unigram() -> tokenizers.Tokenizer:
     result.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace(prepend_scheme="always")])
     _finish(result)
     return result
+
+
+def backend(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
+    """Return the library's tokenizer behind one of ours."""
+    encoder = tokenizer.encoder
+    assert isinstance(encoder, BackendEncoder)
+    return encoder.backend
 
 
 def write(

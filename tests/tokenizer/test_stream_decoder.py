@@ -51,7 +51,7 @@ def test_any_ids_stream_to_what_decode_gives(all_tokenizers: dict[str, Tokenizer
 
 def test_a_character_comes_with_its_last_byte(all_tokenizers: dict[str, Tokenizer]) -> None:
     tokenizer = all_tokenizers["sentencepiece_bpe"]
-    ids = [tokenizer._backend.token_to_id(f"<0x{byte:02X}>") for byte in "🦄".encode()]
+    ids = [builders.backend(tokenizer).token_to_id(f"<0x{byte:02X}>") for byte in "🦄".encode()]
     decoder = StreamDecoder(tokenizer)
     assert [decoder.add(token_id) for token_id in ids] == ["", "", "", "🦄"]
     assert [decoder.add(token_id) for token_id in ids[:2]] == ["", ""]
@@ -61,7 +61,7 @@ def test_a_character_comes_with_its_last_byte(all_tokenizers: dict[str, Tokenize
 
 def test_only_the_first_space_is_dropped(all_tokenizers: dict[str, Tokenizer]) -> None:
     tokenizer = all_tokenizers["sentencepiece_prefixed"]
-    space = tokenizer._backend.token_to_id("▁")
-    the = tokenizer._backend.token_to_id("▁the")
+    space = builders.backend(tokenizer).token_to_id("▁")
+    the = builders.backend(tokenizer).token_to_id("▁the")
     decoder = StreamDecoder(tokenizer)
     assert [decoder.add(token_id) for token_id in (2, space, the, the)] == ["", "", " the", " the"]

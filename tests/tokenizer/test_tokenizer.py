@@ -64,7 +64,7 @@ def test_text_survives_the_round_trip(tokenizer: Tokenizer, text: str) -> None:
 def test_decoding_agrees_with_the_library(tokenizer: Tokenizer) -> None:
     for text in builders.CORPUS:
         ids = tokenizer.encode(text)
-        assert tokenizer.decode(ids) == tokenizer._backend.decode(ids)
+        assert tokenizer.decode(ids) == builders.backend(tokenizer).decode(ids)
 
 
 def test_control_tokens_in_raw_text_are_plain_text(tokenizer: Tokenizer) -> None:
@@ -82,7 +82,7 @@ def test_special_tokens_are_skipped_or_shown_when_decoding(tokenizer: Tokenizer)
 
 def test_properties_come_from_the_files(bpe: Tokenizer) -> None:
     assert (bpe.bos_token_id, bpe.eos_token_ids, bpe.has_chat_template) == (BOS, (1, 5), True)
-    assert bpe.vocab_size == bpe._backend.get_vocab_size()
+    assert bpe.vocab_size == builders.backend(bpe).get_vocab_size()
     assert bpe.control_ids == frozenset(range(6))
 
 
@@ -109,8 +109,8 @@ def test_an_ordinary_conversation_is_tokenised_as_a_whole(tokenizer: Tokenizer) 
         "<bos><start_of_turn>user\nthe end<end_of_turn>\n<start_of_turn>model\nx < y<end_of_turn>\n"
         "<start_of_turn>user\ngrößer<end_of_turn>\n<start_of_turn>model\n"
     )
-    tokenizer._backend.encode_special_tokens = False
-    expected = tokenizer._backend.encode(text, add_special_tokens=False).ids
+    builders.backend(tokenizer).encode_special_tokens = False
+    expected = builders.backend(tokenizer).encode(text, add_special_tokens=False).ids
     assert tokenizer.encode_chat(messages) == expected
     without = tokenizer.encode_chat(messages, add_generation_prompt=False)
     assert without == expected[: len(without)] and without.count(START) == 3

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.server.conftest import serving
 from tests.server.fake_engine import FakeEngine, words
+from tests.web.chromium import CHROMIUM, ask, shows
 from unicorn_async.engine.types import FinishReason, Token
 from unicorn_async.errors import DeviceLostError, QueueFullError
 from unicorn_async.server import ServerOptions
@@ -21,21 +21,10 @@ if TYPE_CHECKING:
 
     from tests.server.conftest import Served
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed"),
 ]
-
-
-@pytest.fixture
-async def browser() -> AsyncIterator[Browser]:
-    playwright = pytest.importorskip("playwright.async_api", reason="playwright is not installed")
-    async with playwright.async_playwright() as started:
-        browser = await started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        yield browser
-        await browser.close()
 
 
 @pytest.fixture
@@ -60,17 +49,6 @@ async def page(browser: Browser, served: Served) -> AsyncIterator[Page]:
     yield page
     await page.close()
     assert [problem for problem in problems if "WebSocket" not in problem] == []
-
-
-async def ask(page: Page, text: str) -> None:
-    await page.get_by_label("Your message").fill(text)
-    await page.locator("#send:enabled").wait_for()
-    await page.keyboard.press("Enter")
-
-
-async def shows(page: Page, selector: str, text: str) -> None:
-    """Wait until an element with this text is there to see."""
-    await page.locator(selector, has_text=text).first.wait_for(timeout=10_000)
 
 
 async def test_an_answer_streams_in_and_the_next_one_knows_the_conversation(page: Page, engine: FakeEngine) -> None:
@@ -185,7 +163,7 @@ async def test_a_server_that_goes_away_is_told_and_comes_back(browser: Browser, 
 
 
 async def test_a_server_with_a_key_asks_for_it(browser: Browser, engine: FakeEngine) -> None:
-    options = ServerOptions(api_key="sesame", receive_timeout_s=0.2)
+    options = ServerOptions(api_key="sesame")
     async with serving(engine, options) as served:
         page = await browser.new_page()
         await page.goto(served.url)

@@ -6,6 +6,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from unicorn_async.cli.amounts import size
+from unicorn_async.cli.memory_lines import planned_line
 from unicorn_async.gpu.device_info import why_no_gpu
 from unicorn_async.gpu.host import HostGraphics
 
@@ -21,9 +22,19 @@ def banner(engine: Engine) -> list[str]:
         f"unicorn_async {version('unicorn-async')}",
         *device_lines(engine.device, wanted=options.device),
         f"model    {engine.model_name}: {config.architecture}, {config.num_layers} layers,"
-        f" {size(engine.progress.bytes_total)} of weights",
+        f" {size(engine.progress.bytes_total)} of weights{', from the cache' if engine.progress.from_cache else ''}",
+        *(f"adapter  {adapter.text()}" for adapter in engine.adapters),
         f"context  {engine.max_context} tokens; KV cache {size(engine.kv_cache_bytes)} in {options.kv_dtype.value},"
         f" up to {options.max_num_seqs} sequences in a step",
+        planned_line(engine.device, engine.memory),
+    ]
+
+
+def banner_without_model() -> list[str]:
+    """Return the lines of a server that begins without a model."""
+    return [
+        f"unicorn_async {version('unicorn-async')}",
+        "model    none yet: GET /v1/models lists what may be loaded, POST /v1/models/load loads it",
     ]
 
 

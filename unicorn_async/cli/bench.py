@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 from random import Random
@@ -9,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.cli.banner import banner
 from unicorn_async.cli.bench_kernels import kernel_lines, kernels_json
+from unicorn_async.cli.bench_limits import measure_limits
 from unicorn_async.cli.bench_report import report_json, report_lines
 from unicorn_async.cli.bench_run import BatchResult, measure_decode, measure_prompt
 from unicorn_async.cli.event_loop import run_async
-from unicorn_async.cli.model_name import MODEL_HELP, model_and_config
-from unicorn_async.cli.options import add_engine_options, count
+from unicorn_async.cli.options import MODEL_HELP, add_engine_options, count, engine_config
 from unicorn_async.cli.progress import ProgressLine, bar, show_load
 from unicorn_async.engine.engine import Engine
 
@@ -33,14 +34,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", type=count, default=512, metavar="N", help="tokens of a prompt (default 512)")
     parser.add_argument("--tokens", type=count, default=128, metavar="N", help="tokens to decode (default 128)")
     parser.add_argument("--repeat", type=count, default=3, metavar="N", help="runs that count (default 3)")
-    parser.add_argument("--kernels", action="store_true", help="print where the steps' time goes, kernel by kernel")
+    parser.add_argument(
+        "--kernels",
+        action="store_true",
+        help="print where the steps' time goes, kernel by kernel, beside what the device can do",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
     add_engine_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Measure and print."""
-    model, config = model_and_config(options)
+    model, config = options.model, engine_config(options)
     config = replace(config, max_num_seqs=max(config.max_num_seqs, *options.batch), time_kernels=options.kernels)
     return run_async(_bench(model, config, options))
 
@@ -51,14 +56,18 @@ async def _bench(model: str | Path, config: EngineConfig, options: argparse.Name
             for text in banner(engine):
                 line.note(text)
             load = await show_load(engine, line)
+            line.update("writing the weights to the cache")
+            await engine.cache_settled()
             results = await _measure(engine, options, line)
             line.clear()
-            if options.kernels:
-                print(json.dumps(kernels_json(engine), indent=2) if options.json else "\n".join(kernel_lines(engine)))
-            elif options.json:
+            if not options.kernels and options.json:
                 print(json.dumps(report_json(engine, load, results), indent=2))
-            else:
+            elif not options.kernels:
                 print("\n".join(report_lines(engine, results)))
+    if options.kernels:  # only now there is room for the limits' memory
+        limits = await asyncio.to_thread(measure_limits, str(engine.device.index), validation=config.validation)
+        table = kernels_json(engine, limits) if options.json else kernel_lines(engine, limits)
+        print(json.dumps(table, indent=2) if isinstance(table, dict) else "\n".join(table))
     return 0
 
 

@@ -7,38 +7,45 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from unicorn_async.cli.bench_limits import Limits
     from unicorn_async.engine.engine import Engine
     from unicorn_async.engine.kernel_times import KernelTime
 
-_HEADS = ("kernel", "shape", "per step", "µs", "µs/step", "share", "GB/s", "TFLOP/s")
+_HEADS = ("kernel", "shape", "per step", "µs", "µs/step", "share", "GB/s", "of copy", "TFLOP/s", "of most")
 
 
-def kernel_lines(engine: Engine) -> list[str]:
-    """Return a table for each size of a step, and what the columns are."""
+def kernel_lines(engine: Engine, limits: Limits) -> list[str]:
+    """Return a table for each size of a step, and what the columns are; the engine may be closed."""
     lines = []
     for tokens, group in groupby(engine.kernel_times(), key=lambda time: time.tokens):
         times = list(group)
         total = sum(time.ns for time in times)
         steps = times[0].steps
         title = f"steps of up to {tokens} tokens: {steps} of {total / steps / 1e3:,.0f} µs"
-        lines += [title, *_table(times, total), ""]
-    return [*lines, "Times contain the barrier before a dispatch, and the clocks themselves. GB/s are of weights."]
+        lines += [title, *_table(times, total, limits), ""]
+    return [
+        *lines,
+        "Times contain the barrier before a dispatch, and the clocks themselves. GB/s are of weights. Shares are of a",
+        "copy's rate, read and written, and of the highest rate of operations, both measured after the steps.",
+        *limits.lines(),
+    ]
 
 
-def kernels_json(engine: Engine) -> dict[str, object]:
-    """Return all sums, and on what device."""
+def kernels_json(engine: Engine, limits: Limits) -> dict[str, object]:
+    """Return all sums, what they are compared with, and on what device."""
     info = engine.device
     return {
         "model": engine.model_name,
         "device": info.name,
         "driver": f"{info.driver_name} {info.driver_info}",
         "software": info.is_software,
+        "limits": asdict(limits),
         "kernels": [asdict(time) for time in engine.kernel_times()],
     }
 
 
-def _table(times: list[KernelTime], total: int) -> list[str]:
-    rows = [_HEADS, *(_row(time, total) for time in times)]
+def _table(times: list[KernelTime], total: int, limits: Limits) -> list[str]:
+    rows = [_HEADS, *(_row(time, total, limits) for time in times)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADS))]
     return [
         "  ".join(
@@ -49,7 +56,8 @@ def _table(times: list[KernelTime], total: int) -> list[str]:
     ]
 
 
-def _row(time: KernelTime, total: int) -> tuple[str, ...]:
+def _row(time: KernelTime, total: int, limits: Limits) -> tuple[str, ...]:
+    bytes_per_s, flops_per_s = time.nbytes / time.us * 1e6, time.flops / time.us * 1e6
     return (
         time.kernel,
         time.detail,
@@ -57,6 +65,8 @@ def _row(time: KernelTime, total: int) -> tuple[str, ...]:
         f"{time.us:.1f}",
         f"{time.ns / time.steps / 1e3:.0f}",
         f"{time.ns / total:.1%}",
-        f"{time.nbytes / time.us / 1e3:.0f}" if time.nbytes else "",
-        f"{time.flops / time.us / 1e6:.2f}" if time.flops else "",
+        f"{bytes_per_s / 1e9:.0f}" if time.nbytes else "",
+        f"{bytes_per_s / limits.copy_bytes_per_s:.0%}" if time.nbytes else "",
+        f"{flops_per_s / 1e12:.2f}" if time.flops else "",
+        f"{flops_per_s / limits.flops_per_s:.0%}" if time.flops else "",
     )

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.cli.event_loop import run_async
-from unicorn_async.cli.model_name import DEMO, model_and_config
-from unicorn_async.cli.options import add_engine_options
-from unicorn_async.cli.serving import add_server_options, serve_model, server_options
+from unicorn_async.cli.options import add_engine_options, engine_config
+from unicorn_async.cli.serving import add_server_options, serve_models
+from unicorn_async.loader.location import DEMO
 
 if TYPE_CHECKING:
     import argparse
@@ -23,6 +23,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Serve the bundled model until a signal comes."""
-    model, config = model_and_config(options)
-    config = replace(config, allow_software=True)
-    return run_async(serve_model(model, config, host=options.host, port=options.port, options=server_options(options)))
+    return run_async(serve_models(options, replace(engine_config(options), allow_software=True)))

@@ -10,8 +10,13 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.cli.banner import banner
 from unicorn_async.cli.event_loop import run_async
-from unicorn_async.cli.model_name import MODEL_HELP, model_and_config
-from unicorn_async.cli.options import add_engine_options, add_sampling_options, sampling_params
+from unicorn_async.cli.options import (
+    MODEL_HELP,
+    add_engine_options,
+    add_sampling_options,
+    engine_config,
+    sampling_params,
+)
 from unicorn_async.cli.progress import ProgressLine, show_load
 from unicorn_async.engine.engine import Engine
 from unicorn_async.errors import ConfigError
@@ -62,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 async def _generate(options: argparse.Namespace, prompt: str, sampling: SamplingParams) -> int:
-    model, config = model_and_config(options)
+    model, config = options.model, engine_config(options)
     with ProgressLine() as line:
         async with Engine.open(model, config=config) as engine:
             for text in banner(engine):

@@ -8,17 +8,22 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from unicorn_async.cli.adapters import adapter_lines, adapters_json
 from unicorn_async.cli.amounts import size
-from unicorn_async.cli.model_name import DEMO, DEMO_MODEL_NAME, MODEL_HELP, model_location
 from unicorn_async.cli.model_summary import config_json, config_lines
-from unicorn_async.cli.placement import Placement, placements
+from unicorn_async.cli.options import MODEL_HELP, add_planning_options, engine_config
+from unicorn_async.cli.placement import DevicePlacement, placements
 from unicorn_async.cli.tensor_rows import TensorRow, tensor_rows
-from unicorn_async.engine.startup import ModelOnDisk
+from unicorn_async.engine.model_on_disk import ModelOnDisk
+from unicorn_async.engine.startup import weight_cache_folder
 from unicorn_async.errors import VulkanUnavailableError
+from unicorn_async.loader.location import DEMO
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
+
+    from unicorn_async.loader.cache import CacheStatus
 
 _SHOWN_NAMES = 3
 
@@ -28,27 +33,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
     parser.add_argument("--all", action="store_true", help="list every layer; otherwise layers that are alike once")
     parser.add_argument("--json", action="store_true", help="print one JSON object with everything")
+    add_planning_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the report."""
-    model = ModelOnDisk.read(model_location(options.model))
-    if options.model == DEMO:
-        model = replace(model, name=DEMO_MODEL_NAME)
+    config = replace(engine_config(options), allow_software=options.model == DEMO)
+    model = ModelOnDisk.read(options.model, config.weights, config.loras)
     rows, places = tensor_rows(model), []
+    found = model.look_up(weight_cache_folder() if config.weight_cache else None)
+    cache = found.status
     try:
-        places = placements(model)
+        places = placements(model, config, found)
     except VulkanUnavailableError as exc:
         print(f"unicorn inspect: {exc}", file=sys.stderr)
     if options.json:
-        print(json.dumps(_as_json(model, rows, places), indent=2))
+        print(json.dumps(_as_json(model, rows, places, cache), indent=2))
     else:
-        print("\n".join(_report(model, rows, places, every_layer=options.all)))
+        print("\n".join(_report(model, rows, places, cache, every_layer=options.all)))
     return 0
 
 
 def _report(
-    model: ModelOnDisk, rows: Sequence[TensorRow], places: Sequence[Placement], *, every_layer: bool
+    model: ModelOnDisk,
+    rows: Sequence[TensorRow],
+    places: Sequence[DevicePlacement],
+    cache: CacheStatus,
+    *,
+    every_layer: bool,
 ) -> list[str]:
     plan, checkpoint = model.plan, model.checkpoint
     lines = [
@@ -58,6 +70,8 @@ def _report(
         "",
     ]
     lines += _tensor_table(rows, model.config.num_layers, every_layer=every_layer)
+    if model.lora.adapters:
+        lines += ["", *adapter_lines(model.lora.adapters)]
     others = "vision and audio" if checkpoint.gguf_metadata is None else "constants of rotary embeddings"
     lines += [
         "",
@@ -65,6 +79,7 @@ def _report(
         f"on the device  {size(plan.dest_bytes)} in {len(plan.destinations)} tensors",
         f"skipped        {_names(checkpoint.skipped)} ({others})",
         f"ignored        {_names(plan.ignored)} (not known to the architecture)",
+        f"cache          {f'{size(cache.nbytes)}, ' if cache.nbytes else ''}{cache.text()}",
         "",
     ]
     return lines + [text for place in places for text in place.lines()]
@@ -100,15 +115,19 @@ def _names(names: Sequence[str]) -> str:
     return f"{len(names)}: {', '.join(names[:_SHOWN_NAMES])}{more}"
 
 
-def _as_json(model: ModelOnDisk, rows: Sequence[TensorRow], places: Sequence[Placement]) -> dict[str, object]:
+def _as_json(
+    model: ModelOnDisk, rows: Sequence[TensorRow], places: Sequence[DevicePlacement], cache: CacheStatus
+) -> dict[str, object]:
     return {
         "name": model.name,
         "path": str(model.checkpoint.path),
         "config": config_json(model.config),
         "tensors": [row.to_json() for row in rows],
+        "adapters": adapters_json(model.lora.adapters),
         "skipped": list(model.checkpoint.skipped),
         "ignored": list(model.plan.ignored),
         "bytes_to_read": model.plan.bytes_to_read,
         "device_bytes": model.plan.dest_bytes,
+        "cache": cache.to_json(),
         "devices": [place.to_json() for place in places],
     }

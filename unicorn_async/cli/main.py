@@ -21,7 +21,9 @@ _COMMANDS = {
     "generate": "complete one prompt on the terminal",
     "bench": "measure prompt processing and decoding",
     "devices": "list the Vulkan devices",
+    "cache": "list, prune and verify the weights that were quantised once and kept",
     "inspect": "show a model's tensors and what goes where",
+    "npu": "check, build and validate attention on an AMD NPU",
 }
 
 

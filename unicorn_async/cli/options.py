@@ -6,14 +6,43 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
+from unicorn_async.cli.adapters import add_lora_option
 from unicorn_async.config import EngineConfig, KVDType, SamplingParams, WeightScheme
+
+_SAME_NAMES = (  # as in EngineConfig
+    "device",
+    "model_name",
+    "max_context",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "kv_cache_bytes",
+    "vram_bytes",
+    "gtt_bytes",
+    "cache_bytes",
+    "load_trace",
+    "validation",
+)
+MODEL_HELP = "a directory in Hugging Face's layout or its name in their cache, a GGUF file, or `demo` (bundled)"
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
     """Add what an engine is opened with."""
+    group = add_planning_options(parser)
+    group.add_argument("--model-name", metavar="NAME", help="name to show (default: the directory's)")
+    group.add_argument(
+        "--cache-bytes",
+        type=byte_size,
+        metavar="SIZE",
+        help="limit of the cache of quantised weights (default 64G, at most half of the disk's free space)",
+    )
+    group.add_argument("--load-trace", type=Path, metavar="FILE", help="write a trace of the load, for the Perfetto UI")
+    group.add_argument("--validation", action="store_true", help="switch on Vulkan's validation layers")
+
+
+def add_planning_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Add what decides how a model is loaded and where it lies; returns their group."""
     group = parser.add_argument_group("engine")
     group.add_argument("--device", metavar="DEVICE", help="index or part of the name (see `unicorn devices`)")
-    group.add_argument("--model-name", metavar="NAME", help="name to show (default: the directory's)")
     group.add_argument("--max-context", type=count, metavar="TOKENS", help="prompt and answer together")
     group.add_argument("--max-num-seqs", type=count, metavar="N", help="sequences in one step (default 32)")
     group.add_argument("--max-num-batched-tokens", type=count, metavar="N", help="tokens in one step (default 512)")
@@ -22,22 +51,34 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         choices=[scheme.value for scheme in WeightScheme],
         help="what weights become while they are loaded (default auto: what they are, F32 as F16)",
     )
+    add_lora_option(group)
     group.add_argument("--kv-dtype", choices=[kind.value for kind in KVDType], help="KV cache (default f16)")
     group.add_argument("--kv-cache-bytes", type=byte_size, metavar="SIZE", help="limit of the KV cache, e.g. 4G")
+    group.add_argument(
+        "--vram",
+        dest="vram_bytes",
+        type=byte_size,
+        metavar="SIZE",
+        help="use at most so much of the GPU's own memory, e.g. 6G (default: what is free)",
+    )
+    group.add_argument(
+        "--gtt",
+        dest="gtt_bytes",
+        type=byte_size,
+        metavar="SIZE",
+        help="use at most so much of the host's memory (default: what is free on a GPU that shares it; none on others,"
+        " which read it over the bus, slowly)",
+    )
     group.add_argument("--reader-threads", type=count, metavar="N", help="threads that read files (default: by cores)")
-    group.add_argument("--load-trace", type=Path, metavar="FILE", help="write a trace of the load, for the Perfetto UI")
-    group.add_argument("--validation", action="store_true", help="switch on Vulkan's validation layers")
+    group.add_argument("--no-cache", action="store_true", help="neither read nor write the cache of quantised weights")
+    return group
 
 
 def engine_config(options: argparse.Namespace) -> EngineConfig:
-    """Return the engine's configuration."""
-    given = {
-        name: getattr(options, name)
-        for name in ("device", "model_name", "max_context", "max_num_seqs", "max_num_batched_tokens", "kv_cache_bytes")
-        if getattr(options, name) is not None
-    }
-    files = {"num_reader_threads": options.reader_threads, "load_trace": options.load_trace}
-    config = EngineConfig(validation=options.validation, **given, **files)
+    """Return the engine's configuration; what a command has no option for is as it is without one."""
+    given = {name: value for name in _SAME_NAMES if (value := getattr(options, name, None)) is not None}
+    given |= {"num_reader_threads": options.reader_threads, "weight_cache": not options.no_cache}
+    config = EngineConfig(loras=tuple(options.lora), **given)
     if options.weights:
         config = replace(config, weights=WeightScheme(options.weights))
     return replace(config, kv_dtype=KVDType(options.kv_dtype)) if options.kv_dtype else config

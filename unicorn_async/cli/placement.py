@@ -1,4 +1,4 @@
-"""Whether a model fits a device, and the room it leaves for keys and values: an estimate, nothing is allocated."""
+"""Where a model would lie on the devices of this machine: planned as a load plans it, nothing is allocated."""
 
 from __future__ import annotations
 
@@ -6,63 +6,132 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.cli.amounts import size
-from unicorn_async.config import EngineConfig
-from unicorn_async.engine.kv_plan import plan_kv_cache
-from unicorn_async.errors import OutOfMemoryError
+from unicorn_async.cli.memory_lines import heap_name
+from unicorn_async.engine.memory_plan import plan_memory
+from unicorn_async.errors import ConfigError, OutOfMemoryError, VulkanUnavailableError
+from unicorn_async.gpu.device_info import device_candidates
 from unicorn_async.gpu.instance import Instance
+from unicorn_async.gpu.memory_room import HeapKind
+from unicorn_async.loader.placement import MemoryGroup
 
 if TYPE_CHECKING:
-    from unicorn_async.engine.startup import ModelOnDisk
+    from collections.abc import Sequence
+
+    from unicorn_async.config import EngineConfig
+    from unicorn_async.engine.memory_plan import MemoryPlan
+    from unicorn_async.engine.model_on_disk import ModelOnDisk
     from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.loader.cache import CacheLookup
+    from unicorn_async.loader.placement import PlacementRow
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
-    """One model on one device; sizes in bytes. `max_context` is 0 where the model does not fit."""
+class DevicePlacement:
+    """One model on one device: the `plan`, or why there is none. `is_chosen` says that a load would take the device."""
 
-    device: str
-    software: bool
-    available_bytes: int
-    weight_bytes: int
-    kv_bytes_full_context: int
-    max_context: int
+    info: DeviceInfo
+    plan: MemoryPlan | None
+    problem: str | None
     reading: str  # how the files would be read now, and why
+    is_chosen: bool
 
     def lines(self) -> list[str]:
-        """Return what people want to know."""
-        kind = " (SOFTWARE)" if self.software else ""
-        verdict = f"fits, with a context of up to {self.max_context} tokens" if self.max_context else "does not fit"
-        return [
-            f"{self.device}{kind}: {verdict}",
-            f"   weights {size(self.weight_bytes)}, KV cache {size(self.kv_bytes_full_context)} for one full context;"
-            f" {size(self.available_bytes)} are available",
-            f"   how it reads: {self.reading}",
-        ]
+        """Return what people want to know; the whole table for the device that a load would take."""
+        name = f"{self.info.index}: {self.info.name}{' (SOFTWARE)' if self.info.is_software else ''}"
+        if self.plan is None:
+            return [f"{name}: can't be used: {self.problem}", ""]
+        lines = [f"{name}: fits, with a context of up to {self.plan.kv.max_context} tokens"]
+        if self.is_chosen:
+            lines += ["", *_table(self.info, self.plan), "", f"how it reads: {self.reading}"]
+        return [*lines, ""]
 
     def to_json(self) -> dict[str, object]:
-        """Return everything as JSON values."""
-        return asdict(self)
+        """Return everything as JSON values; sizes in bytes."""
+        plan = self.plan
+        return {
+            "index": self.info.index,
+            "device": self.info.name,
+            "software": self.info.is_software,
+            "chosen": self.is_chosen,
+            "fits": plan is not None,
+            "problem": self.problem,
+            "max_context": 0 if plan is None else plan.kv.max_context,
+            "room": None if plan is None else asdict(plan.placement.room),
+            "placement": [] if plan is None else [_row_json(row) for row in plan.placement.rows()],
+            "planned_bytes": {} if plan is None else {h.value: plan.placement.nbytes(h) for h in HeapKind},
+            "reading": self.reading,
+        }
 
 
-def placements(model: ModelOnDisk) -> list[Placement]:
-    """Return an estimate for each device of this machine.
+def placements(model: ModelOnDisk, options: EngineConfig, cached: CacheLookup) -> list[DevicePlacement]:
+    """Return where the model would lie on each device, or on the one that is asked for; it may be `cached`.
 
     Raises:
         VulkanUnavailableError: there is no Vulkan here.
+        ConfigError: the device that is asked for is not there, or an option can't work.
     """
     with Instance.create() as instance:
-        return [_placement(model, info) for info in instance.devices()]
+        devices = instance.devices()
+        try:
+            candidates = device_candidates(devices, options.device, allow_software=options.allow_software)
+        except VulkanUnavailableError:  # a load would refuse to take the software device unasked
+            candidates = ()
+        found = [_placement(model, options, info, cached) for info in _all_of(devices, candidates, options)]
+    chosen = next((p for p in found if p.plan is not None and p.info in candidates), None)
+    if chosen is None and len(found) == 1:
+        chosen = found[0]  # what a load would do, were it told to take this one
+    return [DevicePlacement(p.info, p.plan, p.problem, p.reading, is_chosen=p is chosen) for p in found]
 
 
-def _placement(model: ModelOnDisk, info: DeviceInfo) -> Placement:
-    options = EngineConfig(max_num_seqs=1)
-    weights = model.plan.dest_bytes
-    left = info.available_bytes - weights
+def _all_of(devices: Sequence[DeviceInfo], candidates: Sequence[DeviceInfo], options: EngineConfig) -> list[DeviceInfo]:
+    others = [] if options.device is not None else [info for info in devices if info not in candidates]
+    return [*candidates, *others]
+
+
+def _placement(model: ModelOnDisk, options: EngineConfig, info: DeviceInfo, cached: CacheLookup) -> DevicePlacement:
+    plan, problem = None, None
     try:
-        context = plan_kv_cache(model.config, options, left).max_context if left > 0 else 0
-    except OutOfMemoryError:
-        context = 0
-    unlimited = 1 << 62
-    full = plan_kv_cache(model.config, options, unlimited).nbytes
-    reading = model.read_strategy(info).text()
-    return Placement(info.name, info.is_software, info.available_bytes, weights, full, context, reading)
+        plan = plan_memory(model.config, options, model.plan, info, passing_bytes=model.passing_bytes)
+    except OutOfMemoryError as exc:
+        problem = str(exc).removeprefix(f"{info.name}: ")
+    except ConfigError as exc:
+        if options.device is not None:
+            raise
+        problem = str(exc)
+    reading = model.read_strategy(info, options.num_reader_threads, memory=plan, found=cached).text()
+    if cached.file is not None:
+        reading = f"the entry in the cache, {reading}"
+    return DevicePlacement(info, plan, problem, reading, is_chosen=False)
+
+
+def _table(info: DeviceInfo, plan: MemoryPlan) -> list[str]:
+    placement = plan.placement
+    is_tied = all(row.group is not MemoryGroup.EMBEDDINGS for row in placement.rows())
+    lines = [f"{'what':<26}{'size':>10}  {'where':<14}transform"]
+    for row in placement.rows():
+        name = row.group.value if row.layers is None else f"{row.group.value}, {_layers(*row.layers)}"
+        if row.group is MemoryGroup.HEAD and is_tied:
+            name = "embeddings, output head"
+        where = heap_name(info, row.heap)
+        lines.append(f"{name:<26}{size(row.nbytes):>10}  {where:<14}{', '.join(row.transforms)}".rstrip())
+    for heap in HeapKind:
+        if placement.room.of(heap):
+            used, room = placement.nbytes(heap), placement.room.of(heap)
+            lines.append(f"{'in all':<26}{size(used):>10}  {heap_name(info, heap)}, of which {size(room)} may be used")
+    if placement.room.is_shared and placement.room.total < placement.room.vram + placement.room.gtt:
+        lines.append(f"{'':<26}{size(placement.room.total):>10}  may be used of both, which are one memory")
+    return lines
+
+
+def _layers(first: int, last: int) -> str:
+    return f"layer {first}" if first == last else f"layers {first} to {last}"
+
+
+def _row_json(row: PlacementRow) -> dict[str, object]:
+    return {
+        "group": row.group.value,
+        "layers": row.layers,
+        "bytes": row.nbytes,
+        "heap": row.heap.value,
+        "transforms": list(row.transforms),
+    }

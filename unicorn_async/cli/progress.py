@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Self
 
 from unicorn_async.cli.amounts import duration, rate, size
+from unicorn_async.cli.memory_lines import measured_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,7 +80,10 @@ async def show_load(engine: EngineAPI, line: ProgressLine) -> LoadProgress:
     async for progress in engine.load_progress():
         line.update(load_text(progress))
     speed = rate(progress.bytes_total, progress.seconds)
-    line.note(f"loaded   {size(progress.bytes_total)} in {duration(progress.seconds)} ({speed})")
+    source = " from the cache" if progress.from_cache else ""
+    made = f"; tokenizer made beside it in {duration(engine.tokenizer_s)}"
+    line.note(f"loaded   {size(progress.bytes_total)}{source} in {duration(progress.seconds)} ({speed}){made}")
+    line.note(measured_line(engine.device, engine.memory))
     if engine.kernels:
         line.note(kernels_text(engine.kernels))
     return progress
@@ -101,6 +105,8 @@ def load_text(progress: LoadProgress) -> str:
     ]
     if 0 < progress.share < 1:
         parts.append(f"{duration(progress.seconds * (1 / progress.share - 1))} left")
+    if progress.from_cache:
+        parts.append("from the cache")
     return "loading  " + ", ".join(parts)
 
 

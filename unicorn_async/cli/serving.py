@@ -1,23 +1,31 @@
-"""Opening a model and serving it, for `unicorn serve` and `unicorn demo`."""
+"""Opening models and serving them, for `unicorn serve` and `unicorn demo`."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unicorn_async.cli.banner import banner
+from unicorn_async.cli.banner import banner, banner_without_model
 from unicorn_async.cli.options import port_number
 from unicorn_async.cli.progress import ProgressLine, show_load
-from unicorn_async.engine.engine import Engine
-from unicorn_async.server import ServerOptions, bind, serve
+from unicorn_async.engine.model_library import ModelLibrary
+from unicorn_async.errors import ConfigError, EngineClosedError, UnicornError
+from unicorn_async.loader.catalog import ModelCatalog, given_entry
+from unicorn_async.server import ModelHost, ServerOptions, bind, serve
+from unicorn_async.server.model_state import ModelStatus
+from unicorn_async.server.protocol.errors import ApiError
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Coroutine
-    from pathlib import Path
 
     from unicorn_async.config import EngineConfig
+    from unicorn_async.engine.engine import Engine
+    from unicorn_async.server.model_change import Change
+    from unicorn_async.server.served_model import ServedModel
 
 API_KEY_VARIABLE = "UNICORN_API_KEY"
 _OPEN_HOSTS = ("0.0.0.0", "::", "")
@@ -32,6 +40,15 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--allow-host", action="append", default=[], metavar="NAME", help="further name that browsers may use"
     )
+    group.add_argument(
+        "--models-dir",
+        action="append",
+        type=Path,
+        default=[],
+        metavar="DIR",
+        help="clients may load the models and adapters below this folder; may be given several times",
+    )
+    group.add_argument("--keep-model", action="store_true", help="clients can't load, unload or switch models")
 
 
 def server_options(options: argparse.Namespace) -> ServerOptions:
@@ -40,34 +57,99 @@ def server_options(options: argparse.Namespace) -> ServerOptions:
     return ServerOptions(api_key=key, allowed_hosts=tuple(options.allow_host))
 
 
-async def serve_model(model: str | Path, config: EngineConfig, *, host: str, port: int, options: ServerOptions) -> int:
-    """Serve until a signal comes; returns the exit status. Requests are taken while the model loads.
+def model_catalog(options: argparse.Namespace) -> ModelCatalog:
+    """Return what clients may load: the command line's model, if it has one, and what lies below its folders.
 
     Raises:
-        UnicornError: the model can't be opened or loaded, or the port is taken.
+        ConfigError, CheckpointError: there is no such model or folder, or nothing that could be served.
     """
+    if options.model is None and not options.models_dir:
+        raise ConfigError("give a MODEL to serve, or a --models-dir that clients may load models from")
+    if options.model is None and options.keep_model:
+        raise ConfigError("--keep-model: there is no MODEL to keep")
+    given = given_entry(options.model, options.model_name) if options.model is not None else None
+    return ModelCatalog(given, options.models_dir)
+
+
+async def serve_models(options: argparse.Namespace, config: EngineConfig) -> int:
+    """Serve as the command line says until a signal comes; returns the exit status.
+
+    Requests are taken while a model loads.
+
+    Raises:
+        UnicornError: the model given at the start can't be opened or loaded, or the port is taken.
+    """
+    catalog, behaviour = model_catalog(options), server_options(options)
     # The port first: whether it is free shows at once, and nobody takes it while the model is opened.
-    with bind(host, port) as listener, ProgressLine() as line:
-        async with Engine.open(model, config=config) as engine:
-            for text in banner(engine):
-                line.note(text)
+    with bind(options.host, options.port) as listener, ProgressLine() as line:
+        library = ModelLibrary(catalog, config, on_open=lambda engine: _introduce(engine, line))
+        async with ModelHost(library, can_switch=not options.keep_model) as models:
+            first = None
+            if (given := library.given()) is not None:
+                first = models.begin(given)
+                await first.opened()
+            else:
+                for text in banner_without_model():
+                    line.note(text)
 
             def announce(address: str) -> None:
                 line.note(f"address  {address} (chat page; API under {address}/v1); Ctrl-C ends it")
-                if host in _OPEN_HOSTS and options.api_key is None:
+                if options.host in _OPEN_HOSTS and behaviour.api_key is None:
                     line.note("         anybody who reaches this port may use it; --api-key changes that")
 
-            serving = serve(engine, listener=listener, options=options, on_ready=announce)
-            await while_loading(engine, line, serving)
+            serving = serve(models, listener=listener, options=behaviour, on_ready=announce)
+            await while_showing_loads(models, first, line, serving)
     return 0
 
 
-async def while_loading(engine: Engine, line: ProgressLine, serving: Coroutine[None, None, None]) -> None:
-    """Serve and show the load beside it; a load that fails ends the server, in order."""
+async def while_showing_loads(
+    models: ModelHost, first: Change | None, line: ProgressLine, serving: Coroutine[None, None, None]
+) -> None:
+    """Serve and show the loads beside it; if the first one fails, that ends the server, in order."""
     try:
         async with asyncio.TaskGroup() as group:
-            load = group.create_task(show_load(engine, line))
+            shown = group.create_task(_show_loads(models, first, line))
             await serving
-            load.cancel()
+            shown.cancel()
     except ExceptionGroup as failed:
         raise failed.exceptions[0] from None
+
+
+async def _show_loads(models: ModelHost, first: Change | None, line: ProgressLine) -> None:
+    shown: ServedModel | None = None
+    if first is not None:
+        shown = models.state.model
+        await _show(shown, line)
+        await _check_loaded(models, first)
+    is_start = first is None
+    async for state in models.watch():
+        if state.status is ModelStatus.FAILED:
+            line.note(f"failed   {state.name}: {state.error}")
+        elif state.status is ModelStatus.EMPTY and not is_start:
+            line.note("unloaded")
+        is_start = False
+        if state.model is not shown:
+            shown = state.model
+            await _show(shown, line)
+
+
+async def _show(model: ServedModel | None, line: ProgressLine) -> None:
+    if model is not None:
+        with suppress(UnicornError):  # the model's state tells of it
+            await show_load(model.engine, line)
+
+
+async def _check_loaded(models: ModelHost, first: Change) -> None:
+    """Raise what made the first load fail; that a client has asked for another model meanwhile is no failure."""
+    try:
+        await first.done()
+    except ApiError:
+        return
+    except EngineClosedError:
+        if not models.is_stopped:
+            raise
+
+
+def _introduce(engine: Engine, line: ProgressLine) -> None:
+    for text in banner(engine):
+        line.note(text)

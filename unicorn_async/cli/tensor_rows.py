@@ -10,7 +10,7 @@ from unicorn_async.cli.amounts import size
 from unicorn_async.models.weights import wanted_tensors
 
 if TYPE_CHECKING:
-    from unicorn_async.engine.startup import ModelOnDisk
+    from unicorn_async.engine.model_on_disk import ModelOnDisk
     from unicorn_async.loader.checkpoint import Checkpoint
     from unicorn_async.loader.plan import WantedTensor
     from unicorn_async.tensor import ElementType
@@ -32,18 +32,22 @@ class TensorRow:
     row_offset: int
     device_dtype: str
     reordered: bool
+    num_adapters: int
 
     @property
     def transform(self) -> str:
         """What is done with it on the way."""
         text = "copied" if self.dtype == self.device_dtype else f"{self.dtype} to {self.device_dtype}"
+        if self.num_adapters:
+            noun = "adapter" if self.num_adapters == 1 else "adapters"
+            text = f"{self.dtype} with {self.num_adapters} {noun} to {self.device_dtype}"
         return f"{text}, rows reordered" if self.reordered else text
 
     @property
     def pattern(self) -> tuple[object, ...]:
         """What it has in common with the same tensor of other layers."""
         name, destination = (_LAYER_NUMBER.sub(r"\1.*.", text) for text in (self.name, self.destination))
-        return name, destination, self.shape, self.dtype, self.row_offset, self.device_dtype
+        return name, destination, self.shape, self.dtype, self.row_offset, self.device_dtype, self.num_adapters
 
     def line(self, width: int) -> str:
         """Return a line of the table, with the name in `width` columns."""
@@ -62,10 +66,14 @@ class TensorRow:
 def tensor_rows(model: ModelOnDisk) -> list[TensorRow]:
     """Return the rows in the order in which a first prompt needs the tensors."""
     types = model.plan.device_types
-    return [_row(model.checkpoint, want, types[want.name]) for want in wanted_tensors(model.config)]
+    changes = model.lora.changes
+    return [
+        _row(model.checkpoint, want, types[want.name], len(changes.get(want.name, ())))
+        for want in wanted_tensors(model.config)
+    ]
 
 
-def _row(checkpoint: Checkpoint, want: WantedTensor, device_type: ElementType) -> TensorRow:
+def _row(checkpoint: Checkpoint, want: WantedTensor, device_type: ElementType, num_adapters: int) -> TensorRow:
     source = checkpoint.tensors[want.name]
     return TensorRow(
         name=source.name,
@@ -78,4 +86,5 @@ def _row(checkpoint: Checkpoint, want: WantedTensor, device_type: ElementType) -
         row_offset=want.row_offset,
         device_dtype=device_type.value,
         reordered=source.interleaved_head_rows > 0,
+        num_adapters=num_adapters,
     )

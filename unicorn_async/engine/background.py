@@ -1,4 +1,4 @@
-"""Blocking work in a thread that is never left behind."""
+"""Blocking work and tasks that are never left behind."""
 
 from __future__ import annotations
 
@@ -7,23 +7,35 @@ from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Executor
 
 T = TypeVar("T")
 
 
-async def run_to_end(work: Callable[[], T]) -> T:
+async def run_to_end(work: Callable[[], T], executor: Executor | None = None) -> T:
     """Run `work` in a thread; a cancellation is raised once the work is done, whose result is then lost.
 
     It is for work on things that are closed after a cancellation: a thread that is left behind would use them.
     """
-    future = asyncio.get_running_loop().run_in_executor(None, work)
+    future = asyncio.get_running_loop().run_in_executor(executor, work)
+    try:
+        await wait_to_end(future)
+    except asyncio.CancelledError:
+        future.exception()  # seen, and of no use to a cancelled caller
+        raise
+    return future.result()
+
+
+async def wait_to_end(*futures: asyncio.Future[T]) -> None:
+    """Wait until all are done, however often the wait is cancelled; a cancellation is raised after it.
+
+    What the futures end with is left to the caller.
+    """
     cancelled: asyncio.CancelledError | None = None
-    while not future.done():
+    while not all(future.done() for future in futures):
         try:
-            await asyncio.wait([future])
+            await asyncio.wait(futures)
         except asyncio.CancelledError as exc:
             cancelled = exc
     if cancelled is not None:
-        future.exception()  # seen, and of no use to a cancelled caller
         raise cancelled
-    return future.result()

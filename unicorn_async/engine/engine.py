@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unicorn_async.config import EngineConfig, SamplingParams
+from unicorn_async.engine.background import wait_to_end
 from unicorn_async.engine.engine_loop import EngineLoop
+from unicorn_async.engine.memory_report import memory_report
 from unicorn_async.engine.request_stream import RequestStream
 from unicorn_async.engine.startup import start
 from unicorn_async.engine.types import EngineStats, LoadProgress, Token
-from unicorn_async.errors import EngineClosedError, RequestError
+from unicorn_async.errors import ConfigError, EngineClosedError, RequestError
 from unicorn_async.scheduler.scheduler import Scheduler
 from unicorn_async.scheduler.sequence import Sequence
 
@@ -29,8 +31,11 @@ if TYPE_CHECKING:
 
     from unicorn_async.config import ModelConfig
     from unicorn_async.engine.kernel_times import KernelTime
+    from unicorn_async.engine.memory_report import MemoryReport
     from unicorn_async.engine.startup import StartedModel
+    from unicorn_async.engine.types import AdapterInfo
     from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.loader.cache import CacheStatus
     from unicorn_async.loader.read_strategy import ReadStrategy
     from unicorn_async.tokenizer import Tokenizer
 
@@ -38,21 +43,23 @@ if TYPE_CHECKING:
 class Engine:
     """Runs one model on one device; made by `Engine.open`, usable while the model still loads."""
 
-    def __init__(self, model: StartedModel, config: EngineConfig) -> None:
+    def __init__(self, started: StartedModel, config: EngineConfig) -> None:
         self.config = config
-        self._model = model
+        self._started = started
+        model = self._model = started.model
         self._scheduler = Scheduler(
-            groups=model.kv_plan.groups,
+            groups=model.memory_plan.kv.groups,
             block_size=config.block_size,
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
-            max_context=model.kv_plan.max_context,
+            max_context=model.memory_plan.kv.max_context,
             max_waiting=config.max_waiting,
             max_logit_rows=model.runner.max_logit_rows,
-            eos_token_ids=model.tokenizer.eos_token_ids,
+            eos_token_ids=() if started.tokenizer is None else started.tokenizer.eos_token_ids,
         )
         self._loop = EngineLoop(self._scheduler, model.runner, config.num_frames)
         self._failure: BaseException | None = None
+        self._last_memory: MemoryReport | None = None  # once the device is closed, and can't be asked
         self._names = (f"request-{number}" for number in itertools.count())
 
     @classmethod
@@ -60,13 +67,16 @@ class Engine:
     async def open(
         cls, model: str | Path, *, device: str | int | None = None, config: EngineConfig | None = None
     ) -> AsyncIterator[Engine]:
-        """Open a model by its directory or its name in the Hugging Face cache; close it at the end of the block.
+        """Open a model by its path or its name in the Hugging Face cache; close it at the end of the block.
+
+        The string "demo" is the bundled model.
 
         `device`, an index or a part of a name, goes before the one in `config`.
 
-        It returns as soon as the model's files are checked and its memory is allocated: the weights are loaded
-        behind, and requests run as layers arrive. What makes the load fail is raised by `load_progress` and by every
-        request.
+        It returns as soon as the model's files are checked, its memory is allocated and its tokenizer is made (with
+        `skip_tokenizer` there is none, and no token has text or ends an answer): the
+        weights are loaded beside and behind that, and requests run as layers arrive. What makes the load fail is raised
+        by `load_progress` and by every request.
 
         Raises:
             ConfigError: there is no such model, or an option can't work.
@@ -79,7 +89,7 @@ class Engine:
         async with AsyncExitStack() as stack:
             engine = cls(await start(model, config, stack), config)
             tasks = [
-                asyncio.create_task(engine._guarded(engine._model.load), name="load"),
+                asyncio.create_task(engine._guarded(engine._load), name="load"),
                 asyncio.create_task(engine._guarded(engine._loop.run), name="engine loop"),
             ]
             try:
@@ -87,8 +97,11 @@ class Engine:
             finally:
                 for task in tasks:
                     task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
-                engine._fail(EngineClosedError("the engine is closed"))
+                try:
+                    await wait_to_end(*tasks)
+                finally:
+                    engine._fail(EngineClosedError("the engine is closed"))
+                    engine._last_memory = engine.memory
 
     @property
     def model_name(self) -> str:
@@ -106,19 +119,46 @@ class Engine:
         return self._model.device.info
 
     @property
+    def adapters(self) -> tuple[AdapterInfo, ...]:
+        """The LoRA adapters that are blended into the model's weights, in their order."""
+        return self._model.adapters
+
+    @property
     def tokenizer(self) -> Tokenizer:
-        """The model's tokenizer."""
-        return self._model.tokenizer
+        """The model's tokenizer.
+
+        Raises:
+            ConfigError: the engine was opened without one.
+        """
+        if self._started.tokenizer is None:
+            raise ConfigError(f"{self.model_name} was opened with skip_tokenizer: it has token ids and no text")
+        return self._started.tokenizer
+
+    @property
+    def tokenizer_s(self) -> float:
+        """How long it took to make the tokenizer, beside everything else that a start does; 0 without one."""
+        return self._started.tokenizer_s
 
     @property
     def max_context(self) -> int:
         """Tokens that a prompt and its answer may have together."""
-        return self._model.kv_plan.max_context
+        return self._model.memory_plan.kv.max_context
 
     @property
     def kv_cache_bytes(self) -> int:
         """Size of the KV cache on the device."""
-        return self._model.kv_plan.nbytes
+        return self._model.memory_plan.kv.nbytes
+
+    @property
+    def memory(self) -> MemoryReport:
+        """What was planned in the device's memory, what is allocated there, and what the driver says of it.
+
+        It is as of now, or of just before the engine was closed.
+        """
+        if self._last_memory is not None:
+            return self._last_memory
+        model = self._model
+        return memory_report(model.device, model.memory_plan.placement, model.usage_before)
 
     @property
     def kernels(self) -> tuple[str, ...]:
@@ -130,6 +170,11 @@ class Engine:
     def validation_messages(self) -> tuple[str, ...]:
         """What the validation layers have said, if the engine was opened with them; also after it was closed."""
         return tuple(self._model.instance.validation_messages)
+
+    @property
+    def cache(self) -> CacheStatus:
+        """How it stands with the model's entry in the cache of device-ready weights."""
+        return self._model.cache.status
 
     @property
     def read_strategy(self) -> ReadStrategy:
@@ -147,13 +192,28 @@ class Engine:
         Raises:
             UnicornError: the load failed.
         """
-        async for progress in self._model.stream.watch():
-            yield progress
+        try:
+            async for progress in self._model.stream.watch():
+                yield progress
+        except EngineClosedError:  # the stream was cancelled, perhaps because something beside it failed
+            await asyncio.wait([self._started.load])
+            await asyncio.sleep(0)  # whoever waits for the task gets its turn
+            raise self._failure or EngineClosedError("the load was cancelled") from None
 
     async def loaded(self) -> None:
         """Wait until the model is loaded; raises as `load_progress` does."""
         async for _ in self.load_progress():
             pass
+
+    async def cache_settled(self) -> CacheStatus:
+        """Wait until the model is loaded and its weights are in the cache, or are not going to be; return which.
+
+        Raises:
+            UnicornError: what made the load fail.
+        """
+        await self.loaded()
+        await self._model.cache.settled()
+        return self.cache
 
     async def stream(
         self,
@@ -166,7 +226,8 @@ class Engine:
         if isinstance(prompt, str):
             prompt = await asyncio.to_thread(self.tokenizer.encode, prompt)
         sequence = self._sequence(prompt, sampling or SamplingParams(), request_id)
-        stream = RequestStream(sequence, self.tokenizer)
+        tokenizer = self.tokenizer if sequence.sampling.stop else self._started.tokenizer
+        stream = RequestStream(sequence, tokenizer)
         self._loop.add(stream)
         try:
             while True:
@@ -225,6 +286,9 @@ class Engine:
         ids = tuple(int(token) for token in ids)
         seed = random.getrandbits(64) if sampling.seed is None else sampling.seed
         return Sequence(request_id or next(self._names), ids, sampling, seed)
+
+    async def _load(self) -> None:
+        await self._started.load
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run a background task; its failure becomes the answer to every request."""

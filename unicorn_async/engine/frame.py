@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,9 +15,13 @@ from unicorn_async.ops.attention_device import AttentionBatch
 from unicorn_async.ops.sample_rows import SAMPLE_MARK, SAMPLE_RESULT, SAMPLE_ROW
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from collections.abc import Sequence as SequenceOf
 
+    from unicorn_async.config import EngineConfig
+    from unicorn_async.engine.kv_plan import KVPlan
     from unicorn_async.gpu.device import Device
+    from unicorn_async.ops.attention_plan import AttentionPlan
 
 _GRID_BYTES = 12  # of one indirect dispatch
 
@@ -32,6 +37,18 @@ class FrameLimits:
     tiles: int  # of prefill attention
     logit_rows: int
 
+    @classmethod
+    def of(cls, options: EngineConfig, kv_plan: KVPlan, attention: AttentionPlan, logit_rows: int) -> FrameLimits:
+        """Return the limits of an engine's steps; `logit_rows` is the largest number of them."""
+        return cls(
+            tokens=options.max_num_batched_tokens,
+            sequences=options.max_num_seqs,
+            groups=len(kv_plan.groups),
+            blocks=-(-kv_plan.max_context // options.block_size),
+            tiles=options.max_num_batched_tokens // attention.query_tile + options.max_num_seqs,
+            logit_rows=logit_rows,
+        )
+
 
 class Frame:
     """The mapped memory of one step in flight; whoever makes it closes it, after the step.
@@ -45,6 +62,12 @@ class Frame:
         fields = {
             "token_ids": Field(np.int32, (tokens,)),
             "positions": Field(np.uint32, (tokens,)),
+            "logit_rows": Field(np.uint32, (limits.logit_rows,)),
+            "sample_rows": Field(SAMPLE_ROW, (sequences,)),
+            "resets": Field(np.uint32, (sequences,)),
+            "marks": Field(SAMPLE_MARK, (tokens,)),
+        }
+        attention_fields = {
             "slot_mapping": Field(np.uint32, (groups, tokens)),
             "query_start": Field(np.uint32, (sequences,)),
             "query_len": Field(np.uint32, (sequences,)),
@@ -53,22 +76,19 @@ class Frame:
             "decode_items": Field(np.uint32, (sequences,)),
             "prefill_tiles": Field(np.uint32, (limits.tiles, 2)),
             "grids": Field(np.uint32, (groups, 3, 3)),
-            "logit_rows": Field(np.uint32, (limits.logit_rows,)),
-            "sample_rows": Field(SAMPLE_ROW, (sequences,)),
-            "resets": Field(np.uint32, (sequences,)),
-            "marks": Field(SAMPLE_MARK, (tokens,)),
         }
         results = {"samples": Field(SAMPLE_RESULT, (sequences,)), "ticks": Field(np.uint64, (2,))}
-        self._buffers = [device.memory.allocate(block_bytes(fields), MemoryKind.FRAME, name=f"frame {index}")]
-        self._buffers.append(device.memory.allocate(block_bytes(results), MemoryKind.STAGING, name=f"results {index}"))
         self.block_rows: dict[tuple[int, int], tuple[SequenceOf[int], int]] = {}
-        self.arguments = FrameBlock(self._buffers[0], fields)
-        self.results = FrameBlock(self._buffers[1], results)
-        address = self.arguments.address
+        with contextlib.ExitStack() as made:  # closes what there is if the next does not fit
+            self.arguments = _block(made, device, fields, MemoryKind.FRAME, f"frame {index}")
+            self.attention = _block(made, device, attention_fields, MemoryKind.FRAME, f"attention frame {index}")
+            self.results = _block(made, device, results, MemoryKind.STAGING, f"results {index}")
+            self._made = made.pop_all()
+        address, attention = self.arguments.address, self.attention.address
         self.step = StepArrays(
             token_ids=address["token_ids"],
             positions=address["positions"],
-            slot_mapping=tuple(address["slot_mapping"] + 4 * tokens * group for group in range(groups)),
+            slot_mapping=tuple(attention["slot_mapping"] + 4 * tokens * group for group in range(groups)),
             attention=tuple(self._attention(limits, partials, group) for group in range(groups)),
             logit_rows=address["logit_rows"],
             sample_rows=address["sample_rows"],
@@ -80,13 +100,10 @@ class Frame:
     def close(self) -> None:
         """Free the memory."""
         self.block_rows.clear()
-        self.arguments.close()
-        self.results.close()
-        for buffer in self._buffers:
-            buffer.close()
+        self._made.close()
 
     def _attention(self, limits: FrameLimits, partials: int, group: int) -> AttentionBatch:
-        address, offset = self.arguments.address, self.arguments.offset["grids"] + 3 * _GRID_BYTES * group
+        address, offset = self.attention.address, self.attention.offset["grids"] + 3 * _GRID_BYTES * group
         return AttentionBatch(
             query_start=address["query_start"],
             query_len=address["query_len"],
@@ -96,8 +113,18 @@ class Frame:
             decode_items=address["decode_items"],
             prefill_tiles=address["prefill_tiles"],
             partials=partials,
-            grids=self.arguments.buffer,
+            grids=self.attention.buffer,
             decode_grid_offset=offset,
             combine_grid_offset=offset + _GRID_BYTES,
             prefill_grid_offset=offset + 2 * _GRID_BYTES,
         )
+
+
+def _block(
+    made: contextlib.ExitStack, device: Device, fields: Mapping[str, Field], kind: MemoryKind, name: str
+) -> FrameBlock:
+    buffer = device.memory.allocate(block_bytes(fields), kind, name=name)
+    made.callback(buffer.close)
+    block = FrameBlock(buffer, fields)
+    made.callback(block.close)  # drops the views before the buffer goes
+    return block

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.engine.buckets import bucket_sizes
@@ -9,7 +10,8 @@ from unicorn_async.engine.conversion import conversion_kernels
 from unicorn_async.gpu.kernel import KernelRequest
 from unicorn_async.models import projection
 from unicorn_async.models.weights import head_name
-from unicorn_async.ops import embedding, embedding_quant, norm, rotary, sampling
+from unicorn_async.ops import embedding, embedding_quant, gated, norm, rotary, sampling
+from unicorn_async.ops.checksum import checksum_kernel
 from unicorn_async.ops.sample_rows import SamplingPath
 from unicorn_async.tensor import QuantTensor, Tensor
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.config import EngineConfig, ModelConfig
     from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.loader.lora_plan import LoraPlan
     from unicorn_async.loader.plan import LoadPlan
     from unicorn_async.ops.attention import GpuAttention
     from unicorn_async.ops.kv_cache import AttentionShape
@@ -33,23 +36,54 @@ def kernel_requests(
     attention: GpuAttention,
     matrices: Mapping[str, Weight],
     plan: LoadPlan,
+    lora: LoraPlan,
     options: EngineConfig,
+    *,
+    from_cache: bool = False,
 ) -> tuple[KernelRequest, ...]:
-    """Return what to compile, in the order of need: the load, a short prompt and decoding, then longer prompts."""
+    """Return what to compile, in the order of need: the load, a short prompt and decoding, then longer prompts.
+
+    A load `from_cache` converts nothing.
+    """
     head = matrices[head_name(model)]
     others = tuple(size for size in bucket_sizes(options.max_num_batched_tokens) if size not in _FIRST_STEPS)
+    load = (checksum_kernel(info),) if from_cache else conversion_kernels(plan, lora)
     requests = [
-        *conversion_kernels(plan),
+        *(replace(request, urgent=True) for request in load),
         *_embedding(matrices["embed"]),
-        *norm.kernels_for(info, post_norms=model.post_norms, plus_one=model.norm_plus_one),
+        *_rows(info, model, matrices, head, _FIRST_STEPS),
         *_linears(info, model, matrices, head, _FIRST_STEPS),
         *rotary.kernels_for(info, shape, qk_norm=model.qk_norm, plus_one=model.norm_plus_one),
         *attention.kernels_for(),
         *_plain(sampling.kernels_for(info, SamplingPath.GREEDY)),
         *_plain(sampling.kernels_for(info, SamplingPath.FULL)),
+        *_rows(info, model, matrices, head, others),
         *_linears(info, model, matrices, head, others),
     ]
     return tuple({_key(request): request for request in requests}.values())
+
+
+def _rows(
+    info: DeviceInfo, model: ModelConfig, matrices: Mapping[str, Weight], head: Weight, sizes: tuple[int, ...]
+) -> Iterable[KernelRequest]:
+    """Norms and gates, which write the forms that the linears after them read in steps of these sizes."""
+    layer = {part: matrices[f"layers.0.{part}"] for part in ("qkv", "o", "gate_up", "down")}
+    forms = {projection.input_form(info, layer[part], size) for part in ("qkv", "gate_up") for size in sizes}
+    head_forms = {projection.input_form(info, head, 1)}
+    yield from norm.kernels_for(
+        info,
+        model.hidden_size,
+        forms=frozenset(forms),
+        head_forms=frozenset(head_forms),
+        post_norms=model.post_norms,
+        plus_one=model.norm_plus_one,
+    )
+    yield from projection.input_kernels_for(info, layer["o"], num_tokens=sizes)
+    bare = [size for size in sizes if not projection.leaves_blocks(info, layer["gate_up"], size)]
+    yield from projection.input_kernels_for(info, layer["down"], num_tokens=bare)
+    unfused = [size for size in sizes if not projection.fuses_gate(info, layer["gate_up"], size)]
+    for form in dict.fromkeys(projection.input_form(info, layer["down"], size) for size in unfused):
+        yield gated.kernel_for(info, model.intermediate_size, model.activation, form)
 
 
 def _linears(
@@ -57,9 +91,15 @@ def _linears(
 ) -> Iterable[KernelRequest]:
     for part in ("qkv", "o", "gate_up", "down"):
         has_bias = {"qkv": model.qkv_bias, "o": model.output_bias}.get(part, False)
-        activation = model.activation if part == "gate_up" else None
-        weight = matrices[f"layers.0.{part}"]
-        yield from projection.kernels_for(info, weight, num_tokens=sizes, has_bias=has_bias, activation=activation)
+        gate = part == "gate_up"
+        yield from projection.kernels_for(
+            info,
+            matrices[f"layers.0.{part}"],
+            num_tokens=sizes,
+            has_bias=has_bias,
+            activation=model.activation if gate else None,
+            blocked=gate and not isinstance(matrices["layers.0.down"], Tensor),
+        )
     yield from projection.kernels_for(info, head, num_tokens=(1,), has_soft_cap=model.logit_soft_cap > 0.0)
 
 

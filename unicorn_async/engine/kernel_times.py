@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _ITEM_BYTES = {"f16": 2, "bf16": 2, "f32": 4}
 _LAYOUTS = {kind.layout.name: kind.layout for kind in QuantFormat}
-_QUANT_KERNELS = ("linear_quant_vec_", "linear_quant_many_", "linear_quant_coopmat_")
+_QUANT_KERNELS = ("linear_quant_vec_", "linear_quant_many_", "linear_quant_coopmat_", "linear_quant_fragments_")
 
 
 @dataclass(slots=True)

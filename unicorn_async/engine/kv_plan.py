@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from unicorn_async.config import EngineConfig, ModelConfig
+    from unicorn_async.gpu.memory_room import MemoryRoom
+
+_UNBOUNDED = 1 << 62
+_SHARE = 0.25  # of the memory, where others need it as much
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,51 +37,85 @@ class KVPlan:
     nbytes: int
 
 
-def plan_kv_cache(model: ModelConfig, options: EngineConfig, available_bytes: int) -> KVPlan:
+def plan_kv_cache(
+    model: ModelConfig, options: EngineConfig, available_bytes: int, *, max_allocation: int = _UNBOUNDED
+) -> KVPlan:
     """Choose the pools' sizes for `available_bytes`, at most what all sequences need at full context.
+
+    A layer's keys lie in one allocation, and so do its values.
 
     Raises:
         ConfigError: the asked-for context is longer than the model's.
         OutOfMemoryError: not even one block a group, or the asked-for context, fits.
     """
     windows = tuple(sorted(set(model.layer_windows)))
-    layer_group = tuple(windows.index(window) for window in model.layer_windows)
-    element = 2 if options.kv_dtype is KVDType.F16 else 4
-    block_bytes = model.num_kv_heads * options.block_size * model.head_dim * element
-    num_layers = tuple(layer_group.count(group) for group in range(len(windows)))
-    wanted = options.max_context or model.max_position
-    if wanted > model.max_position:
-        raise ConfigError(f"max_context: the model has {model.max_position} positions, {wanted} are asked for")
-
-    def pools(tokens: int) -> tuple[int, ...]:
-        return tuple(_num_blocks(window, tokens, options) for window in windows)
+    block_bytes = _block_bytes(model, options)
+    wanted = wanted_context(model, options)
 
     def nbytes(tokens: int) -> int:
-        return sum(2 * block_bytes * n * blocks for n, blocks in zip(num_layers, pools(tokens), strict=True))
+        largest = block_bytes * max(_num_blocks(window, tokens, options) for window in windows)
+        return kv_cache_bytes(model, options, tokens) if largest <= max_allocation else _UNBOUNDED
 
     budget = min(available_bytes, options.kv_cache_bytes or available_bytes)
     tokens = _largest(options.block_size, options.max_num_seqs * wanted, options.block_size, nbytes, budget)
     max_context = min(wanted, tokens)
     if tokens == 0 or (options.max_context and max_context < wanted):
-        needed = nbytes(wanted if options.max_context else options.block_size)
+        needed = kv_cache_bytes(model, options, wanted if options.max_context else options.block_size)
         raise OutOfMemoryError(
             f"KV cache: a context of {wanted} tokens needs {needed:,} bytes, {budget:,} are available;"
             " ask for a smaller context or for fewer sequences"
         )
-    chosen = pools(tokens)
+    chosen = tuple(_num_blocks(window, tokens, options) for window in windows)
     return KVPlan(
         groups=tuple(BlockGroup(window, blocks) for window, blocks in zip(windows, chosen, strict=True)),
-        layer_group=layer_group,
+        layer_group=tuple(windows.index(window) for window in model.layer_windows),
         layer_bytes=tuple(block_bytes * blocks for blocks in chosen),
         max_context=max_context,
         nbytes=nbytes(tokens),
     )
 
 
-def minimal_kv_bytes(model: ModelConfig, options: EngineConfig) -> int:
-    """Return the size of the smallest cache that one request could run in, in bytes."""
+def wanted_context(model: ModelConfig, options: EngineConfig) -> int:
+    """Return how many tokens a sequence should have room for.
+
+    Raises:
+        ConfigError: the asked-for context is longer than the model's.
+    """
+    wanted = options.max_context or model.max_position
+    if wanted > model.max_position:
+        raise ConfigError(f"max_context: the model has {model.max_position} positions, {wanted} are asked for")
+    return wanted
+
+
+def kv_cache_bytes(model: ModelConfig, options: EngineConfig, tokens: int) -> int:
+    """Return the size of a cache for so many tokens, of one sequence or of several, in bytes."""
+    blocks = sum(_num_blocks(window, tokens, options) for window in model.layer_windows)
+    return 2 * blocks * _block_bytes(model, options)
+
+
+def kv_budget(
+    room: MemoryRoom, model: ModelConfig, options: EngineConfig, *, weights: int, fast_weights: int, others: int
+) -> int:
+    """Return what the cache may take of the room that is left beside weights and `others`, in bytes.
+
+    `fast_weights` are those that should not lie in GTT. Where programs of the host use the same memory, or weights
+    would be pushed behind a bus, the cache takes a quarter at most, or what was asked for.
+    """
+    left = room.total - weights - others
+    if options.kv_cache_bytes is not None:
+        return left
+    least = kv_cache_bytes(model, options, options.max_context or options.block_size)
+    if room.is_shared:
+        return min(left, max(least, int(room.total * _SHARE)))
+    if room.slow_gtt:
+        return min(left, max(least, room.vram - fast_weights - others, int(room.vram * _SHARE)))
+    return left
+
+
+def _block_bytes(model: ModelConfig, options: EngineConfig) -> int:
+    """Size of one layer's keys in one block."""
     element = 2 if options.kv_dtype is KVDType.F16 else 4
-    return 2 * model.num_layers * model.num_kv_heads * model.head_dim * element * options.block_size
+    return model.num_kv_heads * options.block_size * model.head_dim * element
 
 
 def _num_blocks(window: int, tokens: int, options: EngineConfig) -> int:

@@ -5,44 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from unicorn_async.engine.memory_plan import kv_names, max_logit_rows
 from unicorn_async.engine.model_tensors import matrices_of, vectors_of
 from unicorn_async.gpu.arena import Arena
 from unicorn_async.gpu.memory import MemoryKind
-from unicorn_async.models.activations import Activations, activation_bytes
+from unicorn_async.gpu.memory_room import HeapKind
+from unicorn_async.models.activations import Activations
 from unicorn_async.ops.kv_cache import KVCache
 from unicorn_async.ops.rotary import frequencies
-from unicorn_async.ops.sampling import counts_bytes, scratch_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from unicorn_async.config import EngineConfig, ModelConfig, RotaryConfig
-    from unicorn_async.engine.kv_plan import KVPlan
+    from unicorn_async.engine.memory_plan import MemoryPlan
     from unicorn_async.gpu.arena import ArenaSlice
     from unicorn_async.gpu.device import Device
+    from unicorn_async.loader.placement import Placement
     from unicorn_async.loader.plan import LoadPlan
-    from unicorn_async.ops.attention_plan import AttentionPlan
     from unicorn_async.tensor import Tensor, Weight
-
-BLOCK_BYTES = 256 << 20
-EVALUATION_ROWS = 64  # logits that evaluation requests may have computed in one step
-
-
-def max_logit_rows(options: EngineConfig) -> int:
-    """Return how many rows of logits a step may compute."""
-    return options.max_num_seqs + EVALUATION_ROWS
-
-
-def workspace_bytes(model: ModelConfig, options: EngineConfig, attention: AttentionPlan) -> int:
-    """Return the size of what a model needs beside weights and KV cache, in bytes."""
-    rows = max_logit_rows(options)
-    activations = activation_bytes(model, options.max_num_batched_tokens, rows)
-    return (
-        sum(activations.values())
-        + attention.partials_nbytes(options.max_num_seqs)
-        + scratch_bytes(options.max_num_seqs, model.vocab_size)
-        + counts_bytes(options.max_num_seqs, model.vocab_size)
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +34,7 @@ class ModelMemory:
     are the same as tensors.
     """
 
-    arena: Arena
-    tables: Arena
+    arenas: tuple[Arena, ...]  # one a kind of heap, and the tables'
     slices: Mapping[str, ArenaSlice]
     weights: Mapping[str, Tensor]
     matrices: Mapping[str, Weight]
@@ -69,57 +49,52 @@ class ModelMemory:
 
     @classmethod
     def allocate(
-        cls,
-        device: Device,
-        model: ModelConfig,
-        options: EngineConfig,
-        plan: LoadPlan,
-        kv_plan: KVPlan,
-        attention: AttentionPlan,
+        cls, device: Device, model: ModelConfig, options: EngineConfig, plan: LoadPlan, memory_plan: MemoryPlan
     ) -> ModelMemory:
-        """Allocate all of it.
+        """Allocate all of it, as it was planned.
 
         Raises:
-            OutOfMemoryError: it does not fit after all, because another process was faster.
+            OutOfMemoryError: it does not fit after all, because another process was faster; nothing stays allocated.
         """
-        total = plan.dest_bytes + kv_plan.nbytes + workspace_bytes(model, options, attention)
-        arena = Arena(device.memory, MemoryKind.DEVICE, min(BLOCK_BYTES, 2 * total), name="model")
+        arenas = {heap: Arena(device.memory, MemoryKind.DEVICE, 1, name=heap.value, heap=heap) for heap in HeapKind}
         tables = Arena(device.memory, MemoryKind.FRAME, 1 << 20, name="tables")
         try:
-            slices = {dest.name: arena.allocate(dest.nbytes) for dest in plan.destinations}
-            caches = tuple(_cache(arena, kv_plan.layer_bytes[group]) for group in kv_plan.layer_group)
-            rows = max_logit_rows(options)
-            sizes = activation_bytes(model, options.max_num_batched_tokens, rows)
-            places = {name: arena.allocate(size) for name, size in sizes.items()}
+            places = _places(arenas, memory_plan.placement)
             addresses = {name: place.address for name, place in places.items()}
+            slices = {dest.name: places[dest.name] for dest in plan.destinations}
+            names = [kv_names(layer) for layer in range(model.num_layers)]
+            rows = max_logit_rows(options)
             return cls(
-                arena=arena,
-                tables=tables,
+                arenas=(*arenas.values(), tables),
                 slices=slices,
                 weights=vectors_of(plan, slices),
                 matrices=matrices_of(plan, slices),
-                caches=caches,
+                caches=tuple(KVCache(addresses[keys], addresses[values]) for keys, values in names),
                 freqs=_rotary_tables(tables, model),
                 activations=Activations.at(addresses, model, options.max_num_batched_tokens, rows),
                 logits=places["logits"],
-                partials=arena.allocate(attention.partials_nbytes(options.max_num_seqs)).address,
-                last_token=arena.allocate(4 * options.max_num_seqs).address,
-                sample_scratch=arena.allocate(scratch_bytes(options.max_num_seqs, model.vocab_size)).address,
-                counts=arena.allocate(counts_bytes(options.max_num_seqs, model.vocab_size)).address,
+                partials=addresses["partials"],
+                last_token=addresses["last_token"],
+                sample_scratch=addresses["sample_scratch"],
+                counts=addresses["counts"],
             )
         except BaseException:
-            arena.close()
-            tables.close()
+            for arena in (*arenas.values(), tables):
+                arena.close()
             raise
 
     def close(self) -> None:
         """Free everything; nothing on the device may still use it."""
-        self.arena.close()
-        self.tables.close()
+        for arena in self.arenas:
+            arena.close()
 
 
-def _cache(arena: Arena, nbytes: int) -> KVCache:
-    return KVCache(arena.allocate(nbytes).address, arena.allocate(nbytes).address)
+def _places(arenas: Mapping[HeapKind, Arena], placement: Placement) -> dict[str, ArenaSlice]:
+    places: dict[str, ArenaSlice] = {}
+    for block in placement.blocks:
+        slices = arenas[block.heap].allocate_block([claim.nbytes for claim in block.claims])
+        places |= {claim.name: place for claim, place in zip(block.claims, slices, strict=True)}
+    return places
 
 
 def _rotary_tables(tables: Arena, model: ModelConfig) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING
 
 from unicorn_async.engine.types import FinishReason, Token
@@ -17,29 +18,50 @@ if TYPE_CHECKING:
 class RequestStream:
     """Turns sampled tokens into text and hands them to one consumer.
 
-    The queue is bounded by the request's own `max_tokens`, so the engine never waits for a consumer.
+    The queue is bounded by the request's own `max_tokens`, so the engine never waits for a consumer. Without a
+    tokenizer no token has text.
     """
 
-    def __init__(self, sequence: Sequence, tokenizer: Tokenizer) -> None:
+    def __init__(self, sequence: Sequence, tokenizer: Tokenizer | None) -> None:
         self.sequence = sequence
         self._tokenizer = tokenizer
-        self._decoder = StreamDecoder(tokenizer)
+        self._decoder = None if tokenizer is None else StreamDecoder(tokenizer)
         self._stops = StopChecker(sequence.sampling.stop)
+        self._starts: deque[int] | None = None if sequence.sampling.top_logprobs is None else deque()
+        self._num_decoded = 0  # characters
+        self._num_shown = 0
         self._queue: asyncio.Queue[Token | BaseException] = asyncio.Queue(sequence.sampling.max_tokens + 1)
 
     def add(self, sampled: SampledToken, reason: FinishReason | None) -> FinishReason | None:
         """Take one token; returns why the answer ends with it, a stop string included, or None."""
         is_end_token = reason is FinishReason.STOP
-        text = "" if is_end_token else self._decoder.add(sampled.id)
-        text, stopped = self._stops.feed(text)
+        piece = "" if is_end_token or self._decoder is None else self._decoder.add(sampled.id)
+        text, stopped = self._stops.feed(piece)
         if not stopped and reason is not None:
-            rest, stopped = self._stops.feed(self._decoder.finish())
+            rest, stopped = self._stops.feed("" if self._decoder is None else self._decoder.finish())
             text += rest if stopped else rest + self._stops.flush()
+        num_unseen = self._count_unseen(len(piece), len(text))
+        if reason is not None and not stopped:
+            num_unseen = 0  # nothing was cut off: an end token has no text, and was the model's choice
         if stopped:
             reason = FinishReason.STOP
-        top = tuple((token_id, self._tokenizer.token_text(token_id), value) for token_id, value in sampled.top)
-        self._queue.put_nowait(Token(sampled.id, text, sampled.logprob, top, reason))
+        top = tuple((token_id, self._text_of(token_id), value) for token_id, value in sampled.top)
+        self._queue.put_nowait(Token(sampled.id, text, sampled.logprob, top, reason, num_unseen))
         return reason
+
+    def _text_of(self, token_id: int) -> str:
+        return "" if self._tokenizer is None else self._tokenizer.token_text(token_id)
+
+    def _count_unseen(self, num_decoded: int, num_shown: int) -> int:
+        """Count the tokens with nothing in the text, after one that brought and one that showed so many characters."""
+        if self._starts is None:
+            return 0
+        self._starts.append(self._num_decoded)
+        self._num_decoded += num_decoded
+        self._num_shown += num_shown
+        while self._starts and self._starts[0] < self._num_shown:
+            self._starts.popleft()
+        return len(self._starts)
 
     def fail(self, error: BaseException) -> None:
         """End the stream with an error; a consumer gets it after the tokens that it has not read yet."""

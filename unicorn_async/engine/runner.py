@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -11,14 +12,11 @@ from unicorn_async.engine.evaluation_copy import EvaluationCopy
 from unicorn_async.engine.frame import Frame, FrameLimits
 from unicorn_async.engine.kernel_times import KernelTimes
 from unicorn_async.engine.recording import Recording
-from unicorn_async.engine.step import SampledToken, StepResult
+from unicorn_async.engine.step import StepResult
+from unicorn_async.engine.step_results import read_logits, read_tokens
 from unicorn_async.engine.submission_plan import SubmissionPlan
-from unicorn_async.ops.sample_rows import SamplingPath
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from unicorn_async.config import EngineConfig, ModelConfig
     from unicorn_async.engine.batch_writer import StepShape
     from unicorn_async.engine.kv_plan import KVPlan
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.timeline import Timeline
     from unicorn_async.models.decoder import Decoder
     from unicorn_async.ops.attention_plan import AttentionPlan
-    from unicorn_async.scheduler.batch import Batch, ScheduledSequence
+    from unicorn_async.scheduler.batch import Batch
 
 
 class LayerReadiness(Protocol):
@@ -39,6 +37,9 @@ class LayerReadiness(Protocol):
 
     async def layer_submitted(self, layer: int) -> tuple[Timeline, int]:
         """Wait until what loads the layer is submitted; return the value at which the device may use it."""
+
+    async def checked(self) -> None:
+        """Wait until all layers are active and nothing was wrong with their values."""
 
 
 @dataclass(slots=True)
@@ -65,16 +66,8 @@ class Runner:
         attention: AttentionPlan,
         readiness: LayerReadiness,
     ) -> None:
-        tiles = options.max_num_batched_tokens // attention.query_tile + options.max_num_seqs
         rows = memory.logits.nbytes // (4 * model.vocab_size)
-        self._limits = FrameLimits(
-            tokens=options.max_num_batched_tokens,
-            sequences=options.max_num_seqs,
-            groups=len(kv_plan.groups),
-            blocks=-(-kv_plan.max_context // options.block_size),
-            tiles=tiles,
-            logit_rows=rows,
-        )
+        self._limits = FrameLimits.of(options, kv_plan, attention, rows)
         self._device = device
         self._model = model
         self._readiness = readiness
@@ -83,19 +76,25 @@ class Runner:
         self._submissions = SubmissionPlan(model.num_layers, options.submission_budget_s)
         self.kernel_times = KernelTimes() if options.time_kernels else None
         self._slots: list[_Slot] = []
-        for index in range(options.num_frames):
-            frame = Frame(device, self._limits, memory.partials, index)
-            recording = Recording(
-                device,
-                decoder,
-                model,
-                memory,
-                frame,
-                self._limits,
-                kv_plan.layer_group,
-                time_kernels=options.time_kernels,
-            )
-            self._slots.append(_Slot(frame, recording, EvaluationCopy(device, memory.logits, model.vocab_size)))
+        with contextlib.ExitStack() as made:  # closes what there is of the frames if one of them does not fit
+            for index in range(options.num_frames):
+                frame = Frame(device, self._limits, memory.partials, index)
+                made.callback(frame.close)
+                recording = Recording(
+                    device,
+                    decoder,
+                    model,
+                    memory,
+                    frame,
+                    self._limits,
+                    kv_plan.layer_group,
+                    time_kernels=options.time_kernels,
+                )
+                made.callback(recording.close)
+                copy = EvaluationCopy(device, memory.logits, model.vocab_size)
+                made.callback(copy.close)
+                self._slots.append(_Slot(frame, recording, copy))
+            self._made = made.pop_all()
 
     @property
     def max_logit_rows(self) -> int:
@@ -154,23 +153,23 @@ class Runner:
     async def collect(self, step: SubmittedStep) -> StepResult:
         """Wait for a step and read its results."""
         await self._device.compute.timeline.reached(step.value)
+        if not step.parts:
+            await self._readiness.checked()  # the host looks at a layer's values after the device may use them
         device_s = step.slot.recording.device_seconds()
         if step.parts:
             self._submissions.observe(step.shape.tokens, device_s)
             if self.kernel_times is not None:
                 times = step.slot.recording.dispatch_times(step.shape, step.parts)
                 self.kernel_times.note_step(step.shape.tokens, times)
-        result = StepResult(step.batch, _read_tokens(step), _read_logits(step), device_s)
+        tokens = read_tokens(step.slot.frame, step.shape, step.batch)
+        result = StepResult(step.batch, tokens, read_logits(step.slot.copy, step.batch), device_s)
         step.slot.busy = False
         return result
 
     def close(self) -> None:
         """Free frames and commands; no step may be in flight."""
-        for slot in self._slots:
-            slot.recording.close()
-            slot.copy.close()
-            slot.frame.close()
         self._slots.clear()
+        self._made.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,37 +193,3 @@ def _record(recording: Recording, shape: StepShape, parts: list[tuple[int, int]]
     for part in parts:
         recording.layers(shape, *part)
     recording.tail(shape)
-
-
-def _read_tokens(step: SubmittedStep) -> tuple[SampledToken, ...]:
-    samples = step.slot.frame.results.arrays["samples"][: step.batch.num_samples]
-    ids = samples["token"].tolist()
-    if step.shape.path is SamplingPath.GREEDY:
-        return tuple(SampledToken(token_id) for token_id in ids)
-    asking = (item.sequence.sampling.top_logprobs for item in step.batch.scheduled if item.samples)
-    return tuple(
-        SampledToken(token_id)
-        if num_top is None
-        else SampledToken(
-            token_id,
-            float(samples["logprob"][row]),
-            tuple(
-                zip(
-                    samples["top_ids"][row, :num_top].tolist(),
-                    samples["top_logprobs"][row, :num_top].tolist(),
-                    strict=True,
-                )
-            ),
-        )
-        for row, (token_id, num_top) in enumerate(zip(ids, asking, strict=True))
-    )
-
-
-def _read_logits(step: SubmittedStep) -> tuple[tuple[ScheduledSequence, NDArray[np.float32]], ...]:
-    result: list[tuple[ScheduledSequence, NDArray[np.float32]]] = []
-    row = 0
-    for item in step.batch.scheduled:
-        if item.sequence.want_logits:
-            result.append((item, step.slot.copy.read(row, item.num_tokens)))
-            row += item.num_tokens
-    return tuple(result)

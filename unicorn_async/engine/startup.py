@@ -6,108 +6,73 @@ import asyncio
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from unicorn_async.config import WeightScheme
-from unicorn_async.engine.background import run_to_end
-from unicorn_async.engine.conversion import converter
+from unicorn_async.engine.background import run_to_end, wait_to_end
+from unicorn_async.engine.conversion import WeightConverter, factor_converter
 from unicorn_async.engine.kernel_list import kernel_requests
-from unicorn_async.engine.kv_plan import KVPlan, minimal_kv_bytes, plan_kv_cache
-from unicorn_async.engine.model_memory import ModelMemory, workspace_bytes
+from unicorn_async.engine.memory_plan import MemoryPlan, attention_shape, choose_device
+from unicorn_async.engine.memory_report import driver_usage
+from unicorn_async.engine.model_cache import ModelCache
+from unicorn_async.engine.model_memory import ModelMemory
+from unicorn_async.engine.model_on_disk import ModelOnDisk
 from unicorn_async.engine.runner import Runner
+from unicorn_async.engine.tokenizer_start import TokenizerStart
+from unicorn_async.engine.types import AdapterInfo
 from unicorn_async.errors import CheckpointError
 from unicorn_async.gpu.device import Device
-from unicorn_async.gpu.device_info import DeviceType, select_device
+from unicorn_async.gpu.device_info import device_candidates
 from unicorn_async.gpu.instance import Instance
-from unicorn_async.gpu.memory import MemoryKind
-from unicorn_async.loader.checkpoint import Checkpoint
-from unicorn_async.loader.gguf.split import model_stem
-from unicorn_async.loader.location import find_model
-from unicorn_async.loader.plan import make_plan
-from unicorn_async.loader.read_facts import read_facts
-from unicorn_async.loader.read_strategy import choose_read_strategy
+from unicorn_async.loader.cache_folder import CacheFolder
+from unicorn_async.loader.lora_factors import LoraFactors
 from unicorn_async.loader.stream import LoadStream
 from unicorn_async.loader.trace import LoadTrace
+from unicorn_async.loader.unfit import UnfitCounters
 from unicorn_async.models.decoder import Decoder, DecoderState
-from unicorn_async.models.registry import model_config
-from unicorn_async.models.weights import check_unused, wanted_tensors
 from unicorn_async.ops.attention import GpuAttention
-from unicorn_async.ops.kv_cache import AttentionShape
+from unicorn_async.ops.matrix_fragments import find_matrix_fragments
 from unicorn_async.resources import resource_dir
-from unicorn_async.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from unicorn_async.config import EngineConfig, ModelConfig
-    from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.engine.tokenizer_start import MadeTokenizer
     from unicorn_async.gpu.kernel import KernelRequest
-    from unicorn_async.loader.plan import LoadPlan
-    from unicorn_async.loader.read_strategy import ReadStrategy
-    from unicorn_async.ops.attention_plan import AttentionPlan
+    from unicorn_async.tokenizer import Tokenizer
 
-_RESERVE_SHARE = 0.1  # of the free memory, left to the driver and to other programs
-_SHARED_MEMORY_SHARE = 0.25  # of the free memory, at most, for the KV cache where the CPU uses the same memory
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class ModelOnDisk:
-    """A model's files, checked, and what is to be loaded of them."""
-
-    name: str
-    checkpoint: Checkpoint
-    config: ModelConfig
-    plan: LoadPlan
-
-    @classmethod
-    def read(cls, model: str | Path, scheme: WeightScheme = WeightScheme.AUTO) -> ModelOnDisk:
-        """Find and check a model, to be loaded by a scheme; it blocks on the disk, and reads no weights.
-
-        Raises:
-            ConfigError, CheckpointError: there is no such model, or it can't be used.
-        """
-        checkpoint = Checkpoint.read(find_model(model))
-        config = model_config(checkpoint.config, checkpoint.config_name)
-        name = _model_name(checkpoint) if Path(model).expanduser().exists() else str(model)
-        plan = make_plan(checkpoint, wanted_tensors(config), scheme=scheme)
-        check_unused(plan.ignored, config)
-        return cls(name, checkpoint, config, plan)
-
-    def tokenizer(self) -> Tokenizer:
-        """Make the model's tokenizer; raises TokenizerError, and takes a second for a large vocabulary."""
-        metadata = self.checkpoint.gguf_metadata
-        return Tokenizer.load(self.checkpoint.path) if metadata is None else Tokenizer.from_gguf(metadata)
-
-    def read_strategy(self, device: DeviceInfo, num_threads: int | None = None) -> ReadStrategy:
-        """Choose how to read the files for a device, by the memory that is free now; it blocks on the disk."""
-        host_bytes = self.plan.dest_bytes if device.shares_host_memory else 0
-        facts = read_facts(self.checkpoint.files, file_bytes=self.plan.bytes_to_read, host_bytes=host_bytes)
-        return choose_read_strategy(facts, num_threads=num_threads)
-
-
-@dataclass(frozen=True, slots=True)
-class StartedModel:
-    """A model whose memory is allocated and whose weights are on their way."""
+class LoadingModel:
+    """A model whose memory is allocated and whose weights can be loaded."""
 
     name: str
     config: ModelConfig
-    tokenizer: Tokenizer
     instance: Instance
     device: Device
-    kv_plan: KVPlan
+    memory_plan: MemoryPlan
+    usage_before: tuple[int, ...] | None  # of memory, as the driver said before anything was allocated
     memory: ModelMemory
     runner: Runner
     stream: LoadStream
     requests: tuple[KernelRequest, ...]
     trace: LoadTrace | None
+    cache: ModelCache
+    adapters: tuple[AdapterInfo, ...] = ()
 
     async def load(self) -> None:
-        """Load the weights and, beside that, compile the kernels that a first request needs."""
+        """Load the weights and, beside that, compile the kernels that a first request needs; then fill the cache."""
         try:
-            await self._load()
+            try:
+                await self._load()
+            finally:
+                if self.trace is not None:
+                    await run_to_end(self.trace.write)
+            await self.cache.write()
         finally:
-            if self.trace is not None:
-                await run_to_end(self.trace.write)
+            self.cache.finish()
 
     async def _load(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -117,33 +82,101 @@ class StartedModel:
         await run_to_end(self.device.kernels.save_cache)
 
 
+@dataclass(frozen=True, slots=True)
+class StartedModel:
+    """A model whose weights are on their way; `load` is the task that brings them.
+
+    `tokenizer_s` is how long the tokenizer took, beside everything else. Without one, nobody wanted it.
+    """
+
+    model: LoadingModel
+    load: asyncio.Task[None]
+    tokenizer: Tokenizer | None
+    tokenizer_s: float
+
+
 async def start(model: str | Path, options: EngineConfig, stack: AsyncExitStack) -> StartedModel:
-    """Check a model, choose and open a device, allocate; `stack` gets what has to be closed, in the right order.
+    """Check a model, choose and open a device, allocate, begin the load; `stack` gets what has to be closed.
+
+    The tokenizer is made beside all of that, and awaited last, unless it is to be skipped.
 
     Raises:
         ConfigError, CheckpointError, TokenizerError, DeviceError: see `Engine.open`.
     """
-    on_disk = await asyncio.to_thread(ModelOnDisk.read, model, options.weights)
-    tokenizer = await asyncio.to_thread(on_disk.tokenizer)
+    on_disk = await asyncio.to_thread(ModelOnDisk.read, model, options.weights, options.loras)
+    making = None if options.skip_tokenizer else await _start_tokenizer(on_disk, stack)
+    loading = await _prepare(on_disk, options, stack)
+    stack.callback(loading.cache.finish)  # also where the task is cancelled before it begins
+    load = asyncio.create_task(loading.load(), name="load")
+    stack.push_async_callback(_end, load)
+    if making is None:
+        return StartedModel(loading, load, None, 0.0)
+    tokenizer, seconds = await making
     _check_vocabulary(tokenizer, on_disk)
-    instance, device = await run_to_end(lambda: _open_device(on_disk, options, stack))
-    config = on_disk.config
-    shape = AttentionShape(config.num_heads, config.num_kv_heads, config.head_dim, options.block_size, options.kv_dtype)
+    return StartedModel(loading, load, tokenizer, seconds)
+
+
+async def _start_tokenizer(on_disk: ModelOnDisk, stack: AsyncExitStack) -> asyncio.Task[MadeTokenizer]:
+    def begin() -> TokenizerStart:
+        started = TokenizerStart(on_disk.tokenizer_source)
+        stack.callback(started.close)  # which ends a thread that a cancelled task leaves behind
+        return started
+
+    started = await run_to_end(begin)
+    making = asyncio.create_task(asyncio.to_thread(started.make), name="tokenizer")
+    stack.push_async_callback(_end, making)
+    return making
+
+
+async def _end(task: asyncio.Task[T]) -> None:
+    """Cancel a task, and wait for it; what it ends with was handed on, or comes too late."""
+    task.cancel()
+    await wait_to_end(task)
+    if not task.cancelled():
+        task.exception()
+
+
+async def _prepare(on_disk: ModelOnDisk, options: EngineConfig, stack: AsyncExitStack) -> LoadingModel:
+    instance, device, memory_plan = await run_to_end(lambda: _open_device(on_disk, options, stack))
+    usage_before = driver_usage(device)
+    config, kv_plan = on_disk.config, memory_plan.kv
+    shape = attention_shape(config, options)
     attention = GpuAttention(device.info, device.kernels, shape, soft_cap=config.attention_soft_cap)
-    kv_plan = plan_kv_cache(config, options, _kv_budget(device, on_disk, options, attention.plan))
-    strategy = await asyncio.to_thread(on_disk.read_strategy, device.info, options.num_reader_threads)
+    strategy = await asyncio.to_thread(
+        on_disk.read_strategy, device.info, options.num_reader_threads, memory=memory_plan
+    )
     trace = None if options.load_trace is None else LoadTrace(options.load_trace)
-    memory = ModelMemory.allocate(device, config, options, on_disk.plan, kv_plan, attention.plan)
-    stack.callback(memory.close)
+    memory = await run_to_end(lambda: _allocate(device, on_disk, options, memory_plan, stack))
+    cache = await ModelCache.open(
+        weight_cache_folder() if options.weight_cache else None,
+        on_disk,
+        device,
+        memory.slices,
+        options,
+        memory_plan,
+    )
+    unfit = UnfitCounters(device.memory, on_disk.plan)
+    stack.callback(unfit.close)
+    factors = LoraFactors(
+        device,
+        on_disk.lora,
+        on_disk.plan,
+        convert=factor_converter(device.kernels),
+        staging_bytes=options.staging_bytes,
+    )
     stream = LoadStream(
         device,
         on_disk.plan,
         on_disk.checkpoint.files,
         memory.slices,
-        convert=converter(device.kernels, on_disk.plan),
+        convert=WeightConverter(device.kernels, on_disk.plan, unfit, on_disk.lora, factors).record,
         strategy=strategy,
+        stamps=on_disk.checkpoint.stamps,
         staging_bytes=options.staging_bytes,
         trace=trace,
+        factors=factors,
+        unfit=unfit,
+        cached=cache.cached,
     )
     stack.callback(stream.close)
     state = DecoderState(
@@ -159,19 +192,31 @@ async def start(model: str | Path, options: EngineConfig, stack: AsyncExitStack)
     runner = Runner(device, config, options, memory, kv_plan, decoder, attention.plan, stream)
     stack.callback(runner.close)
     stack.callback(device.wait_idle)
-    requests = kernel_requests(device.info, config, shape, attention, memory.matrices, on_disk.plan, options)
-    return StartedModel(
+    requests = kernel_requests(
+        device.info,
+        config,
+        shape,
+        attention,
+        memory.matrices,
+        on_disk.plan,
+        on_disk.lora,
+        options,
+        from_cache=cache.cached is not None,
+    )
+    return LoadingModel(
         options.model_name or on_disk.name,
         config,
-        tokenizer,
         instance,
         device,
-        kv_plan,
+        memory_plan,
+        usage_before,
         memory,
         runner,
         stream,
         requests,
         trace,
+        cache,
+        adapters=tuple(AdapterInfo.of(adapter) for adapter in on_disk.lora.adapters),
     )
 
 
@@ -181,28 +226,32 @@ def cache_directory() -> Path:
     return Path(base).expanduser() / "unicorn_async"
 
 
-def _open_device(on_disk: ModelOnDisk, options: EngineConfig, stack: AsyncExitStack) -> tuple[Instance, Device]:
+def weight_cache_folder() -> CacheFolder:
+    """Return the user's cache of device-ready weights."""
+    return CacheFolder(cache_directory() / "weights")
+
+
+def _open_device(
+    on_disk: ModelOnDisk, options: EngineConfig, stack: AsyncExitStack
+) -> tuple[Instance, Device, MemoryPlan]:
     instance = Instance.create(validation=options.validation)
     stack.callback(instance.close)
-    needed = on_disk.plan.dest_bytes + minimal_kv_bytes(on_disk.config, options)
-    info = select_device(instance.devices(), options.device, needed_bytes=needed, allow_software=options.allow_software)
+    candidates = device_candidates(instance.devices(), options.device, allow_software=options.allow_software)
+    info, memory_plan = choose_device(
+        candidates, on_disk.config, options, on_disk.plan, passing_bytes=on_disk.passing_bytes
+    )
     device = Device.open(instance, info, cache_dir=cache_directory(), shader_dir=resource_dir("shaders"))
     stack.callback(device.close)
-    return instance, device
+    find_matrix_fragments(device)
+    return instance, device, memory_plan
 
 
-def _kv_budget(device: Device, on_disk: ModelOnDisk, options: EngineConfig, attention: AttentionPlan) -> int:
-    available = device.memory.available_bytes(MemoryKind.DEVICE)
-    left = available * (1 - _RESERVE_SHARE) - on_disk.plan.dest_bytes
-    left -= workspace_bytes(on_disk.config, options, attention)
-    if device.info.type is not DeviceType.DISCRETE:
-        left = min(left, available * _SHARED_MEMORY_SHARE)
-    return max(0, int(left))
-
-
-def _model_name(checkpoint: Checkpoint) -> str:
-    path = checkpoint.path
-    return path.resolve().name if checkpoint.gguf_metadata is None else model_stem(path)
+def _allocate(
+    device: Device, on_disk: ModelOnDisk, options: EngineConfig, memory_plan: MemoryPlan, stack: AsyncExitStack
+) -> ModelMemory:
+    memory = ModelMemory.allocate(device, on_disk.config, options, on_disk.plan, memory_plan)
+    stack.callback(memory.close)
+    return memory
 
 
 def _check_vocabulary(tokenizer: Tokenizer, on_disk: ModelOnDisk) -> None:

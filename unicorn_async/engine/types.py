@@ -15,10 +15,13 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from unicorn_async.engine.memory_report import MemoryReport
     from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.loader.cache import CacheStatus
+    from unicorn_async.loader.lora import LoraAdapter
     from unicorn_async.tokenizer import Tokenizer
 
-__all__ = ["EngineAPI", "EngineStats", "FinishReason", "LoadProgress", "SamplingParams", "Token"]
+__all__ = ["AdapterInfo", "EngineAPI", "EngineStats", "FinishReason", "LoadProgress", "SamplingParams", "Token"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,9 @@ class Token:
     """One generated token.
 
     `text` is what the token adds to the answer; it is empty while a character or a possible stop string is incomplete,
-    and for an end token. `finish_reason` is set on the last token of an answer alone.
+    and for an end token. `finish_reason` is set on the last token of an answer alone. With log-probabilities,
+    `num_unseen` of the latest tokens, this one among them, have nothing in the text: not yet, and on the last token of
+    an answer because a stop string cut them off.
     """
 
     id: int
@@ -34,6 +39,33 @@ class Token:
     logprob: float | None = None
     top_logprobs: tuple[tuple[int, str, float], ...] = ()
     finish_reason: FinishReason | None = None
+    num_unseen: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterInfo:
+    """A LoRA adapter that is blended into the weights.
+
+    `ranks` and `scales` are the different ones that its tensors have; a scale is without the adapter's `weight`.
+    """
+
+    name: str
+    weight: float
+    num_tensors: int  # of the model that it changes
+    ranks: tuple[int, ...]
+    scales: tuple[float, ...]
+
+    @classmethod
+    def of(cls, adapter: LoraAdapter) -> AdapterInfo:
+        """Describe an adapter on disk."""
+        pairs = adapter.pairs.values()
+        ranks, scales = sorted({pair.rank for pair in pairs}), sorted({pair.scale for pair in pairs})
+        return cls(adapter.name, adapter.weight, len(adapter.pairs), tuple(ranks), tuple(scales))
+
+    def text(self) -> str:
+        """Return a line for people."""
+        ranks, scales = (", ".join(f"{value:g}" for value in values) for values in (self.ranks, self.scales))
+        return f"{self.name}: weight {self.weight:g}, changes {self.num_tensors} tensors, rank {ranks}, scale {scales}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +100,24 @@ class EngineAPI(Protocol):
         """Names of the kernel variants that the model runs on."""
 
     @property
+    def adapters(self) -> tuple[AdapterInfo, ...]:
+        """The LoRA adapters that are blended into the model's weights, in their order."""
+
+    @property
+    def cache(self) -> CacheStatus:
+        """How it stands with the model's entry in the cache of device-ready weights."""
+
+    @property
+    def memory(self) -> MemoryReport:
+        """What was planned in the device's memory, what is allocated there now, and what the driver says of it."""
+
+    @property
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
+
+    @property
+    def tokenizer_s(self) -> float:
+        """How long it took to make the tokenizer, beside everything else that a start does."""
 
     @property
     def max_context(self) -> int:

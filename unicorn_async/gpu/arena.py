@@ -7,8 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from unicorn_async.gpu.memory import Buffer, Memory
+    from unicorn_async.gpu.memory_room import HeapKind
     from unicorn_async.gpu.memory_types import MemoryKind
+
+SLICE_ALIGNMENT = 256  # of tensors, which quantised ones need
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +32,17 @@ class ArenaSlice:
 
 
 class Arena:
-    """Cuts blocks of one kind into slices; slices are never freed singly. Close it when nothing uses them any more."""
+    """Cuts blocks of one kind into slices; slices are never freed singly. Close it when nothing uses them any more.
 
-    def __init__(self, memory: Memory, kind: MemoryKind, block_bytes: int, *, name: str = "arena") -> None:
+    DEVICE memory may be told the kind of `heap` that it is to lie in.
+    """
+
+    def __init__(
+        self, memory: Memory, kind: MemoryKind, block_bytes: int, *, name: str = "arena", heap: HeapKind | None = None
+    ) -> None:
         self._memory = memory
         self._kind = kind
+        self._heap = heap
         self._block_bytes = min(block_bytes, memory.max_allocation)
         self._name = name
         self._blocks: list[Buffer] = []
@@ -44,7 +55,7 @@ class Arena:
         """Bytes of all blocks, used or not."""
         return sum(block.nbytes for block in self._blocks)
 
-    def allocate(self, nbytes: int, align: int = 256) -> ArenaSlice:
+    def allocate(self, nbytes: int, align: int = SLICE_ALIGNMENT) -> ArenaSlice:
         """Return a slice at an offset that is a multiple of `align`; one larger than a block gets a block of its own.
 
         Raises:
@@ -60,6 +71,20 @@ class Arena:
             self._used = offset + nbytes
             return ArenaSlice(self._current, offset, self._current.address + offset, nbytes)
 
+    def allocate_block(self, sizes: Sequence[int]) -> tuple[ArenaSlice, ...]:
+        """Return slices of these sizes in a block of their own that has room for no more; see `block_nbytes`.
+
+        Raises:
+            OutOfMemoryError: the block does not fit.
+        """
+        with self._lock:
+            block = self._new_block(block_nbytes(sizes))
+        slices, offset = [], 0
+        for nbytes in sizes:
+            slices.append(ArenaSlice(block, offset, block.address + offset, nbytes))
+            offset += _aligned(nbytes)
+        return tuple(slices)
+
     def close(self) -> None:
         """Free all blocks; nothing on the GPU may still use a slice."""
         with self._lock:
@@ -69,6 +94,16 @@ class Arena:
             block.close()
 
     def _new_block(self, nbytes: int) -> Buffer:
-        block = self._memory.allocate(nbytes, self._kind, name=f"{self._name}[{len(self._blocks)}]")
+        name = f"{self._name}[{len(self._blocks)}]"
+        block = self._memory.allocate(nbytes, self._kind, name=name, heap=self._heap)
         self._blocks.append(block)
         return block
+
+
+def block_nbytes(sizes: Sequence[int]) -> int:
+    """Return the size of a block with slices of these sizes, each at a multiple of 256 bytes."""
+    return sum(_aligned(nbytes) for nbytes in sizes)
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // SLICE_ALIGNMENT) * SLICE_ALIGNMENT

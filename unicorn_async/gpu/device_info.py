@@ -141,6 +141,36 @@ class DeviceInfo:
         return fields
 
 
+def device_candidates(
+    devices: Sequence[DeviceInfo], wanted: str | None, *, allow_software: bool = False, host: HostGraphics | None = None
+) -> tuple[DeviceInfo, ...]:
+    """Return the devices that may be used, best first: the one that is `wanted` by index or part of its name, or GPUs.
+
+    A software device is among them only when it is wanted by name or index, or with `allow_software` and without a GPU.
+    Devices that lack what every kernel needs are left out, unless all do.
+
+    Raises:
+        VulkanUnavailableError: there is no device, or no GPU among them.
+        ConfigError: `wanted` names no device, or several.
+    """
+    host = host or HostGraphics()
+    if not devices:
+        raise VulkanUnavailableError("no Vulkan device found" + why_no_gpu(host))
+    if wanted is not None:
+        return (_by_name(devices, wanted),)
+    candidates = [d for d in devices if not d.is_software]
+    if not candidates and allow_software:
+        candidates = list(devices)
+    if not candidates:
+        raise VulkanUnavailableError(
+            "no GPU found, only a software device"
+            + why_no_gpu(host)
+            + f"; to use it all the same, ask for it by name:{_listing(devices)}"
+        )
+    usable = [d for d in candidates if not d.missing] or candidates
+    return tuple(sorted(usable, key=lambda d: (_SPEED.index(d.type), -d.memory_bytes, d.index)))
+
+
 def select_device(
     devices: Sequence[DeviceInfo],
     wanted: str | None,
@@ -149,35 +179,18 @@ def select_device(
     allow_software: bool = False,
     host: HostGraphics | None = None,
 ) -> DeviceInfo:
-    """Return the device to use: `wanted` by index or part of its name, or the fastest GPU that fits `needed_bytes`.
-
-    A software device is taken only when it is wanted by name or index, or with `allow_software` and without a GPU.
+    """Return the best of the `device_candidates` that has `needed_bytes` left.
 
     Raises:
-        VulkanUnavailableError: there is no device, or no GPU among them.
-        ConfigError: `wanted` names no device, or several.
+        VulkanUnavailableError, ConfigError: as `device_candidates`.
         OutOfMemoryError: no device has `needed_bytes` left.
     """
-    host = host or HostGraphics()
-    if not devices:
-        raise VulkanUnavailableError("no Vulkan device found" + why_no_gpu(host))
-    if wanted is not None:
-        candidates = [_by_name(devices, wanted)]
-    else:
-        candidates = [d for d in devices if not d.is_software]
-        if not candidates and allow_software:
-            candidates = list(devices)
-        if not candidates:
-            raise VulkanUnavailableError(
-                "no GPU found, only a software device"
-                + why_no_gpu(host)
-                + f"; to use it all the same, ask for it by name:{_listing(devices)}"
-            )
-    usable = [d for d in candidates if not d.missing] or candidates
-    fitting = [d for d in usable if d.available_bytes >= needed_bytes]
-    if not fitting:
-        raise OutOfMemoryError(_too_large(max(usable, key=lambda d: d.available_bytes), needed_bytes, host))
-    return min(fitting, key=lambda d: (_SPEED.index(d.type), -d.memory_bytes, d.index))
+    candidates = device_candidates(devices, wanted, allow_software=allow_software, host=host)
+    for device in candidates:
+        if device.available_bytes >= needed_bytes:
+            return device
+    largest = max(candidates, key=lambda d: d.available_bytes)
+    raise OutOfMemoryError(_too_large(largest, needed_bytes, host or HostGraphics()))
 
 
 def _by_name(devices: Sequence[DeviceInfo], wanted: str) -> DeviceInfo:
@@ -214,16 +227,22 @@ def why_no_gpu(host: HostGraphics) -> str:
 
 
 def _too_large(device: DeviceInfo, needed_bytes: int, host: HostGraphics) -> str:
-    text = (
+    return (
         f"{device.name}: {_gib(needed_bytes)} needed, {_gib(device.available_bytes)} available"
-        f" of {_gib(device.memory_bytes)}"
+        f" of {_gib(device.memory_bytes)}{shared_memory_text(device, host)}"
     )
-    if device.type is DeviceType.INTEGRATED:
-        for card in host.amd_memory():
-            text += f"; {card.name}: VRAM {_gib(card.vram_used)} of {_gib(card.vram_total)} used"
-            text += f", GTT {_gib(card.gtt_used)} of {_gib(card.gtt_total)} used"
-            text += " (the kernel option ttm.pages_limit raises GTT, in pages of 4 KiB)"
-    return text
+
+
+def shared_memory_text(device: DeviceInfo, host: HostGraphics) -> str:
+    """Return what the kernel says about an AMD APU's memory, and what raises it; to be put after what is missing."""
+    if device.type is not DeviceType.INTEGRATED:
+        return ""
+    return "".join(
+        f"; {card.name}: VRAM {_gib(card.vram_used)} of {_gib(card.vram_total)} used"
+        f", GTT {_gib(card.gtt_used)} of {_gib(card.gtt_total)} used"
+        " (the kernel option ttm.pages_limit raises GTT, in pages of 4 KiB)"
+        for card in host.amd_memory()
+    )
 
 
 def _gib(nbytes: int) -> str:

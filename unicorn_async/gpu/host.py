@@ -29,11 +29,10 @@ class CardMemory:
 
 @dataclass(frozen=True, slots=True)
 class HostGraphics:
-    """Looks at /dev/dri, /sys/class/drm and /proc/meminfo; the paths are fields so that tests can bring their own."""
+    """Looks at /dev/dri and /sys/class/drm; the paths are fields so that tests can bring their own."""
 
     dev_dri: Path = Path("/dev/dri")
     sys_drm: Path = Path("/sys/class/drm")
-    meminfo: Path = Path("/proc/meminfo")
 
     def has_render_node(self) -> bool:
         """Whether the kernel offers a GPU at all."""
@@ -58,16 +57,6 @@ class HostGraphics:
             if len(known) == len(sizes):
                 cards.append(CardMemory(folder.parent.name, *known))
         return tuple(cards)
-
-    def available_memory(self) -> int | None:
-        """Return the host memory that can be had without swapping, in bytes; None where the kernel does not tell."""
-        try:
-            for line in self.meminfo.read_text().splitlines():
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-        except OSError:
-            return None
-        return None
 
 
 def _group_name(path: Path) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import ConfigError, DeviceError, MissingFeatureError
+from unicorn_async.gpu.background_calls import BackgroundCalls
 from unicorn_async.gpu.binding import STAGE_COMPUTE, PipelineHandle, PipelineLayoutHandle, check
 from unicorn_async.gpu.manifest import MAX_PUSH_BYTES, Manifest
 from unicorn_async.gpu.pipeline_cache import PipelineCache
@@ -26,17 +27,17 @@ if TYPE_CHECKING:
     _Key: TypeAlias = tuple[str, tuple[tuple[str, ConstantValue], ...], int]
 
 _REQUIRE_FULL_SUBGROUPS = 0x2
-_COMPILER_NICENESS = 12  # a fifteenth of what a reader gets of a core, while one wants it
 _MAX_COMPILERS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class KernelRequest:
-    """What `KernelLibrary.get` is asked for."""
+    """What `KernelLibrary.get` is asked for; `urgent` ones of many are compiled as fast as possible."""
 
     name: str
     constants: Mapping[str, ConstantValue] = field(default_factory=dict)
     subgroup_size: int | None = None
+    urgent: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,6 +75,8 @@ class KernelLibrary:
         self._kernels: dict[_Key, Future[Kernel]] = {}
         self._lock = threading.Lock()
         self._closed = False
+        self._urgent: set[_Key] = set()
+        self._is_awaited = False  # whether somebody waits for more than the urgent ones
         self._full_subgroups = "computeFullSubgroups" in device.physical.supported
         self.cache = PipelineCache(device, cache_dir)
         self.layout = self._create_layout()
@@ -117,8 +120,15 @@ class KernelLibrary:
             ConfigError: there is no such entry or constant, or the compiled shader is absent or damaged.
             MissingFeatureError: the device lacks what the entry requires, or can't run this subgroup size.
         """
-        values = tuple(sorted((constants or {}).items()))
-        key = (name, values, subgroup_size or self._device.info.subgroup_size)
+        key = self._key(name, constants or {}, subgroup_size)
+        with self._lock:
+            found = self._kernels.get(key)
+            if key not in self._urgent and (found is None or not found.done()):
+                self._is_awaited = True
+        return self._get(key)
+
+    def _get(self, key: _Key, background: BackgroundCalls | None = None) -> Kernel:
+        name, values, subgroup_size = key
         with self._lock:
             future = self._kernels.get(key)
             building = future is None
@@ -128,7 +138,7 @@ class KernelLibrary:
                 future = self._kernels[key] = Future()
         if building:
             try:
-                future.set_result(self._build(name, dict(values), key[2]))
+                future.set_result(self._build(name, dict(values), subgroup_size, background))
             except BaseException as exc:
                 with self._lock:
                     self._kernels.pop(key, None)
@@ -138,14 +148,18 @@ class KernelLibrary:
     def prepare(self, requests: Iterable[KernelRequest]) -> list[Kernel]:
         """Compile several kernels side by side, and return them in the order asked for; raises as `get` does.
 
-        The threads step back behind others of this process: on few cores they would slow down who reads the weights.
+        The driver's part steps back behind other threads of this process, but for urgent kernels, and until `get` is
+        asked for one that is not there: on few cores it would slow down who reads the weights.
         """
-        with ThreadPoolExecutor(
-            min(_MAX_COMPILERS, os.cpu_count() or 1), thread_name_prefix="unicorn-compile", initializer=_step_back
-        ) as pool:
-            return list(
-                pool.map(lambda r: self.get(r.name, constants=r.constants, subgroup_size=r.subgroup_size), requests)
-            )
+        wanted = [(self._key(item.name, item.constants, item.subgroup_size), item.urgent) for item in requests]
+        with self._lock:
+            self._urgent.update(key for key, urgent in wanted if urgent)
+        threads = min(_MAX_COMPILERS, os.cpu_count() or 1)
+        with (
+            BackgroundCalls(threads, name="unicorn-driver") as background,
+            ThreadPoolExecutor(threads, thread_name_prefix="unicorn-compile") as pool,
+        ):
+            return list(pool.map(lambda item: self._get(item[0], None if item[1] else background), wanted))
 
     def save_cache(self) -> bool:
         """Write the driver's pipeline cache to its file; return whether that worked."""
@@ -179,7 +193,12 @@ class KernelLibrary:
             raise ConfigError(f"kernel {name}: not in the shader manifest, which has {sorted(entries)}")
         return entries[name]
 
-    def _build(self, name: str, given: dict[str, ConstantValue], subgroup_size: int) -> Kernel:
+    def _key(self, name: str, constants: Mapping[str, ConstantValue], subgroup_size: int | None) -> _Key:
+        return name, tuple(sorted(constants.items())), subgroup_size or self._device.info.subgroup_size
+
+    def _build(
+        self, name: str, given: dict[str, ConstantValue], subgroup_size: int, background: BackgroundCalls | None
+    ) -> Kernel:
         entry, info = self._entry(name), self._device.info
         if lacking := info.lacks(entry.requires):
             raise MissingFeatureError(f"kernel {name}: {info.name} lacks {', '.join(lacking)}")
@@ -193,7 +212,7 @@ class KernelLibrary:
                 f"kernel {name}: a workgroup of {x}×{y}×{z}, {info.name} has {info.max_workgroup_size}"
             )
         pipeline = self._create_pipeline(
-            entry, given, subgroup_size, full=self._full_subgroups and x % subgroup_size == 0
+            entry, given, subgroup_size, background, full=self._full_subgroups and x % subgroup_size == 0
         )
         variant = ",".join(f"{key}={value}" for key, value in sorted(given.items()))
         return Kernel(name, variant, workgroup, subgroup_size, pipeline, self.layout, entry.push, entry.push_bytes)
@@ -207,7 +226,13 @@ class KernelLibrary:
             raise MissingFeatureError(f"kernel {name}: subgroups of {size}, {info.name} has {sizes}")
 
     def _create_pipeline(
-        self, entry: ManifestEntry, given: Mapping[str, ConstantValue], subgroup_size: int, *, full: bool
+        self,
+        entry: ManifestEntry,
+        given: Mapping[str, ConstantValue],
+        subgroup_size: int,
+        background: BackgroundCalls | None,
+        *,
+        full: bool,
     ) -> PipelineHandle:
         api, device = self._device.api, self._device
         code = self.manifest.spirv(entry)
@@ -233,8 +258,15 @@ class KernelLibrary:
             )
             info = api.struct("VkComputePipelineCreateInfo", stage=stage[0], layout=self.layout, basePipelineIndex=-1)
             out = api.ffi.new("VkPipeline[1]")
-            create = api.lib.vkCreateComputePipelines
-            check(create(device.handle, self.cache.handle, 1, info, api.null, out), f"{what}: vkCreateComputePipelines")
+            create, arguments = (
+                api.lib.vkCreateComputePipelines,
+                (device.handle, self.cache.handle, 1, info, api.null, out),
+            )
+            if background is None or self._is_awaited:
+                result = create(*arguments)
+            else:
+                result = background.call(create, *arguments)
+            check(result, f"{what}: vkCreateComputePipelines")
             return PipelineHandle(out[0])
         finally:
             api.lib.vkDestroyShaderModule(device.handle, module, api.null)
@@ -253,8 +285,3 @@ class KernelLibrary:
             dataSize=len(data),
             pData=api.ffi.new("char[]", data or b"\0"),
         )
-
-
-def _step_back() -> None:
-    with contextlib.suppress(OSError):  # a sandbox may forbid it
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _COMPILER_NICENESS)

@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, NamedTuple
 from unicorn_async.errors import ConfigError, MissingFeatureError, OutOfMemoryError
 from unicorn_async.gpu.arena import Arena, ArenaSlice
 from unicorn_async.gpu.binding import BufferHandle, MemoryHandle, check
+from unicorn_async.gpu.host_pages import prefer_huge_pages
+from unicorn_async.gpu.memory_room import HeapKind, heap_kinds
 from unicorn_async.gpu.memory_types import MemoryKind, is_mappable, rank_memory_types
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from unicorn_async.gpu.binding import CData
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.timeline import Timeline
 
-__all__ = ["Arena", "ArenaSlice", "Buffer", "Memory", "MemoryKind"]
+__all__ = ["Arena", "ArenaSlice", "Buffer", "HeapKind", "Memory", "MemoryKind"]
 
 _USAGE = 0x1 | 0x2 | 0x20 | 0x100 | 0x20000  # transfer both ways, storage, indirect, device address
 _ALLOCATE_DEVICE_ADDRESS = 0x2
@@ -70,6 +72,9 @@ class Memory:
         self._ranked = {
             kind: rank_memory_types(self._types, heap_bytes, kind, shares_host_memory=shares) for kind in MemoryKind
         }
+        ranked = rank_memory_types(self._types, heap_bytes, MemoryKind.DEVICE, shares_host_memory=True)
+        self._kinds = heap_kinds(device.info)
+        self._told = {heap: tuple(i for i in ranked if self._kinds[self._types[i][1]] is heap) for heap in HeapKind}
         self._used = [0] * len(heap_bytes)
         self._live: set[Buffer] = set()
         self._deferred: list[tuple[Timeline, int, Buffer]] = []
@@ -79,6 +84,10 @@ class Memory:
     def used_bytes(self) -> tuple[int, ...]:
         """What this process has allocated through here, per heap."""
         return tuple(self._used)
+
+    def used_of(self, heap: HeapKind) -> int:
+        """Return what this process has allocated through here in the heaps of one kind, in bytes."""
+        return sum(used for used, kind in zip(self._used, self._kinds, strict=True) if kind is heap)
 
     @property
     def num_buffers(self) -> int:
@@ -90,13 +99,10 @@ class Memory:
         """Bytes of the largest possible buffer."""
         return self._device.info.max_allocation
 
-    def available_bytes(self, kind: MemoryKind) -> int:
-        """Return what may still be allocated for `kind`, over all heaps that suit it."""
-        heaps = self._available()
-        return sum(heaps[heap] for heap in {self._types[index][1] for index in self._ranked[kind]})
-
-    def allocate(self, nbytes: int, kind: MemoryKind, *, name: str) -> Buffer:
+    def allocate(self, nbytes: int, kind: MemoryKind, *, name: str, heap: HeapKind | None = None) -> Buffer:
         """Allocate `nbytes`, uninitialised, in a Vulkan allocation of its own: few and large ones, or an Arena.
+
+        DEVICE memory may be told the kind of `heap` that it is to lie in, and then lies nowhere else.
 
         Raises:
             OutOfMemoryError: it does not fit into the budget of any heap that suits, or into one allocation.
@@ -112,7 +118,9 @@ class Memory:
             self.collect()
             if len(self._live) >= info.max_allocation_count:
                 raise OutOfMemoryError(f"{name}: {len(self._live)} allocations live, {info.name} allows no more")
-            return self._make(nbytes, kind, name, lambda handle: self._allocate_memory(handle, nbytes, kind, name))
+            types = self._ranked[kind] if heap is None else self._told[heap]
+            what = f"{nbytes} bytes of {kind.value if heap is None else heap.value} memory"
+            return self._make(nbytes, kind, name, lambda handle: self._allocate_memory(handle, types, what, name))
 
     def import_host(self, view: memoryview, *, name: str) -> Buffer:
         """Make host memory a buffer that the GPU copies from; `view` must outlive the buffer and stay where it is.
@@ -198,25 +206,29 @@ class Memory:
         self._api.lib.vkGetBufferMemoryRequirements(self._device.handle, handle, needs)
         return int(needs.size), int(needs.memoryTypeBits)
 
-    def _allocate_memory(self, handle: BufferHandle, nbytes: int, kind: MemoryKind, name: str) -> _Allocation:
+    def _allocate_memory(self, handle: BufferHandle, types: Sequence[int], what: str, name: str) -> _Allocation:
         api = self._api
         size, type_bits = self._requirements(handle)
         available = self._available()
-        candidates = [index for index in self._ranked[kind] if type_bits >> index & 1]
+        candidates = [index for index in types if type_bits >> index & 1]
+        refused = False
         flags = api.struct("VkMemoryAllocateFlagsInfo", flags=_ALLOCATE_DEVICE_ADDRESS)
         for index in candidates:
             if available[self._types[index][1]] < size:
                 continue
             info = api.struct("VkMemoryAllocateInfo", pNext=flags, allocationSize=size, memoryTypeIndex=index)
             out = api.ffi.new("VkDeviceMemory *")
-            result = api.lib.vkAllocateMemory(self._device.handle, info, api.null, out)
+            result = self._vk_allocate(info, out)
             if result not in _OUT_OF_MEMORY:
                 check(result, f"{name}: vkAllocateMemory")
                 return _Allocation(MemoryHandle(out[0]), size, index)
+            refused = True
         best = max((available[self._types[index][1]] for index in candidates), default=0)
-        raise OutOfMemoryError(
-            f"{name}: {nbytes} bytes of {kind.value} memory needed, {best} available on {self._device.info.name}"
-        )
+        why = "; the driver refused them, another program may have been faster" if refused else ""
+        raise OutOfMemoryError(f"{name}: {what} needed, {best} available on {self._device.info.name}{why}")
+
+    def _vk_allocate(self, info: CData, out: CData) -> int:
+        return int(self._api.lib.vkAllocateMemory(self._device.handle, info, self._api.null, out))
 
     def _import_memory(self, handle: BufferHandle, pointer: CData, nbytes: int, name: str) -> _Allocation:
         api, device = self._api, self._device
@@ -260,6 +272,8 @@ class Memory:
                 out = api.ffi.new("void **")
                 check(api.lib.vkMapMemory(device, memory, 0, _WHOLE_SIZE, 0, out), f"{name}: vkMapMemory")
                 mapped = api.view(out[0], nbytes)
+                if self._device.info.is_software:  # its memory is this process's own
+                    prefer_huge_pages(mapped)
         except BaseException:
             api.lib.vkDestroyBuffer(device, handle, api.null)
             if memory is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from unicorn_async.errors import MissingFeatureError
 from unicorn_async.gpu.binding import STAGE_COMPUTE
 from unicorn_async.gpu.device_info import CooperativeMatrixShape, DeviceInfo, DeviceType, MemoryHeap
-from unicorn_async.gpu.host import HostGraphics
+from unicorn_async.gpu.host_memory import HostMemory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -109,7 +109,7 @@ class PhysicalDevice:
             nbytes, used = int(heap.size), int(budget.heapUsage[index]) if has_budget else 0
             allowed = int(budget.heapBudget[index]) if has_budget else nbytes
             if self.is_software:  # its heap is a made-up number: what limits it is the host's memory
-                nbytes = allowed = (HostGraphics().available_memory() or nbytes) + used
+                nbytes = allowed = (HostMemory().available_bytes() or nbytes) + used
             heaps.append(MemoryHeap(nbytes, bool(heap.flags & _DEVICE_LOCAL), allowed, used))
         return tuple(heaps)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
+from unicorn_async.loader.file_stamp import FileStamp
 from unicorn_async.loader.gguf.model import GgufModel
 from unicorn_async.loader.names import canonical_name
 from unicorn_async.loader.safetensors import read_header
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 CONFIG_FILE = "config.json"
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+_MAX_NAME_BYTES = 255  # of a file, on any of Linux's file systems
 _QUANTISED_SUFFIXES = (".qweight", ".qzeros", ".weight_packed", ".SCB", ".weight_scale_inv", ".quant_state")
 
 
@@ -30,7 +32,8 @@ class Checkpoint:
 
     `path` is its directory, or its first GGUF file. `config` has the keys of a config.json; errors about it name
     `config_name`. `tensors` are the language model's, by canonical name (`SourceTensor.name` is the file's own).
-    `skipped` are the file names of vision and audio tensors, and of what GGUF files have beside the model.
+    `skipped` are the file names of vision and audio tensors, and of what GGUF files have beside the model. `stamps` are
+    what the files were before their headers were read.
     `gguf_metadata` is None for a directory; the tokenizer is in it.
     """
 
@@ -39,6 +42,7 @@ class Checkpoint:
     files: tuple[Path, ...]
     tensors: Mapping[str, SourceTensor]
     skipped: tuple[str, ...]
+    stamps: tuple[FileStamp, ...] = ()
     config_name: str = CONFIG_FILE
     gguf_metadata: Mapping[str, GgufValue] | None = None
 
@@ -56,7 +60,9 @@ class Checkpoint:
     def _read_gguf(cls, path: Path) -> Checkpoint:
         model = GgufModel.read(path)
         first = model.files[0]
-        return cls(first, model.config, model.files, model.tensors, model.skipped, first.name, model.metadata)
+        return cls(
+            first, model.config, model.files, model.tensors, model.skipped, model.stamps, first.name, model.metadata
+        )
 
     @classmethod
     def _read_directory(cls, directory: Path) -> Checkpoint:
@@ -64,6 +70,7 @@ class Checkpoint:
         refuse_quantised(config, directory)
         names, wanted = _weight_files(directory)
         files = tuple(directory / name for name in names)
+        stamps = tuple(FileStamp.of(path) for path in files)
         tensors: dict[str, SourceTensor] = {}
         skipped: list[str] = []
         for source in _sources(files, wanted):
@@ -75,7 +82,7 @@ class Checkpoint:
                 raise UnsupportedModelError(f"{directory}: tensor {source.name!r}: quantised weights are not supported")
             else:
                 tensors[name] = source
-        return cls(directory, config, files, tensors, tuple(skipped))
+        return cls(directory, config, files, tensors, tuple(skipped), stamps)
 
 
 def refuse_quantised(config: Mapping[str, object], directory: Path) -> None:
@@ -115,7 +122,7 @@ def _weight_files(directory: Path) -> tuple[list[str], dict[str, str] | None]:
     wanted: dict[str, str] = {}
     for tensor, file_name in weight_map.items():
         if not isinstance(file_name, str) or not _is_plain(file_name):
-            raise CheckpointError(f"{index_path}: tensor {tensor!r}: {file_name!r} is not a file name")
+            raise CheckpointError(f"{index_path}: tensor {tensor!r}: {str(file_name)[:100]!r} is not a file name")
         wanted[tensor] = file_name
     names = sorted(set(wanted.values()))
     missing = [name for name in names if not (directory / name).is_file()]
@@ -125,6 +132,8 @@ def _weight_files(directory: Path) -> tuple[list[str], dict[str, str] | None]:
 
 
 def _is_plain(name: str) -> bool:
+    if len(name.encode("utf-8", "surrogatepass")) > _MAX_NAME_BYTES:
+        return False
     return name.endswith(".safetensors") and not any(char in name for char in "/\\\0") and not name.startswith(".")
 
 

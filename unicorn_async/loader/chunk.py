@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from unicorn_async.tensor import DType, QuantFormat
 
@@ -26,6 +26,7 @@ class Transform(Enum):
     TO_F32 = "to_f32"
     QUANTIZE = "quantize"
     RELAYOUT = "relayout"  # of blocks that are quantised in the file
+    BLEND = "blend"  # adapters' changes added, then converted or quantised
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,31 @@ class Chunk:
         return self.num_elements * _dense(self.dest_dtype).itemsize
 
 
+@dataclass(frozen=True, slots=True)
+class RawChunk:
+    """One read of bytes that are in the device's layout: `nbytes` go to byte `dest_offset` of the destination."""
+
+    file: int
+    offset: int
+    nbytes: int
+    dest: str
+    dest_offset: int
+    layer: int
+
+    @property
+    def transform(self) -> Transform:
+        """What the device does to it: a copy."""
+        return Transform.COPY
+
+    @property
+    def row_permutation(self) -> InterleavedHeads | None:
+        """Rows are where they belong."""
+        return None
+
+
+AnyChunk: TypeAlias = "Chunk | RawChunk"
+
+
 def coalesced(chunks: list[Chunk]) -> list[Chunk]:
     """Join chunks of one destination that follow each other both in the file and in the destination."""
     result: list[Chunk] = []
@@ -69,8 +95,8 @@ def coalesced(chunks: list[Chunk]) -> list[Chunk]:
         last = result[-1] if result else None
         if (
             last is not None
-            and (last.file, last.offset + last.nbytes, last.source_dtype, last.row_permutation)
-            == (chunk.file, chunk.offset, chunk.source_dtype, chunk.row_permutation)
+            and (last.file, last.offset + last.nbytes, last.source_dtype, last.transform, last.row_permutation)
+            == (chunk.file, chunk.offset, chunk.source_dtype, chunk.transform, chunk.row_permutation)
             and last.first_element + last.num_elements == chunk.first_element
         ):
             result[-1] = _part(last, 0, last.nbytes + chunk.nbytes)

@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from unicorn_async.gpu.host_pages import fetch_file_pages, prefer_huge_pages
+from unicorn_async.loader.file_stamp import FileStamp
+
 if TYPE_CHECKING:
     from pathlib import Path
 
 PAGE_BYTES = 4096  # offsets, sizes and addresses of direct reads are multiples of it, whatever the disk's block
 PIECE_BYTES = 4 << 20  # of one system call: a cancelled read ends after so many bytes
+WARM_PIECE_BYTES = 16 << 20  # takes as long from memory; between calls, a thread waits for the interpreter's lock
 _ADVICE_BYTES = 128 << 10  # the kernel cuts a request for more to its read-ahead size, which is seldom less than this
 
 
@@ -27,6 +31,9 @@ class OpenFile(Protocol):
     def will_need(self, offset: int, nbytes: int) -> None:
         """Ask for bytes that are read soon."""
 
+    def stamp(self) -> FileStamp:
+        """Return what the file is now; raises CheckpointError."""
+
     def close(self) -> None:
         """Close the file; no read may be under way."""
 
@@ -34,19 +41,23 @@ class OpenFile(Protocol):
 class CachedFile:
     """Reads through the page cache; `drops` gives back the pages that were read.
 
-    The kernel's own read-ahead is off: it guesses from the last read, and several threads read here and there.
-    `will_need` is told instead.
+    `fetches` has what is read brought into the page cache in huge pages first, where the kernel does that: small ones
+    cost several times as much, now and whenever they are read again. Without, the kernel's own read-ahead is off: it
+    guesses from the last read, and several threads read here and there. `will_need` is told instead.
     """
 
-    def __init__(self, path: Path, *, drops: bool = False) -> None:
-        self._drops = drops
+    def __init__(self, path: Path, *, drops: bool = False, fetches: bool = False) -> None:
+        self._path, self._drops = path, drops
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        with contextlib.suppress(OSError):  # advice: a file system may have none
-            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+        self._fetches = fetches and fetch_file_pages(self._descriptor, 0, 1)
+        if not self._fetches:
+            self._advise(0, 0, os.POSIX_FADV_RANDOM)
 
     def fill(self, parts: list[memoryview], offset: int) -> int:
         """See `OpenFile.fill`."""
         filled = 0
+        if self._fetches:
+            fetch_file_pages(self._descriptor, offset, sum(len(part) for part in parts))
         while parts:
             count = os.preadv(self._descriptor, parts, offset + filled)
             if count == 0:
@@ -59,15 +70,21 @@ class CachedFile:
 
     def will_need(self, offset: int, nbytes: int) -> None:
         """See `OpenFile.will_need`."""
+        if self._fetches:
+            return
         for start in range(offset, offset + nbytes, _ADVICE_BYTES):
             self._advise(start, min(_ADVICE_BYTES, offset + nbytes - start), os.POSIX_FADV_WILLNEED)
+
+    def stamp(self) -> FileStamp:
+        """See `OpenFile.stamp`."""
+        return FileStamp.of(self._path, self._descriptor)
 
     def close(self) -> None:
         """See `OpenFile.close`."""
         os.close(self._descriptor)
 
     def _advise(self, offset: int, nbytes: int, advice: int) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # a file system may take none
             os.posix_fadvise(self._descriptor, offset, nbytes, advice)
 
 
@@ -79,6 +96,7 @@ class DirectFile:
     """
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
         self._thread = threading.local()
 
@@ -117,6 +135,10 @@ class DirectFile:
     def will_need(self, offset: int, nbytes: int) -> None:
         """See `OpenFile.will_need`: there is nobody to ask."""
 
+    def stamp(self) -> FileStamp:
+        """See `OpenFile.stamp`."""
+        return FileStamp.of(self._path, self._descriptor)
+
     def close(self) -> None:
         """See `OpenFile.close`."""
         os.close(self._descriptor)
@@ -129,9 +151,11 @@ class DirectFile:
 
 
 def page_memory(nbytes: int) -> memoryview:
-    """Return zeroed memory of whole pages; it is freed with the last view of it."""
+    """Return zeroed memory of whole pages, huge ones if possible; it is freed with the last view of it."""
     size = -(-nbytes // PAGE_BYTES) * PAGE_BYTES
-    return memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    memory = memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    prefer_huge_pages(memory)  # a disk takes a request in few pieces, and what was cut into small ones later
+    return memory
 
 
 def span_bytes(offset: int, nbytes: int) -> int:

@@ -10,7 +10,7 @@ from unicorn_async.loader.chunk import CONVERT_ALIGNMENT, Transform
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from unicorn_async.loader.chunk import Chunk
+    from unicorn_async.loader.chunk import AnyChunk
 
 SMALL_BYTES = 256 << 10  # a submission costs as much as copying such a chunk
 
@@ -19,7 +19,7 @@ SMALL_BYTES = 256 << 10  # a submission costs as much as copying such a chunk
 class Parcel:
     """Chunks of one layer, each with its offset in the slot; one that is not `staged` is a single chunk."""
 
-    chunks: tuple[Chunk, ...]
+    chunks: tuple[AnyChunk, ...]
     offsets: tuple[int, ...]
     staged: bool
 
@@ -40,7 +40,11 @@ class Parcel:
 
 
 def make_parcels(
-    chunks: Iterable[Chunk], is_staged: Callable[[Chunk], bool], *, small_bytes: int = SMALL_BYTES, slot_bytes: int
+    chunks: Iterable[AnyChunk],
+    is_staged: Callable[[AnyChunk], bool],
+    *,
+    small_bytes: int = SMALL_BYTES,
+    slot_bytes: int,
 ) -> tuple[Parcel, ...]:
     """Put a layer's small staged chunks together, copies and conversions apart; the order of the layers stays.
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.config import WeightScheme
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
 from unicorn_async.loader.chunk import CONVERT_ALIGNMENT, Chunk, Transform, coalesced, split
 from unicorn_async.loader.row_order import InterleavedHeads
+from unicorn_async.loader.weight_rules import WeightKind, device_type
 from unicorn_async.tensor import DType, QuantFormat, QuantTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from unicorn_async.loader.checkpoint import Checkpoint
     from unicorn_async.loader.source_tensor import SourceTensor
@@ -21,11 +22,6 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 16 << 20
 _TYPES: Mapping[str, ElementType] = {kind.value: kind for kind in (*DType, *QuantFormat)}
 _FILE_TYPES = (*DType, *(kind for kind in QuantFormat if kind.source_bytes))
-_SCHEME_FORMATS = {
-    WeightScheme.INT8: QuantFormat.INT8,
-    WeightScheme.INT4: QuantFormat.INT4,
-    WeightScheme.NF4: QuantFormat.NF4,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +40,11 @@ class WantedTensor:
     row_offset: int = 0
     as_f32: bool = False
     is_table: bool = False
+
+    @property
+    def kind(self) -> WeightKind:
+        """What it is for the rules of the types."""
+        return WeightKind.VECTOR if self.as_f32 else WeightKind.TABLE if self.is_table else WeightKind.MATRIX
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +69,22 @@ class DestTensor:
 
 
 @dataclass(frozen=True, slots=True)
+class TensorPart:
+    """Where one tensor of the checkpoint lies in its destination; `name` is canonical, `source_name` the file's."""
+
+    name: str
+    source_name: str
+    first_element: int
+    num_elements: int
+
+
+@dataclass(frozen=True, slots=True)
 class LoadPlan:
     """Destinations and chunks, both in the order of the layers.
 
     `layers` are the layers' numbers in activation order. `ignored` are canonical names that the model does not know.
-    `device_types` says what each wanted tensor becomes, by its canonical name.
+    `device_types` says what each wanted tensor becomes, by its canonical name, `parts` which of them a destination
+    has, in the order of their elements.
     """
 
     destinations: tuple[DestTensor, ...]
@@ -80,6 +92,7 @@ class LoadPlan:
     layers: tuple[int, ...]
     ignored: tuple[str, ...]
     device_types: Mapping[str, ElementType] = field(default_factory=dict)
+    parts: Mapping[str, tuple[TensorPart, ...]] = field(default_factory=dict)
 
     @property
     def bytes_to_read(self) -> int:
@@ -91,29 +104,38 @@ class LoadPlan:
         """Bytes of all destinations, without padding between them."""
         return sum(dest.nbytes for dest in self.destinations)
 
+    def parts_of(self, chunk: Chunk) -> Iterator[TensorPart]:
+        """Cut a chunk into its tensors; elements of their parts are counted from the destination's start."""
+        for part in self.parts[chunk.dest]:
+            first = max(part.first_element, chunk.first_element)
+            last = min(part.first_element + part.num_elements, chunk.first_element + chunk.num_elements)
+            if first < last:
+                yield replace(part, first_element=first, num_elements=last - first)
+
 
 def make_plan(
     checkpoint: Checkpoint,
     wanted: Sequence[WantedTensor],
     *,
     scheme: WeightScheme = WeightScheme.AUTO,
+    adapted: Collection[str] = (),
     chunk_bytes: int = CHUNK_BYTES,
 ) -> LoadPlan:
-    """Plan a load: what is wanted as F32 becomes F32, all other tensors what the scheme says.
+    """Plan a load: what tensors become is in `weight_rules`.
 
-    With AUTO, BF16, F16 and quantised blocks stay what they are, and F32 becomes F16. INT4 and NF4 make embeddings and
-    output head int8. `chunk_bytes` is the largest chunk, a multiple of 16; a chunk whose rows are permuted has at least
-    one head, any chunk the elements of one quantisation unit.
+    `adapted` are the canonical names of those that adapters change. `chunk_bytes` is the largest chunk, a multiple of
+    16; a chunk whose rows are permuted has at least one head, any chunk the elements of one quantisation unit.
 
     Raises:
         CheckpointError: a tensor is missing, or its shape contradicts the configuration.
-        UnsupportedModelError: a tensor's dtype can't be used, or not by the scheme, or the parts of one destination
-            differ in theirs and are not all quantised.
+        UnsupportedModelError: a tensor's dtype can't be used, or not by the scheme or an adapter, or the parts of one
+            destination differ in theirs and are not all quantised.
     """
     groups: dict[str, list[_Part]] = {}
     for want in wanted:
         source = _find(checkpoint, want)
-        groups.setdefault(want.dest, []).append(_Part(want, source, _final_type(want, source, scheme)))
+        kind = _final_type(want, source, scheme)
+        groups.setdefault(want.dest, []).append(_Part(want, source, kind, _is_adapted(want, source, adapted)))
     parts = {name: group for whole, members in groups.items() for name, group in _separated(whole, members)}
     destinations = sorted((_destination(name, group) for name, group in parts.items()), key=lambda dest: dest.layer)
     chunks: list[Chunk] = []
@@ -125,7 +147,8 @@ def make_plan(
     layers = tuple(sorted({dest.layer for dest in destinations}))
     device_types = {part.want.name: part.kind for group in parts.values() for part in group}
     ignored = tuple(name for name in checkpoint.tensors if name not in device_types)
-    return LoadPlan(tuple(destinations), pieces, layers, ignored, device_types)
+    places = {dest.name: _places(parts[dest.name]) for dest in destinations}
+    return LoadPlan(tuple(destinations), pieces, layers, ignored, device_types, places)
 
 
 def _find(checkpoint: Checkpoint, want: WantedTensor) -> SourceTensor:
@@ -149,18 +172,11 @@ def _find(checkpoint: Checkpoint, want: WantedTensor) -> SourceTensor:
 
 def _final_type(want: WantedTensor, source: SourceTensor, scheme: WeightScheme) -> ElementType:
     kind = _TYPES[source.dtype]
-    if want.as_f32:
-        return DType.F32
-    if scheme is WeightScheme.AUTO:
-        final = DType.F16 if kind is DType.F32 else kind
-    elif isinstance(kind, QuantFormat):
+    if isinstance(kind, QuantFormat) and scheme is not WeightScheme.AUTO:
         raise UnsupportedModelError(
             f"tensor {source.name!r} is quantised as {source.dtype} already, so its weights can't become {scheme.value}"
         )
-    elif scheme is WeightScheme.F16:
-        final = DType.F16
-    else:
-        final = QuantFormat.INT8 if want.is_table else _SCHEME_FORMATS[scheme]
+    final = device_type(want.kind, kind, scheme)
     if isinstance(final, QuantFormat) and want.shape[-1] % final.layout.unit:
         raise UnsupportedModelError(
             f"tensor {source.name!r}: rows of {want.shape[-1]} elements are no whole blocks of {final.value}, "
@@ -169,13 +185,25 @@ def _final_type(want: WantedTensor, source: SourceTensor, scheme: WeightScheme) 
     return final
 
 
+def _is_adapted(want: WantedTensor, source: SourceTensor, adapted: Collection[str]) -> bool:
+    if want.name not in adapted:
+        return False
+    if isinstance(_TYPES[source.dtype], QuantFormat):
+        raise UnsupportedModelError(
+            f"tensor {source.name!r} is quantised as {source.dtype} already, and an adapter changes it: "
+            "blend before quantising, from an F32, F16 or BF16 checkpoint"
+        )
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A tensor of the checkpoint, and the type that it gets on the device."""
+    """A tensor of the checkpoint, the type that it gets on the device, and whether adapters change it."""
 
     want: WantedTensor
     source: SourceTensor
     kind: ElementType
+    is_adapted: bool
 
 
 def _separated(whole: str, group: list[_Part]) -> Iterator[tuple[str, list[_Part]]]:
@@ -206,6 +234,17 @@ def _destination(name: str, group: list[_Part]) -> DestTensor:
     return DestTensor(name, (rows, *first.shape[1:]), group[0].kind, first.layer, first.dest)
 
 
+def _places(group: list[_Part]) -> tuple[TensorPart, ...]:
+    first_row = group[0].want.row_offset
+    row = _product(group[0].want.shape[1:])
+    return tuple(
+        TensorPart(
+            part.want.name, part.source.name, (part.want.row_offset - first_row) * row, _product(part.want.shape)
+        )
+        for part in group
+    )
+
+
 def _whole(part: _Part, dest: DestTensor, first_row: int) -> Chunk:
     want, source = part.want, part.source
     chunk = Chunk(
@@ -214,13 +253,14 @@ def _whole(part: _Part, dest: DestTensor, first_row: int) -> Chunk:
         source.nbytes,
         dest.name,
         (want.row_offset - first_row) * _product(dest.shape[1:]),
-        _transform(_TYPES[source.dtype], dest.dtype),
+        Transform.BLEND if part.is_adapted else _transform(_TYPES[source.dtype], dest.dtype),
         _TYPES[source.dtype],
         dest.dtype,
         dest.layer,
         _row_permutation(source),
     )
-    if chunk.transform in (Transform.TO_F16, Transform.TO_F32) and chunk.dest_offset % CONVERT_ALIGNMENT:
+    is_converted = chunk.transform is not Transform.COPY and isinstance(dest.dtype, DType)
+    if is_converted and chunk.dest_offset % CONVERT_ALIGNMENT:
         raise UnsupportedModelError(
             f"tensor {source.name!r}: converted to byte {chunk.dest_offset} of {dest.name!r}, "
             f"expected a multiple of {CONVERT_ALIGNMENT}"

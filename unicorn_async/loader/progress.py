@@ -7,7 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
-    """Bytes are counted as the checkpoint has them; a layer is active once the device may use it."""
+    """Bytes are counted as the files have them; a layer is active once the device may use it.
+
+    `from_cache` says that the files are those of the cache. Where they turn out to be damaged, the counts go on with
+    the checkpoint's.
+    """
 
     bytes_total: int
     bytes_loaded: int
@@ -15,6 +19,7 @@ class LoadProgress:
     layers_active: int
     seconds: float
     done: bool
+    from_cache: bool = False
 
     @property
     def share(self) -> float:

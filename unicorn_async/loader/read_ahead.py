@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from unicorn_async.loader.chunk import Chunk
+    from unicorn_async.loader.chunk import AnyChunk
 
 
 class ByteRange(NamedTuple):
@@ -21,7 +21,7 @@ class ByteRange(NamedTuple):
 class ReadAhead:
     """Keeps `window_bytes` asked for beyond what is being read; it goes through the chunks once, in their order."""
 
-    def __init__(self, chunks: Iterable[Chunk], window_bytes: int) -> None:
+    def __init__(self, chunks: Iterable[AnyChunk], window_bytes: int) -> None:
         self._chunks = iter(chunks)
         self._left = window_bytes
 

@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import CheckpointError
-from unicorn_async.gpu.host import HostGraphics
+from unicorn_async.gpu.host_memory import HostMemory
 from unicorn_async.loader.read_strategy import ReadFacts
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def read_facts(files: Sequence[Path], *, file_bytes: int, host_bytes: int) -> Re
     return ReadFacts(
         file_bytes=file_bytes,
         resident_share=resident_share(files),
-        free_bytes=HostGraphics().available_memory(),
+        free_bytes=HostMemory().available_bytes(),
         host_bytes=host_bytes,
         has_direct=all(_opens_direct(path) for path in files),
         num_cores=len(os.sched_getaffinity(0)),

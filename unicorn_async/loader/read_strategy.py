@@ -8,7 +8,8 @@ from enum import Enum
 READ_AHEAD_BYTES = 64 << 20  # with less the disk idles between requests, with more pages wait in memory for nothing
 _WARM_SHARE = 0.9
 _RESERVE_SHARE = 0.1  # of the free memory, left to others
-_MIN_THREADS, _MAX_THREADS = 4, 8  # below, copying waits for the disk; above, threads only wait for each other
+_MIN_COPIERS, _MAX_COPIERS = 4, 8  # below, copying waits; above, threads only wait for each other
+_DISK_THREADS = 8  # each waits for the disk most of the time, and fewer would let it idle
 _GIGA = 1e9
 
 
@@ -61,12 +62,13 @@ class ReadStrategy:
 def choose_read_strategy(facts: ReadFacts, *, num_threads: int | None = None) -> ReadStrategy:
     """Choose by rule: what lies in memory is read there; else what fits is cached, what does not is read past it.
 
-    `num_threads` None chooses by the number of cores; a direct read costs them next to nothing.
+    `num_threads` None chooses by the number of cores where the bytes are only copied, and by the disk elsewhere.
     """
-    buffered_threads = num_threads or max(_MIN_THREADS, min(_MAX_THREADS, facts.num_cores))
+    disk_threads = num_threads or _DISK_THREADS
     if facts.resident_share >= _WARM_SHARE:
         reason = f"{facts.resident_share:.0%} of the files are in memory already"
-        return ReadStrategy(ReadMode.WARM, buffered_threads, 0, reason)
+        copiers = num_threads or max(_MIN_COPIERS, min(_MAX_COPIERS, facts.num_cores))
+        return ReadStrategy(ReadMode.WARM, copiers, 0, reason)
     wanted = facts.file_bytes + facts.host_bytes
     what = f"{_amount(facts.file_bytes)} to read"
     if facts.host_bytes:
@@ -74,12 +76,12 @@ def choose_read_strategy(facts: ReadFacts, *, num_threads: int | None = None) ->
     if facts.free_bytes is None or wanted <= facts.free_bytes * (1 - _RESERVE_SHARE):
         room = "in memory whose free part is unknown" if facts.free_bytes is None else _free(facts.free_bytes)
         reason = f"{what}, {room}: the files stay in the page cache for the next load"
-        return ReadStrategy(ReadMode.CACHED, buffered_threads, READ_AHEAD_BYTES, reason)
+        return ReadStrategy(ReadMode.CACHED, disk_threads, READ_AHEAD_BYTES, reason)
     reason = f"{what}, {_free(facts.free_bytes)}: nothing else is pushed out of memory"
     if facts.has_direct:
-        return ReadStrategy(ReadMode.DIRECT, num_threads or _MAX_THREADS, 0, reason)
+        return ReadStrategy(ReadMode.DIRECT, disk_threads, 0, reason)
     reason += "; the file system has no O_DIRECT"
-    return ReadStrategy(ReadMode.DROPPED, buffered_threads, READ_AHEAD_BYTES, reason)
+    return ReadStrategy(ReadMode.DROPPED, disk_threads, READ_AHEAD_BYTES, reason)
 
 
 def _free(nbytes: int) -> str:

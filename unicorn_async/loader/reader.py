@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from unicorn_async.errors import CheckpointError
-from unicorn_async.loader.open_file import PAGE_BYTES, PIECE_BYTES, CachedFile, DirectFile
+from unicorn_async.loader.open_file import PAGE_BYTES, PIECE_BYTES, WARM_PIECE_BYTES, CachedFile, DirectFile
 from unicorn_async.loader.read_strategy import ReadMode, ReadStrategy
+from unicorn_async.loader.reader_threads import ReaderThreads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from unicorn_async.loader.file_stamp import FileStamp
     from unicorn_async.loader.open_file import OpenFile
     from unicorn_async.loader.row_order import InterleavedHeads
     from unicorn_async.loader.trace import LoadTrace
@@ -24,29 +24,51 @@ _MAX_PARTS = 1024  # of one call, IOV_MAX on Linux
 _PLAIN = ReadStrategy(ReadMode.WARM, 4)
 
 
+class Read(NamedTuple):
+    """Bytes from `offset` of a file that fill `target`; rows come to the places that a permutation gives them."""
+
+    file: int
+    offset: int
+    target: memoryview
+    row_permutation: InterleavedHeads | None = None
+
+
 class FileReader:
     """Reads by `preadv`, which releases the interpreter's lock; the files stay open until `close`.
 
+    `stamps` are what the files were when their headers were read; without them nobody knows whether they changed.
+
     Raises:
-        CheckpointError: a file can't be opened.
+        CheckpointError: a file can't be opened, or is not what its stamp says.
     """
 
     def __init__(
-        self, files: Sequence[Path], strategy: ReadStrategy = _PLAIN, *, trace: LoadTrace | None = None
+        self,
+        files: Sequence[Path],
+        strategy: ReadStrategy = _PLAIN,
+        *,
+        stamps: Sequence[FileStamp] = (),
+        trace: LoadTrace | None = None,
     ) -> None:
         self._paths = files
+        self._stamps = stamps
         self._trace = trace
         self._opened: list[OpenFile] = []
         self._direct: list[DirectFile] = []
         self._stop = threading.Event()
+        self._piece_bytes = WARM_PIECE_BYTES if strategy.mode is ReadMode.WARM else PIECE_BYTES
         self.num_threads = strategy.num_threads
-        self._threads = ThreadPoolExecutor(self.num_threads, thread_name_prefix="unicorn-reader")
+        self._threads = ReaderThreads(self.num_threads, name="unicorn-reader")
         try:
             for path in files:
                 self._open(path, strategy.mode)
+            self._check_unchanged()
         except OSError as exc:
             self.close()
             raise CheckpointError(f"{exc.filename}: {exc.strerror}") from exc
+        except CheckpointError:
+            self.close()
+            raise
 
     @property
     def is_direct(self) -> bool:
@@ -63,8 +85,11 @@ class FileReader:
         Raises:
             CheckpointError: the file ends too early or can't be read.
         """
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._threads, self._read, file, offset, target, row_permutation)
+        await self._threads.run(lambda: self._read(file, offset, target, row_permutation))
+
+    async def read_all(self, reads: Sequence[Read]) -> None:
+        """Do several small reads one after the other in one thread; otherwise as `read`."""
+        await self._threads.run(lambda: self._read_each(reads))
 
     async def read_around(self, file: int, offset: int, nbytes: int, pages: memoryview) -> int:
         """Read the whole pages that `nbytes` from `offset` lie in; return where in `pages` the bytes begin.
@@ -72,18 +97,26 @@ class FileReader:
         Only where `is_direct`: `pages` is ordinary memory from a page's start, of `span_bytes(offset, nbytes)` at
         least. Cancelled or failed, it is as `read`.
         """
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._threads, self._read_around, file, offset, nbytes, pages)
+        await self._threads.run(lambda: self._read_around(file, offset, nbytes, pages))
         return offset % PAGE_BYTES
 
     def will_need(self, file: int, offset: int, nbytes: int) -> None:
         """Ask the kernel for bytes that are read soon; a thread does it before the reads that come after it."""
-        self._threads.submit(self._opened[file].will_need, offset, nbytes)
+        self._threads.submit(lambda: self._opened[file].will_need(offset, nbytes))
+
+    async def check_unchanged(self) -> None:
+        """Check that the files are still what they were; all that was read before is then of one version.
+
+        Raises:
+            CheckpointError: a file was truncated, written to or replaced.
+        """
+        if self._stamps:
+            await self._threads.run(self._check_unchanged)
 
     def close(self) -> None:
         """End the threads, which takes no longer than reading a few megabytes, and close the files."""
         self._stop.set()
-        self._threads.shutdown(wait=True, cancel_futures=True)
+        self._threads.close()
         opened, self._opened, self._direct = self._opened, [], []
         for file in opened:
             file.close()
@@ -94,12 +127,21 @@ class FileReader:
             self._direct.append(direct)
             self._opened.append(direct)
         else:
-            self._opened.append(CachedFile(path, drops=mode is ReadMode.DROPPED))
+            self._opened.append(CachedFile(path, drops=mode is ReadMode.DROPPED, fetches=mode is ReadMode.CACHED))
+
+    def _check_unchanged(self) -> None:
+        for path, file, stamp in zip(self._paths, self._opened, self._stamps, strict=False):
+            stamp.check(path, file.stamp())
+
+    def _read_each(self, reads: Sequence[Read]) -> None:
+        for read in reads:
+            self._read(*read)
 
     def _read(self, file: int, offset: int, target: memoryview, row_permutation: InterleavedHeads | None) -> None:
         started, done = time.perf_counter_ns(), 0
         try:
-            for parts in _calls([target] if row_permutation is None else row_permutation.places(target)):
+            places = [target] if row_permutation is None else row_permutation.places(target)
+            for parts in _calls(places, self._piece_bytes):
                 if self._stop.is_set():
                     return
                 filled = self._opened[file].fill(parts, offset + done)
@@ -137,13 +179,13 @@ class FileReader:
             self._trace.read(self._paths[file].name, offset, nbytes, started, time.perf_counter_ns())
 
 
-def _calls(places: list[memoryview]) -> Iterator[list[memoryview]]:
+def _calls(places: list[memoryview], piece_bytes: int) -> Iterator[list[memoryview]]:
     """Cut what is to be filled into parts of one call each."""
     if len(places) == 1:
         target = places[0]
-        for start in range(0, len(target), PIECE_BYTES):
-            yield [target[start : start + PIECE_BYTES]]
+        for start in range(0, len(target), piece_bytes):
+            yield [target[start : start + piece_bytes]]
         return
-    count = max(1, min(_MAX_PARTS, PIECE_BYTES // len(places[0])))
+    count = max(1, min(_MAX_PARTS, piece_bytes // len(places[0])))
     for first in range(0, len(places), count):
         yield places[first : first + count]

@@ -8,34 +8,30 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from unicorn_async.errors import EngineClosedError
-from unicorn_async.loader.chunk import CONVERT_ALIGNMENT, Transform
-from unicorn_async.loader.open_file import PAGE_BYTES
-from unicorn_async.loader.parcel import make_parcels
+from unicorn_async.errors import CacheError, CheckpointError, EngineClosedError
+from unicorn_async.loader.layer_check import LayerCheck
+from unicorn_async.loader.load_source import LoadSource, only_checkpoint_error
 from unicorn_async.loader.plan import CHUNK_BYTES
 from unicorn_async.loader.progress import LoadProgress
-from unicorn_async.loader.read_ahead import ReadAhead
-from unicorn_async.loader.read_strategy import ReadMode
-from unicorn_async.loader.reader import FileReader
-from unicorn_async.loader.staging import StagingRing, can_import
+from unicorn_async.loader.source_load import SourceLoad
 from unicorn_async.loader.uploader import Uploader
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
     from pathlib import Path
 
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.memory import ArenaSlice
     from unicorn_async.gpu.timeline import Timeline
-    from unicorn_async.loader.chunk import Chunk
+    from unicorn_async.loader.file_stamp import FileStamp
+    from unicorn_async.loader.load_source import CachedWeights
+    from unicorn_async.loader.lora_factors import LoraFactors
     from unicorn_async.loader.parcel import Parcel
     from unicorn_async.loader.plan import LoadPlan
     from unicorn_async.loader.read_strategy import ReadStrategy
-    from unicorn_async.loader.staging import StagingSlot
     from unicorn_async.loader.trace import LoadTrace
+    from unicorn_async.loader.unfit import UnfitCounters
     from unicorn_async.loader.uploader import ConvertRecorder
-
-_LANES_PER_THREAD = 2  # so that a thread finds its next read waiting
 
 
 class LoadStream:
@@ -43,7 +39,11 @@ class LoadStream:
 
     `places` are the destinations' memory, which must outlive `run` and which the caller owns. Chunks that are copied as
     they are go straight into `places` that are mapped, all others through at most `staging_bytes` of staging memory, as
-    does what is read past the page cache, where the device takes it from ordinary memory. `trace` is told what happens.
+    does what is read past the page cache, where the device takes it from ordinary memory. `stamps` are what the files
+    were when their headers were read: a layer whose file has changed is not activated. `trace` is told what happens.
+    `factors` are loaded before the first chunk that is blended, and closed with the load; `unfit` is checked whenever a
+    layer is there. What is `cached` is taken in place of the checkpoint's: a layer is activated once the device has
+    found its checksums right; with the first wrong one, or an unreadable file, the load goes on from the checkpoint.
     Close the stream when nothing waits for its timeline on the device any more.
     """
 
@@ -56,26 +56,36 @@ class LoadStream:
         *,
         convert: ConvertRecorder,
         strategy: ReadStrategy,
+        stamps: Sequence[FileStamp] = (),
         staging_bytes: int = 16 * CHUNK_BYTES,
         trace: LoadTrace | None = None,
+        factors: LoraFactors | None = None,
+        unfit: UnfitCounters | None = None,
+        cached: CachedWeights | None = None,
     ) -> None:
         self._device = device
         self._plan = plan
-        self._files = files
+        self._places = places
+        self._cached = cached
+        self._checkpoint = LoadSource(tuple(files), plan.chunks, strategy, tuple(stamps))
+        self._source = self._checkpoint if cached is None else cached.source
         self._staging_bytes = staging_bytes
-        self.strategy = strategy
         self._trace = trace
-        self._stages_direct_reads = strategy.mode is ReadMode.DIRECT and can_import(device)
-        self._read_ahead = ReadAhead(plan.chunks, strategy.read_ahead_bytes)
-        self._layer_started: dict[int, int] = {}
+        self._factors = factors
+        self._unfit = unfit
         self._uploader = Uploader(device, places, convert)
         self._index = {layer: index for index, layer in enumerate(plan.layers)}
-        self._chunks_left = Counter(chunk.layer for chunk in plan.chunks)
-        self._bytes_total = plan.bytes_to_read
+        self._chunks_left: Counter[int] = Counter()
+        self._bytes_total = self._source.bytes_to_read
         self._bytes_loaded = self._num_submitted = self._num_active = 0
         self._started = self._finished = 0.0
         self._error: BaseException | None = None
         self._changed = asyncio.Event()
+
+    @property
+    def strategy(self) -> ReadStrategy:
+        """How the files are read, and why."""
+        return self._source.strategy
 
     @property
     def progress(self) -> LoadProgress:
@@ -88,6 +98,7 @@ class LoadStream:
             self._num_active,
             seconds,
             self._num_active == len(self._plan.layers),
+            bool(self._source.checksums),
         )
 
     @property
@@ -122,13 +133,25 @@ class LoadStream:
             await changed.wait()
         return self._uploader.timeline, index + 1
 
+    async def checked(self) -> None:
+        """Return once everything is active and was found right: a device may have used layers before that.
+
+        Raises:
+            UnicornError: what made the load fail.
+        """
+        while not self.all_active:
+            changed = self._changed
+            self._raise_error()
+            await changed.wait()
+
     async def run(self) -> None:
         """Load everything; it returns when the last layer is active.
 
         Cancelled or failed, it leaves no thread, file or staging memory behind.
 
         Raises:
-            CheckpointError: a file can't be read or ends too early.
+            CheckpointError: a file can't be read, ends too early, or was changed since its header was read, or a value
+                does not fit its type.
             DeviceError: staging memory does not fit, or the device failed.
         """
         self._started = time.monotonic()
@@ -152,81 +175,88 @@ class LoadStream:
         self._uploader.timeline.close()
 
     async def _run(self) -> None:
-        staged_bytes = max((chunk.nbytes for chunk in self._plan.chunks), default=0)
-        parcels = make_parcels(self._plan.chunks, self._is_staged, slot_bytes=staged_bytes)
-        with contextlib.ExitStack() as stack:
-            stack.callback(self._uploader.close)
-            ring = self._make_ring([parcel.nbytes for parcel in parcels if parcel.staged], stack)
-            reader = FileReader(self._files, self.strategy, trace=self._trace)
-            stack.callback(reader.close)  # first of all: no thread writes to memory that is freed after it
-            waiting = iter(parcels)
-            async with asyncio.TaskGroup() as group:
-                for _ in range(reader.num_threads * _LANES_PER_THREAD):
-                    group.create_task(self._lane(waiting, reader, ring, group))
-                self._activate_complete_layers()
-                await self._follow_activation()
+        if self._cached is not None:
+            try:
+                return await self._load_checked(self._cached)
+            except (CheckpointError, BaseExceptionGroup) as exc:
+                damage = only_checkpoint_error(exc)
+                if damage is None:
+                    raise
+            await self._cached.damaged(damage)
+        left = self._plan.layers[self._num_submitted :]
+        rest = self._checkpoint.of_layers(left)
+        self._bytes_total = self._checkpoint.bytes_to_read
+        self._bytes_loaded = self._bytes_total - rest.bytes_to_read
+        await self._load(rest)
 
-    def _is_staged(self, chunk: Chunk) -> bool:
-        return self._stages_direct_reads or self._uploader.direct_target(chunk) is None
+    async def _load_checked(self, cached: CachedWeights) -> None:
+        sizes = {dest.name: dest.nbytes for dest in self._plan.destinations}
+        with contextlib.closing(LayerCheck(self._device, self._places, sizes, cached.checksum)) as check:
+            await self._load(cached.source, check)
 
-    def _make_ring(self, sizes: Sequence[int], stack: contextlib.ExitStack) -> StagingRing | None:
-        if not sizes:
-            return None
-        slot_bytes = max(sizes)
-        if self._stages_direct_reads:
-            slot_bytes = (slot_bytes // PAGE_BYTES + 2) * PAGE_BYTES  # a part of a page at both ends
-        num_slots = max(1, min(len(sizes), self._staging_bytes // slot_bytes))
-        ring = StagingRing(
-            self._device.memory, num_slots=num_slots, slot_bytes=slot_bytes, imports=self._stages_direct_reads
+    async def _load(self, source: LoadSource, check: LayerCheck | None = None) -> None:
+        self._source = source
+        self._chunks_left = Counter(chunk.layer for chunk in source.chunks)
+        load = SourceLoad(
+            self._device,
+            source,
+            self._uploader,
+            staging_bytes=self._staging_bytes,
+            arrived=self._count if check is not None else self._count_and_activate,
+            trace=self._trace,
+            factors=self._factors,
         )
-        stack.callback(ring.close)
-        return ring
+        with load:
+            async with asyncio.TaskGroup() as group:
+                load.start(group)
+                if check is None:
+                    self._activate_complete_layers()
+                else:
+                    group.create_task(self._activate_checked_layers(check))
+                await self._follow_activation(load)
 
-    async def _lane(
-        self, parcels: Iterator[Parcel], reader: FileReader, ring: StagingRing | None, group: asyncio.TaskGroup
-    ) -> None:
-        """Load one parcel after the other; all lanes take from the same iterator, so parcels start in order."""
-        for parcel in parcels:
-            self._layer_started.setdefault(parcel.layer, time.perf_counter_ns())
-            for wanted in self._read_ahead.advance(parcel.read_bytes) if self.strategy.read_ahead_bytes else ():
-                reader.will_need(*wanted)
-            if parcel.staged:
-                assert ring is not None, "there are slots where a parcel is staged"
-                slot = await ring.acquire()
-                submitted = self._uploader.submit(await _read_staged(reader, parcel, slot), slot)
-                ring.release(slot, *submitted)
-                if self._trace is not None:
-                    group.create_task(self._follow_parcel(parcel, *submitted, self._trace))
-            else:
-                chunk = parcel.chunks[0]
-                target = self._uploader.direct_target(chunk)
-                assert target is not None, "what is not staged has a mapped place"
-                await reader.read(chunk.file, chunk.offset, target, chunk.row_permutation)
-            self._bytes_loaded += parcel.read_bytes
-            self._chunks_left[parcel.layer] -= len(parcel.chunks)
-            self._activate_complete_layers()
-            self._notify()
+    def _count(self, parcel: Parcel) -> None:
+        self._bytes_loaded += parcel.read_bytes
+        self._chunks_left[parcel.layer] -= len(parcel.chunks)
+        self._notify()
 
-    async def _follow_parcel(self, parcel: Parcel, timeline: Timeline, value: int, trace: LoadTrace) -> None:
-        started, first = time.perf_counter_ns(), parcel.chunks[0]
-        await timeline.reached(value)
-        more = f" and {len(parcel.chunks) - 1} more" if len(parcel.chunks) > 1 else ""
-        kind = "upload" if first.transform is Transform.COPY else "conversion"
-        trace.device_work(kind, first.dest + more, parcel.read_bytes, started, time.perf_counter_ns())
+    def _count_and_activate(self, parcel: Parcel) -> None:
+        self._count(parcel)
+        self._activate_complete_layers()
 
     def _activate_complete_layers(self) -> None:
         layers = self._plan.layers
         while self._num_submitted < len(layers) and not self._chunks_left[layers[self._num_submitted]]:
             self._num_submitted = self._uploader.activate_next()
 
-    async def _follow_activation(self) -> None:
-        for index, layer in enumerate(self._plan.layers):
+    async def _activate_checked_layers(self, check: LayerCheck) -> None:
+        """Activate each layer once it is complete and its checksums are right, while others are on their way."""
+        for layer in self._plan.layers:
+            while self._chunks_left[layer]:
+                await self._changed.wait()
+            started = time.perf_counter_ns()
+            members = [dest for dest in self._plan.destinations if dest.layer == layer]
+            found = await check.checksums([dest.name for dest in members], self._uploader.pending)
+            for name, checksum in found.items():
+                if self._source.checksums.get(name) != checksum:
+                    raise CacheError(f"{self._source.files[0]}: tensor {name!r} is damaged, its checksum is {checksum}")
+            if self._trace is not None:
+                nbytes = sum(dest.nbytes for dest in members)
+                self._trace.device_work("check", f"layer {layer}", nbytes, started, time.perf_counter_ns())
+            self._num_submitted = self._uploader.activate_next()
+            self._notify()
+
+    async def _follow_activation(self, load: SourceLoad) -> None:
+        for index in range(self._num_active, len(self._plan.layers)):
+            layer = self._plan.layers[index]
             timeline, value = await self.layer_submitted(layer)
             await timeline.reached(value)
+            if self._unfit is not None:
+                self._unfit.check(layer)
             self._num_active = index + 1
             if self._trace is not None:
                 now = time.perf_counter_ns()
-                self._trace.layer(layer, self._layer_started.get(layer, now), now)
+                self._trace.layer(layer, load.layer_started.get(layer, now), now)
             self._notify()
 
     def _notify(self) -> None:
@@ -238,20 +268,3 @@ class LoadStream:
             raise EngineClosedError("the load was cancelled")
         if self._error is not None:
             raise self._error
-
-
-async def _read_staged(reader: FileReader, parcel: Parcel, slot: StagingSlot) -> list[tuple[Chunk, int]]:
-    """Read a parcel into its slot; return the chunks, each with where in the slot it is."""
-    first = parcel.chunks[0]
-    if reader.is_direct and slot.takes_direct_reads and len(parcel.chunks) == 1 and _may_lie_anywhere(first):
-        return [(first, await reader.read_around(first.file, first.offset, first.nbytes, slot.view()))]
-    placed = list(zip(parcel.chunks, parcel.offsets, strict=True))
-    for chunk, offset in placed:
-        await reader.read(chunk.file, chunk.offset, slot.view(offset, chunk.nbytes), chunk.row_permutation)
-    return placed
-
-
-def _may_lie_anywhere(chunk: Chunk) -> bool:
-    """Whether the device takes a chunk as it lies in the pages around it."""
-    aligned = chunk.transform is Transform.COPY or chunk.offset % CONVERT_ALIGNMENT == 0
-    return aligned and chunk.row_permutation is None

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import stat
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import CheckpointError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+MAX_FILE_BYTES = 100_000_000
 
 
 def parse_object(data: bytes, source: str) -> dict[str, object]:
@@ -41,9 +45,14 @@ def read_object(path: Path) -> dict[str, object]:
     """Return the JSON object in the file `path`.
 
     Raises:
-        CheckpointError: the file can't be read, or see `parse_object`.
+        CheckpointError: the file can't be read or is larger than any such file, or see `parse_object`.
     """
     try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):  # a pipe would never end
+            raise CheckpointError(f"{path}: is no regular file")
+        if found.st_size > MAX_FILE_BYTES:
+            raise CheckpointError(f"{path}: {found.st_size} bytes, a model's JSON file has {MAX_FILE_BYTES} at most")
         data = path.read_bytes()
     except OSError as exc:
         raise CheckpointError(f"{path}: {exc.strerror or exc}") from exc

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from unicorn_async.errors import DeviceError
 from unicorn_async.gpu.command import CommandPool
 from unicorn_async.gpu.timeline import Timeline
-from unicorn_async.loader.chunk import Transform
+from unicorn_async.loader.chunk import RawChunk, Transform
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.memory import ArenaSlice
     from unicorn_async.gpu.queue import Queue
-    from unicorn_async.loader.chunk import Chunk
+    from unicorn_async.loader.chunk import AnyChunk, Chunk
     from unicorn_async.loader.staging import StagingSlot
 
 ConvertRecorder: TypeAlias = "Callable[[CommandRecorder, int, int, Chunk], None]"
@@ -45,14 +45,19 @@ class Uploader:
         self._submitted: dict[Queue, int] = {}
         self._num_active = 0
 
-    def direct_target(self, chunk: Chunk) -> memoryview | None:
+    @property
+    def pending(self) -> tuple[tuple[Timeline, int], ...]:
+        """What to wait for until all that was submitted is done."""
+        return tuple((queue.timeline, value) for queue, value in self._submitted.items())
+
+    def direct_target(self, chunk: AnyChunk) -> memoryview | None:
         """Return the chunk's place in mapped device memory, None where it has to be staged."""
         mapped = self._places[chunk.dest].mapped
         if mapped is None or chunk.transform is not Transform.COPY:
             return None
         return mapped[chunk.dest_offset : chunk.dest_offset + chunk.nbytes]
 
-    def submit(self, placed: Sequence[tuple[Chunk, int]], slot: StagingSlot) -> tuple[Timeline, int]:
+    def submit(self, placed: Sequence[tuple[AnyChunk, int]], slot: StagingSlot) -> tuple[Timeline, int]:
         """Bring staged chunks from their offsets in the slot to their places, in one submission.
 
         The chunks are all copied or all converted. Returns the timeline value at which the slot is free.
@@ -67,9 +72,9 @@ class Uploader:
         value = self._submitted[queue] = queue.submit([commands])
         return queue.timeline, value
 
-    def _record(self, recorder: CommandRecorder, chunk: Chunk, slot: StagingSlot, offset: int) -> None:
+    def _record(self, recorder: CommandRecorder, chunk: AnyChunk, slot: StagingSlot, offset: int) -> None:
         place = self._places[chunk.dest]
-        if chunk.transform is Transform.COPY:
+        if isinstance(chunk, RawChunk) or chunk.transform is Transform.COPY:
             recorder.copy(slot.buffer, offset, place.buffer, place.offset + chunk.dest_offset, chunk.nbytes)
             return
         self._convert(recorder, slot.buffer.address + offset, place.address, chunk)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unicorn_async.ops.linear import LinearScratch
+from unicorn_async.ops.linear_input import LinearScratch
 from unicorn_async.tensor import DType, Tensor
 
 if TYPE_CHECKING:

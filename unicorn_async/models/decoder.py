@@ -10,11 +10,12 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unicorn_async.models.projection import fuses_gate, project
+from unicorn_async.models.projection import fuses_gate, input_rows, leaves_blocks, project
 from unicorn_async.models.weights import head_name
 from unicorn_async.ops.embedding import embed
 from unicorn_async.ops.embedding_quant import embed_quant
 from unicorn_async.ops.gated import gated
+from unicorn_async.ops.linear_input import InputBlocks
 from unicorn_async.ops.norm import add_rms_norm, rms_norm
 from unicorn_async.ops.rotary import HeadNorms, rope_cache
 from unicorn_async.tensor import DType, QuantTensor, Tensor
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from unicorn_async.models.step_arrays import StepArrays
     from unicorn_async.ops.attention_device import AttentionBatch, AttentionDevice
     from unicorn_async.ops.kv_cache import AttentionShape, KVCache
+    from unicorn_async.ops.linear_input import LinearInput
     from unicorn_async.tensor import Weight
 
 
@@ -88,14 +90,55 @@ class Decoder:
         self, recorder: CommandRecorder, step: StepArrays, batch: AttentionBatch, num_tokens: int, layer: int
     ) -> None:
         """Record one layer; `batch` is the attention's work in the layer's block group."""
+        config, state = self._config, self._state
+        columns = config.num_heads * config.head_dim
+        q, attended = self._rows("q", num_tokens, columns), self._rows("attention", num_tokens, columns)
+        cache, slots = state.caches[layer], step.slot_mapping[state.layer_group[layer]]
+        self.record_before_attention(recorder, step, layer, q=q, cache=cache, slot_mapping=slots)
+        window = config.layer_windows[layer]
+        self._attention.record(recorder, q=q, cache=cache, window=window, batch=batch, out=attended)
+        recorder.barrier()
+        self.record_after_attention(recorder, num_tokens, layer)
+
+    def record_before_attention(
+        self, recorder: CommandRecorder, step: StepArrays, layer: int, *, q: Tensor, cache: KVCache, slot_mapping: int
+    ) -> None:
+        """Record a layer up to its attention: rotated q, (tokens, num_heads * head_dim) f32, and k and v in `cache`.
+
+        `slot_mapping` is the address of (tokens) u32, see `rope_cache`. Of the activations only `hidden` is needed
+        after it, so that other work may come before the rest of the layer.
+        """
+        config, num_tokens = self._config, q.shape[0]
+        hidden = self._rows("hidden", num_tokens, config.hidden_size)
+        branch = self._rows("branch", num_tokens, config.hidden_size)
+        normed = self._input(f"layers.{layer}.qkv", "normed", num_tokens)
+        self._input_norm(recorder, layer, hidden, branch, normed)
+        qkv = self._rows("qkv", num_tokens, (config.num_heads + 2 * config.num_kv_heads) * config.head_dim)
+        self._linear(recorder, normed, f"layers.{layer}.qkv", qkv, num_tokens)
+        rope_cache(
+            recorder,
+            self._kernels,
+            self._info,
+            shape=self._shape,
+            qkv=qkv,
+            q=q,
+            cache=cache,
+            freqs=self._state.freqs[layer],
+            positions=step.positions,
+            slot_mapping=slot_mapping,
+            q_scale=config.softmax_scale,
+            norms=self._head_norms(layer),
+        )
+        recorder.barrier()
+
+    def record_after_attention(self, recorder: CommandRecorder, num_tokens: int, layer: int) -> None:
+        """Record the rest of a layer; the attention's result is in the activation `attention`."""
         config = self._config
         hidden = self._rows("hidden", num_tokens, config.hidden_size)
-        normed = self._rows("normed", num_tokens, config.hidden_size)
         branch = self._rows("branch", num_tokens, config.hidden_size)
         attended = self._rows("attention", num_tokens, config.num_heads * config.head_dim)
-        self._input_norm(recorder, layer, hidden, branch, normed)
-        self._attend(recorder, step, batch, layer, normed, attended)
-        self._linear(recorder, attended, f"layers.{layer}.o", branch)
+        self._linear(recorder, attended, f"layers.{layer}.o", branch, num_tokens)
+        normed = self._input(f"layers.{layer}.gate_up", "normed", num_tokens)
         self._add_norm(
             recorder,
             branch,
@@ -104,20 +147,13 @@ class Decoder:
             weight=f"layers.{layer}.ffn_norm",
             out=normed,
         )
-        gate_up = self._rows("gate_up", num_tokens, 2 * config.intermediate_size)
-        activated = self._rows("gated", num_tokens, config.intermediate_size)
-        if fuses_gate(self._info, self._state.matrices[f"layers.{layer}.gate_up"], num_tokens):
-            self._linear(recorder, normed, f"layers.{layer}.gate_up", activated, activation=config.activation)
-        else:
-            self._linear(recorder, normed, f"layers.{layer}.gate_up", gate_up)
-            gated(recorder, self._kernels, gate_up=gate_up, out=activated, activation=config.activation)
-            recorder.barrier()
-        self._linear(recorder, activated, f"layers.{layer}.down", branch)
+        activated = self._gate(recorder, layer, normed, num_tokens)
+        self._linear(recorder, activated, f"layers.{layer}.down", branch, num_tokens)
 
     def record_head(self, recorder: CommandRecorder, step: StepArrays, num_tokens: int, num_rows: int) -> Tensor:
         """Record the logits of chosen rows; returns where they will be, (num_rows, vocab) f32."""
-        config = self._config
-        chosen = self._rows("chosen", num_rows, config.hidden_size)
+        config, head = self._config, head_name(self._config)
+        chosen = self._input(head, "chosen", num_rows)
         self._add_norm(
             recorder,
             self._rows("branch", num_tokens, config.hidden_size),
@@ -126,13 +162,14 @@ class Decoder:
             weight="norm",
             out=chosen,
             rows=step.logit_rows,
+            num_rows=num_rows,
         )
         logits = self._rows("logits", num_rows, config.vocab_size)
-        self._linear(recorder, chosen, head_name(config), logits, soft_cap=config.logit_soft_cap)
+        self._linear(recorder, chosen, head, logits, num_rows, soft_cap=config.logit_soft_cap)
         return logits
 
     def _input_norm(
-        self, recorder: CommandRecorder, layer: int, hidden: Tensor, branch: Tensor, normed: Tensor
+        self, recorder: CommandRecorder, layer: int, hidden: Tensor, branch: Tensor, normed: LinearInput
     ) -> None:
         weight = f"layers.{layer}.input_norm"
         if layer:
@@ -151,38 +188,25 @@ class Decoder:
         )
         recorder.barrier()
 
-    def _attend(
-        self,
-        recorder: CommandRecorder,
-        step: StepArrays,
-        batch: AttentionBatch,
-        layer: int,
-        normed: Tensor,
-        attended: Tensor,
-    ) -> None:
-        config, state = self._config, self._state
-        num_tokens = normed.shape[0]
-        qkv = self._rows("qkv", num_tokens, (config.num_heads + 2 * config.num_kv_heads) * config.head_dim)
-        q = self._rows("q", num_tokens, config.num_heads * config.head_dim)
-        self._linear(recorder, normed, f"layers.{layer}.qkv", qkv)
-        rope_cache(
-            recorder,
-            self._kernels,
-            self._info,
-            shape=self._shape,
-            qkv=qkv,
-            q=q,
-            cache=state.caches[layer],
-            freqs=state.freqs[layer],
-            positions=step.positions,
-            slot_mapping=step.slot_mapping[state.layer_group[layer]],
-            q_scale=config.softmax_scale,
-            norms=self._head_norms(layer),
-        )
+    def _gate(self, recorder: CommandRecorder, layer: int, normed: LinearInput, num_tokens: int) -> LinearInput:
+        """Record the FFN up to its activations; returns these, in the form that `down` reads."""
+        config, name = self._config, f"layers.{layer}.gate_up"
+        matrix = self._state.matrices[name]
+        if fuses_gate(self._info, matrix, num_tokens):
+            out: Tensor | InputBlocks = self._rows("gated", num_tokens, config.intermediate_size)
+            wanted = self._input(f"layers.{layer}.down", "gated", num_tokens)
+            if isinstance(wanted, InputBlocks) and leaves_blocks(self._info, matrix, num_tokens):
+                # Not into the scratch, which holds the input. Blocks are smaller than the floats whose place they take.
+                place = self._state.activations.address["gated"]
+                out = InputBlocks.at(place, num_tokens, config.intermediate_size)
+            self._linear(recorder, normed, name, out, num_tokens, activation=config.activation)
+            return out
+        gate_up = self._rows("gate_up", num_tokens, 2 * config.intermediate_size)
+        self._linear(recorder, normed, name, gate_up, num_tokens)
+        activated = self._input(f"layers.{layer}.down", "gated", num_tokens)
+        gated(recorder, self._kernels, self._info, gate_up=gate_up, out=activated, activation=config.activation)
         recorder.barrier()
-        window = config.layer_windows[layer]
-        self._attention.record(recorder, q=q, cache=state.caches[layer], window=window, batch=batch, out=attended)
-        recorder.barrier()
+        return activated
 
     def _head_norms(self, layer: int) -> HeadNorms | None:
         if not self._config.qk_norm:
@@ -198,8 +222,9 @@ class Decoder:
         *,
         post: str,
         weight: str,
-        out: Tensor,
+        out: LinearInput,
         rows: int = 0,
+        num_rows: int | None = None,
     ) -> None:
         add_rms_norm(
             recorder,
@@ -213,15 +238,17 @@ class Decoder:
             eps=self._config.norm_eps,
             plus_one=self._config.norm_plus_one,
             rows=rows,
+            num_rows=num_rows,
         )
         recorder.barrier()
 
     def _linear(
         self,
         recorder: CommandRecorder,
-        x: Tensor,
+        x: LinearInput,
         name: str,
-        out: Tensor,
+        out: Tensor | InputBlocks,
+        num_tokens: int,
         *,
         soft_cap: float = 0.0,
         activation: Activation | None = None,
@@ -233,11 +260,18 @@ class Decoder:
             x=x,
             weight=self._state.matrices[name],
             out=out,
+            num_tokens=num_tokens,
             scratch=self._state.activations.scratch,
             bias=self._state.weights.get(f"{name}_bias"),
             soft_cap=soft_cap,
             activation=activation,
         )
+
+    def _input(self, weight: str, name: str, num_tokens: int) -> LinearInput:
+        """Where the input of a weight belongs: the scratch, or `name` where floats are wanted."""
+        matrix, activations = self._state.matrices[weight], self._state.activations
+        floats = self._rows(name, num_tokens, matrix.shape[1])
+        return input_rows(self._info, matrix, num_tokens, floats=floats, scratch=activations.scratch)
 
     def _rows(self, name: str, num_rows: int, columns: int) -> Tensor:
         return self._state.activations.rows(name, num_rows, columns)

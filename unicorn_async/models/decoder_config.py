@@ -26,7 +26,7 @@ def plain_decoder(
     """Read a pre-norm decoder with a gated FFN; `windows` has a window a layer, `window` one for all (0 = global)."""
     if raw.flag("mlp_bias", False):
         raise UnsupportedModelError(f"{raw.where}: mlp_bias: biases in the FFN are not supported")
-    num_layers = raw.count("num_hidden_layers")
+    num_layers = raw.num_layers()
     num_heads, num_kv_heads = checked_heads(raw)
     hidden_size = raw.count("hidden_size")
     head_dim = raw.count("head_dim", hidden_size // num_heads or 1)

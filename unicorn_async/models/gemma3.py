@@ -26,7 +26,7 @@ def gemma3_multimodal(raw: JsonConfig) -> ModelConfig:
 
 
 def _decoder(raw: JsonConfig, architecture: str) -> ModelConfig:
-    num_layers = raw.count("num_hidden_layers", 26)
+    num_layers = raw.num_layers(26)
     num_heads, num_kv_heads = checked_heads(raw, default_heads=8, default_kv_heads=4)
     window = raw.count("sliding_window", 4096)
     local = _local_layers(raw, num_layers)

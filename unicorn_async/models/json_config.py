@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import TYPE_CHECKING
 
 from unicorn_async.config import Activation, RotaryConfig, RotaryScaling
@@ -18,6 +19,8 @@ _ACTIVATIONS = {
     "swish": Activation.SILU,
 }
 _MAX_COUNT = 1 << 24
+_MAX_LAYERS = 1 << 12
+_MAX_NUMBER = sys.float_info.max  # integers of a JSON file may be larger
 
 
 class JsonConfig:
@@ -31,17 +34,21 @@ class JsonConfig:
         """Whether the key is there and not null."""
         return self.raw.get(name) is not None
 
-    def count(self, name: str, default: int | None = None) -> int:
+    def count(self, name: str, default: int | None = None, *, most: int = _MAX_COUNT) -> int:
         """Return a positive integer."""
         value = self._get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= _MAX_COUNT:
-            raise self._wrong(name, f"a positive integer, at most {_MAX_COUNT}", value)
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= most:
+            raise self._wrong(name, f"a positive integer, at most {most}", value)
         return value
+
+    def num_layers(self, default: int | None = None) -> int:
+        """Return how many layers there are, so few that something may be made for each of them."""
+        return self.count("num_hidden_layers", default, most=_MAX_LAYERS)
 
     def number(self, name: str, default: float | None = None) -> float:
         """Return a finite positive number."""
         value = self._get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MAX_NUMBER:
             raise self._wrong(name, "a positive number", value)
         return float(value)
 

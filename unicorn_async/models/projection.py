@@ -9,7 +9,7 @@ from unicorn_async.ops import linear as dense
 from unicorn_async.ops import linear_plan as dense_plan
 from unicorn_async.ops import linear_quant as quant
 from unicorn_async.ops import linear_quant_plan as quant_plan
-from unicorn_async.ops.gated import kernels_for as gated_kernels_for
+from unicorn_async.ops.linear_input import HalfRows, InputBlocks, InputForm
 from unicorn_async.tensor import QuantTensor, RowParts, Tensor
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.kernel import KernelLibrary, KernelRequest
-    from unicorn_async.ops.linear import LinearScratch
+    from unicorn_async.ops.linear_input import LinearInput, LinearScratch
     from unicorn_async.tensor import Weight
 
 
@@ -27,7 +27,33 @@ def fuses_gate(info: DeviceInfo, weight: Weight, num_tokens: int) -> bool:
     """Whether `project` can apply the gate of a gated FFN by itself."""
     if isinstance(weight, Tensor):
         return dense_plan.fuses_gate(info, num_tokens)
-    return isinstance(weight, QuantTensor) and quant_plan.fuses_gate(info, num_tokens)
+    return isinstance(weight, QuantTensor) and quant_plan.fuses_gate(info, num_tokens, weight.shape[1])
+
+
+def leaves_blocks(info: DeviceInfo, weight: Weight, num_tokens: int) -> bool:
+    """Whether `project` had better leave what it gated in blocks of int8, if the next linear reads these."""
+    return isinstance(weight, QuantTensor) and quant_plan.leaves_blocks(info, num_tokens, weight.shape[1])
+
+
+def input_form(info: DeviceInfo, weight: Weight, num_tokens: int) -> InputForm:
+    """The form in which `project` reads an input of so many tokens."""
+    if isinstance(weight, Tensor):
+        return InputForm.HALVES if dense_plan.reads_half(info, num_tokens) else InputForm.FLOATS
+    return quant_plan.quant_form(info, num_tokens, weight.shape[1])
+
+
+def input_rows(
+    info: DeviceInfo, weight: Weight, num_tokens: int, *, floats: Tensor, scratch: LinearScratch
+) -> LinearInput:
+    """Where to put an input of `weight`: `floats`, (tokens, k) f32, or the scratch's room for the form it wants."""
+    form, columns = input_form(info, weight, num_tokens), floats.shape[1]
+    if form is InputForm.FLOATS:
+        return floats
+    return (
+        scratch.blocks(num_tokens, columns)
+        if form is InputForm.BLOCKS
+        else scratch.half_rows(num_tokens, columns, form)
+    )
 
 
 def project(
@@ -35,9 +61,10 @@ def project(
     kernels: KernelLibrary,
     info: DeviceInfo,
     *,
-    x: Tensor,
+    x: LinearInput,
     weight: Weight,
-    out: Tensor,
+    out: Tensor | InputBlocks,
+    num_tokens: int,
     scratch: LinearScratch,
     bias: Tensor | None = None,
     soft_cap: float = 0.0,
@@ -45,13 +72,13 @@ def project(
 ) -> None:
     """Record out (tokens, n) = x (tokens, k) · weight^T, with what its input needs before it, and barriers after both.
 
-    Bias, soft cap and activation as for `linear`; all but `weight` f32.
+    `x` is as `input_rows` gave it, or f32, and brought into the scratch then. Bias, soft cap, activation and blocks as
+    output as for `linear_quant`.
     """
-    num_tokens, columns = x.shape
+    if isinstance(x, Tensor):
+        x = _prepared(recorder, kernels, info, x=x, weight=weight, scratch=scratch)
     if isinstance(weight, Tensor):
-        if dense_plan.reads_half(info, num_tokens):
-            dense.row_to_half(recorder, kernels, info, x=x, scratch=scratch, num_tokens=num_tokens, k=columns)
-            recorder.barrier()
+        assert not isinstance(x, InputBlocks) and isinstance(out, Tensor)
         dense.linear(
             recorder,
             kernels,
@@ -67,24 +94,24 @@ def project(
         )
         recorder.barrier()
         return
-    quant.prepare_input(recorder, kernels, info, x=x, scratch=scratch, num_tokens=num_tokens, k=columns)
-    recorder.barrier()
+    assert not isinstance(x, Tensor)
     first_row = 0
     for part in _parts(weight):
-        if first_row and quant_plan.reads_half(info, num_tokens):
+        if first_row and isinstance(x, HalfRows):
             recorder.barrier()  # what the parts before it have left in the scratch must have been read
         quant.linear_quant(
             recorder,
             kernels,
             info,
+            x=x,
             weight=part,
-            out_address=out.address + 4 * first_row,
+            out=out.address + 4 * first_row if isinstance(out, Tensor) else out,
             num_tokens=num_tokens,
             scratch=scratch,
             bias=None if bias is None else bias.address + 4 * first_row,
             soft_cap=soft_cap,
             activation=activation,
-            stride=out.shape[1],
+            stride=out.shape[1] if isinstance(out, Tensor) else None,
         )
         first_row += part.shape[0]
     recorder.barrier()
@@ -98,8 +125,13 @@ def kernels_for(
     has_bias: bool = False,
     has_soft_cap: bool = False,
     activation: Activation | None = None,
+    blocked: bool = False,
 ) -> Iterator[KernelRequest]:
-    """List the pipelines that `project` will get for steps of these sizes; an activation's are among them."""
+    """List the pipelines that `project` will get for steps of these sizes.
+
+    An `activation` is applied, and the output `blocked`, by those sizes for which `fuses_gate` and `leaves_blocks`
+    allow it.
+    """
     sizes = tuple(num_tokens)
     if isinstance(weight, Tensor):
         n, k = _matrix(weight)
@@ -113,21 +145,45 @@ def kernels_for(
             has_soft_cap=has_soft_cap,
             activation=activation,
         )
-    else:
-        for part in _parts(weight):
-            n, k = _matrix(part)
-            yield from quant.kernels_for(
-                info,
-                num_tokens=sizes,
-                n=n,
-                k=k,
-                quant_format=part.format,
-                has_bias=has_bias,
-                has_soft_cap=has_soft_cap,
-                activation=activation if isinstance(weight, QuantTensor) else None,
-            )
-    if activation is not None and not all(fuses_gate(info, weight, size) for size in sizes):
-        yield from gated_kernels_for(activation)
+        return
+    for part in _parts(weight):
+        n, k = _matrix(part)
+        yield from quant.kernels_for(
+            info,
+            num_tokens=sizes,
+            n=n,
+            k=k,
+            quant_format=part.format,
+            has_bias=has_bias,
+            has_soft_cap=has_soft_cap,
+            activation=activation if isinstance(weight, QuantTensor) else None,
+            blocked=blocked and isinstance(weight, QuantTensor),
+        )
+
+
+def input_kernels_for(info: DeviceInfo, weight: Weight, *, num_tokens: Iterable[int]) -> Iterator[KernelRequest]:
+    """List the pipelines that `project` will get for inputs that come in f32."""
+    columns = weight.shape[1]
+    if not isinstance(weight, Tensor):
+        yield from quant.input_kernels_for(info, num_tokens=num_tokens, k=columns)
+    elif any(dense_plan.reads_half(info, size) for size in num_tokens):
+        yield dense.row_to_half_kernel(info, columns)
+
+
+def _prepared(
+    recorder: CommandRecorder,
+    kernels: KernelLibrary,
+    info: DeviceInfo,
+    *,
+    x: Tensor,
+    weight: Weight,
+    scratch: LinearScratch,
+) -> LinearInput:
+    rows = input_rows(info, weight, x.shape[0], floats=x, scratch=scratch)
+    if not isinstance(rows, Tensor):
+        quant.prepare_input(recorder, kernels, info, x=x, out=rows)
+        recorder.barrier()
+    return rows
 
 
 def _parts(weight: QuantTensor | RowParts) -> tuple[QuantTensor, ...]:

@@ -29,7 +29,7 @@ def _windows(raw: JsonConfig) -> tuple[int, ...] | None:
     """Return the window of each layer: the layers from `max_window_layers` on, where windows are in use at all."""
     if not raw.flag("use_sliding_window", False) or not raw.has("sliding_window"):
         return None
-    num_layers = raw.count("num_hidden_layers")
+    num_layers = raw.num_layers()
     window = raw.count("sliding_window")
     kinds = layer_kinds(raw, num_layers)
     if kinds is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import UnsupportedModelError
+from unicorn_async.loader.placement import MemoryGroup
 from unicorn_async.loader.plan import WantedTensor
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from unicorn_async.config import ModelConfig
 
 EMBED_LAYER = -1
+_ATTENTION_MATRICES, _FFN_MATRICES = ("qkv", "o"), ("gate_up", "down")
 _DERIVED = (".rotary_emb.inv_freq", ".self_attn.masked_bias", ".self_attn.bias")  # follow from config.json
 
 
@@ -47,6 +49,18 @@ def check_unused(names: Iterable[str], config: ModelConfig) -> None:
 def head_name(config: ModelConfig) -> str:
     """Return the destination that holds the output head's matrix."""
     return "embed" if config.tie_embeddings else "head"
+
+
+def memory_group(name: str, config: ModelConfig) -> MemoryGroup:
+    """Return what a destination is read for; a table that serves as embeddings and as head counts as the head."""
+    if name == head_name(config):
+        return MemoryGroup.HEAD
+    if name == "embed":
+        return MemoryGroup.EMBEDDINGS
+    part = name.rpartition(".")[2]
+    if part in _FFN_MATRICES:
+        return MemoryGroup.FFN
+    return MemoryGroup.ATTENTION if part in _ATTENTION_MATRICES else MemoryGroup.NORMS
 
 
 def _layer(config: ModelConfig, layer: int) -> Iterator[WantedTensor]:

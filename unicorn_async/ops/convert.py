@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from unicorn_async.gpu.kernel import KernelRequest
 from unicorn_async.ops.linear_plan import split_grid
 from unicorn_async.tensor import DType
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.kernel import KernelLibrary
 
@@ -28,28 +27,25 @@ def convert(
     dst: int,
     dst_dtype: DType,
     num_elements: int,
+    unfit: int = 0,
 ) -> None:
-    """Record the conversion of contiguous elements to F32, or to F16 with saturation; nothing past them is written.
+    """Record the conversion of contiguous elements, rounded to nearest; nothing past them is written.
 
-    `src` and `dst` are addresses aligned to 16 bytes; the two must not overlap.
+    `src` and `dst` are addresses aligned to 16 bytes; the two must not overlap. What F16 or BF16 can't hold becomes the
+    largest number of its sign, and is counted, as are infinities and NaNs: `unfit` is the address of a u32 that the
+    count is added to, or 0.
 
     Raises:
-        ValueError: there is no such conversion, or more elements than one dispatch can count.
+        ValueError: more elements than one dispatch can count.
     """
     if not 1 <= num_elements <= _MAX_ELEMENTS:
         raise ValueError(f"convert: expected 1 to {_MAX_ELEMENTS} elements, got {num_elements}")
-    name, constants = kernel_for(src_dtype, dst_dtype)
-    kernel = kernels.get(name, constants=constants)
+    request = convert_kernel(src_dtype, dst_dtype)
+    kernel = kernels.get(request.name, constants=request.constants)
     x, y = split_grid(-(-num_elements // (_WORKGROUP * _ELEMENTS_PER_LANE)))
-    recorder.dispatch(kernel, kernel.pack(src=src, dst=dst, n=num_elements), x, y)
+    recorder.dispatch(kernel, kernel.pack(src=src, dst=dst, unfit=unfit, n=num_elements), x, y)
 
 
-def kernel_for(src_dtype: DType, dst_dtype: DType) -> tuple[str, Mapping[str, int]]:
-    """Name and constants of the pipeline that `convert` uses.
-
-    Raises:
-        ValueError: nothing converts to BF16.
-    """
-    if dst_dtype is DType.BF16:
-        raise ValueError(f"convert: expected F16 or F32 to convert {src_dtype.value} to, got {dst_dtype.value}")
-    return f"convert_{_NAMES[src_dtype]}_{_NAMES[dst_dtype]}", {"WORKGROUP": _WORKGROUP}
+def convert_kernel(src_dtype: DType, dst_dtype: DType) -> KernelRequest:
+    """Name the pipeline that `convert` uses."""
+    return KernelRequest(f"convert_{_NAMES[src_dtype]}_{_NAMES[dst_dtype]}", {"WORKGROUP": _WORKGROUP})

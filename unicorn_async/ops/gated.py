@@ -5,38 +5,52 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unicorn_async.config import Activation
-from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.gpu.kernel import KernelRequest
+from unicorn_async.ops.linear_input import InputForm
+from unicorn_async.ops.row_form import check_columns, form_fields, form_of, row_constants
 from unicorn_async.tensor import DType, Tensor
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.command import CommandRecorder
+    from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.kernel import KernelLibrary
+    from unicorn_async.ops.linear_input import LinearInput
 
 _WORKGROUP = 64
 _VECTOR = 4
 ACTIVATION_NUMBER = {Activation.GELU_TANH: 0, Activation.SILU: 1}
 
 
-def kernels_for(activation: Activation) -> tuple[KernelRequest, ...]:
-    """Name the pipelines that `gated` will get."""
-    return (KernelRequest("gated", {"WORKGROUP": _WORKGROUP, "ACT": ACTIVATION_NUMBER[activation]}),)
+def kernel_for(info: DeviceInfo, columns: int, activation: Activation, form: InputForm) -> KernelRequest:
+    """Name the pipeline that `gated` will get."""
+    lanes = {"WORKGROUP": _WORKGROUP, "VECTORS": 1}
+    if form in (InputForm.HALVES, InputForm.FRAGMENTS):  # rows have a scale, so workgroups have rows
+        lanes = row_constants(info, columns)
+    return KernelRequest(f"gated_{form.value}", {**lanes, "ACT": ACTIVATION_NUMBER[activation]})
 
 
 def gated(
-    recorder: CommandRecorder, kernels: KernelLibrary, *, gate_up: Tensor, out: Tensor, activation: Activation
+    recorder: CommandRecorder,
+    kernels: KernelLibrary,
+    info: DeviceInfo,
+    *,
+    gate_up: Tensor,
+    out: LinearInput,
+    activation: Activation,
 ) -> None:
     """Record out = act(gate) * up.
 
-    `gate_up` is (tokens, 2 * columns) f32, the gate's columns first; `out` (tokens, columns) f32 and elsewhere.
-    Raises ConfigError for other shapes, UnsupportedModelError for columns that are not a multiple of 4.
+    `gate_up` is (tokens, 2 * columns) f32, the gate's columns first; `out` (tokens, columns) in whatever form and
+    elsewhere. Raises ConfigError for other shapes, UnsupportedModelError for columns that are no multiple of the form's
+    unit.
     """
-    num_tokens, columns = out.shape
-    if columns % _VECTOR:
-        raise UnsupportedModelError(f"gated: expected an FFN size that is a multiple of {_VECTOR}, got {columns}")
-    out.expect("gated: out", (num_tokens, columns), DType.F32)
+    num_tokens, columns = gate_up.shape[0], gate_up.shape[1] // 2
+    check_columns("gated", columns, form_of(out))
     gate_up.expect("gated: gate_up", (num_tokens, 2 * columns), DType.F32)
-    (request,) = kernels_for(activation)
+    if isinstance(out, Tensor):
+        out.expect("gated: out", (num_tokens, columns), DType.F32)
+    request = kernel_for(info, columns, activation, form_of(out))
     kernel = kernels.get(request.name, constants=request.constants)
-    push = kernel.pack(gate_up=gate_up.address, y=out.address, columns=columns // _VECTOR)
-    recorder.dispatch(kernel, push, -(-columns // (_VECTOR * _WORKGROUP)), num_tokens)
+    push = kernel.pack(**form_fields(out), gate_up=gate_up.address, columns=columns // _VECTOR)
+    owned = _VECTOR * int(request.constants["WORKGROUP"]) * int(request.constants["VECTORS"])
+    recorder.dispatch(kernel, push, -(-columns // owned), num_tokens)

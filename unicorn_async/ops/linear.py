@@ -1,30 +1,22 @@
 """Linear layers: y = x · W^T + bias, optionally soft-capped.
 
-    half = reads_half(info, num_tokens)
-    if half:
-        row_to_half(recorder, kernels, info, x=x, scratch=scratch, num_tokens=num_tokens, k=k); recorder.barrier()
-    linear(recorder, kernels, info, x=x, weight=w, out_address=y, num_tokens=num_tokens, scratch=scratch)
+    if reads_half(info, num_tokens):
+        rows = scratch.half_rows(num_tokens, k)
+        row_to_half(recorder, kernels, info, x=x, out=rows); recorder.barrier()
+    linear(recorder, kernels, info, x=rows or x, weight=w, out_address=y, num_tokens=num_tokens, scratch=scratch)
 
-Several linears of the same input share one `row_to_half`.
+Several linears of the same input share one `row_to_half`, and none is needed where a kernel writes such rows itself.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.gpu.kernel import KernelRequest
-from unicorn_async.ops.linear_plan import (
-    MAX_PARTIALS,
-    MAX_SPLIT_TILES,
-    LinearPlan,
-    known_subgroup_size,
-    pipelines_for,
-    plan_linear,
-    reads_half,
-)
+from unicorn_async.ops.linear_input import HalfRows, InputForm
+from unicorn_async.ops.linear_plan import LinearPlan, pipelines_for, plan_linear
+from unicorn_async.ops.row_form import check_columns, form_fields, form_of, row_constants
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,41 +25,10 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.kernel import KernelLibrary
+    from unicorn_async.ops.linear_input import LinearScratch
     from unicorn_async.tensor import DType, Tensor
 
-_ROW_TO_HALF_LANES = 256
-_ALIGNMENT = 256
-
-
-@dataclass(frozen=True, slots=True)
-class LinearScratch:
-    """Activations in half precision, `halves` (tokens, k) f16, and their rows' `scales` (tokens) f32, by address.
-
-    `partials` and `counters` are for workgroups that share K. The memory is the caller's, and holds one input at a
-    time; linears that use it must not run side by side.
-    """
-
-    halves: int
-    scales: int
-    partials: int
-    counters: int
-    max_tokens: int
-    max_k: int
-
-    @staticmethod
-    def size(max_tokens: int, max_k: int) -> int:
-        """Bytes that inputs of up to (max_tokens, max_k) need."""
-        return sum(LinearScratch._sizes(max_tokens, max_k))
-
-    @classmethod
-    def at(cls, address: int, max_tokens: int, max_k: int) -> LinearScratch:
-        """Lay a scratch out in `size(max_tokens, max_k)` bytes at an address aligned to 16 bytes."""
-        halves, scales, partials, counters = accumulate(cls._sizes(max_tokens, max_k)[:-1], initial=address)
-        return cls(halves, scales, partials, counters, max_tokens, max_k)
-
-    @staticmethod
-    def _sizes(max_tokens: int, max_k: int) -> tuple[int, int, int, int]:
-        return _aligned(max_tokens * max_k * 2), _aligned(max_tokens * 4), MAX_PARTIALS * 4, MAX_SPLIT_TILES * 4
+_VECTOR = 4
 
 
 def linear(
@@ -75,7 +36,7 @@ def linear(
     kernels: KernelLibrary,
     info: DeviceInfo,
     *,
-    x: Tensor | int,
+    x: Tensor | HalfRows,
     weight: Tensor,
     out_address: int,
     num_tokens: int,
@@ -88,8 +49,8 @@ def linear(
 
     With an `activation`, where `fuses_gate` allows it, the output is (num_tokens, n / 2): act of y's first half of
     columns, times the second.
-    Addresses: `x` aligned to 16 bytes, the others to 4. Where `reads_half` says so, `scratch` holds the input by an
-    earlier `row_to_half`, and `x` itself is not read. The caller records the barriers.
+    Addresses: `x` aligned to 16 bytes, the others to 4. Where `reads_half` says so, `x` is in half precision, and what
+    workgroups leave for each other goes to `scratch`. The caller records the barriers.
 
     Raises:
         UnsupportedModelError: the weights have a shape or type that no kernel takes.
@@ -126,7 +87,7 @@ def dispatch_plan(
     kernels: KernelLibrary,
     plan: LinearPlan,
     *,
-    x: Tensor | int,
+    x: Tensor | HalfRows,
     weight: Tensor,
     out_address: int,
     num_tokens: int,
@@ -138,44 +99,36 @@ def dispatch_plan(
     n, k = weight.shape
     fields: dict[str, int | float] = {
         "weight": weight.address,
-        "bias": 0 if bias is None else _address(bias),
+        "bias": 0 if bias is None else bias if isinstance(bias, int) else bias.address,
         "y": out_address,
         "tokens": num_tokens,
         "n": n,
         "k": k,
         "soft_cap": soft_cap,
     }
-    if plan.reads_half:
-        room = _checked(scratch, num_tokens, k)
-        fields |= {"xh": room.halves, "scale": room.scales, "partials": room.partials, "counters": room.counters}
+    if plan.form is not form_of(x):
+        raise ValueError(f"linear: {plan.entry} can't read {x}")
+    if isinstance(x, HalfRows):
+        assert scratch is not None, "linear: matrix kernels need a scratch"
+        fields |= {"xh": x.values, "scale": x.scales, "partials": scratch.partials, "counters": x.counters}
     else:
-        fields["x"] = _address(x)
+        fields["x"] = x.address
     kernel = kernels.get(plan.entry, constants=dict(plan.constants), subgroup_size=plan.subgroup_size)
     recorder.dispatch(kernel, kernel.pack(**fields), *plan.grid)
 
 
 def row_to_half(
-    recorder: CommandRecorder,
-    kernels: KernelLibrary,
-    info: DeviceInfo,
-    *,
-    x: Tensor | int,
-    scratch: LinearScratch,
-    num_tokens: int,
-    k: int,
+    recorder: CommandRecorder, kernels: KernelLibrary, info: DeviceInfo, *, x: Tensor, out: HalfRows
 ) -> None:
-    """Record bringing x (num_tokens, k) f32 into half precision, each row divided by a power of two of its own."""
-    room = _checked(scratch, num_tokens, k)
-    kernel = kernels.get("row_to_half", constants=_row_to_half_constants(info))
-    push = kernel.pack(
-        x=_address(x),
-        xh=room.halves,
-        scale=room.scales,
-        counters=room.counters,
-        k=k,
-        num_counters=MAX_SPLIT_TILES,
-    )
-    recorder.dispatch(kernel, push, num_tokens)
+    """Record bringing x (tokens, k) f32 into half precision, each row divided by a power of two of its own.
+
+    Raises UnsupportedModelError for k that is no multiple of the form's unit.
+    """
+    num_tokens, k = x.shape
+    request = row_to_half_kernel(info, k, out.form)
+    check_columns("linear", k, out.form)
+    kernel = kernels.get(request.name, constants=request.constants)
+    recorder.dispatch(kernel, kernel.pack(**form_fields(out), x=x.address, columns=k // _VECTOR), num_tokens)
 
 
 def kernels_for(
@@ -204,27 +157,9 @@ def kernels_for(
         has_soft_cap=has_soft_cap,
         activation=activation,
     )
-    wanted = [KernelRequest(plan.entry, dict(plan.constants), plan.subgroup_size) for plan in plans]
-    if any(reads_half(info, size) for size in sizes):
-        wanted.append(KernelRequest("row_to_half", _row_to_half_constants(info)))
-    return tuple(wanted)
+    return tuple(KernelRequest(plan.entry, dict(plan.constants), plan.subgroup_size) for plan in plans)
 
 
-def _row_to_half_constants(info: DeviceInfo) -> dict[str, int | bool]:
-    lanes = min(_ROW_TO_HALF_LANES, info.max_workgroup_invocations)
-    return {"WORKGROUP": lanes, "MAX_SUBGROUPS": -(-lanes // known_subgroup_size(info))}
-
-
-def _checked(scratch: LinearScratch | None, num_tokens: int, k: int) -> LinearScratch:
-    if scratch is None or num_tokens * k > scratch.max_tokens * scratch.max_k or num_tokens > scratch.max_tokens:
-        room = "none" if scratch is None else f"one for ({scratch.max_tokens}, {scratch.max_k})"
-        raise ValueError(f"linear: an input of ({num_tokens}, {k}) needs a scratch, got {room}")
-    return scratch
-
-
-def _address(where: Tensor | int) -> int:
-    return where if isinstance(where, int) else where.address
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+def row_to_half_kernel(info: DeviceInfo, k: int, form: InputForm = InputForm.HALVES) -> KernelRequest:
+    """Name the pipeline that `row_to_half` will get for rows of `k` elements."""
+    return KernelRequest(f"row_to_half_{form.value}", row_constants(info, k))

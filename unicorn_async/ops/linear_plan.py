@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.ops.gated import ACTIVATION_NUMBER
+from unicorn_async.ops.linear_input import MAX_PARTIALS, MAX_SPLIT_TILES, InputForm
 from unicorn_async.tensor import DType
 
 if TYPE_CHECKING:
@@ -18,13 +19,11 @@ if TYPE_CHECKING:
 
 FORMATS = {DType.F16: "f16", DType.BF16: "bf16"}
 MATRIX_FEATURE = "cooperative_matrix_f16_f32_16x16x16"
+FRAGMENTS_FEATURE = "matrix_fragments"  # lanes hold what linear_quant_fragments counts on, see `find_matrix_fragments`
 MAX_GRID_X = 32768  # any device takes 65535; the rest goes along y
 
-MAX_SPLIT_TILES = 1024  # of a linear_many_coopmat whose workgroups share K
-MAX_PARTIALS = 8 << 20  # f32 that these leave for each other
-
 _MATRIX_SIDE = 16
-_PADDING_HALVES = 8  # of a staged tile's row in linear_many_coopmat
+_PADDING_HALVES = 8  # of a staged tile's row in the coopmat kernels
 
 
 Options: TypeAlias = "tuple[tuple[str, int | bool], ...]"
@@ -34,17 +33,17 @@ Options: TypeAlias = "tuple[tuple[str, int | bool], ...]"
 class LinearPlan:
     """One dispatch: the manifest entry, its constants, the subgroup size to ask for, and the number of workgroups.
 
-    `reads_half` tells that the kernel reads activations brought into half precision by `row_to_half`.
+    `form` is that of the activations which the kernel reads.
     """
 
     entry: str
-    constants: tuple[tuple[str, int | bool], ...]
+    constants: Options
     grid: tuple[int, int, int]
     subgroup_size: int | None = None
-    reads_half: bool = False
+    form: InputForm = InputForm.FLOATS
 
     @property
-    def pipeline(self) -> tuple[str, tuple[tuple[str, int | bool], ...], int | None]:
+    def pipeline(self) -> tuple[str, Options, int | None]:
         """What tells pipelines apart."""
         return self.entry, self.constants, self.subgroup_size
 
@@ -62,8 +61,8 @@ class VecTuning:
 class TileTuning:
     """For up to `tokens` tokens: a workgroup's tile, and how many parts it has along tokens and rows.
 
-    The parts are lanes in linear_many, each with `tile / parts` elements, and subgroups in linear_many_coopmat, which
-    alone stages `buffers` tiles and cuts K among `splits` workgroups.
+    The parts are lanes in linear_many and linear_quant_many, each with `tile / parts` elements, and subgroups in the
+    coopmat kernels, which alone stage `buffers` tiles of `tile_k` columns and cut K among `splits` workgroups.
     """
 
     tokens: int
@@ -75,6 +74,24 @@ class TileTuning:
     buffers: int = 2
     splits: int = 1
 
+
+class Tile(Protocol):
+    """What one workgroup of a matrix kernel makes, and how many of them share K."""
+
+    @property
+    def tile_t(self) -> int:
+        """Tokens."""
+
+    @property
+    def tile_n(self) -> int:
+        """Rows of weights."""
+
+    @property
+    def splits(self) -> int:
+        """Workgroups that share K."""
+
+
+CoopmatTable: TypeAlias = "tuple[tuple[TileTuning, int], ...]"  # with how many workgroups an H200 holds at once
 
 _ANY = 1 << 30
 _VEC_GPU = (
@@ -88,9 +105,9 @@ _VEC_GPU = (
 # There a barrier is dear, so a workgroup is one subgroup, and a load is too, so many rows share the input's. Longer
 # steps go in groups of the largest size.
 _VEC_SOFTWARE = (VecTuning(1, 1, 8), VecTuning(4, 1, 8), VecTuning(8, 1, 8))
-_MANY = (TileTuning(_ANY, tile_t=64, tile_n=64, parts_t=16, parts_n=16),)
-# With how many workgroups of such a tile an H200 holds at once: K is cut so that they nearly fill it a few times.
-_COOPMAT = (
+MANY = TileTuning(_ANY, tile_t=64, tile_n=64, parts_t=16, parts_n=16)
+# K is cut so that the workgroups nearly fill the device a few times.
+_COOPMAT: CoopmatTable = (
     (TileTuning(16, tile_t=16, tile_n=64, parts_t=1, parts_n=4, tile_k=128, buffers=1), 528),
     (TileTuning(32, tile_t=32, tile_n=64, parts_t=1, parts_n=4, tile_k=128, buffers=1), 396),
     (TileTuning(64, tile_t=64, tile_n=64, parts_t=2, parts_n=2, tile_k=64, buffers=1), 528),
@@ -151,13 +168,14 @@ def plan_linear(
         raise ValueError(f"linear: expected at least 1 token and 1 row, got {num_tokens} and {n}")
     if activation is not None and (n % 2 or not fuses_gate(info, num_tokens)):
         raise ValueError(f"linear: no kernel applies the gate for {num_tokens} tokens and {n} rows")
-    options = _options(has_bias, has_soft_cap, activation)
+    options = linear_options(has_bias=has_bias, has_soft_cap=has_soft_cap, activation=activation)
     if reads_half(info, num_tokens):
-        return coopmat_plan(info, _coopmat_tuning(info, num_tokens, n, k), num_tokens, n, dtype, options)
+        tuning = coopmat_tuning(info, _COOPMAT, num_tokens, n, k)
+        return coopmat_plan(info, tuning, num_tokens, n, f"linear_many_coopmat_{FORMATS[dtype]}", options)
     vec = _VEC_SOFTWARE if info.is_software else _VEC_GPU
     if num_tokens <= vec[-1].tokens or info.is_software:
         return vec_plan(info, next((t for t in vec if num_tokens <= t.tokens), vec[-1]), num_tokens, n, dtype, options)
-    return many_plan(_MANY[-1], num_tokens, n, dtype, options)
+    return many_plan(MANY, num_tokens, n, f"linear_many_{FORMATS[dtype]}", options)
 
 
 def pipelines_for(
@@ -209,8 +227,15 @@ def vec_plan(
     return LinearPlan(f"linear_vec_{FORMATS[dtype]}", (*constants.items(), *options), grid)
 
 
-def many_plan(tuning: TileTuning, num_tokens: int, n: int, dtype: DType, options: Options = ()) -> LinearPlan:
-    """linear_many with the given tuning."""
+def many_plan(
+    tuning: TileTuning,
+    num_tokens: int,
+    n: int,
+    entry: str,
+    options: Options = (),
+    form: InputForm = InputForm.FLOATS,
+) -> LinearPlan:
+    """linear_many or linear_quant_many, an entry of theirs, with the given tuning."""
     constants = {
         "WORKGROUP": tuning.parts_t * tuning.parts_n,
         "TILE_T": tuning.tile_t,
@@ -219,7 +244,7 @@ def many_plan(tuning: TileTuning, num_tokens: int, n: int, dtype: DType, options
         "LANE_N": tuning.tile_n // tuning.parts_n,
     }
     grid = (-(-num_tokens // tuning.tile_t), -(-n // tuning.tile_n), 1)
-    return LinearPlan(f"linear_many_{FORMATS[dtype]}", (*constants.items(), *options), grid)
+    return LinearPlan(entry, (*constants.items(), *options), grid, form=form)
 
 
 def coopmat_plan(
@@ -227,10 +252,13 @@ def coopmat_plan(
     tuning: TileTuning,
     num_tokens: int,
     n: int,
-    dtype: DType,
+    entry: str,
     options: Options = (),
 ) -> LinearPlan:
-    """linear_many_coopmat with the given tuning; the device must have a `matrix_subgroup_size`."""
+    """linear_many_coopmat or linear_quant_coopmat, an entry of theirs, with the given tuning.
+
+    The device must have a `matrix_subgroup_size`.
+    """
     subgroup_size = matrix_subgroup_size(info)
     assert subgroup_size is not None
     staged_rows = tuning.buffers * tuning.tile_n * (tuning.tile_k + _PADDING_HALVES) * 2
@@ -247,11 +275,11 @@ def coopmat_plan(
     }
     wanted = subgroup_size if "subgroup_size_control" in info.features else None
     grid = (-(-num_tokens // tuning.tile_t), -(-n // tuning.tile_n), tuning.splits)
-    entry = f"linear_many_coopmat_{FORMATS[dtype]}"
-    return LinearPlan(entry, (*constants.items(), *options), grid, wanted, reads_half=True)
+    return LinearPlan(entry, (*constants.items(), *options), grid, wanted, InputForm.HALVES)
 
 
-def _options(has_bias: bool, has_soft_cap: bool, activation: Activation | None) -> Options:
+def linear_options(*, has_bias: bool, has_soft_cap: bool, activation: Activation | None) -> Options:
+    """The constants of what a linear does beside its product."""
     flags = (("HAS_BIAS", has_bias), ("HAS_SOFT_CAP", has_soft_cap), ("GATED", activation is not None))
     options = tuple((name, True) for name, wanted in flags if wanted)
     return options if activation is None else (*options, ("ACT", ACTIVATION_NUMBER[activation]))
@@ -263,16 +291,22 @@ def split_grid(count: int) -> tuple[int, int]:
     return x, -(-count // x)
 
 
-def _coopmat_tuning(info: DeviceInfo, num_tokens: int, n: int, k: int) -> TileTuning:
-    fitting = [(t, slots) for t, slots in _COOPMAT if coopmat_shared_bytes(t) <= info.max_shared_memory]
+def coopmat_tuning(info: DeviceInfo, table: CoopmatTable, num_tokens: int, n: int, k: int) -> TileTuning:
+    """The table's tile for so many tokens that fits the device, with K cut so that the workgroups fill it."""
+    fitting = [(t, slots) for t, slots in table if coopmat_shared_bytes(t) <= info.max_shared_memory]
     tuning, slots = next((pair for pair in fitting if num_tokens <= pair[0].tokens), fitting[-1])
+    return replace(tuning, splits=chosen_splits(info, tuning, num_tokens, n, k // (2 * tuning.tile_k), slots))
+
+
+def chosen_splits(info: DeviceInfo, tile: Tile, num_tokens: int, n: int, most: int, slots: int) -> int:
+    """Into how many parts, `most` at most, to cut K so that the workgroups fill a device that holds `slots` at once."""
     if info.type is not DeviceType.DISCRETE:
-        return tuning
-    tiles = -(-num_tokens // tuning.tile_t) * -(-n // tuning.tile_n)
-    most = min(_MAX_SPLITS, k // (2 * tuning.tile_k), MAX_PARTIALS // (tiles * tuning.tile_t * tuning.tile_n))
+        return 1
+    tiles = -(-num_tokens // tile.tile_t) * -(-n // tile.tile_n)
+    most = min(_MAX_SPLITS, most, MAX_PARTIALS // (tiles * tile.tile_t * tile.tile_n))
     if tiles > MAX_SPLIT_TILES or most < 2:
-        return tuning
-    return replace(tuning, splits=max(range(1, most + 1), key=lambda splits: _fill(tiles * splits, splits, slots)))
+        return 1
+    return max(range(1, most + 1), key=lambda splits: _fill(tiles * splits, splits, slots))
 
 
 def _fill(workgroups: int, splits: int, slots: int) -> float:
@@ -281,12 +315,12 @@ def _fill(workgroups: int, splits: int, slots: int) -> float:
 
 
 def coopmat_shared_bytes(tuning: TileTuning) -> int:
-    """Shared memory of a linear_many_coopmat workgroup: staged tiles of both factors, and a flag."""
+    """Shared memory of a coopmat kernel's workgroup: staged tiles of both factors, and a flag."""
     return tuning.buffers * (tuning.tile_t + tuning.tile_n) * (tuning.tile_k + _PADDING_HALVES) * 2 + 4
 
 
-def can_split(tuning: TileTuning, num_tokens: int, n: int) -> bool:
-    """Whether what the splits of a linear_many_coopmat leave for each other has room in a scratch."""
+def can_split(tuning: Tile, num_tokens: int, n: int) -> bool:
+    """Whether what the splits of a coopmat kernel leave for each other has room in a scratch."""
     tiles = -(-num_tokens // tuning.tile_t) * -(-n // tuning.tile_n)
     partials = tiles * tuning.splits * tuning.tile_t * tuning.tile_n
     return tuning.splits == 1 or (tiles <= MAX_SPLIT_TILES and partials <= MAX_PARTIALS)

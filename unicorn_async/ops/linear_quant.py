@@ -1,10 +1,12 @@
 """Linear layers with quantised weights: y = x · W^T + bias, optionally soft-capped.
 
-    prepare_input(recorder, kernels, info, x=x, scratch=scratch, num_tokens=num_tokens, k=k); recorder.barrier()
-    linear_quant(recorder, kernels, info, weight=w, out_address=y, num_tokens=num_tokens, scratch=scratch)
+    rows = quant_input(info, scratch, num_tokens=num_tokens, k=k)
+    prepare_input(recorder, kernels, info, x=x, out=rows); recorder.barrier()
+    linear_quant(recorder, kernels, info, x=rows, weight=w, out=y, num_tokens=num_tokens, scratch=scratch)
 
-Several linears of the same input share one `prepare_input`. It brings activations into blocks of 32 int8 with a scale
-in single precision (off by half a scale at most), or into halves, as the kernel for the number of tokens wants them.
+Several linears of the same input share one `prepare_input`, and none is needed where a kernel writes such rows itself.
+They are blocks of 32 int8 with a scale in single precision (off by half a scale at most), or halves, as the kernel for
+the number of tokens wants them.
 """
 
 from __future__ import annotations
@@ -13,11 +15,12 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.gpu.kernel import KernelRequest
-from unicorn_async.ops.linear import kernels_for as dense_kernels_for
-from unicorn_async.ops.linear import row_to_half
+from unicorn_async.ops.linear import row_to_half, row_to_half_kernel
+from unicorn_async.ops.linear_input import HalfRows, InputBlocks, InputForm
 from unicorn_async.ops.linear_plan import split_grid
-from unicorn_async.ops.linear_quant_plan import QuantPlan, plan_linear_quant, quant_pipelines_for, reads_half
-from unicorn_async.tensor import QUANT_BLOCK, DType, Tensor
+from unicorn_async.ops.linear_quant_plan import plan_linear_quant, quant_form, quant_pipelines_for
+from unicorn_async.ops.row_form import form_of
+from unicorn_async.tensor import QUANT_BLOCK, Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,10 +29,18 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.kernel import KernelLibrary
-    from unicorn_async.ops.linear import LinearScratch
+    from unicorn_async.ops.linear_input import LinearScratch
+    from unicorn_async.ops.linear_plan import LinearPlan
     from unicorn_async.tensor import QuantFormat, QuantTensor
 
 _WORKGROUP = 64
+_VECTOR = 4
+
+
+def quant_input(info: DeviceInfo, scratch: LinearScratch, *, num_tokens: int, k: int) -> HalfRows | InputBlocks:
+    """The scratch's room for an input (num_tokens, k), in the form that `linear_quant` reads."""
+    form = quant_form(info, num_tokens, k)
+    return scratch.blocks(num_tokens, k) if form is InputForm.BLOCKS else scratch.half_rows(num_tokens, k, form)
 
 
 def linear_quant(
@@ -37,8 +48,9 @@ def linear_quant(
     kernels: KernelLibrary,
     info: DeviceInfo,
     *,
+    x: HalfRows | InputBlocks,
     weight: QuantTensor,
-    out_address: int,
+    out: int | InputBlocks,
     num_tokens: int,
     scratch: LinearScratch,
     bias: Tensor | int | None = None,
@@ -49,9 +61,9 @@ def linear_quant(
     """Record y (num_tokens, n) f32 = x (num_tokens, k) · weight (n, k)^T, plus bias (n) f32, then soft-capped.
 
     With an `activation`, where `fuses_gate` allows it, the output is (num_tokens, n / 2): act of y's first half of
-    columns, times the second. `stride` is the number of floats from one row of the output to the next, by default those
-    of a row. `scratch` holds x by an earlier `prepare_input`. The other addresses are aligned to 4 bytes. The caller
-    records the barriers.
+    columns, times the second; it may be left in blocks then. `stride` is the number of elements from one row of the
+    output to the next, by default those of a row. `x` is of the form that `quant_input` gives; `scratch` takes what
+    workgroups leave for each other. Addresses are aligned to 4 bytes. The caller records the barriers.
 
     Raises:
         UnsupportedModelError: the weights have a shape that no kernel takes.
@@ -68,13 +80,15 @@ def linear_quant(
         has_bias=bias is not None,
         has_soft_cap=soft_cap > 0.0,
         activation=activation,
+        blocked=isinstance(out, InputBlocks),
     )
     dispatch_quant_plan(
         recorder,
         kernels,
         plan,
+        x=x,
         weight=weight,
-        out_address=out_address,
+        out=out,
         num_tokens=num_tokens,
         scratch=scratch,
         bias=bias,
@@ -86,10 +100,11 @@ def linear_quant(
 def dispatch_quant_plan(
     recorder: CommandRecorder,
     kernels: KernelLibrary,
-    plan: QuantPlan,
+    plan: LinearPlan,
     *,
+    x: HalfRows | InputBlocks,
     weight: QuantTensor,
-    out_address: int,
+    out: int | InputBlocks,
     num_tokens: int,
     scratch: LinearScratch,
     bias: Tensor | int | None = None,
@@ -104,20 +119,23 @@ def dispatch_quant_plan(
         "high": high,
         "scales": scales,
         "bias": 0 if bias is None else bias if isinstance(bias, int) else bias.address,
-        "y": out_address,
+        "y": out if isinstance(out, int) else 0,
         "tokens": num_tokens,
         "n": n,
         "blocks": k // QUANT_BLOCK,
         "stride": n if stride is None else stride,
         "soft_cap": soft_cap,
     }
-    if plan.reads_half:
-        fields |= {"xh": scratch.halves, "scale": scratch.scales}
-        fields |= {"partials": scratch.partials, "counters": scratch.counters}
-    else:
-        codes, input_scales = _input_blocks(scratch, num_tokens, k)
-        fields |= {"x": codes, "x_scale": input_scales}
+    if plan.form is not form_of(x):
+        raise ValueError(f"linear: {plan.entry} can't read {x}")
     kernel = kernels.get(plan.entry, constants=dict(plan.constants), subgroup_size=plan.subgroup_size)
+    if isinstance(x, HalfRows):
+        fields |= {"xh": x.values, "scale": x.scales, "partials": scratch.partials, "counters": x.counters}
+    else:
+        fields |= {"x": x.codes, "x_scale": x.scales}
+    if plan.entry.startswith("linear_quant_vec"):
+        blocks = out if isinstance(out, InputBlocks) else InputBlocks(0, 0)
+        fields |= {"y_codes": blocks.codes, "y_scale": blocks.scales}
     recorder.dispatch(kernel, kernel.pack(**fields), *plan.grid)
 
 
@@ -126,33 +144,22 @@ def prepare_input(
     kernels: KernelLibrary,
     info: DeviceInfo,
     *,
-    x: Tensor | int,
-    scratch: LinearScratch,
-    num_tokens: int,
-    k: int,
+    x: Tensor,
+    out: HalfRows | InputBlocks,
 ) -> None:
-    """Record bringing x (num_tokens, k) f32, aligned to 16 bytes, into the form that `linear_quant` reads."""
-    if reads_half(info, num_tokens):
-        row_to_half(recorder, kernels, info, x=x, scratch=scratch, num_tokens=num_tokens, k=k)
+    """Record bringing x (tokens, k) f32, aligned to 16 bytes, into the form that `linear_quant` reads."""
+    if isinstance(out, HalfRows):
+        row_to_half(recorder, kernels, info, x=x, out=out)
     else:
-        quantize_activations(recorder, kernels, x=x, scratch=scratch, num_tokens=num_tokens, k=k)
+        quantize_activations(recorder, kernels, x=x, out=out)
 
 
-def quantize_activations(
-    recorder: CommandRecorder,
-    kernels: KernelLibrary,
-    *,
-    x: Tensor | int,
-    scratch: LinearScratch,
-    num_tokens: int,
-    k: int,
-) -> None:
-    """Record bringing x (num_tokens, k) f32 into blocks of 32 int8, k a multiple of 32."""
-    codes, scales = _input_blocks(scratch, num_tokens, k)
-    blocks = num_tokens * k // QUANT_BLOCK
+def quantize_activations(recorder: CommandRecorder, kernels: KernelLibrary, *, x: Tensor, out: InputBlocks) -> None:
+    """Record bringing x (tokens, k) f32 into blocks of 32 int8, k a multiple of 32."""
+    num_tokens, k = x.shape
     kernel = kernels.get("quantize_activations", constants={"WORKGROUP": _WORKGROUP})
-    push = kernel.pack(x=x if isinstance(x, int) else x.address, codes=codes, scale=scales, blocks=blocks)
-    recorder.dispatch(kernel, push, *split_grid(-(-blocks // _WORKGROUP)))
+    push = kernel.pack(x=x.address, codes=out.codes, scale=out.scales, rows=num_tokens, blocks=k // QUANT_BLOCK)
+    recorder.dispatch(kernel, push, *split_grid(-(-num_tokens * k // (_VECTOR * _WORKGROUP))))
 
 
 def kernels_for(
@@ -165,37 +172,29 @@ def kernels_for(
     has_bias: bool = False,
     has_soft_cap: bool = False,
     activation: Activation | None = None,
+    blocked: bool = False,
 ) -> tuple[KernelRequest, ...]:
     """List the pipelines that steps of these sizes want, for `KernelLibrary.prepare`.
 
-    An `activation` is applied by those sizes for which `fuses_gate` allows it.
+    An `activation` is applied, and the output `blocked`, by those sizes for which `fuses_gate` and `leaves_blocks`
+    allow it.
     """
-    sizes = tuple(num_tokens)
     plans = quant_pipelines_for(
         info,
-        num_tokens=sizes,
+        num_tokens=num_tokens,
         n=n,
         k=k,
         quant_format=quant_format,
         has_bias=has_bias,
         has_soft_cap=has_soft_cap,
         activation=activation,
+        blocked=blocked,
     )
-    wanted = [KernelRequest(plan.entry, dict(plan.constants), plan.subgroup_size) for plan in plans]
-    if any(not reads_half(info, size) for size in sizes):
-        wanted.append(KernelRequest("quantize_activations", {"WORKGROUP": _WORKGROUP}))
-    halves = [size for size in sizes if reads_half(info, size)]
-    if halves:
-        dense = dense_kernels_for(info, num_tokens=halves, n=n, k=k, dtype=DType.F16)
-        wanted += [request for request in dense if request.name == "row_to_half"]
-    return tuple(wanted)
+    return tuple(KernelRequest(plan.entry, dict(plan.constants), plan.subgroup_size) for plan in plans)
 
 
-def _input_blocks(scratch: LinearScratch, num_tokens: int, k: int) -> tuple[int, int]:
-    """Where an input's codes and scales lie: 40 bytes for 32 elements, in the 64 that their halves would take."""
-    if k % QUANT_BLOCK:
-        raise UnsupportedModelError(f"linear: inputs have {k} elements a row, expected a multiple of {QUANT_BLOCK}")
-    if num_tokens * k > scratch.max_tokens * scratch.max_k:
-        room = f"({scratch.max_tokens}, {scratch.max_k})"
-        raise ValueError(f"linear: an input of ({num_tokens}, {k}) needs a scratch, got one for {room}")
-    return scratch.halves, scratch.halves + num_tokens * k
+def input_kernels_for(info: DeviceInfo, *, num_tokens: Iterable[int], k: int) -> tuple[KernelRequest, ...]:
+    """List the pipelines that `prepare_input` will get for inputs of these sizes."""
+    forms = dict.fromkeys(quant_form(info, size, k) for size in num_tokens)
+    blocks = KernelRequest("quantize_activations", {"WORKGROUP": _WORKGROUP})
+    return tuple(blocks if form is InputForm.BLOCKS else row_to_half_kernel(info, k, form) for form in forms)

@@ -7,109 +7,132 @@ units multiply halves, where the device has them.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from unicorn_async.errors import UnsupportedModelError
-from unicorn_async.ops.gated import ACTIVATION_NUMBER
+from unicorn_async.ops.linear_input import InputForm
 from unicorn_async.ops.linear_plan import (
-    MAX_PARTIALS,
-    MAX_SPLIT_TILES,
-    known_subgroup_size,
+    FRAGMENTS_FEATURE,
+    MANY,
+    LinearPlan,
+    TileTuning,
+    chosen_splits,
+    coopmat_plan,
+    coopmat_tuning,
+    linear_options,
+    many_plan,
     matrix_subgroup_size,
     split_grid,
 )
+from unicorn_async.tensor import QUANT_BLOCK
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from unicorn_async.config import Activation
     from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.ops.linear_plan import CoopmatTable, Options
     from unicorn_async.tensor import QuantFormat
 
-Options: TypeAlias = "tuple[tuple[str, int | bool], ...]"
-
-_MATRIX_SIDE = 16
-_PADDING_HALVES = 8  # of a staged tile's row in linear_quant_coopmat
 _ANY = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class QuantPlan:
-    """One dispatch: the manifest entry, its constants, the subgroup size to ask for, and the number of workgroups.
-
-    `reads_half` tells that the kernel reads activations in half precision, else in blocks of int8.
-    """
-
-    entry: str
-    constants: Options
-    grid: tuple[int, int, int]
-    subgroup_size: int | None = None
-    reads_half: bool = False
-
-    @property
-    def pipeline(self) -> tuple[str, Options, int | None]:
-        """What tells pipelines apart."""
-        return self.entry, self.constants, self.subgroup_size
-
-
-@dataclass(frozen=True, slots=True)
 class QuantVecTuning:
-    """For up to `tokens` tokens: lanes of a workgroup in units of the subgroup size, and weight rows that it owns."""
+    """For up to `tokens` tokens: how linear_quant_vec is cut.
+
+    A workgroup has `subgroups` subgroups, each of which takes `rows` weight rows at a time, `passes` times all
+    together, and has `unroll` blocks of each row under way in a lane.
+    """
 
     tokens: int
     subgroups: int
     rows: int
+    passes: int = 1
+    unroll: int = 1
 
 
 @dataclass(frozen=True, slots=True)
-class QuantTileTuning:
-    """For up to `tokens` tokens: a workgroup's tile, and how many parts it has along tokens and rows.
+class FragmentTuning:
+    """For up to `tokens` tokens: how linear_quant_fragments is cut.
 
-    The parts are lanes in linear_quant_many, each with `tile / parts` elements, and subgroups in linear_quant_coopmat,
-    which alone stages `buffers` tiles of `tile_k` columns and cuts K among `splits` workgroups.
+    A subgroup has `fragments_t` × `fragments_n` matrices of 16 tokens and 16 weight rows; a workgroup has `subgroups_n`
+    times these rows, and `subgroups_k` subgroups share K for each. `splits` workgroups share K.
     """
 
     tokens: int
-    tile_t: int
-    tile_n: int
-    parts_t: int
-    parts_n: int
-    tile_k: int = 32
-    buffers: int = 2
+    fragments_t: int
+    fragments_n: int
+    subgroups_n: int
+    subgroups_k: int = 1
     splits: int = 1
+
+    @property
+    def tile_t(self) -> int:
+        """Tokens of a workgroup."""
+        return 16 * self.fragments_t
+
+    @property
+    def tile_n(self) -> int:
+        """Weight rows of a workgroup."""
+        return 16 * self.fragments_n * self.subgroups_n
 
 
 _VEC_GPU = (
-    QuantVecTuning(1, 4, 2),
-    QuantVecTuning(2, 2, 2),
-    QuantVecTuning(4, 2, 2),
-    QuantVecTuning(8, 2, 2),
+    QuantVecTuning(1, 1, 4),
+    QuantVecTuning(2, 1, 2),
+    QuantVecTuning(4, 1, 2),
+    QuantVecTuning(8, 2, 4, 2, 2),
 )
+_BLOCKED_SUBGROUPS = 8  # of a workgroup that leaves its output in blocks, and so has many rows
+_MIN_SUBGROUPS = 2048  # below it, fewer rows for each keep more of the device busy
 # There a load is dear, lane by lane as it is, so many rows share the input's. Longer steps go in groups of the largest
 # size.
 _VEC_SOFTWARE = (QuantVecTuning(1, 1, 8), QuantVecTuning(4, 1, 8), QuantVecTuning(8, 1, 8))
-_MANY = QuantTileTuning(_ANY, tile_t=64, tile_n=64, parts_t=16, parts_n=16)
-_COOPMAT = (
-    QuantTileTuning(16, tile_t=16, tile_n=64, parts_t=1, parts_n=4, tile_k=64),
-    QuantTileTuning(32, tile_t=32, tile_n=64, parts_t=1, parts_n=4, tile_k=64),
-    QuantTileTuning(64, tile_t=64, tile_n=64, parts_t=2, parts_n=2, tile_k=64),
-    QuantTileTuning(_ANY, tile_t=128, tile_n=128, parts_t=2, parts_n=2, tile_k=32),
+_COOPMAT: CoopmatTable = (  # of a size the first that fits
+    (TileTuning(16, tile_t=16, tile_n=64, parts_t=1, parts_n=4, tile_k=64), 528),
+    (TileTuning(32, tile_t=32, tile_n=128, parts_t=1, parts_n=4, tile_k=128, buffers=1), 264),
+    (TileTuning(32, tile_t=32, tile_n=64, parts_t=1, parts_n=4, tile_k=64), 396),
+    (TileTuning(64, tile_t=64, tile_n=128, parts_t=1, parts_n=4, tile_k=64, buffers=1), 264),
+    (TileTuning(_ANY, tile_t=128, tile_n=128, parts_t=2, parts_n=2, tile_k=64, buffers=1), 264),
 )
+# By tokens, for matrices with many rows and for others, with how many workgroups an H200 holds at once.
+_FRAGMENTS = (
+    ((FragmentTuning(16, 1, 4, 1, 2), 1320), (FragmentTuning(16, 1, 2, 1, 4), 792)),
+    ((FragmentTuning(32, 2, 2, 1, 4), 528), (FragmentTuning(32, 2, 2, 1, 4), 528)),
+    ((FragmentTuning(64, 4, 1, 1, 4), 792), (FragmentTuning(64, 4, 1, 2, 2), 528)),
+)
+_MANY_ROWS = 16384
+_MIN_FRAGMENT_TOKENS = 3  # fewer read the same weights no faster through matrix units
+_MAX_FRAGMENT_TOKENS = 64  # more share what shared memory holds
+_FRAGMENT_COLUMNS = 128
 _MIN_COOPMAT_TOKENS = 9  # up to 8, integer dot products read each weight once as well, and nearer to memory's speed
 _MAX_VEC_TOKENS = 32  # on devices without matrix units; each 8 of them read the weights again
-_MIN_WORKGROUPS = 256  # below it a tile of half the size, or splits, keep more of the device busy
-_MAX_SPLITS = 8
-_MIN_SPLIT_K = 1024
+_MIN_SUBGROUP = 8  # lanes that quantise a block of activations together
 
 
-def reads_half(info: DeviceInfo, num_tokens: int) -> bool:
-    """Whether a step of `num_tokens` tokens reads its activations in half precision, else in blocks of int8."""
-    return num_tokens >= _MIN_COOPMAT_TOKENS and matrix_subgroup_size(info) is not None
+def quant_form(info: DeviceInfo, num_tokens: int, k: int) -> InputForm:
+    """The form in which linears read activations (num_tokens, k)."""
+    fits = FRAGMENTS_FEATURE in info.features and k % _FRAGMENT_COLUMNS == 0
+    if fits and _MIN_FRAGMENT_TOKENS <= num_tokens <= _MAX_FRAGMENT_TOKENS:
+        return InputForm.FRAGMENTS
+    if num_tokens < _MIN_COOPMAT_TOKENS or matrix_subgroup_size(info) is None:
+        return InputForm.BLOCKS
+    return InputForm.HALVES
 
 
-def fuses_gate(info: DeviceInfo, num_tokens: int) -> bool:
+def fuses_gate(info: DeviceInfo, num_tokens: int, k: int) -> bool:
     """Whether a linear of so many tokens can apply the gate of a gated FFN itself."""
-    return not reads_half(info, num_tokens) and (info.is_software or num_tokens <= _MAX_VEC_TOKENS)
+    reads_blocks = quant_form(info, num_tokens, k) is InputForm.BLOCKS
+    return reads_blocks and (info.is_software or num_tokens <= _MAX_VEC_TOKENS)
+
+
+def leaves_blocks(info: DeviceInfo, num_tokens: int, k: int) -> bool:
+    """Whether a linear that applies the gate had better leave its output in blocks of int8 for the next.
+
+    The large workgroups that this takes cost more than a dispatch from two tokens on.
+    """
+    return fuses_gate(info, num_tokens, k) and (info.is_software or num_tokens == 1)
 
 
 def plan_linear_quant(
@@ -122,31 +145,51 @@ def plan_linear_quant(
     has_bias: bool = False,
     has_soft_cap: bool = False,
     activation: Activation | None = None,
-) -> QuantPlan:
+    blocked: bool = False,
+) -> LinearPlan:
     """Choose the kernel for y (num_tokens, n) = x (num_tokens, k) · weight (n, k)^T.
 
-    With an `activation`, where `fuses_gate` allows it, the output is act(gate) * up of the halves of y.
+    With an `activation`, where `fuses_gate` allows it, the output is act(gate) * up of the halves of y, and may be
+    `blocked`: it is left in blocks of int8 then.
 
     Raises:
-        UnsupportedModelError: rows of weights are no whole number of the format's units.
+        UnsupportedModelError: rows of weights are no whole number of the format's units, or the device's subgroups are
+            too small for any kernel.
     """
     unit = quant_format.layout.unit
     if k % unit or k == 0:
         raise UnsupportedModelError(
             f"linear: rows of {quant_format.value} weights have {k} elements, expected a multiple of {unit}"
         )
+    if info.min_subgroup_size < _MIN_SUBGROUP:
+        raise UnsupportedModelError(
+            f"linear: quantised weights need subgroups of {_MIN_SUBGROUP} lanes, "
+            f"{info.name} has {info.min_subgroup_size}"
+        )
     if num_tokens < 1 or n < 1:
         raise ValueError(f"linear: expected at least 1 token and 1 row, got {num_tokens} and {n}")
-    if activation is not None and (n % 2 or not fuses_gate(info, num_tokens)):
+    if activation is not None and (n % 2 or not fuses_gate(info, num_tokens, k)):
         raise ValueError(f"linear: no kernel applies the gate for {num_tokens} tokens and {n} rows")
-    options = _options(has_bias, has_soft_cap, activation)
-    if reads_half(info, num_tokens):
-        return quant_coopmat_plan(info, _coopmat_tuning(info, num_tokens, n, k), num_tokens, n, quant_format, options)
+    if blocked and (activation is None or n // 2 % QUANT_BLOCK):
+        raise ValueError(f"linear: no kernel leaves the outputs of {n} rows in blocks")
+    options = linear_options(has_bias=has_bias, has_soft_cap=has_soft_cap, activation=activation)
+    form, name = quant_form(info, num_tokens, k), quant_format.layout.name
+    if form is InputForm.FRAGMENTS:
+        choices = next(pairs for pairs in _FRAGMENTS if num_tokens <= pairs[0][0].tokens)
+        fragments, slots = choices[0 if n >= _MANY_ROWS else 1]
+        most = k // (2 * _FRAGMENT_COLUMNS * fragments.subgroups_k)
+        fragments = replace(fragments, splits=chosen_splits(info, fragments, num_tokens, n, most, slots))
+        return fragment_plan(info, fragments, num_tokens, n, quant_format, options)
+    if form is InputForm.HALVES:
+        tuning = coopmat_tuning(info, _COOPMAT, num_tokens, n, k)
+        return coopmat_plan(info, tuning, num_tokens, n, f"linear_quant_coopmat_{name}", options)
     if num_tokens <= _MAX_VEC_TOKENS or info.is_software:
         vec = _VEC_SOFTWARE if info.is_software else _VEC_GPU
-        tuning = next((t for t in vec if num_tokens <= t.tokens), vec[-1])
-        return quant_vec_plan(info, tuning, num_tokens, n, quant_format, options)
-    return quant_many_plan(_MANY, num_tokens, n, quant_format, options)
+        choice = next((t for t in vec if num_tokens <= t.tokens), vec[-1])
+        if not info.is_software:
+            choice = _spread(choice, n, blocked=blocked, gated=activation is not None)
+        return quant_vec_plan(info, choice, num_tokens, n, quant_format, options, blocked=blocked)
+    return many_plan(MANY, num_tokens, n, f"linear_quant_many_{name}", options, InputForm.BLOCKS)
 
 
 def quant_pipelines_for(
@@ -159,7 +202,8 @@ def quant_pipelines_for(
     has_bias: bool = False,
     has_soft_cap: bool = False,
     activation: Activation | None = None,
-) -> tuple[QuantPlan, ...]:
+    blocked: bool = False,
+) -> tuple[LinearPlan, ...]:
     """One plan for each different pipeline that steps of these sizes want, in their order."""
     plans = (
         plan_linear_quant(
@@ -170,7 +214,8 @@ def quant_pipelines_for(
             quant_format=quant_format,
             has_bias=has_bias,
             has_soft_cap=has_soft_cap,
-            activation=activation if fuses_gate(info, t) else None,
+            activation=activation if fuses_gate(info, t, k) else None,
+            blocked=blocked and leaves_blocks(info, t, k),
         )
         for t in num_tokens
     )
@@ -184,98 +229,59 @@ def quant_vec_plan(
     n: int,
     quant_format: QuantFormat,
     options: Options = (),
-) -> QuantPlan:
-    """linear_quant_vec with the given tuning."""
-    workgroup = min(tuning.subgroups * info.subgroup_size, info.max_workgroup_invocations)
+    *,
+    blocked: bool = False,
+) -> LinearPlan:
+    """linear_quant_vec with the given tuning; a `blocked` output has at least a block for each workgroup."""
+    gated = dict(options).get("GATED", False)
+    outputs = tuning.rows // 2 if gated else tuning.rows
+    passes = tuning.passes
+    if blocked:
+        per_block = max(1, QUANT_BLOCK // outputs)
+        passes = -(-passes // per_block) * per_block
     constants = {
-        "WORKGROUP": workgroup,
+        "WORKGROUP": min(tuning.subgroups * info.subgroup_size, info.max_workgroup_invocations),
         "ROWS": tuning.rows,
         "TOKENS": tuning.tokens,
-        "MAX_SUBGROUPS": -(-workgroup // known_subgroup_size(info)),
+        "PASSES": passes,
+        "UNROLL": tuning.unroll,
     }
-    x, y = split_grid(-(-n // tuning.rows))
+    options = (*options, ("BLOCKED", True)) if blocked else options
+    x, y = split_grid(-(-(n // 2 if gated else n) // (outputs * passes)))
     grid = (x, y, -(-num_tokens // tuning.tokens))
-    return QuantPlan(f"linear_quant_vec_{quant_format.layout.name}", (*constants.items(), *options), grid)
+    entry = f"linear_quant_vec_{quant_format.layout.name}"
+    return LinearPlan(entry, (*constants.items(), *options), grid, form=InputForm.BLOCKS)
 
 
-def quant_many_plan(
-    tuning: QuantTileTuning,
-    num_tokens: int,
-    n: int,
-    quant_format: QuantFormat,
-    options: Options = (),
-) -> QuantPlan:
-    """linear_quant_many with the given tuning."""
-    constants = {
-        "WORKGROUP": tuning.parts_t * tuning.parts_n,
-        "TILE_T": tuning.tile_t,
-        "TILE_N": tuning.tile_n,
-        "LANE_T": tuning.tile_t // tuning.parts_t,
-        "LANE_N": tuning.tile_n // tuning.parts_n,
-    }
-    grid = (-(-num_tokens // tuning.tile_t), -(-n // tuning.tile_n), 1)
-    return QuantPlan(f"linear_quant_many_{quant_format.layout.name}", (*constants.items(), *options), grid)
+def _spread(tuning: QuantVecTuning, n: int, *, blocked: bool, gated: bool) -> QuantVecTuning:
+    """The tuning with fewer rows where there are few, and with more subgroups where a workgroup makes blocks."""
+    rows = tuning.rows
+    while rows > 1 + gated and n // rows < _MIN_SUBGROUPS:
+        rows //= 2
+    subgroups = _BLOCKED_SUBGROUPS if blocked else tuning.subgroups
+    return replace(tuning, rows=rows, subgroups=subgroups, passes=max(tuning.passes, subgroups))
 
 
-def quant_coopmat_plan(
+def fragment_plan(
     info: DeviceInfo,
-    tuning: QuantTileTuning,
+    tuning: FragmentTuning,
     num_tokens: int,
     n: int,
     quant_format: QuantFormat,
     options: Options = (),
-) -> QuantPlan:
-    """linear_quant_coopmat with the given tuning; the device must have a `matrix_subgroup_size`."""
+) -> LinearPlan:
+    """linear_quant_fragments with the given tuning; the device must have FRAGMENTS_FEATURE."""
     subgroup_size = matrix_subgroup_size(info)
     assert subgroup_size is not None
     constants = {
-        "WORKGROUP": subgroup_size * tuning.parts_t * tuning.parts_n,
-        "TILE_T": tuning.tile_t,
-        "TILE_N": tuning.tile_n,
-        "TILE_K": tuning.tile_k,
-        "SUBGROUPS_T": tuning.parts_t,
-        "SUBGROUPS_N": tuning.parts_n,
-        "BUFFERS": tuning.buffers,
+        "WORKGROUP": subgroup_size * tuning.subgroups_n * tuning.subgroups_k,
+        "FRAGMENTS_T": tuning.fragments_t,
+        "FRAGMENTS_N": tuning.fragments_n,
+        "SUBGROUPS_N": tuning.subgroups_n,
+        "SUBGROUPS_K": tuning.subgroups_k,
         "SPLITS": tuning.splits,
     }
     wanted = subgroup_size if "subgroup_size_control" in info.features else None
     grid = (-(-num_tokens // tuning.tile_t), -(-n // tuning.tile_n), tuning.splits)
-    entry = f"linear_quant_coopmat_{quant_format.layout.name}"
-    return QuantPlan(entry, (*constants.items(), *options), grid, wanted, reads_half=True)
-
-
-def quant_coopmat_shared_bytes(tuning: QuantTileTuning) -> int:
-    """Shared memory of a linear_quant_coopmat workgroup: staged tiles, a result per subgroup, a flag."""
-    staged = tuning.buffers * (tuning.tile_t + tuning.tile_n) * (tuning.tile_k + _PADDING_HALVES) * 2
-    return staged + tuning.parts_t * tuning.parts_n * _MATRIX_SIDE * _MATRIX_SIDE * 4 + 4
-
-
-def can_split(tuning: QuantTileTuning, num_tokens: int, n: int) -> bool:
-    """Whether what the splits of a linear_quant_coopmat leave for each other has room in a scratch."""
-    tiles = -(-num_tokens // tuning.tile_t) * -(-n // tuning.tile_n)
-    partials = tiles * tuning.splits * tuning.tile_t * tuning.tile_n
-    return tuning.splits == 1 or (tiles <= MAX_SPLIT_TILES and partials <= MAX_PARTIALS)
-
-
-def _options(has_bias: bool, has_soft_cap: bool, activation: Activation | None) -> Options:
-    flags = (("HAS_BIAS", has_bias), ("HAS_SOFT_CAP", has_soft_cap), ("GATED", activation is not None))
-    options = tuple((name, True) for name, wanted in flags if wanted)
-    return options if activation is None else (*options, ("ACT", ACTIVATION_NUMBER[activation]))
-
-
-def _coopmat_tuning(info: DeviceInfo, num_tokens: int, n: int, k: int) -> QuantTileTuning:
-    fitting = [t for t in _COOPMAT if quant_coopmat_shared_bytes(t) <= info.max_shared_memory]
-    chosen = next((t for t in fitting if num_tokens <= t.tokens), fitting[-1])
-    while chosen.tile_t > 64 and -(-num_tokens // chosen.tile_t) * -(-n // chosen.tile_n) < _MIN_WORKGROUPS:
-        chosen = fitting[fitting.index(chosen) - 1]
-    return _with_splits(chosen, num_tokens, n, k)
-
-
-def _with_splits(tuning: QuantTileTuning, num_tokens: int, n: int, k: int) -> QuantTileTuning:
-    tiles = -(-num_tokens // tuning.tile_t) * -(-n // tuning.tile_n)
-    for splits in (2, 4, _MAX_SPLITS):
-        more = replace(tuning, splits=splits)
-        if tiles * tuning.splits >= _MIN_WORKGROUPS or k // splits < _MIN_SPLIT_K or not can_split(more, num_tokens, n):
-            break
-        tuning = more
-    return tuning
+    entry = f"linear_quant_fragments_{quant_format.layout.name}"
+    return LinearPlan(entry, (*constants.items(), *options), grid, wanted, InputForm.FRAGMENTS)

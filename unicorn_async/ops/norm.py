@@ -4,43 +4,60 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unicorn_async.errors import ConfigError, UnsupportedModelError
+from unicorn_async.errors import ConfigError
 from unicorn_async.gpu.kernel import KernelRequest
+from unicorn_async.ops.linear_input import InputForm
+from unicorn_async.ops.row_form import check_columns, form_fields, form_of, row_constants
 from unicorn_async.tensor import DType, Tensor
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device_info import DeviceInfo
-    from unicorn_async.gpu.kernel import Kernel, KernelLibrary
+    from unicorn_async.gpu.kernel import KernelLibrary
+    from unicorn_async.ops.linear_input import LinearInput
 
 _VECTOR = 4
-_LANES = 1024  # of a row on a GPU, if it can; a software device takes one subgroup, because its barriers are slow
-_MAX_SUBGROUPS = 32  # of a workgroup: the fewest that a driver takes; shaders/reduce/workgroup.glsl has room for 64
 
 
-def _lanes(info: DeviceInfo) -> int:
-    if info.is_software:
-        return info.subgroup_size
-    return min(_LANES, info.max_workgroup_invocations, _MAX_SUBGROUPS * info.min_subgroup_size)
-
-
-def _request(info: DeviceInfo, *, residual: int, with_norm: bool, with_rows: bool, plus_one: bool) -> KernelRequest:
+def _request(
+    info: DeviceInfo,
+    columns: int,
+    *,
+    form: InputForm = InputForm.FLOATS,
+    residual: int,
+    with_norm: bool = True,
+    with_rows: bool,
+    plus_one: bool,
+) -> KernelRequest:
     constants: dict[str, int | bool] = {
-        "WORKGROUP": _lanes(info),
+        **row_constants(info, columns),
         "RESIDUAL": residual,
         "WITH_NORM": with_norm,
         "WITH_ROWS": with_rows,
         "PLUS_ONE": plus_one,
     }
-    return KernelRequest("rms_norm", constants)
+    return KernelRequest(f"rms_norm_{form.value}", constants)
 
 
-def kernels_for(info: DeviceInfo, *, post_norms: bool, plus_one: bool) -> tuple[KernelRequest, ...]:
-    """Name a decoder's pipelines: its first norm, those after an addition, and the final one on chosen rows."""
+def kernels_for(
+    info: DeviceInfo,
+    columns: int,
+    *,
+    forms: frozenset[InputForm],
+    head_forms: frozenset[InputForm],
+    post_norms: bool,
+    plus_one: bool,
+) -> tuple[KernelRequest, ...]:
+    """Name a decoder's pipelines: its first norm, those after an addition, and the final one on chosen rows.
+
+    `forms` are those that a layer's linears read in steps of any size, `head_forms` the output head.
+    """
     residual = 2 if post_norms else 1
-    forms = ((0, False), (residual, False), (residual, True))
+    kinds = [(form, kind, False) for form in sorted(forms, key=_name) for kind in (0, residual)]
+    kinds += [(form, residual, True) for form in sorted(head_forms, key=_name)]
     return tuple(
-        _request(info, residual=form, with_norm=True, with_rows=rows, plus_one=plus_one) for form, rows in forms
+        _request(info, columns, form=form, residual=kind, with_rows=rows, plus_one=plus_one)
+        for form, kind, rows in kinds
     )
 
 
@@ -51,20 +68,29 @@ def rms_norm(
     *,
     x: Tensor,
     weight: Tensor,
-    out: Tensor,
+    out: LinearInput,
     eps: float,
     plus_one: bool = False,
-    rows: int = 0,
 ) -> None:
     """Record out = norm(x) * weight, by rows; `plus_one` counts weights from 1.
 
-    `x` is (tokens, columns), `weight` (columns), `out` (tokens, columns), all f32; `out` may be `x`. With `rows`, the
-    address of (selected) u32, `out` is (selected, columns), its row i is made of x's row rows[i], and is not `x`.
-    Raises ConfigError for other shapes.
+    `x` is (tokens, columns), `weight` (columns), both f32, `out` (tokens, columns) in whatever form; it may be `x`.
+    Raises ConfigError for other shapes, UnsupportedModelError for columns that are no multiple of the form's unit.
     """
-    request = _request(info, residual=0, with_norm=True, with_rows=rows != 0, plus_one=plus_one)
-    kernel = kernels.get(request.name, constants=request.constants)
-    _dispatch(recorder, kernel, x=x, hidden=None, post_weight=None, weight=weight, out=out, rows=rows, eps=eps)
+    _record(
+        recorder,
+        kernels,
+        info,
+        x=x,
+        hidden=None,
+        post_weight=None,
+        weight=weight,
+        out=out,
+        num_rows=x.shape[0],
+        rows=0,
+        eps=eps,
+        plus_one=plus_one,
+    )
 
 
 def add_rms_norm(
@@ -76,59 +102,86 @@ def add_rms_norm(
     hidden: Tensor,
     post_weight: Tensor | None,
     weight: Tensor | None,
-    out: Tensor | None,
+    out: LinearInput | None,
     eps: float,
     plus_one: bool = False,
     rows: int = 0,
+    num_rows: int | None = None,
 ) -> None:
     """Record hidden += x, or hidden += norm(x) * post_weight where there is one; then out = norm(hidden) * weight.
 
-    `x` and `hidden` are (tokens, columns), the weights (columns), all f32. Without `weight` and `out` the addition is
-    all. `out` may be `x`, and is not `hidden`. With `rows`, the address of (selected) u32, `out` is (selected, columns)
-    and neither `x` nor `hidden`, its row i is made of row rows[i] of both, and `hidden` stays as it is: rows may occur
-    more than once. Raises ConfigError for other shapes.
+    `x` and `hidden` are (tokens, columns), the weights (columns), all f32; `out` has whatever form. Without `weight`
+    and `out` the addition is all. `out` may be `x`, and is not `hidden`. With `rows`, the address of `num_rows` u32,
+    `out` is (num_rows, columns) and neither `x` nor `hidden`, its row i is made of row rows[i] of both, and `hidden`
+    stays as it is: rows may occur more than once.
+    Raises ConfigError for other shapes, UnsupportedModelError for columns that are no multiple of the form's unit.
     """
-    if (weight is None) != (out is None) or (rows and out is None):
-        raise ConfigError("add_rms_norm: weight and out go together, and rows needs them")
-    residual = 1 if post_weight is None else 2
-    with_norm, with_rows = weight is not None, rows != 0
-    request = _request(info, residual=residual, with_norm=with_norm, with_rows=with_rows, plus_one=plus_one)
-    kernel = kernels.get(request.name, constants=request.constants)
-    _dispatch(recorder, kernel, x=x, hidden=hidden, post_weight=post_weight, weight=weight, out=out, rows=rows, eps=eps)
+    if (weight is None) != (out is None) or (rows and (out is None or num_rows is None)):
+        raise ConfigError("add_rms_norm: weight and out go together, and rows needs them and a number")
+    _record(
+        recorder,
+        kernels,
+        info,
+        x=x,
+        hidden=hidden,
+        post_weight=post_weight,
+        weight=weight,
+        out=out,
+        num_rows=num_rows if rows and num_rows is not None else x.shape[0],
+        rows=rows,
+        eps=eps,
+        plus_one=plus_one,
+    )
 
 
-def _dispatch(
+def _record(
     recorder: CommandRecorder,
-    kernel: Kernel,
+    kernels: KernelLibrary,
+    info: DeviceInfo,
     *,
     x: Tensor,
     hidden: Tensor | None,
     post_weight: Tensor | None,
     weight: Tensor | None,
-    out: Tensor | None,
+    out: LinearInput | None,
+    num_rows: int,
     rows: int,
     eps: float,
+    plus_one: bool,
 ) -> None:
-    num_rows, columns = x.shape
-    if columns % _VECTOR:
-        raise UnsupportedModelError(f"rms_norm: expected a hidden size that is a multiple of {_VECTOR}, got {columns}")
-    x.expect("rms_norm: x", (num_rows, columns), DType.F32)
+    num_tokens, columns = x.shape
+    form = InputForm.FLOATS if out is None else form_of(out)
+    check_columns("rms_norm", columns, form)
+    x.expect("rms_norm: x", (num_tokens, columns), DType.F32)
     if hidden is not None:
         hidden.expect("rms_norm: hidden", x.shape, DType.F32)
     for name, tensor in (("post_weight", post_weight), ("weight", weight)):
         if tensor is not None:
             tensor.expect(f"rms_norm: {name}", (columns,), DType.F32)
-    if out is not None:
-        num_rows = out.shape[0] if rows else num_rows
+    if isinstance(out, Tensor):
         out.expect("rms_norm: out", (num_rows, columns), DType.F32)
+    request = _request(
+        info,
+        columns,
+        form=form,
+        residual=0 if hidden is None else 1 if post_weight is None else 2,
+        with_norm=out is not None,
+        with_rows=rows != 0,
+        plus_one=plus_one,
+    )
+    kernel = kernels.get(request.name, constants=request.constants)
     push = kernel.pack(
+        **form_fields(out if out is not None else x),
         x=x.address,
         hidden=hidden.address if hidden else 0,
         post_weight=post_weight.address if post_weight else 0,
         weight=weight.address if weight else 0,
-        y=out.address if out else 0,
         rows=rows,
         columns=columns // _VECTOR,
         eps=eps,
     )
     recorder.dispatch(kernel, push, num_rows)
+
+
+def _name(form: InputForm) -> str:
+    return form.value

@@ -12,13 +12,17 @@ from typing import TYPE_CHECKING, cast
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.routing import WebSocketRoute
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from unicorn_async.errors import ConfigError
 from unicorn_async.resources import resource_dir
 from unicorn_async.server.connection import ABORT
+from unicorn_async.server.guard import unrouted
 from unicorn_async.server.http import HttpEndpoints
+from unicorn_async.server.model_endpoints import ModelEndpoints
+from unicorn_async.server.model_host import ModelHost
 from unicorn_async.server.options import ServerOptions
 from unicorn_async.server.page import page_routes
 from unicorn_async.server.service import Service
@@ -28,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Generator
     from typing import Any
 
+    from starlette.requests import Request
+    from starlette.responses import Response
     from uvicorn.server import ServerState
 
     from unicorn_async.engine.types import EngineAPI
@@ -39,32 +45,36 @@ BACKLOG = 512
 
 
 def create_app(engine: EngineAPI, options: ServerOptions | None = None) -> Starlette:
-    """Return the ASGI application: the API, /health and the page.
+    """Return the ASGI application of one engine, which its owner closes: the API, /health and the page.
 
     Raises:
         ConfigError: the page's files are missing.
     """
-    return _application(Service(engine, options or ServerOptions()))
+    service = Service(ModelHost.around(engine), options or ServerOptions())
+    return _application(service, service.models)
 
 
-def _application(service: Service) -> Starlette:
-    endpoints = HttpEndpoints(service)
+def _application(service: Service, host: contextlib.AbstractAsyncContextManager[object]) -> Starlette:
+    """The application; it enters `host` for as long as it runs."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        async with service.running():
+        async with host, service.running():
             yield
 
     routes = [
-        *endpoints.routes(),
+        *HttpEndpoints(service).routes(),
+        *ModelEndpoints(service).routes(),
         WebSocketRoute("/v1/responses", WebSocketEndpoint(service)),
         *page_routes(service.options.web_dir or resource_dir("web")),
     ]
-    return Starlette(routes=routes, lifespan=lifespan)
+    # Starlette's types want a handler of any exception, which it never calls with another than the one named here.
+    handlers = {HTTPException: cast("Callable[[Request, Exception], Awaitable[Response]]", unrouted)}
+    return Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
 
 
 async def serve(
-    engine: EngineAPI,
+    models: EngineAPI | ModelHost,
     *,
     host: str = "127.0.0.1",
     port: int = 8000,
@@ -72,8 +82,9 @@ async def serve(
     options: ServerOptions | None = None,
     on_ready: Callable[[str], None] | None = None,
 ) -> None:
-    """Serve until SIGINT or SIGTERM comes, or the task is cancelled; the engine stays open, its owner closes it.
+    """Serve until SIGINT or SIGTERM comes, or the task is cancelled; engine or host stay open, their owner closes them.
 
+    With an engine this server keeps that one model; a host, entered by the caller, may be asked to change it.
     `port` 0 takes any free one; `listener`, a socket from `bind`, is used in place of both and closed at the end.
     Answers under way at the end are cut short, with an error as their last event. `on_ready` gets the address, e.g.
     "http://127.0.0.1:8000", once requests are taken.
@@ -82,8 +93,13 @@ async def serve(
         ConfigError: the port is in use, or the host is not one of this machine's.
     """
     with listener or bind(host, port) as sock:
-        service = Service(engine, options or ServerOptions())
-        config = _uvicorn_config(_application(service), service.options)
+        if isinstance(models, ModelHost):
+            service = Service(models, options or ServerOptions())
+            app = _application(service, contextlib.nullcontext())
+        else:
+            service = Service(ModelHost.around(models), options or ServerOptions())
+            app = _application(service, service.models)
+        config = _uvicorn_config(app, service.options)
         server = _Server(config, on_ready=lambda: _announce(sock, on_ready), on_stop=service.stop)
         with _stop_on_signals(server):
             await _run(server, sock)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from unicorn_async.server.protocol.fields import Fields
 
 
-async def read_object(request: Request, options: ServerOptions) -> Fields:
-    """Read a JSON object.
+async def read_object(request: Request, options: ServerOptions, *, may_be_empty: bool = False) -> Fields:
+    """Read a JSON object; no body at all is an empty one where it may be.
 
     Raises:
         ApiError: 413 too large, 408 too slow, 400 not a JSON object.
@@ -41,7 +41,7 @@ async def read_object(request: Request, options: ServerOptions) -> Fields:
         raise ApiError(message, status=408, code="request_timeout") from exc
     except ClientDisconnect as exc:
         raise ClientGoneError from exc
-    return parse_object(bytes(body))
+    return parse_object(bytes(body) if body or not may_be_empty else b"{}")
 
 
 def _too_large(limit: int) -> ApiError:

@@ -59,6 +59,11 @@ class Generation:
             self._interruptible = False
             self._task.cancel()
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the answer has ended and its stream is closed."""
+        return self._ended.is_set()
+
     async def ended(self) -> None:
         """Wait until the answer has ended and its stream is closed."""
         await self._ended.wait()

@@ -1,22 +1,19 @@
-"""What every transport shares: the engine, the responses under way and those finished."""
+"""What every transport shares: the model, the responses under way and those finished."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
-from weakref import WeakSet
 
 from unicorn_async.errors import EngineClosedError, PromptTooLongError
 from unicorn_async.server.access import Access
-from unicorn_async.server.generation import Generation
 from unicorn_async.server.protocol.chat_answer import ChatAnswer
 from unicorn_async.server.protocol.encoding import encode_object
-from unicorn_async.server.protocol.errors import ApiError, describe_error
+from unicorn_async.server.protocol.errors import ApiError
 from unicorn_async.server.protocol.messages import merge_system
 from unicorn_async.server.protocol.response_object import ResponseState, ResponseStatus
 from unicorn_async.server.protocol.responses_answer import ResponsesAnswer
@@ -28,15 +25,16 @@ if TYPE_CHECKING:
 
     from unicorn_async.config import SamplingParams
     from unicorn_async.engine.types import EngineAPI
+    from unicorn_async.server.generation import Generation
+    from unicorn_async.server.model_host import ModelHost
     from unicorn_async.server.options import ServerOptions
     from unicorn_async.server.protocol.chat_request import ChatRequest
     from unicorn_async.server.protocol.responses_request import ResponsesRequest
-
-logger = logging.getLogger(__name__)
+    from unicorn_async.server.served_model import ServedModel
+    from unicorn_async.tokenizer import Tokenizer
 
 # Longer conversations are tokenised in a thread, where they do not hold up other clients' tokens.
 INLINE_CHARS = 8192
-STOP_TIMEOUT_S = 0.25
 
 
 @dataclass(slots=True)
@@ -54,66 +52,57 @@ class ActiveResponse:
 
 
 class Service:
-    """One engine's requests, from whatever transport they come. Made once a server, used in its loop alone."""
+    """The requests of one server, from whatever transport they come. Made once a server, used in its loop alone."""
 
-    def __init__(self, engine: EngineAPI, options: ServerOptions) -> None:
-        self.engine = engine
+    def __init__(self, models: ModelHost, options: ServerOptions) -> None:
+        self.models = models
         self.options = options
         self.access = Access(options)
         self.store = ResponseStore(options.max_stored, options.max_stored_chars)
-        self.load_error: str | None = None
         self._active: dict[str, ActiveResponse] = {}
-        self._generations: WeakSet[Generation] = WeakSet()
-        self._end: EngineClosedError | None = None  # what requests are told once the server stops
         self._executor: ThreadPoolExecutor | None = None
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Hold what the service needs while the server runs."""
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="unicorn-tokenize")
-        watcher = asyncio.create_task(self._watch_load())
         try:
             yield
         finally:
-            watcher.cancel()
-            await asyncio.wait((watcher,))
             self._executor.shutdown(wait=False, cancel_futures=True)
 
     async def stop(self) -> None:
         """End every answer under way with an error, and refuse further ones; slow clients are not waited for long."""
-        self._end = EngineClosedError("the server is shutting down")
-        generations = tuple(self._generations)
-        for generation in generations:
-            generation.cancel(self._end)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(STOP_TIMEOUT_S):
-                await asyncio.gather(*(generation.ended() for generation in generations))
+        await self.models.stop(EngineClosedError("the server is shutting down"))
 
     async def open_response(
         self, request: ResponsesRequest, *, stream_id: str | None = None, local: ResponseStore | None = None
     ) -> ActiveResponse:
-        """Check a request against the engine and hand it over; `close_response` has to follow.
+        """Check a request against the model and hand it over; `close_response` has to follow. Waits for a model that is
+        on its way.
 
         `local` is a connection's own store: what it did with `store` false can go on there.
 
         Raises:
-            RequestError: refused; nothing is left behind.
+            UnicornError: refused; nothing is left behind.
         """
+        model = await self.models.model(request.model)
+        engine = model.engine
         earlier = self._earlier(request, local)
         conversation = earlier + request.messages
-        prompt = await self._encode(merge_system(request.instructions, conversation))
-        sampling = self._fit(prompt, request.sampling, request.max_output_tokens)
+        prompt = await self._encode(engine.tokenizer, merge_system(request.instructions, conversation))
+        sampling = self._fit(engine, prompt, request.sampling, request.max_output_tokens)
         token = secrets.token_hex(16)
         state = ResponseState(
             id=f"resp_{token}",
             item_id=f"msg_{token}",
-            model=self.engine.model_name,
+            model=engine.model_name,
             request=request,
             sampling=sampling,
             input_tokens=len(prompt),
         )
-        answer = ResponsesAnswer(state, self.engine.tokenizer.token_text, stream_id=stream_id)
-        generation = await self._generate(prompt, sampling, state.id) if request.generate else None
+        answer = ResponsesAnswer(state, engine.tokenizer.token_text, stream_id=stream_id)
+        generation = await self._generate(model, prompt, sampling, state.id) if request.generate else None
         active = ActiveResponse(answer, generation, conversation)
         self._active[active.id] = active
         return active
@@ -143,20 +132,23 @@ class Service:
             await active.generation.close()
 
     async def open_chat(self, request: ChatRequest) -> tuple[Generation, ChatAnswer]:
-        """Check a chat request against the engine and hand it over; the generation's `close` has to follow.
+        """Check a chat request against the model and hand it over; the generation's `close` has to follow. Waits as
+        `open_response` does.
 
         Raises:
-            RequestError: refused; nothing is left behind.
+            UnicornError: refused; nothing is left behind.
         """
-        prompt = await self._encode(merge_system(None, request.messages))
-        sampling = self._fit(prompt, request.sampling, request.max_tokens)
+        model = await self.models.model(request.model)
+        engine = model.engine
+        prompt = await self._encode(engine.tokenizer, merge_system(None, request.messages))
+        sampling = self._fit(engine, prompt, request.sampling, request.max_tokens)
         completion_id = f"chatcmpl-{secrets.token_hex(16)}"
-        generation = await self._generate(prompt, sampling, completion_id)
+        generation = await self._generate(model, prompt, sampling, completion_id)
         answer = ChatAnswer(
             completion_id,
-            self.engine.model_name,
+            engine.model_name,
             len(prompt),
-            self.engine.tokenizer.token_text,
+            engine.tokenizer.token_text,
             wants_logprobs=sampling.top_logprobs is not None,
             include_usage=request.include_usage,
         )
@@ -204,44 +196,27 @@ class Service:
             raise unknown_response(response_id, "previous_response_not_found", "previous_response_id", status=400)
         return stored.messages
 
-    async def _encode(self, messages: Sequence[ChatMessage]) -> list[int]:
-        tokenizer = self.engine.tokenizer
+    async def _encode(self, tokenizer: Tokenizer, messages: Sequence[ChatMessage]) -> list[int]:
         if self._executor is None or sum(len(message.content) for message in messages) <= INLINE_CHARS:
             return tokenizer.encode_chat(messages)
         return await asyncio.get_running_loop().run_in_executor(self._executor, tokenizer.encode_chat, messages)
 
-    def _fit(self, prompt: list[int], sampling: SamplingParams, limit: int | None) -> SamplingParams:
+    def _fit(self, engine: EngineAPI, prompt: list[int], sampling: SamplingParams, limit: int | None) -> SamplingParams:
         """Return the sampling parameters with the answer's limit, at most what the context has room for."""
-        room = self.engine.max_context - len(prompt)
+        room = engine.max_context - len(prompt)
         if room < 1:
-            context = self.engine.max_context
+            context = engine.max_context
             raise PromptTooLongError(
                 f"the prompt has {len(prompt)} tokens; a context of {context} has no room for an answer to it"
             )
         wanted = limit if limit is not None else self.options.default_max_tokens
         return replace(sampling, max_tokens=room if wanted is None else min(wanted, room))
 
-    async def _generate(self, prompt: list[int], sampling: SamplingParams, request_id: str) -> Generation:
-        if self._end is not None:
-            raise self._end
-        stream = self.engine.stream(prompt, sampling, request_id=request_id)
-        generation = Generation(stream, keepalive_s=self.options.keepalive_s)
-        self._generations.add(generation)
-        try:
-            await generation.start()
-        except BaseException:
-            await generation.close()
-            raise
-        return generation
-
-    async def _watch_load(self) -> None:
-        """Remember why the model could not be loaded, for those who ask later."""
-        try:
-            async for _ in self.engine.load_progress():
-                pass
-        except Exception as exc:
-            self.load_error = describe_error(exc).message
-            logger.error("the model could not be loaded: %s", exc)
+    async def _generate(
+        self, model: ServedModel, prompt: list[int], sampling: SamplingParams, request_id: str
+    ) -> Generation:
+        stream = model.engine.stream(prompt, sampling, request_id=request_id)
+        return await model.generate(stream, keepalive_s=self.options.keepalive_s)
 
 
 def unknown_response(response_id: str, code: str, param: str, *, status: int = 404) -> ApiError:

@@ -9,9 +9,11 @@ from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers
 
+from unicorn_async.errors import UnicornError
 from unicorn_async.server.connection import Outlet
 from unicorn_async.server.generation import ClientGoneError
 from unicorn_async.server.lane import Lane, error_event
+from unicorn_async.server.model_state import ModelStatus
 from unicorn_async.server.protocol.client_event import (
     AuthEvent,
     CancelEvent,
@@ -22,6 +24,7 @@ from unicorn_async.server.protocol.client_event import (
 from unicorn_async.server.protocol.encoding import encode_object
 from unicorn_async.server.protocol.errors import ApiError, describe_error
 from unicorn_async.server.protocol.fields import parse_object
+from unicorn_async.server.protocol.model_event import failure_event, model_event, progress_event
 from unicorn_async.server.service import unknown_response
 from unicorn_async.server.store import ResponseStore
 
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
+    from unicorn_async.engine.types import EngineAPI
     from unicorn_async.server.protocol.client_event import ClientEvent
     from unicorn_async.server.protocol.fields import Fields
     from unicorn_async.server.service import Service
@@ -83,7 +87,7 @@ class Connection:
         async with asyncio.TaskGroup() as group:
             try:
                 if self._wants_progress:
-                    self._start(group, self._report_progress())
+                    self._start(group, self._report_models())
                 while (text := await self._next_message()) is not None:
                     await self._handle(text, group)
             finally:
@@ -119,10 +123,7 @@ class Connection:
         return True
 
     def _parse(self, fields: Fields) -> ClientEvent:
-        service = self._service
-        return parse_client_event(
-            fields, model_name=service.engine.model_name, defaults=service.options.default_sampling
-        )
+        return parse_client_event(fields, defaults=self._service.options.default_sampling)
 
     async def _handle(self, text: str | bytes, group: asyncio.TaskGroup) -> None:
         """Act on one message; whatever is wrong with it is told, and the connection goes on."""
@@ -169,34 +170,27 @@ class Connection:
                 return
         raise unknown_response(event.response_id or "of this lane", "response_not_found", "response_id")
 
-    async def _report_progress(self) -> None:
-        """Tell how the model's load goes, not more often than one can see."""
+    async def _report_models(self) -> None:
+        """Tell which model is served and how its load goes, from one model to the next."""
         try:
-            async for progress in self._service.engine.load_progress():
-                await self.send(
-                    encode_object(
-                        {
-                            "type": "unicorn.load.progress",
-                            "bytes_total": progress.bytes_total,
-                            "bytes_loaded": progress.bytes_loaded,
-                            "layers_total": progress.layers_total,
-                            "layers_active": progress.layers_active,
-                            "seconds": round(progress.seconds, 3),
-                            "share": round(progress.share, 4),
-                            "done": progress.done,
-                        }
-                    )
-                )
-                if not progress.done:
-                    await asyncio.sleep(PROGRESS_INTERVAL_S)
+            async for state in self._service.models.watch():
+                await self.send(model_event(state))
+                if state.status is ModelStatus.FAILED:
+                    await self.send(failure_event(state))
+                if state.model is not None and state.status in (ModelStatus.LOADING, ModelStatus.READY):
+                    await self._report_progress(state.model.engine)
         except ClientGoneError:
             return
-        except Exception as exc:
-            event = {"type": "unicorn.load.failed", "error": describe_error(exc).to_json()}
-            try:
-                await self.send(encode_object(event))
-            except ClientGoneError:
-                return
+
+    async def _report_progress(self, engine: EngineAPI) -> None:
+        """Tell how one load goes, to its end, not more often than one can see."""
+        try:
+            async for progress in engine.load_progress():
+                await self.send(progress_event(engine.model_name, progress))
+                if not progress.done:
+                    await asyncio.sleep(PROGRESS_INTERVAL_S)
+        except UnicornError:
+            return  # what becomes of the model is told by its next state
 
     def _start(self, group: asyncio.TaskGroup, work: Coroutine[object, object, None]) -> None:
         task = group.create_task(work)
@@ -206,6 +200,7 @@ class Connection:
 
 async def reject(exc: ApiError, scope: Scope, send: Send) -> None:
     """Refuse a handshake with an HTTP status and the error as its body, where the web server can do that."""
+    logger.warning("refused the websocket of client %s: %s", scope.get("client"), exc)
     if "websocket.http.response" not in scope.get("extensions", {}):
         await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": str(exc)[:100]})
         return

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from tokenizers import AddedToken
+    from unicorn_async.tokenizer.facts import ControlToken
 
 _PRIVATE_USE = range(0xE000, 0xF900)
 
@@ -25,7 +25,7 @@ class ControlMatch:
 class ControlTokens:
     """The strings that stand for control tokens, by id; strings of one character are left alone."""
 
-    def __init__(self, tokens: Mapping[int, AddedToken]) -> None:
+    def __init__(self, tokens: Mapping[int, ControlToken]) -> None:
         strings = {token.content: (token_id, token) for token_id, token in tokens.items() if len(token.content) > 1}
         ordered = sorted(strings, key=len, reverse=True)
         self._tokens = strings

@@ -62,6 +62,8 @@ def _read_object(path: Path) -> dict[str, object]:
 
 
 def _read_text(path: Path) -> str | None:
+    if path.exists() and not path.is_file():  # a pipe would never end
+        raise TokenizerError(f"{path}: is no regular file")
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -74,7 +76,13 @@ def _content(value: object) -> str | None:
     """A token is a string, or an object with its string as `content`."""
     if isinstance(value, dict):
         value = value.get("content")
-    return value if isinstance(value, str) else None
+    if not isinstance(value, str):
+        return None
+    try:
+        value.encode()
+    except UnicodeEncodeError as exc:  # JSON may escape half a character
+        raise TokenizerError(f"tokenizer_config.json: token {value[:100]!r} is not valid Unicode") from exc
+    return value
 
 
 def _marked_special(config: Mapping[str, object]) -> frozenset[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING
+from array import array
+from typing import TYPE_CHECKING, Protocol
 
 from unicorn_async.errors import TokenizerError
 
@@ -14,6 +15,15 @@ if TYPE_CHECKING:
     import tokenizers
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+class PieceBytes(Protocol):
+    """The bytes of tokens by their ids; `strip` as in `Pieces`."""
+
+    strip: tuple[bytes, int]
+
+    def __getitem__(self, token_id: int) -> bytes:
+        """Bytes of a token, special ones included; empty for an id outside of the vocabulary."""
 
 
 class Pieces:
@@ -51,7 +61,7 @@ class Pieces:
                 return bytes(self._byte_of_char[char] for char in token)
             except KeyError:  # an added token, which is plain text
                 return token.encode()
-        if self._byte_fallback and (match := _BYTE_TOKEN.fullmatch(token)):
+        if self._byte_fallback and token.startswith("<0x") and (match := _BYTE_TOKEN.fullmatch(token)):
             return bytes((int(match[1], 16),))
         for old, new in self._replacements:
             token = token.replace(old, new)
@@ -74,6 +84,28 @@ class Pieces:
                 self.strip = (b" ", 0 if step.get("prepend_scheme") == "never" else 1)
             case _:
                 raise TokenizerError(f"tokenizer.json: decoder {step.get('type')!r} is not supported")
+
+
+class PieceTable:
+    """The bytes of the tokens 0, 1, 2, … one after the other; it is filled in steps, and fit to be sent."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._ends = array("Q")
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, token_id: int) -> bytes:
+        """Bytes of a token; empty for one that is not in the table."""
+        if not 0 <= token_id < len(self._ends):
+            return b""
+        return bytes(self._data[self._ends[token_id - 1] if token_id else 0 : self._ends[token_id]])
+
+    def append(self, piece: bytes) -> None:
+        """Add the next token."""
+        self._data += piece
+        self._ends.append(len(self._data))
 
 
 def _decoder_state(tokenizer: tokenizers.Tokenizer) -> dict[str, object]:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 import tokenizers
-from tokenizers import AddedToken
 
 from unicorn_async.errors import RequestError, TokenizerError
 from unicorn_async.tokenizer.chat_template import ChatTemplate
 from unicorn_async.tokenizer.control_tokens import ControlTokens, unused_mark
+from unicorn_async.tokenizer.encoder import BackendEncoder, Encoder
+from unicorn_async.tokenizer.facts import TokenizerFacts, facts_of
 from unicorn_async.tokenizer.files import TokenizerFiles
 from unicorn_async.tokenizer.gguf.backend import backend_of
 from unicorn_async.tokenizer.gguf.vocabulary import GgufVocabulary
-from unicorn_async.tokenizer.pieces import Pieces
 from unicorn_async.tokenizer.stream_decoder import StreamDecoder
 
 if TYPE_CHECKING:
@@ -31,32 +30,20 @@ class Tokenizer:
     """Encodes and decodes by a tokenizer.json or a GGUF file's vocabulary; thread-safe.
 
     Control tokens (those that tokenizer.json, the vocabulary or the model's configuration marks as special, and the end
-    tokens) come
-    from the chat template alone: typed by a user they are plain text. `pieces` has the tokens' bytes, `control_ids`
-    the control tokens.
+    tokens) come from the chat template alone: typed by a user they are plain text. `pieces` has the tokens' bytes,
+    `control_ids` the control tokens. `encoder` does what the vocabulary is needed for; who made it closes it.
     """
 
-    def __init__(self, backend: tokenizers.Tokenizer, files: TokenizerFiles) -> None:
-        self._backend = backend
-        self._lock = threading.Lock()
-        self._files = files
-        backend.no_truncation()
-        backend.no_padding()
-        named_eos = self._id_of(files.special_tokens.get("eos_token"))
-        self.eos_token_ids: tuple[int, ...] = tuple(
-            dict.fromkeys([*files.eos_token_ids, *([] if named_eos is None else [named_eos])])
-        )
-        control = _mark_control_tokens(backend, files.control_strings, self.eos_token_ids)
-        self.control_ids = frozenset(control)
-        self.pieces = Pieces(backend)
-        self._control = ControlTokens(control)
-        added = backend.encode("", add_special_tokens=True).ids
-        bos = self._id_of(files.special_tokens.get("bos_token"))
-        first_added = next((token_id for token_id in added if token_id not in self.eos_token_ids), None)
-        self.bos_token_id: int | None = first_added if bos is None else bos
-        wants_bos = self.bos_token_id in added if files.add_bos is None else files.add_bos
-        self._prefix = [self.bos_token_id] if wants_bos and self.bos_token_id is not None else []
-        self._template = ChatTemplate(files.chat_template, files.special_tokens) if files.chat_template else None
+    def __init__(self, encoder: Encoder, facts: TokenizerFacts) -> None:
+        self._encoder = encoder
+        self._facts = facts
+        self.eos_token_ids = facts.eos_token_ids
+        self.bos_token_id = facts.bos_token_id
+        self.control_ids = frozenset(facts.control)
+        self.pieces = encoder.pieces
+        self._control = ControlTokens(facts.control)
+        self._prefix = list(facts.prefix)
+        self._template = ChatTemplate(facts.chat_template, facts.special_tokens) if facts.chat_template else None
 
     @classmethod
     def load(cls, directory: Path) -> Self:
@@ -73,7 +60,7 @@ class Tokenizer:
             backend = tokenizers.Tokenizer.from_file(str(path))
         except Exception as exc:  # the library raises no narrower class
             raise TokenizerError(f"{path}: {exc}") from exc
-        return cls(backend, files)
+        return cls._of(backend, files)
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, object]) -> Self:
@@ -83,12 +70,27 @@ class Tokenizer:
             TokenizerError: it is missing, damaged or of a kind that is not supported.
         """
         vocabulary = GgufVocabulary.read(metadata)
-        return cls(backend_of(vocabulary), vocabulary.files())
+        return cls._of(backend_of(vocabulary), vocabulary.files())
+
+    @classmethod
+    def _of(cls, backend: tokenizers.Tokenizer, files: TokenizerFiles) -> Self:
+        encoder = BackendEncoder(backend)
+        return cls(encoder, facts_of(backend, files))
+
+    @property
+    def encoder(self) -> Encoder:
+        """What encodes plain text."""
+        return self._encoder
+
+    @property
+    def facts(self) -> TokenizerFacts:
+        """All that is known beside the vocabulary's rules."""
+        return self._facts
 
     @property
     def vocab_size(self) -> int:
         """Number of tokens, added ones included."""
-        return self._backend.get_vocab_size(with_added_tokens=True)
+        return self._facts.vocab_size
 
     @property
     def has_chat_template(self) -> bool:
@@ -165,12 +167,7 @@ class Tokenizer:
     def _encode(self, text: str, *, with_control: bool, depth: int = 0) -> list[int]:
         if depth > _MAX_SPELLING_DEPTH:
             raise RequestError(f"the text can't be encoded: {text!r} gives a control token however it is spelled")
-        try:
-            with self._lock:
-                self._backend.encode_special_tokens = not with_control
-                ids = self._backend.encode(text, add_special_tokens=False).ids
-        except (TypeError, UnicodeEncodeError) as exc:
-            raise RequestError(f"the text is not valid Unicode: {exc}") from exc
+        ids = self._encoder.encode(text, with_control=with_control)
         return ids if with_control or self.control_ids.isdisjoint(ids) else self._spelled(ids, depth + 1)
 
     def _spelled(self, ids: list[int], depth: int) -> list[int]:
@@ -190,24 +187,3 @@ class Tokenizer:
             return ids
         count = next((index for index, token_id in enumerate(ids) if token_id != self.bos_token_id), len(ids))
         return ([self.bos_token_id] if count else self._prefix) + ids[count:]
-
-    def _id_of(self, token: str | None) -> int | None:
-        return None if token is None else self._backend.token_to_id(token)
-
-
-def _mark_control_tokens(
-    backend: tokenizers.Tokenizer, strings: frozenset[str], eos_token_ids: tuple[int, ...]
-) -> dict[int, AddedToken]:
-    """Make every control token special in the backend, which then parses none of them in plain text."""
-    added = backend.get_added_tokens_decoder()
-    wanted = {token_id for text in strings if (token_id := backend.token_to_id(text)) is not None}
-    wanted.update(token_id for token_id in eos_token_ids if backend.id_to_token(token_id) is not None)
-    for token_id in wanted:
-        token = added.get(token_id)
-        if token is None:
-            content = backend.id_to_token(token_id)
-            backend.add_special_tokens([AddedToken(content, special=True, normalized=False)])
-        elif not token.special:
-            token.special = True
-            backend.add_special_tokens([token])
-    return {token_id: token for token_id, token in backend.get_added_tokens_decoder().items() if token.special}

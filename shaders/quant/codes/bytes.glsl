@@ -16,3 +16,5 @@ void unpack_codes(Codes codes, out uvec4 first, out uvec4 second) {
     first = uvec4(unpack32(codes.first.x), unpack32(codes.first.y));
     second = uvec4(unpack32(codes.second.x), unpack32(codes.second.y));
 }
+
+#include "quant/codes/halves.glsl"

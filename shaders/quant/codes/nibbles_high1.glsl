@@ -22,3 +22,5 @@ void unpack_codes(Codes codes, out uvec4 first, out uvec4 second) {
     first = (uvec4(low, low >> 4) & 0x0f0f0f0fu) | (first_high & 0x10101010u);
     second = (uvec4(up, up >> 4) & 0x0f0f0f0fu) | (second_high & 0x10101010u);
 }
+
+#include "quant/codes/halves.glsl"

@@ -24,3 +24,5 @@ void unpack_codes(Codes codes, out uvec4 first, out uvec4 second) {
     first = (uvec4(low, low >> 4) & 0x0f0f0f0fu) | spread(high.x);
     second = (uvec4(up, up >> 4) & 0x0f0f0f0fu) | spread(high.y);
 }
+
+#include "quant/codes/halves.glsl"

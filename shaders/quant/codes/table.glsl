@@ -28,3 +28,5 @@ void unpack_codes(Codes codes, out uvec4 first, out uvec4 second) {
     first = looked_up(uvec4(low, low >> 4));
     second = looked_up(uvec4(up, up >> 4));
 }
+
+#include "quant/codes/halves.glsl"

@@ -52,7 +52,7 @@ def gguf_tensors(name: str, kind: str) -> dict[str, Tensor]:
     architecture = _ARCHITECTURES[str(case.text_config["model_type"])]
     result = {}
     for key, drawn in weights(case):
-        new, values = _name(key, gemma=architecture == "gemma3"), drawn
+        new, values = file_name(key, gemma=architecture == "gemma3"), drawn
         if architecture == "gemma3" and new.endswith("norm.weight"):
             values = values + np.float32(1)
         if architecture == "llama" and re.search(r"attn_[qk]\.", new):
@@ -98,7 +98,8 @@ def _gemma(config: Mapping[str, object]) -> dict[str, object]:
     }
 
 
-def _name(key: str, *, gemma: bool) -> str:
+def file_name(key: str, *, gemma: bool) -> str:
+    """Return a tensor's name in GGUF files."""
     stem, _, kind = key.rpartition(".")
     match = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", stem)
     prefix, part = (f"blk.{match[1]}.", match[2]) if match else ("", stem)

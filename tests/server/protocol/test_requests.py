@@ -40,7 +40,7 @@ MESSAGES = st.lists(
 def test_any_responses_body_is_taken_or_refused(body: dict[str, object], value: object) -> None:
     fields = parse_object(json.dumps({**body, "input": value}))
     with suppress(ApiError):
-        parse_responses_request(fields, model_name="m", defaults=DEFAULTS)
+        parse_responses_request(fields, defaults=DEFAULTS)
 
 
 @settings(max_examples=60, deadline=None)
@@ -48,21 +48,21 @@ def test_any_responses_body_is_taken_or_refused(body: dict[str, object], value: 
 def test_any_chat_body_is_taken_or_refused(body: dict[str, object], messages: object) -> None:
     fields = parse_object(json.dumps({**body, "messages": messages}))
     with suppress(ApiError):
-        parse_chat_request(fields, model_name="m", defaults=DEFAULTS)
+        parse_chat_request(fields, defaults=DEFAULTS)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.text() | st.binary() | JSON.map(json.dumps))
 def test_any_event_is_taken_or_refused_in_words_that_can_be_sent(message: str | bytes) -> None:
     try:
-        parse_client_event(parse_object(message), model_name="m", defaults=DEFAULTS)
+        parse_client_event(parse_object(message), defaults=DEFAULTS)
     except ApiError as exc:
         assert encode_object(describe_error(exc).to_json()).isascii()
 
 
 def test_what_a_request_leaves_out_comes_from_the_defaults() -> None:
     defaults = SamplingParams(temperature=0.7, top_k=40, top_p=0.95, min_p=0.05, repetition_penalty=1.1, stop=("x",))
-    request = parse_responses_request(parse_object('{"input": "Hi", "top_k": 0}'), model_name="m", defaults=defaults)
+    request = parse_responses_request(parse_object('{"input": "Hi", "top_k": 0}'), defaults=defaults)
     assert request.sampling == SamplingParams(
         temperature=0.7, top_k=0, top_p=0.95, min_p=0.05, repetition_penalty=1.1, stop=("x",)
     )
@@ -74,7 +74,7 @@ def test_content_parts_are_joined_and_developers_are_the_system() -> None:
         {"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]},
         {"role": "assistant", "content": [{"type": "output_text", "text": "c", "annotations": []}]},
     ]
-    request = parse_responses_request(parse_object(json.dumps({"input": items})), model_name="m", defaults=DEFAULTS)
+    request = parse_responses_request(parse_object(json.dumps({"input": items})), defaults=DEFAULTS)
     assert [(message.role, message.content) for message in request.messages] == [
         ("system", "Be brief."),
         ("user", "ab"),

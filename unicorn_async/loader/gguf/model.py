@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
+from unicorn_async.loader.file_stamp import FileStamp
 from unicorn_async.loader.gguf.config import ROPE_FACTORS, GgufConfig, json_config
 from unicorn_async.loader.gguf.header import read_header
 from unicorn_async.loader.gguf.names import canonical_name, has_interleaved_heads, is_constant
@@ -27,7 +28,8 @@ class GgufModel:
     """What the headers of a model's files say.
 
     `metadata` is the first file's, tokenizer included. `config` has the keys of a config.json. `tensors` go by the
-    models' names, `skipped` are the file's names of constants that the models compute themselves.
+    models' names, `skipped` are the file's names of constants that the models compute themselves. `stamps` are what the
+    files were before their headers were read.
     """
 
     files: tuple[Path, ...]
@@ -35,6 +37,7 @@ class GgufModel:
     config: Mapping[str, object]
     tensors: Mapping[str, SourceTensor]
     skipped: tuple[str, ...]
+    stamps: tuple[FileStamp, ...]
 
     @classmethod
     def read(cls, path: Path) -> GgufModel:
@@ -45,6 +48,7 @@ class GgufModel:
             UnsupportedModelError: the architecture, or something of it, is not supported.
         """
         files = part_paths(path)
+        stamps = tuple(FileStamp.of(file) for file in files)
         headers = [read_header(file) for file in files]
         check_parts(files, headers)
         entries = _joined(files, [header.tensors for header in headers])
@@ -56,7 +60,7 @@ class GgufModel:
             factors = _rope_factors(files[file], entry, config.head_dim)
         json = json_config(config, factors)
         tensors, skipped = _sources(files, entries, config)
-        return cls(files, metadata, json, tensors, skipped)
+        return cls(files, metadata, json, tensors, skipped, stamps)
 
 
 def _joined(files: tuple[Path, ...], headers: list[Mapping[str, TensorEntry]]) -> dict[str, tuple[TensorEntry, int]]:

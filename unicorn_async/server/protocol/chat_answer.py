@@ -6,7 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 from unicorn_async.engine.types import FinishReason
-from unicorn_async.server.protocol.encoding import encode_object, encode_text, logprob_entry
+from unicorn_async.server.protocol.encoding import encode_object, encode_text
+from unicorn_async.server.protocol.logprobs import Logprobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,12 +35,9 @@ class ChatAnswer:
         self._head: dict[str, object] = {"id": completion_id, "created": int(time.time()), "model": model}
         self._input_tokens = input_tokens
         self._output_tokens = 0
-        self._token_text = token_text
-        self._wants_logprobs = wants_logprobs
+        self._logprobs = Logprobs(token_text) if wants_logprobs else None
         self._include_usage = include_usage
         self._texts: list[str] = []
-        self._logprobs: list[dict[str, object]] = []
-        self._pending: list[dict[str, object]] = []
         self._finish_reason = "stop"
         head = encode_object({"object": "chat.completion.chunk", **self._head})
         self._delta_head = head[:-1] + ',"choices":[{"index":0,"delta":{"content":'
@@ -61,10 +59,8 @@ class ChatAnswer:
         self._output_tokens += 1
         text = token.text
         logprobs = "null"
-        if self._wants_logprobs:
-            self._pending.append(logprob_entry(token, self._token_text))
-            if text:
-                logprobs = encode_object({"content": self._flush_logprobs(), "refusal": None})
+        if self._logprobs is not None:
+            logprobs = encode_object({"content": self._logprobs.add(token), "refusal": None})
         if not text:
             return None
         self._texts.append(text)
@@ -73,7 +69,8 @@ class ChatAnswer:
     def finished(self, reason: FinishReason) -> Sequence[str]:
         """Return the chunk with the finish reason and, if it was asked for, the one with the usage."""
         self._finish_reason = FINISH_REASON[reason]
-        chunks = [self._chunk({}, self._finish_reason, self._flush_logprobs())]
+        rest = self._logprobs.rest() if self._logprobs is not None else None
+        chunks = [self._chunk({}, self._finish_reason, rest)]
         if self._include_usage:
             usage = {"choices": [], "usage": self._usage()}
             chunks.append(encode_object({"object": "chat.completion.chunk", **self._head, **usage}))
@@ -88,7 +85,7 @@ class ChatAnswer:
         """Return the whole completion."""
         message = {"role": "assistant", "content": "".join(self._texts), "refusal": None}
         choice: dict[str, object] = {"index": 0, "message": message, "finish_reason": self._finish_reason}
-        choice["logprobs"] = {"content": self._logprobs, "refusal": None} if self._wants_logprobs else None
+        choice["logprobs"] = None if self._logprobs is None else {"content": self._logprobs.sent, "refusal": None}
         return {"object": "chat.completion", **self._head, "choices": [choice], "usage": self._usage()}
 
     def _chunk(
@@ -98,11 +95,6 @@ class ChatAnswer:
         choice["logprobs"] = {"content": logprobs, "refusal": None} if logprobs else None
         usage: dict[str, object] = {"usage": None} if self._include_usage else {}
         return encode_object({"object": "chat.completion.chunk", **self._head, "choices": [choice], **usage})
-
-    def _flush_logprobs(self) -> list[dict[str, object]]:
-        pending, self._pending = self._pending, []
-        self._logprobs += pending
-        return pending
 
     def _usage(self) -> dict[str, object]:
         return {

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.server.protocol.messages import parse_messages
-from unicorn_async.server.protocol.responses_request import check_model, refuse_format, refuse_tool_choice
+from unicorn_async.server.protocol.responses_request import parse_model, refuse_format, refuse_tool_choice
 from unicorn_async.server.protocol.sampling import MAX_TOKENS, SAMPLING_FIELDS, parse_sampling, parse_top_logprobs
 
 if TYPE_CHECKING:
@@ -59,16 +59,16 @@ class ChatRequest:
     max_tokens: int | None = None
     stream: bool = False
     include_usage: bool = False
+    model: str | None = None  # as in `ResponsesRequest`
 
 
-def parse_chat_request(fields: Fields, *, model_name: str, defaults: SamplingParams) -> ChatRequest:
+def parse_chat_request(fields: Fields, *, defaults: SamplingParams) -> ChatRequest:
     """Check a request's body.
 
     Raises:
         ApiError: with the name of the field that is wrong, unknown, or asks for what is not supported.
     """
     fields.refuse_unknown(KNOWN)
-    check_model(fields, model_name)
     _refuse_unsupported(fields)
     options = fields.object("stream_options")
     limit = fields.integer("max_completion_tokens", 1, MAX_TOKENS)
@@ -78,6 +78,7 @@ def parse_chat_request(fields: Fields, *, model_name: str, defaults: SamplingPar
         max_tokens=limit if limit is not None else fields.integer("max_tokens", 1, MAX_TOKENS),
         stream=fields.boolean("stream") is True,
         include_usage=options is not None and options.boolean("include_usage") is True,
+        model=parse_model(fields),
     )
 
 

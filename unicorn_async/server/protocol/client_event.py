@@ -47,7 +47,7 @@ def lane_of(fields: Fields) -> str | None:
     return fields.string("stream_id", max_length=MAX_STREAM_ID)
 
 
-def parse_client_event(fields: Fields, *, model_name: str, defaults: SamplingParams) -> ClientEvent:
+def parse_client_event(fields: Fields, *, defaults: SamplingParams) -> ClientEvent:
     """Check an event.
 
     Raises:
@@ -57,7 +57,7 @@ def parse_client_event(fields: Fields, *, model_name: str, defaults: SamplingPar
     stream_id = lane_of(fields)
     if kind == "response.create":
         body = fields.without("type", "stream_id")
-        return CreateEvent(parse_responses_request(body, model_name=model_name, defaults=defaults), stream_id)
+        return CreateEvent(parse_responses_request(body, defaults=defaults), stream_id)
     if kind == "response.cancel":
         return CancelEvent(fields.string("response_id"), stream_id)
     if kind == "unicorn.auth":

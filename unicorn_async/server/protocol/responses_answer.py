@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unicorn_async.engine.types import FinishReason
-from unicorn_async.server.protocol.encoding import encode_object, encode_text, logprob_entry
+from unicorn_async.server.protocol.encoding import encode_object, encode_text
+from unicorn_async.server.protocol.logprobs import Logprobs
 from unicorn_async.server.protocol.response_object import ResponseState, ResponseStatus
 
 if TYPE_CHECKING:
@@ -37,10 +38,8 @@ class ResponsesAnswer:
 
     def __init__(self, state: ResponseState, token_text: Callable[[int], str], *, stream_id: str | None = None) -> None:
         self.state = state
-        self._token_text = token_text
         self._sequence_number = 0
-        self._wants_logprobs = state.sampling.top_logprobs is not None
-        self._pending: list[dict[str, object]] = []  # log-probabilities of tokens whose text is yet to come
+        self._logprobs = Logprobs(token_text) if state.sampling.top_logprobs is not None else None
         self._lane: dict[str, object] = {} if stream_id is None else {"stream_id": stream_id}
         self._place: dict[str, object] = {"item_id": state.item_id, "output_index": 0, "content_index": 0}
         head = encode_object({"type": "response.output_text.delta", **self._place, **self._lane})
@@ -74,10 +73,8 @@ class ResponsesAnswer:
         state.output_tokens += 1
         text = token.text
         logprobs = "[]"
-        if self._wants_logprobs:
-            self._pending.append(logprob_entry(token, self._token_text))
-            if text:
-                logprobs = self._flush_logprobs()
+        if self._logprobs is not None:
+            logprobs = encode_object(self._logprobs.add(token))
         if not text:
             return None
         state.texts.append(text)
@@ -94,8 +91,10 @@ class ResponsesAnswer:
         return self._end(ResponseStatus.FAILED, error)
 
     def _end(self, status: ResponseStatus, error: ErrorInfo | None = None) -> Sequence[str]:
-        self._flush_logprobs()
         state = self.state
+        if self._logprobs is not None:
+            self._logprobs.rest()
+            state.logprobs = self._logprobs.sent
         state.finish(status, error)
         events: list[str] = []
         if state.has_output:
@@ -110,11 +109,6 @@ class ResponsesAnswer:
     def final(self) -> str:
         """Return the last event of a response whose status is set."""
         return self._with_response(FINAL_EVENT[self.state.status])
-
-    def _flush_logprobs(self) -> str:
-        pending, self._pending = self._pending, []
-        self.state.logprobs += pending
-        return encode_object(pending)
 
     def _with_response(self, kind: str) -> str:
         return self._event(kind, {"response": self.state.to_json()})

@@ -73,16 +73,16 @@ class ResponsesRequest:
     store: bool = True
     stream: bool = False
     generate: bool = True
+    model: str | None = None  # that the answer has to come from; None = whichever is served
 
 
-def parse_responses_request(fields: Fields, *, model_name: str, defaults: SamplingParams) -> ResponsesRequest:
+def parse_responses_request(fields: Fields, *, defaults: SamplingParams) -> ResponsesRequest:
     """Check a request's body.
 
     Raises:
         ApiError: with the name of the field that is wrong, unknown, or asks for what is not supported.
     """
     fields.refuse_unknown(KNOWN)
-    check_model(fields, model_name)
     _refuse_unsupported(fields)
     previous = fields.string("previous_response_id", max_length=200)
     request = ResponsesRequest(
@@ -95,18 +95,16 @@ def parse_responses_request(fields: Fields, *, model_name: str, defaults: Sampli
         store=fields.boolean("store") is not False,
         stream=fields.boolean("stream") is True,
         generate=fields.boolean("generate") is not False,
+        model=parse_model(fields),
     )
     if not request.messages and previous is None and request.instructions is None:
         raise ApiError("input: expected a string or an array of messages", code="missing_parameter", param="input")
     return request
 
 
-def check_model(fields: Fields, model_name: str) -> None:
-    """Refuse a model that is not the one being served; a request need not name one."""
-    model = fields.string("model")
-    if model and model != model_name:
-        message = f"model: {model[:200]!r} is not served here; this server has {model_name!r}"
-        raise ApiError(message, status=404, code="model_not_found", param="model")
+def parse_model(fields: Fields) -> str | None:
+    """Return the model that a request names; an empty name is none."""
+    return fields.string("model") or None
 
 
 def refuse_tool_choice(fields: Fields) -> None:

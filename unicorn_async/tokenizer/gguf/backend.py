@@ -59,6 +59,8 @@ def _sentencepiece(vocabulary: GgufVocabulary) -> tokenizers.Tokenizer:
     ids = _ids(pieces, vocabulary.types)
     unknown = vocabulary.token_ids.get("unknown")
     unknown_pieces = vocabulary.of_type(TokenType.UNKNOWN) or ([] if unknown is None else [pieces[unknown]])
+    if unknown_pieces and unknown_pieces[0] not in ids:
+        raise TokenizerError(f"tokenizer.ggml: the unknown token {unknown_pieces[0][:100]!r} is none of text's tokens")
     model = models.BPE(
         vocab=ids,
         merges=merges_of(_scores(pieces, vocabulary)),

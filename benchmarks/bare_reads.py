@@ -1,0 +1,126 @@
+"""Bare parallel reads of a load's files: what the machine allows."""
+
+from __future__ import annotations
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from unicorn_async.gpu.memory import MemoryKind
+from unicorn_async.loader.open_file import PAGE_BYTES, page_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from unicorn_async.gpu.device import Device
+    from unicorn_async.gpu.memory import Buffer
+
+CHUNK_BYTES = 16 << 20
+BLOCK_BYTES = 256 << 20
+
+
+class Clock:
+    """Wall and CPU time of a block; CPU time is that of all threads, in the kernel too."""
+
+    def __enter__(self) -> Clock:
+        self.cpu_s, self.seconds = -time.process_time(), -time.perf_counter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.perf_counter()
+        self.cpu_s += time.process_time()
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a method works with: files, the device, and how many threads read."""
+
+    files: tuple[Path, ...]
+    device: Device
+    threads: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the files."""
+        return sum(path.stat().st_size for path in self.files)
+
+
+def bare_direct(job: Job) -> Clock:
+    """O_DIRECT into a ring of ordinary memory, in huge pages."""
+    return read_into_ring(job.files, job.threads, os.O_DIRECT)
+
+
+def bare_buffered(job: Job) -> Clock:
+    """Plain reads into a ring of ordinary memory, in huge pages."""
+    return read_into_ring(job.files, job.threads, 0)
+
+
+def bare_memory(job: Job) -> Clock:
+    """Plain reads into fresh device memory where the CPU sees it, else into a ring of staging memory."""
+    with device_blocks(job.device, job.nbytes) as blocks:
+        views = [block.mapped for block in blocks if block.mapped is not None]
+        if len(views) < len(blocks):
+            staging = job.device.memory.allocate(BLOCK_BYTES, MemoryKind.STAGING, name="staging")
+            assert staging.mapped is not None
+            staging.mapped[::PAGE_BYTES] = bytes(len(staging.mapped[::PAGE_BYTES]))
+            views = [staging.mapped] * len(blocks)
+        return read_files(job.files, job.threads, 0, views)
+
+
+BARE: dict[str, Callable[[Job], Clock]] = {
+    "bare-direct": bare_direct,
+    "bare-buffered": bare_buffered,
+    "bare-memory": bare_memory,
+}
+
+
+def read_into_ring(files: Iterable[Path], threads: int, flags: int) -> Clock:
+    """Read files into memory that was touched before, a chunk a thread."""
+    memory = page_memory(BLOCK_BYTES)
+    memory[::PAGE_BYTES] = bytes(len(memory[::PAGE_BYTES]))
+    return read_files(files, threads, flags, [memory])
+
+
+def read_files(files: Iterable[Path], threads: int, flags: int, views: list[memoryview]) -> Clock:
+    """Read every byte of the files, block after block of the views, from the first again after the last."""
+    clock, position = Clock(), 0
+    work: list[tuple[int, int, memoryview]] = []
+    descriptors = [os.open(path, os.O_RDONLY | flags) for path in files]
+    for descriptor in descriptors:
+        for offset in range(0, os.fstat(descriptor).st_size, CHUNK_BYTES):
+            view = views[position // BLOCK_BYTES % len(views)]
+            start = position % BLOCK_BYTES
+            work.append((descriptor, offset, view[start : start + CHUNK_BYTES]))
+            position += CHUNK_BYTES
+    with clock, ThreadPoolExecutor(threads) as pool:
+        for _ in pool.map(read_chunk, work):
+            pass
+    for descriptor in descriptors:
+        os.close(descriptor)
+    return clock
+
+
+def read_chunk(work: tuple[int, int, memoryview]) -> None:
+    """Read one chunk, or what the file has of it."""
+    descriptor, offset, view = work
+    done = 0
+    while done < len(view) and (count := os.preadv(descriptor, [view[done:]], offset + done)):
+        done += count
+        if done % PAGE_BYTES:  # the end of the file
+            return
+
+
+@contextmanager
+def device_blocks(device: Device, nbytes: int) -> Iterator[list[Buffer]]:
+    """Fresh device memory for `nbytes` and a chunk's rest for each file."""
+    count = -(-nbytes // BLOCK_BYTES) + 1
+    blocks = [device.memory.allocate(BLOCK_BYTES, MemoryKind.DEVICE, name=f"block[{i}]") for i in range(count)]
+    try:
+        yield blocks
+    finally:
+        for block in blocks:
+            block.close()

@@ -1,0 +1,308 @@
+#!/usr/bin/env python3
+"""When a prompt that was sent at the start of a process gets its first token, beside the end of the load behind it.
+
+    first_token_load.py MODEL [--weights SCHEME] [--device NAME] [--repeat 5] [--short 16] [--long N] [--tokens 64]
+                        [--only cold] [--llama "COMMAND {file}" [--gguf FILE]] [--json FILE]
+
+MODEL is a directory or a GGUF file. Every start is a process of its own, with the prompt as random token ids and
+without a tokenizer, whose own time is measured apart. A round has, cold (the files dropped from the page cache) and
+warm: a start that asks at once a short prompt, one that asks at once a long prompt, and one that asks the short prompt
+once the model is loaded. The long prompt is as long as its processing alone takes what the load takes, as the first
+starts measured it (--long sets it); it runs in one step.
+
+Late: from the moment at which the last byte was in its place on the device and usable (the last layer is active) to the
+first token. Allowed: one layer and the head, and 50 ms; the layer is the prompt's whole processing, measured in the
+loaded model, over the number of layers, with the head's time in it and not added to it. Decoding: tokens per second
+after the first one, in starts that asked at once against starts that waited for the load.
+
+With a scheme, the files are the model's entry in the weight cache, which is made first. A llama.cpp command, which must
+print `init=1.2s load=3.4s context=0.1s first_decode=0.2s`, runs in every round; its sum is compared with the time from
+the process's start, interpreter and imports included, to the short prompt's first token.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import re
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from load import drop, warm
+from load_methods import files_to_read
+
+from unicorn_async.config import EngineConfig, SamplingParams, WeightScheme
+from unicorn_async.engine.engine import Engine
+from unicorn_async.engine.model_on_disk import ModelOnDisk
+
+TIMEOUT_S = 600
+CONTEXT = 256  # beside the prompt
+LLAMA_TIMES = re.compile(r"\b(init|load|context|first_decode)=([\d.]+)s")
+SPARE_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One start; moments in seconds since the process was started, `alone_s` of the prompt in the loaded model."""
+
+    waited: bool
+    prompt: int
+    nbytes: int
+    opened_s: float
+    read_s: float  # the last byte was read
+    active_s: float
+    first_token_s: float
+    decode_tokens_per_s: float
+    alone_s: float
+    num_layers: int
+    device: str
+    driver: str
+    software: bool
+
+    @property
+    def late_s(self) -> float:
+        """How long after the load's end the first token came."""
+        return self.first_token_s - self.active_s
+
+    @property
+    def layer_s(self) -> float:
+        """One layer of the prompt, with its share of the head."""
+        return self.alone_s / self.num_layers
+
+
+@dataclass(slots=True)
+class Rounds:
+    """Starts of one state of the page cache, and llama.cpp's times."""
+
+    short: list[Start] = field(default_factory=list)
+    long: list[Start] = field(default_factory=list)
+    waited: list[Start] = field(default_factory=list)
+    llama: list[dict[str, float]] = field(default_factory=list)
+
+
+async def one_start(options: argparse.Namespace) -> Start:
+    """Open the model, ask, and note when what happened."""
+
+    def now() -> float:
+        return time.monotonic() - options.started
+
+    rng = random.Random(options.prompt)
+    moments = {"read": 0.0, "active": 0.0}
+
+    async def follow(engine: Engine) -> None:
+        async for progress in engine.load_progress():
+            if not moments["read"] and progress.bytes_loaded == progress.bytes_total:
+                moments["read"] = now()
+        moments["active"] = now()
+
+    def prompt(vocab_size: int) -> list[int]:
+        return [rng.randrange(vocab_size // 2, vocab_size) for _ in range(options.prompt)]
+
+    config = EngineConfig(
+        device=options.device,
+        allow_software=True,
+        weights=WeightScheme(options.weights),
+        skip_tokenizer=True,
+        max_num_seqs=1,
+        max_context=options.prompt + options.tokens + CONTEXT,
+        max_num_batched_tokens=max(512, options.prompt),
+    )
+    params = SamplingParams(max_tokens=options.tokens, ignore_eos=True, temperature=0.0)
+    async with Engine.open(options.model, config=config) as engine:
+        opened, size = now(), engine.model_config.vocab_size
+        following = asyncio.create_task(follow(engine))
+        if options.wait:
+            await following
+        arrived = [now() async for _ in engine.stream(prompt(size), params)]
+        await following
+        alone_s = 0.0
+        for _ in range(2):  # the first of them records the step's commands
+            asked = now()
+            async for _ in engine.stream(prompt(size), SamplingParams(max_tokens=1, ignore_eos=True)):
+                alone_s = now() - asked
+        return Start(
+            options.wait,
+            options.prompt,
+            engine.progress.bytes_total,
+            opened,
+            moments["read"],
+            moments["active"],
+            arrived[0],
+            (len(arrived) - 1) / (arrived[-1] - arrived[0]),
+            alone_s,
+            engine.model_config.num_layers,
+            engine.device.name,
+            f"{engine.device.driver_name} {engine.device.driver_info}",
+            engine.device.is_software,
+        )
+
+
+def start(options: argparse.Namespace, prompt: int, *, wait: bool = False) -> Start:
+    """Run one start in a process of its own."""
+    command = [sys.executable, __file__, str(options.model), f"--weights={options.weights}", f"--prompt={prompt}"]
+    command += [f"--device={options.device}"] * bool(options.device) + [f"--tokens={options.tokens}"]
+    command += ["--wait"] * wait
+    done = subprocess.run(
+        [*command, f"--started={time.monotonic()}"], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return Start(**json.loads(done.stdout))
+
+
+def run_llama(options: argparse.Namespace) -> dict[str, float]:
+    """Run the peer's own measurement of its start."""
+    command = options.llama.format(file=options.gguf).split()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    found = {name: float(value) for name, value in LLAMA_TIMES.findall(done.stdout)}
+    if len(found) != 4:
+        raise SystemExit(f"{options.llama}: printed no times (exit status {done.returncode}): {done.stderr[-500:]}")
+    return found
+
+
+def make_tokenizer(model: ModelOnDisk) -> float:
+    """Return how long the model's tokenizer takes by itself."""
+    command = [sys.executable, __file__, str(model.checkpoint.path), "--tokenizer"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return float(done.stdout)
+
+
+async def tokenizer_time(options: argparse.Namespace) -> float:
+    """Open the model with its tokenizer, which is made beside everything else."""
+    config = EngineConfig(device=options.device, allow_software=True, max_num_seqs=1, max_context=CONTEXT)
+    async with Engine.open(options.model, config=config) as engine:
+        return engine.tokenizer_s
+
+
+def run(options: argparse.Namespace) -> dict[str, Rounds]:
+    """Run all rounds."""
+    first = start(options, options.short, wait=True)  # makes the weight cache's entry and the driver's shader cache
+    if options.weights != WeightScheme.AUTO.value:
+        subprocess.run(
+            [sys.executable, str(Path(__file__).parent / "load_methods.py"), "fill-cache", str(options.model)]
+            + [f"--weights={options.weights}"]
+            + [f"--device={options.device}"] * bool(options.device),
+            check=True,
+            timeout=TIMEOUT_S,
+        )
+    files = files_to_read(ModelOnDisk.read(options.model, WeightScheme(options.weights)))
+    found: dict[str, Rounds] = {}
+    for state in ("cold", "warm"):
+        if options.only not in (None, state):
+            continue
+        rounds, prepare = found.setdefault(state, Rounds()), {"cold": drop, "warm": warm}[state]
+        prepare(files)
+        first = start(options, options.short, wait=True)
+        long = options.long or long_prompt(options, first)
+        start(options, long)  # which compiles what such a prompt needs
+        for number in range(options.repeat):
+            jobs: list[tuple[list[Start], int, bool]] = [
+                (rounds.short, options.short, False),
+                (rounds.waited, options.short, True),
+                (rounds.long, long, False),
+            ]
+            for into, prompt, wait in jobs[:: -1 if number % 2 else 1]:
+                prepare(files)
+                into.append(start(options, prompt, wait=wait))
+            if options.llama:
+                prepare((options.gguf,))
+                rounds.llama.append(run_llama(options))
+    return found
+
+
+def long_prompt(options: argparse.Namespace, first: Start) -> int:
+    """Return how many tokens take as long as the load did, by a measured rate."""
+    load_s = first.active_s - first.opened_s
+    probe = start(options, 16 if first.software else 512, wait=True)
+    return max(options.short, round(load_s * probe.prompt / probe.alone_s))
+
+
+def spread(values: list[float], unit: str = "s") -> str:
+    """Median, lowest and highest."""
+    scale = 1e3 if unit == "ms" else 1.0
+    low, middle, high = (scale * value for value in (min(values), statistics.median(values), max(values)))
+    digits = 0 if unit == "ms" else 2
+    return f"{middle:.{digits}f} {unit} ({low:.{digits}f} to {high:.{digits}f})"
+
+
+def lines(state: str, rounds: Rounds) -> list[str]:
+    """Return the report of one state."""
+    found = []
+    for name, starts in (("short", rounds.short), ("long", rounds.long)):
+        one = starts[0]
+        found.append(
+            f"{state}, {name} prompt of {one.prompt}, alone {spread([s.alone_s for s in starts])}: last layer active at"
+            f" {spread([s.active_s for s in starts])}, first token at {spread([s.first_token_s for s in starts])}"
+        )
+        found.append(
+            f"  late by {spread([s.late_s for s in starts], 'ms')}; a layer"
+            f" {spread([s.layer_s for s in starts], 'ms')}, allowed {1e3 * SPARE_S:.0f} ms more;"
+            f" over it in {sum(s.late_s > s.layer_s + SPARE_S for s in starts)} of {len(starts)}"
+        )
+    ratios = [
+        one.decode_tokens_per_s / other.decode_tokens_per_s
+        for one, other in zip(rounds.short, rounds.waited, strict=True)
+    ]
+    found.append(
+        f"  decoding after asking at once: {statistics.median(ratios):.4f} of after waiting"
+        f" ({min(ratios):.4f} to {max(ratios):.4f}), {spread([s.decode_tokens_per_s for s in rounds.waited], 'tok/s')}"
+    )
+    found.append(
+        f"  asked once loaded: first token at {spread([s.first_token_s for s in rounds.waited])}; opened at"
+        f" {spread([s.opened_s for s in rounds.waited])}"
+    )
+    if rounds.llama:
+        sums = [sum(times.values()) for times in rounds.llama]
+        ratios = [one.first_token_s / other for one, other in zip(rounds.short, sums, strict=True)]
+        parts = ", ".join(f"{name} {statistics.median(r[name] for r in rounds.llama):.2f}" for name in rounds.llama[0])
+        found.append(f"  llama.cpp's first token at {spread(sums)} ({parts}); ours takes {spread(ratios, 'of it')}")
+    return found
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description="First tokens of prompts that are sent before a model is loaded.")
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--weights", choices=[scheme.value for scheme in WeightScheme], default=WeightScheme.AUTO.value)
+    parser.add_argument("--device")
+    parser.add_argument("--repeat", type=int, default=5, metavar="N")
+    parser.add_argument("--short", type=int, default=16, metavar="N", help="tokens of the short prompt")
+    parser.add_argument("--long", type=int, metavar="N", help="tokens of the long prompt (default: measured)")
+    parser.add_argument("--tokens", type=int, default=64, metavar="N", help="tokens to decode")
+    parser.add_argument("--only", choices=["cold", "warm"])
+    parser.add_argument("--llama", metavar="COMMAND", help="a llama.cpp command that prints its times; {file}")
+    parser.add_argument("--gguf", type=Path, metavar="FILE", help="the same model for llama.cpp (default: MODEL)")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    for name, kind in (("--prompt", int), ("--started", float)):
+        parser.add_argument(name, type=kind, help=argparse.SUPPRESS)
+    for name in ("--wait", "--tokenizer"):
+        parser.add_argument(name, action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    options.gguf = options.gguf or options.model
+    if options.tokenizer:
+        print(asyncio.run(tokenizer_time(options)))
+        return
+    if options.started:
+        print(json.dumps(asdict(asyncio.run(one_start(options)))))
+        return
+    found = run(options)
+    one = next(iter(found.values())).short[0]
+    kind = "SOFTWARE device" if one.software else "GPU"
+    print(f"{options.model.name}: {one.nbytes / 1e9:.2f} GB, {one.device}, {one.driver}, {kind}")
+    for state, rounds in found.items():
+        print("\n".join(lines(state, rounds)))
+    print(f"the tokenizer alone takes {make_tokenizer(ModelOnDisk.read(options.model)):.2f} s, beside the load")
+    if options.json:
+        options.json.write_text(json.dumps({state: asdict(rounds) for state, rounds in found.items()}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,282 @@
+#!/usr/bin/env python3
+"""Write a GGUF file with random weights in the shapes of a real model, that llama.cpp loads too.
+
+    random_gguf.py gemma3-27b:Q4_0 FILE
+
+Shapes are those of tools/make_checkpoint.py; types F16, Q8_0, Q4_0 and Q4_K. Embeddings are Q6_K beside the types of 4
+bits, as llama.cpp's own files have them; rows that are no multiple of 256 take the type that llama.cpp would. Blocks
+are drawn once for 32 MiB of each type and repeated from there, so that writing runs at the speed of the disk. The
+vocabulary is that of bytes, filled up with words that mean nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import struct
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
+from make_checkpoint import SHAPES, Shape
+
+POOL_BYTES = 32 << 20
+ALIGNMENT = 32
+BLOCKS = {  # values of a block, its bytes, the type's number
+    "F32": (1, 4, 0),
+    "F16": (1, 2, 1),
+    "Q4_0": (32, 18, 2),
+    "Q5_0": (32, 22, 6),
+    "Q8_0": (32, 34, 8),
+    "Q4_K": (256, 144, 12),
+    "Q6_K": (256, 210, 14),
+}
+FILE_TYPES = {"F16": 1, "Q4_0": 2, "Q8_0": 7, "Q4_K": 15}
+EMBEDDINGS = {"Q4_0": "Q6_K", "Q4_K": "Q6_K"}
+OTHERWISE = {"Q4_K": "Q5_0", "Q6_K": "Q8_0"}  # for rows of no whole blocks
+NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6
+
+
+@dataclass(frozen=True, slots=True)
+class RandomModel:
+    """What a file is to hold: a shape and the type of its matrices."""
+
+    name: str
+    shape: Shape
+    type: str
+
+    @classmethod
+    def parse(cls, text: str) -> RandomModel:
+        """Read SHAPE:TYPE or SHAPE:TYPE:LAYERS.
+
+        Raises:
+            ValueError: there is no such shape or type.
+        """
+        name, _, rest = text.partition(":")
+        kind, _, layers = rest.partition(":")
+        if name not in SHAPES or kind not in FILE_TYPES:
+            raise ValueError(f"{text}: expected SHAPE:TYPE of {', '.join(SHAPES)} and {', '.join(FILE_TYPES)}")
+        shape = replace(SHAPES[name], layers=int(layers)) if layers else SHAPES[name]
+        return cls(name, shape, kind)
+
+    @property
+    def file_name(self) -> str:
+        """A name that tells everything."""
+        return f"{self.name}-{self.shape.layers}-{self.type}.gguf"
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A tensor of the file; norms have one dimension and are ones."""
+
+    name: str
+    shape: tuple[int, ...]  # rows first
+    type: str
+
+    @property
+    def nbytes(self) -> int:
+        values, size, _ = BLOCKS[self.type]
+        return int(np.prod(self.shape)) // values * size
+
+
+def tensors(model: RandomModel) -> list[Matrix]:
+    """Return all tensors in their order."""
+    shape, found = model.shape, []
+
+    def matrix(name: str, rows: int, columns: int, kind: str = model.type) -> None:
+        kind = kind if columns % BLOCKS[kind][0] == 0 else OTHERWISE.get(kind, "F16")
+        found.append(Matrix(f"{name}.weight", (rows, columns), kind))
+
+    def norm(name: str, size: int) -> None:
+        found.append(Matrix(f"{name}.weight", (size,), "F32"))
+
+    hidden, ffn, embeddings = shape.hidden, shape.ffn, EMBEDDINGS.get(model.type, model.type)
+    queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    matrix("token_embd", shape.vocab, hidden, embeddings)
+    norm("output_norm", hidden)
+    if not shape.tied:
+        matrix("output", shape.vocab, hidden, embeddings)
+    gemma = shape.model_type.startswith("gemma3")
+    for layer in range(shape.layers):
+        base = f"blk.{layer}."
+        for name in ("attn_norm", "ffn_norm", *(("post_attention_norm", "post_ffw_norm") if gemma else ())):
+            norm(base + name, hidden)
+        for name in ("attn_q_norm", "attn_k_norm") if gemma or shape.model_type == "qwen3" else ():
+            norm(base + name, shape.head_dim)
+        for name, rows, columns in (
+            ("attn_q", queries, hidden),
+            ("attn_k", keys, hidden),
+            ("attn_v", keys, hidden),
+            ("attn_output", hidden, queries),
+            ("ffn_gate", ffn, hidden),
+            ("ffn_up", ffn, hidden),
+            ("ffn_down", hidden, ffn),
+        ):
+            matrix(base + name, rows, columns)
+    return found
+
+
+def metadata(model: RandomModel) -> dict[str, Any]:
+    """Return the file's keys: int as u32, float as f32, str, bool, and lists of str, float and int (as i32)."""
+    shape = model.shape
+    arch = "gemma3" if shape.model_type.startswith("gemma3") else shape.model_type
+    keys: dict[str, Any] = {
+        "general.architecture": arch,
+        "general.name": f"random {model.name}",
+        "general.file_type": FILE_TYPES[model.type],
+        "general.quantization_version": 2,
+        f"{arch}.context_length": 131072,
+        f"{arch}.embedding_length": shape.hidden,
+        f"{arch}.block_count": shape.layers,
+        f"{arch}.feed_forward_length": shape.ffn,
+        f"{arch}.attention.head_count": shape.heads,
+        f"{arch}.attention.head_count_kv": shape.kv_heads,
+        f"{arch}.attention.key_length": shape.head_dim,
+        f"{arch}.attention.value_length": shape.head_dim,
+        f"{arch}.attention.layer_norm_rms_epsilon": 1e-6,
+        f"{arch}.rope.freq_base": 1e6 if shape.window else 5e5,
+        f"{arch}.vocab_size": shape.vocab,
+    }
+    if arch == "llama":
+        keys["llama.rope.dimension_count"] = shape.head_dim
+    if shape.window:
+        keys |= {"gemma3.attention.sliding_window": shape.window}
+        keys |= {"gemma3.rope.scaling.type": "linear", "gemma3.rope.scaling.factor": 8.0}
+    tokens = ["<pad>", "<eos>", "<bos>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    tokens += [f"\N{LOWER ONE EIGHTH BLOCK}t{index}" for index in range(len(tokens), shape.vocab)]
+    kinds = [CONTROL, CONTROL, CONTROL, UNKNOWN, *[BYTE] * 256]
+    return keys | {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.scores": [-float(index) for index in range(shape.vocab)],
+        "tokenizer.ggml.token_type": kinds + [NORMAL] * (shape.vocab - len(kinds)),
+        "tokenizer.ggml.bos_token_id": 2,
+        "tokenizer.ggml.eos_token_id": 1,
+        "tokenizer.ggml.unknown_token_id": 3,
+        "tokenizer.ggml.padding_token_id": 0,
+        "tokenizer.ggml.add_bos_token": True,
+        "tokenizer.ggml.add_eos_token": False,
+        "tokenizer.ggml.add_space_prefix": False,
+    }
+
+
+def text(value: str) -> bytes:
+    """A GGUF string."""
+    data = value.encode()
+    return struct.pack("<Q", len(data)) + data
+
+
+def typed(value: Any) -> bytes:
+    """A GGUF value with its type."""
+    if isinstance(value, bool):
+        return struct.pack("<I?", 7, value)
+    if isinstance(value, int):
+        return struct.pack("<II", 4, value)
+    if isinstance(value, float):
+        return struct.pack("<If", 6, value)
+    if isinstance(value, str):
+        return struct.pack("<I", 8) + text(value)
+    number, data = {
+        str: lambda: (8, b"".join(map(text, value))),
+        float: lambda: (6, np.asarray(value, "<f4").tobytes()),
+        int: lambda: (5, np.asarray(value, "<i4").tobytes()),
+    }[type(value[0])]()
+    return struct.pack("<IIQ", 9, number, len(value)) + data
+
+
+def header(model: RandomModel, matrices: list[Matrix]) -> bytes:
+    """Everything before the first tensor's data."""
+    keys = metadata(model)
+    parts = [b"GGUF", struct.pack("<IQQ", 3, len(matrices), len(keys))]
+    parts += [text(name) + typed(value) for name, value in keys.items()]
+    offset = 0
+    for matrix in matrices:
+        dims = matrix.shape[::-1]
+        parts.append(text(matrix.name) + struct.pack(f"<I{len(dims)}Q", len(dims), *dims))
+        parts.append(struct.pack("<IQ", BLOCKS[matrix.type][2], offset))
+        offset += aligned(matrix.nbytes)
+    data = b"".join(parts)
+    return data.ljust(aligned(len(data)), b"\0")
+
+
+def aligned(nbytes: int) -> int:
+    """Round up to the file's alignment."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def random_blocks(rng: np.random.Generator, kind: str, deviation: float) -> bytes:
+    """About POOL_BYTES of whole blocks whose values are finite, and have about this standard deviation."""
+    values, size, _ = BLOCKS[kind]
+    count = POOL_BYTES // size
+    if values == 1:
+        numbers = rng.standard_normal(count, np.float32) * np.float32(deviation)
+        return numbers.astype("<f2" if kind == "F16" else "<f4").tobytes()
+    blocks = rng.integers(0, 256, (count, size), np.uint8)
+    # Where a block's half-precision scales are, and the deviation of what they multiply.
+    places, spread = {
+        "Q4_0": ((0,), 4.6),
+        "Q5_0": ((0,), 9.2),
+        "Q8_0": ((0,), 73.9),
+        "Q4_K": ((0, 2), 300.0),
+        "Q6_K": ((208,), 1370.0),
+    }[kind]
+    for place in places:
+        scales = (rng.uniform(0.5, 1.5, count) * deviation / spread).astype("<f2")
+        blocks[:, place : place + 2] = scales.view(np.uint8).reshape(count, 2)
+    return blocks.tobytes()
+
+
+def write(model: RandomModel, path: Path) -> int:
+    """Write the file; returns its size in bytes."""
+    matrices = tensors(model)
+    head = header(model, matrices)
+    rng = np.random.default_rng(27)
+    pools = {
+        (matrix.type, matrix.shape[-1]): np.ones(matrix.shape[0], "<f4").tobytes()
+        if len(matrix.shape) == 1
+        else random_blocks(rng, matrix.type, matrix.shape[-1] ** -0.5)
+        for matrix in {(matrix.type, matrix.shape[-1]): matrix for matrix in matrices}.values()
+    }
+    starts = np.cumsum([len(head), *(aligned(matrix.nbytes) for matrix in matrices)]).tolist()
+    with path.open("wb") as file:
+        file.truncate(starts[-1])
+        file.write(head)
+        file.flush()
+
+        def put(index: int) -> None:
+            """Repeat the pool from another block on for each tensor."""
+            matrix, position = matrices[index], starts[index]
+            pool = memoryview(pools[matrix.type, matrix.shape[-1]])
+            size, stop = BLOCKS[matrix.type][1], position + matrix.nbytes
+            begin = index * 7919 % (len(pool) // size) * size if len(matrix.shape) > 1 else 0
+            while position < stop:
+                done = os.pwrite(file.fileno(), pool[begin : begin + stop - position], position)
+                position += done
+                begin = (begin + done) % len(pool)
+
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
+            list(threads.map(put, range(len(matrices))))
+    return starts[-1]
+
+
+def main() -> int:
+    """Write the file that the command line asks for."""
+    parser = argparse.ArgumentParser(description="Write a GGUF file with random weights in a real model's shapes.")
+    parser.add_argument("model", help="SHAPE:TYPE or SHAPE:TYPE:LAYERS, e.g. gemma3-27b:Q4_0")
+    parser.add_argument("file", type=Path)
+    options = parser.parse_args()
+    try:
+        model = RandomModel.parse(options.model)
+    except ValueError as exc:
+        parser.error(str(exc))
+    print(f"{options.file}: {write(model, options.file) / 1e9:.2f} GB")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

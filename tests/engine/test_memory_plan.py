@@ -1,0 +1,190 @@
+"""What a model takes of a device's memory, on made-up devices: nothing is allocated."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.gpu.made_up import DISCRETE, GIB, INTEL, NVIDIA_REBAR, NVIDIA_WINDOW, RADV_780M, RADV_DISCRETE, SOFTWARE
+from unicorn_async.config import EngineConfig, WeightScheme
+from unicorn_async.engine.memory_plan import MemoryPlan, choose_device, plan_memory
+from unicorn_async.errors import ConfigError, OutOfMemoryError
+from unicorn_async.gpu.memory_room import HeapKind
+from unicorn_async.loader.chunk import Chunk, Transform
+from unicorn_async.loader.placement import MemoryGroup
+from unicorn_async.loader.plan import DestTensor, LoadPlan
+from unicorn_async.models.registry import model_config
+from unicorn_async.models.weights import wanted_tensors
+from unicorn_async.tensor import DType, QuantFormat
+
+if TYPE_CHECKING:
+    from unicorn_async.config import ModelConfig
+    from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.tensor import ElementType
+
+VRAM, GTT = HeapKind.VRAM, HeapKind.GTT
+HOST = 48 * GIB
+SHAPE_8B = {
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+}
+LLAMA_8B = model_config({"architectures": ["LlamaForCausalLM"], **SHAPE_8B})
+TIED_8B = model_config({"architectures": ["LlamaForCausalLM"], **SHAPE_8B, "tie_word_embeddings": True})
+GEMMA_27B = model_config(
+    {
+        "architectures": ["Gemma3ForCausalLM"],
+        "hidden_size": 5376,
+        "num_hidden_layers": 62,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 16,
+        "head_dim": 128,
+        "intermediate_size": 21504,
+        "sliding_window": 1024,
+    }
+)
+
+
+def load_plan(config: ModelConfig, kind: ElementType) -> LoadPlan:
+    """A plan that makes all matrices of one kind, and reads nothing."""
+    rows: dict[str, int] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
+    layers: dict[str, int] = {}
+    for want in wanted_tensors(config):
+        rows[want.dest] = rows.get(want.dest, 0) + want.shape[0]
+        shapes[want.dest], layers[want.dest] = want.shape, want.layer
+    destinations = tuple(
+        DestTensor(
+            name,
+            (rows[name], *shape[1:]),
+            DType.F32 if len(shape) == 1 else QuantFormat.INT8 if name in ("embed", "head") and kind is INT4 else kind,
+            layers[name],
+            name,
+        )
+        for name, shape in shapes.items()
+    )
+    chunk = Chunk(0, 0, 16 << 20, "layers.0.qkv", 0, Transform.COPY, DType.BF16, kind, 0)
+    return LoadPlan(destinations, (chunk,), tuple(sorted(set(layers.values()))), ())
+
+
+INT4 = QuantFormat.INT4
+BF16_8B, INT4_8B, INT4_27B = load_plan(LLAMA_8B, DType.BF16), load_plan(LLAMA_8B, INT4), load_plan(GEMMA_27B, INT4)
+
+
+def planned(info: DeviceInfo, plan: LoadPlan, config: ModelConfig = LLAMA_8B, **options: object) -> MemoryPlan:
+    return plan_memory(config, EngineConfig(**options), plan, info, host_bytes=HOST)  # type: ignore[arg-type]
+
+
+def groups_in(plan: MemoryPlan, heap: HeapKind) -> set[MemoryGroup]:
+    return {claim.group for block in plan.placement.blocks if block.heap is heap for claim in block.claims}
+
+
+@pytest.mark.parametrize("info", [NVIDIA_WINDOW, NVIDIA_REBAR, RADV_DISCRETE, INTEL, SOFTWARE])
+def test_a_model_that_fits_lies_in_vram_alone_where_nothing_else_is_asked_for(info: DeviceInfo) -> None:
+    plan = planned(info, INT4_8B)
+    assert plan.placement.nbytes(GTT) == 0
+    assert plan.placement.total_bytes <= plan.placement.room.total
+    assert plan.kv.max_context >= 4096
+
+
+def test_a_gpu_of_its_own_gives_the_cache_all_that_is_left() -> None:
+    plan = planned(NVIDIA_REBAR, INT4_8B)
+    free = plan.placement.room.total - plan.placement.total_bytes
+    assert 0 <= free < 64 << 20
+
+
+@pytest.mark.parametrize("info", [INTEL, SOFTWARE, RADV_780M])
+def test_memory_that_the_host_uses_too_gives_the_cache_a_quarter(info: DeviceInfo) -> None:
+    plan = planned(info, load_plan(TIED_8B, INT4), TIED_8B)
+    assert plan.kv.nbytes <= plan.placement.room.total / 4
+
+
+def test_a_context_that_was_asked_for_may_take_more_than_a_quarter() -> None:
+    assert planned(SOFTWARE, INT4_8B, max_num_seqs=1).kv.max_context < 15_000
+    plan = planned(SOFTWARE, INT4_8B, max_context=16_384)
+    assert plan.kv.max_context == 16_384
+    assert plan.kv.nbytes > plan.placement.room.total / 4
+
+
+def test_an_apu_spreads_a_model_over_both_heaps() -> None:
+    plan = planned(RADV_780M, INT4_8B, max_context=8192)
+    assert groups_in(plan, GTT) == {MemoryGroup.EMBEDDINGS}
+    large = planned(RADV_780M, INT4_27B, GEMMA_27B, max_context=2048, max_num_seqs=1, vram_bytes=10 * GIB)
+    assert groups_in(large, GTT) == {MemoryGroup.FFN}
+    assert groups_in(large, VRAM) == set(MemoryGroup) - {MemoryGroup.EMBEDDINGS}
+    ffn = [(row.layers, row.heap) for row in large.placement.rows() if row.group is MemoryGroup.FFN]
+    assert [heap for _, heap in ffn] == [VRAM, GTT]
+    (first, last), (begin, end) = (layers for layers, _ in ffn if layers is not None)
+    assert (first, end) == (0, 61)
+    assert last <= begin
+
+
+def test_heaps_of_an_apu_are_not_counted_twice() -> None:
+    options = EngineConfig(max_context=2048, max_num_seqs=1)
+    plan = plan_memory(GEMMA_27B, options, INT4_27B, RADV_780M, host_bytes=40 * GIB)
+    needed = plan.placement.total_bytes
+    assert RADV_780M.available_bytes > needed
+    with pytest.raises(OutOfMemoryError, match=r"780M.*: [\d,]+ bytes of memory are missing"):
+        plan_memory(GEMMA_27B, options, INT4_27B, RADV_780M, host_bytes=needed)
+
+
+def test_a_discrete_gpu_uses_the_hosts_memory_when_it_is_told_to() -> None:
+    with pytest.raises(OutOfMemoryError, match=r"What would help:.*--gtt SIZE.*over the bus: slow"):
+        planned(NVIDIA_WINDOW, BF16_8B)
+    plan = planned(NVIDIA_WINDOW, BF16_8B, gtt_bytes=16 * GIB)
+    assert plan.placement.room.slow_gtt
+    assert groups_in(plan, GTT) == {MemoryGroup.FFN, MemoryGroup.EMBEDDINGS}
+    assert plan.kv.nbytes <= plan.placement.room.vram / 4
+    assert plan.placement.nbytes(VRAM) <= plan.placement.room.vram
+
+
+def test_what_is_missing_and_what_would_help_is_said() -> None:
+    with pytest.raises(OutOfMemoryError) as caught:
+        planned(NVIDIA_REBAR, BF16_8B, max_context=4096, vram_bytes=6 * GIB)
+    text = str(caught.value)
+    weights = sum(dest.nbytes for dest in BF16_8B.destinations)
+    assert f"the weights need {weights:,}" in text
+    assert "6,442,450,944 may be used" in text
+    for way in ("--weights int8 or int4", "a smaller --max-context", "--gtt SIZE", "a higher --vram or --gtt"):
+        assert way in text
+    with pytest.raises(OutOfMemoryError) as caught:
+        planned(SOFTWARE, BF16_8B, weights=WeightScheme.INT4)
+    assert "--gtt" not in str(caught.value)
+    assert "--weights" not in str(caught.value)
+
+
+def test_what_adapters_take_while_the_model_loads_is_counted_in() -> None:
+    options = EngineConfig(max_context=2048)
+    plan = plan_memory(LLAMA_8B, options, INT4_8B, SOFTWARE, host_bytes=HOST)
+    left = plan.placement.room.total - plan.placement.total_bytes + plan.kv.nbytes
+    with pytest.raises(OutOfMemoryError, match="missing"):
+        plan_memory(LLAMA_8B, options, INT4_8B, SOFTWARE, passing_bytes=left, host_bytes=HOST)
+
+
+def test_a_layers_keys_fit_into_one_allocation() -> None:
+    plan = planned(NVIDIA_REBAR, INT4_8B, max_num_seqs=256, vram_bytes=7 * GIB)
+    assert max(plan.kv.layer_bytes) <= NVIDIA_REBAR.max_allocation
+
+
+def test_the_first_device_that_a_model_fits_is_taken() -> None:
+    options = EngineConfig(max_context=2048, max_num_seqs=4)
+    info, plan = choose_device((DISCRETE, RADV_780M), LLAMA_8B, options, INT4_8B)
+    assert info is DISCRETE
+    assert plan.kv.max_context == 2048
+
+
+def test_a_model_that_fits_no_device_names_all_of_them() -> None:
+    with pytest.raises(OutOfMemoryError, match=r"RTX 4060: [\d,]+ bytes of memory are missing(.|\n)*Intel.* missing"):
+        choose_device((NVIDIA_REBAR, INTEL), GEMMA_27B, EngineConfig(), load_plan(GEMMA_27B, DType.BF16))
+
+
+def test_a_context_beyond_the_models_is_an_error_on_any_device() -> None:
+    with pytest.raises(ConfigError, match="131072 positions"):
+        planned(NVIDIA_REBAR, INT4_8B, max_context=131_073, kv_cache_bytes=1 << 20)

@@ -1,0 +1,80 @@
+"""The plan, what was allocated, and the driver's figures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from unicorn_async.engine.memory_report import HeapReport, MemoryReport, driver_usage
+from unicorn_async.gpu.device import Device
+from unicorn_async.gpu.memory_room import HeapKind
+
+if TYPE_CHECKING:
+    from unicorn_async.gpu.device_info import MemoryHeap
+
+    from .conftest import OpenEngine
+
+GIB = 1 << 30
+BESIDE_THE_MODEL = 64 << 20  # frames, tables and results, at most
+
+
+@pytest.mark.parametrize(
+    ("allocated", "driver", "agrees"),
+    [
+        (10 * GIB, None, True),
+        (10 * GIB, 10 * GIB, True),
+        (10 * GIB, 10 * GIB + GIB // 2, True),
+        (10 * GIB, 11 * GIB, False),
+        (10 * GIB, 9 * GIB, False),
+        (1000, 100 << 20, True),
+        (1000, 200 << 20, False),
+        (0, 0, True),
+    ],
+)
+def test_a_drivers_figure_agrees_within_what_drivers_add(allocated: int, driver: int | None, agrees: bool) -> None:
+    report = MemoryReport((HeapReport(HeapKind.VRAM, allocated, allocated, driver),))
+    assert report.agrees == agrees
+    assert report.to_json() == {
+        "heaps": [{"heap": "VRAM", "planned": allocated, "allocated": allocated, "driver": driver}],
+        "agrees": agrees,
+    }
+
+
+async def test_what_is_allocated_is_what_was_planned_and_what_the_driver_says(open_engine: OpenEngine) -> None:
+    async with open_engine() as engine:
+        await engine.loaded()
+        report = engine.memory
+        says = engine.device.memory_budget
+    planned = sum(heap.planned for heap in report.heaps)
+    vram = next(heap for heap in report.heaps if heap.heap is HeapKind.VRAM)
+    assert 0 < planned == vram.planned
+    assert 0 <= vram.allocated - vram.planned < BESIDE_THE_MODEL + engine.config.staging_bytes
+    assert (vram.driver is not None) == says
+    assert report.agrees
+
+
+async def test_a_driver_that_says_otherwise_is_noticed(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver with the extension, made up: first it says what is true, then a gigabyte more."""
+    heaps, extra = Device.heaps, 0
+
+    def made_up(device: Device) -> tuple[MemoryHeap, ...]:
+        used = device.memory.used_bytes
+        return tuple(replace(heap, used=7 + u + extra) for heap, u in zip(heaps(device), used, strict=True))
+
+    async with open_engine() as engine:
+        await engine.loaded()
+        device = engine._model.device
+        monkeypatch.setattr(Device, "heaps", made_up)
+        monkeypatch.setattr(device, "info", replace(device.info, memory_budget=True))
+        before = tuple(7 for _ in device.info.heaps)
+        monkeypatch.setattr(engine, "_model", replace(engine._model, usage_before=before))
+        assert driver_usage(device) is not None
+        assert engine.memory.agrees
+        assert engine.memory.heaps[0].driver == engine.memory.heaps[0].allocated
+        extra = GIB
+        assert not engine.memory.agrees
+        monkeypatch.undo()

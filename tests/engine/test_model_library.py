@@ -1,0 +1,80 @@
+"""From a client's choice to what an engine is opened with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from unicorn_async.config import EngineConfig, LoraSpec, WeightScheme
+from unicorn_async.engine.model_library import AdapterChoice, ModelChoice, ModelLibrary
+from unicorn_async.errors import ConfigError, ModelNotFoundError, OutOfMemoryError
+from unicorn_async.loader.catalog import ModelCatalog, given_entry
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from unicorn_async.gpu.device_info import DeviceInfo
+
+    from .conftest import WriteModel
+
+
+@pytest.fixture
+def config(device_info: DeviceInfo) -> EngineConfig:
+    return EngineConfig(device=str(device_info.index))
+
+
+@pytest.fixture
+def catalog(model_directory: WriteModel, tmp_path: Path) -> ModelCatalog:
+    llama = model_directory("llama")
+    adapter = llama.parent / "adapter"
+    adapter.mkdir(exist_ok=True)
+    (adapter / "adapter_config.json").write_text("{}")
+    return ModelCatalog(given_entry(llama), [llama.parent], {"HF_HOME": str(tmp_path)})
+
+
+def test_what_a_choice_leaves_open_is_as_the_server_was_started(catalog: ModelCatalog, config: EngineConfig) -> None:
+    started = replace(config, weights=WeightScheme.INT8, max_context=100, model_name="mine")
+    library = ModelLibrary(catalog, started)
+    prepared = library.prepare(ModelChoice("demo"))
+    assert (prepared.name, prepared.location) == ("unicorn-demo", "demo")
+    assert prepared.config == replace(started, model_name="unicorn-demo")
+    chosen = library.prepare(ModelChoice("demo", weights=WeightScheme.AUTO, max_context=64)).config
+    assert (chosen.weights, chosen.max_context) == (WeightScheme.AUTO, 64)
+
+
+def test_adapters_and_the_trace_belong_to_the_first_load_of_the_given_model(
+    catalog: ModelCatalog, config: EngineConfig, tmp_path: Path
+) -> None:
+    lora = LoraSpec(tmp_path)
+    library = ModelLibrary(catalog, replace(config, loras=(lora,), load_trace=tmp_path / "trace"))
+    given = library.given()
+    assert given is not None
+    assert given.config.loras == (lora,)
+    assert given.config.load_trace is not None
+    other = library.prepare(ModelChoice("demo")).config
+    assert (other.loras, other.load_trace) == ((), None)
+
+
+def test_what_can_not_work_is_refused_before_anything_is_opened(catalog: ModelCatalog, config: EngineConfig) -> None:
+    library = ModelLibrary(catalog, config)
+    with pytest.raises(ModelNotFoundError):
+        library.prepare(ModelChoice("/etc"))
+    with pytest.raises(ConfigError, match="not among those"):
+        library.prepare(ModelChoice("demo", loras=(AdapterChoice("../x"),)))
+    with pytest.raises(ConfigError, match="adapter"):
+        library.prepare(ModelChoice("demo", loras=(AdapterChoice("adapter"),)))
+    with pytest.raises(ConfigError, match="max_context"):
+        library.prepare(ModelChoice("demo", max_context=10_000_000))
+    with pytest.raises(OutOfMemoryError):
+        ModelLibrary(catalog, replace(config, vram_bytes=1000)).prepare(ModelChoice("demo"))
+    with pytest.raises(ConfigError, match="no device"):
+        ModelLibrary(catalog, replace(config, device="voodoo")).prepare(ModelChoice("demo"))
+
+
+def test_every_name_of_the_library_can_be_prepared(catalog: ModelCatalog, config: EngineConfig) -> None:
+    library = ModelLibrary(catalog, config)
+    assert library.names()[:2] == (catalog.given.name if catalog.given else "", "unicorn-demo")
+    for name in library.names():
+        assert library.prepare(ModelChoice(name)).config.model_name == name

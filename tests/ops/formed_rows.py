@@ -1,0 +1,66 @@
+"""Rows of activations in the forms that linears read, on a device, and what they stand for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tests.ops.quant_arrays import read_blocks
+from unicorn_async.ops.linear_input import MAX_SPLIT_TILES, HalfRows, InputBlocks, InputForm
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .arrays import Arrays
+
+FORMS = [form for form in InputForm if form is not InputForm.FLOATS]
+
+
+class FormedRows:
+    """Poisoned memory for rows in a form other than floats."""
+
+    def __init__(self, arrays: Arrays, form: InputForm, num_rows: int, columns: int) -> None:
+        if form is not InputForm.BLOCKS and not arrays.device.info.float16:
+            pytest.skip(f"{arrays.device.info.name} has no shaderFloat16")
+        self.shape = num_rows, columns
+        self.room = (-(-num_rows // 16) * 16 if form is InputForm.FRAGMENTS else num_rows) * columns * 2
+        self.values = arrays.put(np.full(self.room + 64, 0xFF, np.uint8))
+        self.scales = arrays.poisoned(num_rows)
+        self.counters = arrays.put(np.full(MAX_SPLIT_TILES, 7, np.uint32))
+        self.place: HalfRows | InputBlocks = HalfRows(
+            self.values.address, self.scales.address, self.counters.address, form
+        )
+        if form is InputForm.BLOCKS:
+            self.place = InputBlocks.at(self.values.address, num_rows, columns)
+
+    def check(self, expected: NDArray[np.float64]) -> None:
+        """Raise where they are not what was expected, as far as the form holds it, or where more was written."""
+        rows, columns = self.shape
+        if isinstance(self.place, InputBlocks):
+            codes, scales = read_blocks(self.values.values, rows, columns)
+            steps = np.repeat(scales, 32, axis=1)
+            largest = np.abs(expected.reshape(rows, -1, 32)).max(axis=2)
+            np.testing.assert_allclose(scales, largest / 127, rtol=1e-5, atol=1e-9)
+            assert (np.abs(codes * steps - expected) <= 0.501 * steps + 1e-5 * np.abs(expected)).all()
+            assert (self.values.values[InputBlocks.size(rows, columns) :] == 0xFF).all()
+            return
+        halves = self._halves().astype(np.float64)
+        scales = self.scales.values
+        assert (np.frexp(scales)[0] == 0.5).all()
+        largest = np.abs(halves).max(axis=1)
+        assert ((largest >= 2**13 * 0.999) & (largest <= 2**14)).all()
+        error = np.abs(halves * scales[:, None] - expected)
+        assert (error <= np.abs(expected) * (2**-11 + 1e-5) + scales[:, None] * 2**-25).all()
+        assert (self.values.values[self.room :] == 0xFF).all()
+        assert (self.counters.values == 0).all()
+
+    def _halves(self) -> NDArray[np.float16]:
+        rows, columns = self.shape
+        found = self.values.values[: self.room].view(np.float16)
+        assert isinstance(self.place, HalfRows)
+        if self.place.form is InputForm.HALVES:
+            return found.reshape(rows, columns)
+        parts = found.reshape(-1, columns // 128, 8, 8, 4, 2, 4)  # tiles, chunks, matrices, g, q, row half, elements
+        return parts.transpose(0, 5, 3, 1, 4, 2, 6).reshape(-1, columns)[:rows]

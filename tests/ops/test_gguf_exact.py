@@ -1,0 +1,61 @@
+"""Blocks of GGUF files on the device, bit for bit what the PyPI package gguf makes of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType, quants
+
+from tests.ops.gguf_blocks import GGUF_FORMATS, SCALE_OFFSETS, dequantize, random_blocks
+from tests.ops.quant_arrays import read_back, relaid
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tests.ops.arrays import Arrays
+    from unicorn_async.tensor import QuantFormat
+
+ROWS, COLUMNS = 37, 1280  # columns that no tile divides
+SCALES = (0.0, -0.0, 2.0**-24, -(2.0**-15), 2.0**-14, 1.0, -1.0, 1000.0)  # subnormal ones too
+
+
+def blocks_of(quant_format: QuantFormat, *, scales: str) -> NDArray[np.uint8]:
+    """Any bits, with scales of a sensible size or such that are seldom."""
+    blocks = random_blocks(quant_format, ROWS, COLUMNS, seed=5)
+    if scales == "seldom":
+        for number, offset in enumerate(SCALE_OFFSETS[quant_format]):
+            chosen = np.resize(np.roll(SCALES, number), len(blocks)).astype(np.float16)
+            blocks[:, offset : offset + 2] = chosen[:, None].view(np.uint8)
+    return blocks
+
+
+def reference(quant_format: QuantFormat, blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """What the package makes of the blocks."""
+    kind = GGMLQuantizationType[quant_format.value]
+    result: NDArray[np.float32] = quants.dequantize(blocks.reshape(ROWS, -1), kind)
+    assert result.shape == (ROWS, COLUMNS) and result.dtype == np.float32
+    return result
+
+
+def bits(values: NDArray[np.float32]) -> NDArray[np.uint32]:
+    return np.ascontiguousarray(values).view(np.uint32)
+
+
+@pytest.mark.parametrize("scales", ["sensible", "seldom"])
+@pytest.mark.parametrize("quant_format", GGUF_FORMATS, ids=lambda f: f.value)
+def test_the_device_has_the_package_s_values_to_the_last_bit(
+    arrays: Arrays, quant_format: QuantFormat, scales: str
+) -> None:
+    blocks = blocks_of(quant_format, scales=scales)
+    found = read_back(arrays, relaid(arrays, blocks, (ROWS, COLUMNS), quant_format))
+    np.testing.assert_array_equal(bits(found), bits(reference(quant_format, blocks)))
+
+
+@pytest.mark.parametrize("scales", ["sensible", "seldom"])
+@pytest.mark.parametrize("quant_format", GGUF_FORMATS, ids=lambda f: f.value)
+def test_the_reference_of_the_matrix_kernels_is_the_package_s(quant_format: QuantFormat, scales: str) -> None:
+    blocks = blocks_of(quant_format, scales=scales)
+    found = dequantize(quant_format, blocks, ROWS, COLUMNS)
+    np.testing.assert_array_equal(bits(found), bits(reference(quant_format, blocks)))

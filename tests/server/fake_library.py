@@ -1,0 +1,90 @@
+"""Models without files: fake engines that count how many of them are open, and hold where a test says so."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from tests.server.fake_engine import FakeEngine
+from unicorn_async.config import EngineConfig
+from unicorn_async.engine.model_library import ModelChoice, PreparedModel
+from unicorn_async.errors import CheckpointError, EngineClosedError, ModelNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+TURNS = 3  # of the loop, that opening and closing take
+
+
+class NamedEngine(FakeEngine):
+    """A fake engine that answers with its model's name and can be closed."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"I am {name}")
+        self.model_name = name
+
+    async def close(self) -> None:
+        await self.fail_load(EngineClosedError("the engine is closed"))
+
+
+class FakeLibrary:
+    """Has the models "a", "b", "c", one that is "damaged", and "unknown" to those who ask for anything else.
+
+    `more` are further names, `refuse` is raised for every choice; `fail_open` has errors for models of these names.
+    `hold_open`, `hold_load` and `hold_close` have events that models of these names wait for.
+    """
+
+    def __init__(self) -> None:
+        self.engines: list[NamedEngine] = []
+        self.num_open = 0
+        self.opening = asyncio.Event()  # set once the first begins to be opened
+        self.hold_open: dict[str, asyncio.Event] = {}
+        self.hold_load: set[str] = set()
+        self.hold_close: dict[str, asyncio.Event] = {}
+        self.fail_open: dict[str, Exception] = {}
+        self.refuse: Exception | None = None
+        self.more: tuple[str, ...] = ()
+
+    def names(self) -> tuple[str, ...]:
+        return ("a", "b", "c", *self.more)
+
+    def prepare(self, choice: ModelChoice) -> PreparedModel:
+        if self.refuse is not None:
+            raise self.refuse
+        if choice.name == "damaged":
+            raise CheckpointError("damaged: ends too early")
+        if choice.name not in self.names():
+            raise ModelNotFoundError(f"model {choice.name!r} is not among those that may be loaded here")
+        return prepared(choice.name, choice.max_context)
+
+    @asynccontextmanager
+    async def open(self, model: PreparedModel) -> AsyncIterator[NamedEngine]:
+        assert self.num_open == 0, "the last engine has to be closed first"
+        self.num_open += 1
+        self.opening.set()
+        try:
+            for _ in range(TURNS):
+                await asyncio.sleep(0)
+            if model.name in self.hold_open:
+                await self.hold_open[model.name].wait()
+            if model.name in self.fail_open:
+                raise self.fail_open[model.name]
+            engine = NamedEngine(model.name)
+            if model.name in self.hold_load:
+                engine.loaded.clear()
+            self.engines.append(engine)
+            try:
+                yield engine
+            finally:
+                await engine.close()
+                if model.name in self.hold_close:
+                    await self.hold_close[model.name].wait()
+                for _ in range(TURNS):
+                    await asyncio.sleep(0)
+        finally:
+            self.num_open -= 1
+
+
+def prepared(name: str, max_context: int | None = None) -> PreparedModel:
+    return PreparedModel(name, name, EngineConfig(model_name=name, max_context=max_context))

@@ -1,0 +1,209 @@
+"""Small tokenizers of the model families, laid out as their tokenizer.json and tokenizer_config.json are."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from tests.tokenizer.builders import CORPUS, GEMMA_TEMPLATE
+
+from .metadata import byte_level_metadata, sentencepiece_metadata
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)  # Llama 3's; Qwen's has single digits
+TEKKEN = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_TEXTS = [
+    *CORPUS,
+    "The user asks, and the model answers: it's 12345 or 3.14, isn't it?",
+    "def main(argv):\n    return [x for x in argv if x > 0]\n\n\n\t# done",
+    "Naïve café, ÉCOLE, Ελληνικά, русский язык, العربية, हिन्दी, 日本語のテキスト, 한국어",
+    "HTTPServer camelCase snake_case https://example.org/a/b?c=d&e=f",
+]
+_LLAMA_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'"
+    " + message['content'] | trim + '<|eot_id|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
+)
+_QWEN_TEMPLATE = (
+    "{% if messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nYou are helpful.<|im_end|>\n' }}{% endif %}"
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n\n</think>\n\n' }}{% endif %}"
+)
+_MISTRAL_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'user' %}"
+    "{{ '[INST] ' + message['content'] + ' [/INST]' }}{% else %}{{ ' ' + message['content'] + eos_token }}"
+    "{% endif %}{% endfor %}"
+)
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family's tokenizer, in both layouts.
+
+    `control` are its control tokens, `plain` the added ones that are found in any text. `named` are the tokens that the
+    configuration names, `ends` the ids that end an answer. `scores` are None for byte-level vocabularies.
+    """
+
+    backend: Tokenizer
+    pre: str
+    control: Sequence[str]
+    plain: Sequence[str]
+    named: Mapping[str, str]
+    ends: Sequence[int]
+    add_bos: bool
+    template: str
+    scores: Mapping[str, float] | None = None
+    add_space_prefix: bool = False
+
+    def write(self, directory: Path) -> Path:
+        """Write the Hugging Face files."""
+        directory.mkdir(parents=True, exist_ok=True)
+        self.backend.save(str(directory / "tokenizer.json"))
+        names = {"bos": "bos_token", "eos": "eos_token", "padding": "pad_token", "unknown": "unk_token"}
+        settings: dict[str, object] = {names[kind]: token for kind, token in self.named.items() if kind in names}
+        settings |= {"add_bos_token": self.add_bos, "chat_template": self.template}
+        (directory / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+        (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": list(self.ends)}))
+        return directory
+
+    def metadata(self) -> dict[str, object]:
+        """Return what a converter writes into a GGUF file."""
+        if self.scores is None:
+            result = byte_level_metadata(self.backend, self.pre, self.named)
+        else:
+            prefix = self.add_space_prefix
+            result = sentencepiece_metadata(self.backend, self.scores, self.named, add_space_prefix=prefix)
+        return result | {"tokenizer.ggml.add_bos_token": self.add_bos, "tokenizer.chat_template": self.template}
+
+
+@cache
+def family(name: str) -> Family:
+    """Return a family by its name in FAMILIES."""
+    return FAMILIES[name]()
+
+
+def _llama3() -> Family:
+    control = ("<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
+    backend = _byte_level([_words(WORDS)], control, (), ignore_merges=True)
+    named = {"bos": control[0], "eos": control[4]}
+    ends = [_id(backend, token) for token in (control[1], control[4])]
+    return Family(backend, "llama-bpe", control, (), named, ends, True, _LLAMA_TEMPLATE)
+
+
+def _qwen() -> Family:
+    control, plain = ("<|endoftext|>", "<|im_start|>", "<|im_end|>"), ("<think>", "</think>", "<tool_call>")
+    backend = _byte_level([_words(WORDS.replace("{1,3}", ""))], control, plain)
+    backend.normalizer = normalizers.NFC()
+    named = {"padding": control[0], "eos": control[2]}
+    ends = [_id(backend, token) for token in (control[2], control[0])]
+    return Family(backend, "qwen2", control, plain, named, ends, False, _QWEN_TEMPLATE)
+
+
+def _tekken() -> Family:
+    control = ("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "<pad>")
+    backend = _byte_level([_words(TEKKEN)], control, (), ignore_merges=True)
+    named = {"unknown": "<unk>", "bos": "<s>", "eos": "</s>", "padding": "<pad>"}
+    return Family(backend, "tekken", control, (), named, [_id(backend, "</s>")], True, _MISTRAL_TEMPLATE)
+
+
+def _gemma() -> Family:
+    control = ("<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>")
+    runs = [text * count for text, most in (("\n", 32), ("▁", 32), ("\t", 5)) for count in range(2, most)]
+    plain = (*runs, "<td>", "</td>", "<unused0>")
+    backend, scores = _sentencepiece(control, plain, prefix=False)
+    named = {"padding": "<pad>", "eos": "<eos>", "bos": "<bos>", "unknown": "<unk>"}
+    return Family(backend, "default", control, plain, named, [1, 5], True, GEMMA_TEMPLATE, scores)
+
+
+def _mistral() -> Family:
+    control = ("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[TOOL_CALLS]")
+    backend, scores = _sentencepiece(control, (), prefix=True)
+    named = {"unknown": "<unk>", "bos": "<s>", "eos": "</s>"}
+    return Family(backend, "default", control, (), named, [2], True, _MISTRAL_TEMPLATE, scores, add_space_prefix=True)
+
+
+FAMILIES = {"llama3": _llama3, "qwen": _qwen, "gemma": _gemma, "mistral": _mistral, "tekken": _tekken}
+
+
+def _byte_level(
+    cuts: Sequence[pre_tokenizers.PreTokenizer],
+    control: Sequence[str],
+    plain: Sequence[str],
+    *,
+    ignore_merges: bool = False,
+) -> Tokenizer:
+    """Byte-level BPE; as in the models, added tokens come behind the learnt ones."""
+    backend = Tokenizer(models.BPE(ignore_merges=ignore_merges))
+    steps = [*cuts, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    backend.pre_tokenizer = pre_tokenizers.Sequence(steps)
+    backend.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=700, initial_alphabet=alphabet, show_progress=False)
+    backend.train_from_iterator(_TEXTS * 3, trainer)
+    _add(backend, control, plain)
+    return backend
+
+
+def _sentencepiece(
+    control: Sequence[str], plain: Sequence[str], *, prefix: bool
+) -> tuple[Tokenizer, Mapping[str, float]]:
+    """BPE of SentencePiece: learnt pieces have their rank as score, and every way to join one is a merge."""
+    learner = Tokenizer(models.BPE())
+    spaces = normalizers.Replace(" ", "▁")
+    learner.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), spaces])
+    learner.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")  # no piece has a space inside
+    learner.train_from_iterator(_TEXTS * 3, trainers.BpeTrainer(vocab_size=500, show_progress=False))
+    learnt = json.loads(learner.to_str())["model"]
+    letters = [piece for piece in learnt["vocab"] if len(piece) == 1]
+    joined = list(dict.fromkeys("".join(pair) for pair in learnt["merges"]))
+    scores = {piece: -float(rank) for rank, piece in enumerate([*joined, *letters])}
+    pieces = [*control, *(f"<0x{byte:02X}>" for byte in range(256)), *plain, *joined, *letters, "▁"]
+    vocab = {piece: index for index, piece in enumerate(dict.fromkeys(pieces))}
+    merges = _merges({**dict.fromkeys(plain, 1.0), **scores})
+    backend = Tokenizer(models.BPE(vocab=vocab, merges=merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), spaces]) if prefix else spaces
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    backend.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)] if prefix else steps)
+    _add(backend, control, plain)
+    return backend, scores
+
+
+def _merges(scores: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Every pair that joins to a piece, in the order of transformers' converter for SentencePiece models."""
+    pairs = [
+        (score, piece[:cut], piece[cut:])
+        for piece, score in scores.items()
+        for cut in range(1, len(piece))
+        if piece[:cut] in scores and piece[cut:] in scores
+    ]
+    pairs.sort(key=lambda pair: (pair[0], len(pair[1]), len(pair[2])), reverse=True)
+    return [(left, right) for _, left, right in pairs]
+
+
+def _words(pattern: str) -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.Split(Regex(pattern), "isolated")
+
+
+def _add(backend: Tokenizer, control: Sequence[str], plain: Sequence[str]) -> None:
+    backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in control])
+    backend.add_tokens([AddedToken(text, special=False, normalized=False) for text in plain])
+
+
+def _id(backend: Tokenizer, token: str) -> int:
+    found = backend.token_to_id(token)
+    assert found is not None, token
+    return int(found)

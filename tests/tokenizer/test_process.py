@@ -1,0 +1,132 @@
+"""A tokenizer in a process of its own does what the same one does here."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from unicorn_async.errors import RequestError, TokenizerError
+from unicorn_async.tokenizer import ChatMessage, StreamDecoder, Tokenizer
+from unicorn_async.tokenizer.process import TokenizerProcess
+
+from . import builders
+from .gguf.metadata import as_read, byte_level_metadata
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+TEXTS = ("the quick brown fox", "", "<start_of_turn>user\n", "🦄 naïve 你好 \x00", "the " * 3000)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return builders.write(tmp_path_factory.mktemp("tokenizer"), builders.sentencepiece_prefixed())
+
+
+@pytest.fixture(scope="module")
+def process(directory: Path) -> Iterator[TokenizerProcess]:
+    started = TokenizerProcess(directory)
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="module")
+def remote(process: TokenizerProcess) -> Tokenizer:
+    return process.tokenizer()
+
+
+@pytest.fixture(scope="module")
+def local(directory: Path) -> Tokenizer:
+    return Tokenizer.load(directory)
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
+def test_texts_have_the_same_ids(remote: Tokenizer, local: Tokenizer, text: str) -> None:
+    assert remote.encode(text) == local.encode(text)
+    assert remote.decode(remote.encode(text)) == text
+    conversation = [ChatMessage("user", text), ChatMessage("assistant", "fine"), ChatMessage("user", "<eos>")]
+    assert remote.encode_chat(conversation) == local.encode_chat(conversation)
+
+
+def test_it_knows_the_same_of_the_vocabulary(remote: Tokenizer, local: Tokenizer) -> None:
+    assert remote.facts == local.facts
+    assert remote.control_ids == local.control_ids
+
+
+def test_pieces_are_the_same_before_and_after_the_table_of_all_has_come(directory: Path, local: Tokenizer) -> None:
+    process = TokenizerProcess(directory)
+    remote = process.tokenizer()
+    ids = [*range(local.vocab_size + 2), -1]
+    for _ in range(2):
+        assert [remote.pieces[token_id] for token_id in ids] == [local.pieces[token_id] for token_id in ids]
+        assert StreamDecoder(remote).add(ids[-3]) == StreamDecoder(local).add(ids[-3])
+    process.close()
+    assert remote.pieces[5] == local.pieces[5]
+
+
+def test_the_vocabulary_of_a_gguf_file_goes_there_too() -> None:
+    metadata = as_read(byte_level_metadata(builders.byte_level(), "llama-bpe", {"bos": "<bos>"}))
+    process = TokenizerProcess(metadata)
+    text = "the quick brown 🦄"
+    assert process.tokenizer().encode(text) == Tokenizer.from_gguf(metadata).encode(text)
+    process.close()
+
+
+def test_what_is_wrong_with_a_text_is_said_and_the_next_is_encoded(remote: Tokenizer, local: Tokenizer) -> None:
+    with pytest.raises(RequestError, match="not valid Unicode"):
+        remote.encode("\ud800")
+    assert remote.encode("the") == local.encode("the")
+
+
+def test_what_is_wrong_with_the_files_is_said(tmp_path: Path) -> None:
+    process = TokenizerProcess(tmp_path)
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json is missing"):
+        process.tokenizer()
+    process.close()
+
+
+def test_closing_ends_who_waits(directory: Path) -> None:
+    process = TokenizerProcess(directory)
+    os.kill(process.pid, signal.SIGSTOP)  # so that it never answers
+    errors: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            process.tokenizer()
+        except TokenizerError as exc:
+            errors.append(exc)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    process.close()
+    thread.join(10)
+    assert [str(error) for error in errors] == ["the tokenizer's process has ended"]
+    process.close()
+
+
+def test_a_process_that_dies_is_an_error_of_the_next_request(directory: Path) -> None:
+    process = TokenizerProcess(directory)
+    tokenizer = process.tokenizer()
+    os.kill(process.pid, signal.SIGKILL)
+    with pytest.raises(TokenizerError, match="has ended"):
+        tokenizer.encode("the")
+    process.close()
+
+
+def test_many_threads_may_ask_at_once(remote: Tokenizer, local: Tokenizer) -> None:
+    found: dict[int, list[int]] = {}
+
+    def ask(number: int) -> None:
+        found[number] = remote.encode(f"the fox {number}")
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {number: local.encode(f"the fox {number}") for number in range(8)}

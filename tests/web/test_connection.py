@@ -1,0 +1,68 @@
+"""A server that is gone from one moment to the next, and comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.web.chromium import CHROMIUM, ask, shows
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from playwright.async_api import Browser
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed"),
+]
+
+PROGRAM = """
+import asyncio, sys
+from tests.server.fake_engine import FakeEngine
+from unicorn_async.server import serve
+
+async def main():
+    engine = FakeEngine()
+    if sys.argv[2] == "held":
+        engine.hold[1] = asyncio.Event()
+    await serve(engine, port=int(sys.argv[1]), on_ready=lambda url: print(url, flush=True))
+
+asyncio.run(main())
+"""
+
+
+@asynccontextmanager
+async def server_process(port: int, how: str) -> AsyncIterator[str]:
+    """Run a server in a process of its own, which is killed at the end of the block; gives its address."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PROGRAM, str(port), how, stdout=asyncio.subprocess.PIPE, cwd=Path(__file__).parents[2]
+    )
+    assert process.stdout is not None
+    try:
+        yield (await process.stdout.readline()).decode().strip()
+    finally:
+        process.kill()
+        await process.communicate()
+
+
+async def test_a_server_that_is_killed_is_told_and_found_again(browser: Browser) -> None:
+    page = await browser.new_page()
+    async with server_process(0, "held") as url:
+        await page.goto(url)
+        await ask(page, "Hi")
+        await shows(page, ".assistant .body", "Hello")
+    await shows(page, ".note", "The connection was lost")
+    await shows(page, "#status", "Connecting")
+    assert await page.locator(".assistant .body").inner_text() == "Hello"
+    assert await page.locator("#send").is_disabled()
+    async with server_process(int(url.rpartition(":")[2]), "free"):
+        await ask(page, "Again")
+        await shows(page, ".assistant:not([aria-busy]) .body", "Hello there, friend")
+        assert await page.locator("#status").inner_text() == ""
+    await page.close()

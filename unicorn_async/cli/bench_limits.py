@@ -1,0 +1,158 @@
+"""What the device can do at all, measured: the rates that a model's kernels are compared with."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unicorn_async.gpu.command import CommandPool, TimestampPool
+from unicorn_async.gpu.device import Device
+from unicorn_async.gpu.device_info import select_device
+from unicorn_async.gpu.instance import Instance
+from unicorn_async.gpu.memory import MemoryKind
+from unicorn_async.ops.linear_plan import matrix_subgroup_size
+from unicorn_async.ops.rates import fma_rate, matrix_rate, read_rate
+from unicorn_async.resources import resource_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from unicorn_async.gpu.command import CommandRecorder
+    from unicorn_async.gpu.memory import Buffer
+
+_RUNS = 7  # that count, of each kernel
+_GPU_BYTES, _SOFTWARE_BYTES = 1 << 30, 32 << 20  # that are read; no cache should hold them
+_GPU_WORKGROUPS, _SOFTWARE_WORKGROUPS = 4096, 64
+_GPU_ROUNDS, _SOFTWARE_ROUNDS = 1024, 256
+_SUM_LANES = 512  # of a workgroup, at most
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Measured rates; bytes of a copy are those read and those written. 0 operations: the device has no such units.
+
+    `matrix_flops_per_s` are of matrix units fed from registers, `shared_flops_per_s` of the same fed from shared
+    memory, `fma_flops_per_s` of single-precision lanes.
+    """
+
+    copy_bytes_per_s: float
+    read_bytes_per_s: float
+    fma_flops_per_s: float
+    matrix_flops_per_s: float
+    shared_flops_per_s: float
+
+    @property
+    def flops_per_s(self) -> float:
+        """The highest rate of operations."""
+        return max(self.fma_flops_per_s, self.matrix_flops_per_s)
+
+    def lines(self) -> list[str]:
+        """Return them for people."""
+        matrix = (
+            f"matrix units {self.matrix_flops_per_s / 1e12:,.1f} TFLOP/s from registers,"
+            f" {self.shared_flops_per_s / 1e12:,.1f} from shared memory"
+            if self.matrix_flops_per_s
+            else "no matrix units"
+        )
+        return [
+            f"measured limits: copy {self.copy_bytes_per_s / 1e9:,.1f} GB/s (read and written), read"
+            f" {self.read_bytes_per_s / 1e9:,.1f} GB/s; f32 {self.fma_flops_per_s / 1e12:,.3g} TFLOP/s, {matrix}"
+        ]
+
+
+def measure_limits(device: str | None, *, validation: bool = False) -> Limits:
+    """Measure the device that is chosen as `select_device` does; it blocks, on GPUs for less than a second.
+
+    Raises:
+        DeviceError: there is no such device, or no room for some memory.
+    """
+    with Instance.create(validation=validation) as instance:
+        info = select_device(instance.devices(), device, allow_software=True)
+        with Device.open(instance, info, cache_dir=None, shader_dir=resource_dir("shaders")) as opened:
+            return _Bench(opened).limits()
+
+
+class _Bench:
+    """Kernels on one device, each timed by the device's own clock; the device frees what it allocates."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._pool = CommandPool(device, device.compute)
+        self._stamps = TimestampPool(device, _RUNS + 2)
+        software, memory = device.info.is_software, device.memory
+        self._nbytes = _SOFTWARE_BYTES if software else min(_GPU_BYTES, device.info.available_bytes // 16 & ~0xFFFF)
+        self._workgroups = _SOFTWARE_WORKGROUPS if software else _GPU_WORKGROUPS
+        self._rounds = _SOFTWARE_ROUNDS if software else _GPU_ROUNDS
+        self._source = memory.allocate(self._nbytes, MemoryKind.DEVICE, name="from")
+        self._target = memory.allocate(self._nbytes, MemoryKind.DEVICE, name="to")
+        self._sums = memory.allocate(4 * _SUM_LANES * self._workgroups, MemoryKind.DEVICE, name="sums")
+        self._fill(self._source)
+
+    def limits(self) -> Limits:
+        """Measure everything, and free the memory."""
+        try:
+            matrix = shared = 0.0
+            if matrix_subgroup_size(self._device.info) is not None:
+                matrix, shared = self._rate(self._matrix), self._rate(self._shared_matrix)
+            copy, read, fma = (self._rate(record) for record in (self._copy, self._read, self._fma))
+            return Limits(copy, read, fma, matrix, shared)
+        finally:
+            for thing in (self._source, self._target, self._sums, self._stamps, self._pool):
+                thing.close()
+
+    def _fill(self, buffer: Buffer) -> None:
+        """Small random halves: a constant pattern would draw less power and run faster than weights do."""
+        block = self._device.memory.allocate(min(buffer.nbytes, 16 << 20), MemoryKind.STAGING, name="random")
+        assert block.mapped is not None
+        values = np.random.default_rng(0).standard_normal(block.nbytes // 2, np.float32) * 0.05
+        np.frombuffer(block.mapped, np.float16)[:] = values
+        recorder = self._pool.recorder()
+        for offset in range(0, buffer.nbytes, block.nbytes):
+            recorder.copy(block, 0, buffer, offset, min(block.nbytes, buffer.nbytes - offset))
+        self._device.compute.timeline.wait(self._device.compute.submit([recorder.end()]))
+        block.close()
+
+    def _rate(self, record: Callable[[CommandRecorder], int]) -> float:
+        """Return the median of amounts a second of what `record` records and tells the amount of."""
+        recorder, amount = self._pool.recorder(), 0
+        for index in range(_RUNS + 2):  # the first run wakes the device up
+            recorder.timestamp(self._stamps, index)
+            if index <= _RUNS:
+                amount = record(recorder)
+                recorder.barrier()
+        self._device.compute.timeline.wait(self._device.compute.submit([recorder.end()]))
+        times = self._stamps.read(0, _RUNS + 2)
+        return amount / median(stop - start for start, stop in itertools.pairwise(times[1:])) * 1e9
+
+    def _copy(self, recorder: CommandRecorder) -> int:
+        recorder.copy(self._source, 0, self._target, 0, self._nbytes)
+        return 2 * self._nbytes
+
+    def _read(self, recorder: CommandRecorder) -> int:
+        source, sink = self._source.address, self._sums.address
+        read_rate(recorder, self._device.kernels, source=source, sink=sink, num_bytes=self._nbytes)
+        return self._nbytes
+
+    def _fma(self, recorder: CommandRecorder) -> int:
+        source, sums = self._source.address, self._sums.address
+        counts = {"workgroups": self._workgroups, "rounds": self._rounds}
+        return fma_rate(recorder, self._device.kernels, source=source, sums=sums, **counts)
+
+    def _matrix(self, recorder: CommandRecorder, *, from_shared: bool = False) -> int:
+        return matrix_rate(
+            recorder,
+            self._device.kernels,
+            self._device.info,
+            source=self._source.address,
+            sums=self._sums.address,
+            workgroups=self._workgroups,
+            rounds=self._rounds,
+            from_shared=from_shared,
+        )
+
+    def _shared_matrix(self, recorder: CommandRecorder) -> int:
+        return self._matrix(recorder, from_shared=True)

@@ -1,0 +1,138 @@
+"""`unicorn cache`: the weights that were quantised or blended once and kept in the device's layout."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from unicorn_async.cli.amounts import size
+from unicorn_async.cli.options import byte_size
+from unicorn_async.engine.startup import weight_cache_folder
+from unicorn_async.errors import ConfigError
+from unicorn_async.loader.cache_verify import Verifier
+from unicorn_async.ops.checksum import HostChecksum
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from unicorn_async.loader.cache_folder import CacheFolder, StoredEntry
+
+_SHOWN_DIGITS = 12  # of an entry's name
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    shown = actions.add_parser("list", help="list the entries")
+    shown.add_argument("--json", action="store_true", help="print a JSON array with everything")
+    prune = actions.add_parser("prune", help="remove damaged and outdated entries, and more if asked to")
+    how = prune.add_mutually_exclusive_group()
+    how.add_argument("--to", type=byte_size, metavar="SIZE", help="those unused for longest too, down to this size")
+    how.add_argument("--all", action="store_true", help="all of them")
+    verify = actions.add_parser("verify", help="read entries, and what they were made from, whole")
+    verify.add_argument("entry", nargs="?", metavar="ENTRY", help="begin of its name, or its model (default: all)")
+    actions.add_parser("path", help="print the folder")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Do what was asked for; verifying ends with 1 if something differs."""
+    folder = weight_cache_folder()
+    if options.action == "path":
+        print(folder.path)
+        return 0
+    if options.action == "verify":
+        return _verify(_chosen(folder.entries(), options.entry))
+    if options.action == "prune":
+        return _prune(folder, to=0 if options.all else options.to)
+    stored = folder.entries()
+    print(json.dumps([_as_json(one) for one in stored], indent=2) if options.json else "\n".join(_table(stored)))
+    return 0
+
+
+def _table(stored: Sequence[StoredEntry]) -> list[str]:
+    if not stored:
+        return ["no entries"]
+    rows = [("entry", "model", "scheme", "size", "last used", "made from"), *(_row(one) for one in stored)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [*lines, f"{size(sum(one.nbytes for one in stored))} in all"]
+
+
+def _row(stored: StoredEntry) -> tuple[str, ...]:
+    used = time.strftime("%Y-%m-%d %H:%M", time.localtime(stored.last_used))
+    name, entry = stored.key[:_SHOWN_DIGITS], stored.entry
+    if entry is None:
+        return name, "", "", size(stored.nbytes), used, f"damaged: {_printable(stored.damage)}"
+    scheme = entry.scheme + (" + adapters" if entry.lora_digest else "")
+    source = entry.source_path if stored.is_usable else f"{entry.source_path} (outdated layout)"
+    return name, _printable(entry.model), _printable(scheme), size(stored.nbytes), used, _printable(source)
+
+
+def _as_json(stored: StoredEntry) -> dict[str, object]:
+    entry = stored.entry
+    common: dict[str, object] = {
+        "entry": stored.key,
+        "path": str(stored.path),
+        "bytes": stored.nbytes,
+        "last_used": stored.last_used,
+        "usable": stored.is_usable,
+        "damage": stored.damage,
+    }
+    if entry is None:
+        return common
+    return common | {
+        "model": entry.model,
+        "scheme": entry.scheme,
+        "lora_digest": entry.lora_digest,
+        "device": entry.device,
+        "created": entry.created,
+        "layout_version": entry.layout_version,
+        "tensors": len(entry.tensors),
+        "source": entry.source_path,
+    }
+
+
+def _prune(folder: CacheFolder, *, to: int | None) -> int:
+    """Remove; `to` is the size that may stay, None for all that is of use."""
+    folder.clean()
+    stored = folder.entries()
+    removed = [one for one in stored if not one.is_usable or to == 0]
+    for one in removed:
+        folder.remove(one.key)
+    left = [one for one in stored if one not in removed]
+    if to:
+        removed += folder.prune(sum(one.nbytes for one in left) - to, left)
+    print(f"removed {len(removed)} of {len(stored)} entries, {size(sum(one.nbytes for one in removed))}")
+    return 0
+
+
+def _verify(stored: Sequence[StoredEntry]) -> int:
+    verifier, status = Verifier(HostChecksum), 0
+    for one in stored:
+        started = time.monotonic()
+        found = verifier.verify(one)
+        name = f"{one.key[:_SHOWN_DIGITS]} {_printable(one.entry.model) if one.entry else ''}".strip()
+        for difference in found.differences:
+            print(f"{name}: {_printable(difference)}", file=sys.stderr)
+        if found.differences:
+            status = 1
+        else:
+            print(f"{name}: as it was made, {size(found.hashed_bytes)} read in {time.monotonic() - started:.1f} s")
+    return status
+
+
+def _chosen(stored: Sequence[StoredEntry], wanted: str | None) -> Sequence[StoredEntry]:
+    if wanted is None:
+        return stored
+    found = [one for one in stored if one.key.startswith(wanted) or (one.entry and one.entry.model == wanted)]
+    if not found:
+        raise ConfigError(f"cache: no entry {wanted!r}; it has {', '.join(one.key for one in stored) or 'none'}")
+    return found
+
+
+def _printable(text: str) -> str:
+    """Return text without what could move a terminal's cursor: entries are files that anybody may have written."""
+    return "".join(char if char.isprintable() else "?" for char in text)

@@ -1,0 +1,92 @@
+"""`unicorn npu`: what keeps the NPU from being used, the build of its kernels, and their validation."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from unicorn_async.errors import NpuBuildError, UnicornError
+from unicorn_async.npu.attention import NpuOptions
+from unicorn_async.npu.doctor import Finding, examine, npu_chip
+from unicorn_async.npu.geometry import HEAD_DIMS, HeadLayout
+from unicorn_async.npu.host import NpuHost
+from unicorn_async.npu.manifest import NOTICE, build_dir, find_build
+from unicorn_async.npu.opening import open_attention
+from unicorn_async.npu.work import AttentionHeads
+from unicorn_async.resources import resource_dir
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_ACTIONS = {
+    "doctor": "look for what keeps the NPU from being used, and try the kernels that are built",
+    "build": "build the kernels; needs mlir-aie and Peano, but no NPU",
+    "validate": "run the kernels on this machine's NPU, compare, measure, and write a report",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    summary = "; ".join(f"{name}: {text}" for name, text in _ACTIONS.items())
+    parser.add_argument("action", choices=_ACTIONS, help=summary)
+    parser.add_argument("--json", action="store_true", help="doctor: print a JSON array")
+    parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the action; `build` and `validate` have options of their own (`unicorn npu build --help`)."""
+    if options.action != "doctor":
+        script = resource_dir("npu") / f"{options.action}.py"
+        # -B: an installation keeps no bytecode among the sources that it carries.
+        return subprocess.run([sys.executable, "-B", str(script), *options.rest], check=False).returncode
+    as_json = options.json or "--json" in options.rest
+    findings = diagnose(NpuHost(), build_dir())
+    print(
+        json.dumps([asdict(finding) for finding in findings], indent=2)
+        if as_json
+        else f"{format_findings(findings)}\n\n{NOTICE}"
+    )
+    return 0 if all(finding.ok for finding in findings) else 1
+
+
+def diagnose(host: NpuHost, builds: Path) -> list[Finding]:
+    """Examine the machine; where all is well, look for builds of the kernels, and try each of them."""
+    findings = list(examine(host))
+    if not all(finding.ok for finding in findings):
+        return findings
+    chip = npu_chip(host)
+    for head_dim in HEAD_DIMS:
+        check = f"kernels, head_dim {head_dim}"
+        try:
+            build = find_build(builds, chip, head_dim)
+            asyncio.run(_try(host, builds, AttentionHeads(HeadLayout(chip, head_dim), 4, 2, 64)))
+        except NpuBuildError as exc:
+            findings.append(
+                Finding(check, False, str(exc), f"unicorn npu build --chip {chip.name} --head-dim {head_dim}")
+            )
+        except UnicornError as exc:
+            findings.append(Finding(check, False, str(exc), "docs/npu.md says how to report it"))
+        else:
+            findings.append(Finding(check, True, f"{build.xclbin}: the known answers are right"))
+    return findings
+
+
+async def _try(host: NpuHost, builds: Path, heads: AttentionHeads) -> None:
+    """Ask the kernels the known questions, and leave nothing open."""
+    async with open_attention(heads, builds=builds, host=host, options=NpuOptions(num_frames=1, items_per_run=64)):
+        pass
+
+
+def format_findings(findings: list[Finding]) -> str:
+    """Return a line for each finding, and one with what to do below each that failed."""
+    lines = []
+    for finding in findings:
+        lines.append(f"{'ok  ' if finding.ok else 'FAIL'} {finding.check}: {finding.summary}")
+        if not finding.ok:
+            lines.append(f"     {finding.remedy}")
+    return "\n".join(lines)

@@ -1,0 +1,133 @@
+"""The models that one server may load: from a name and a few options to an open engine."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from unicorn_async.config import EngineConfig, LoraSpec, WeightScheme
+from unicorn_async.engine.engine import Engine
+from unicorn_async.engine.memory_plan import plan_memory
+from unicorn_async.engine.model_on_disk import ModelOnDisk
+from unicorn_async.errors import ConfigError, OutOfMemoryError
+from unicorn_async.gpu.device_info import device_candidates
+from unicorn_async.gpu.instance import Instance
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from unicorn_async.loader.catalog import CatalogEntry, ModelCatalog
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterChoice:
+    """A LoRA adapter by its name in the catalog, and how much of it."""
+
+    name: str
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """What a client asks for; what is None is as the server was started with."""
+
+    name: str
+    weights: WeightScheme | None = None
+    max_context: int | None = None
+    loras: tuple[AdapterChoice, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedModel:
+    """A model that was found, and the options to open it with; `config.model_name` is the name."""
+
+    name: str
+    location: str | Path
+    config: EngineConfig
+
+
+class ModelLibrary:
+    """Finds, checks and opens the models of a catalog.
+
+    `config` holds the options that a choice leaves open; its adapters belong to the model given at the start alone.
+    `on_open` is told of every engine that was opened.
+    """
+
+    def __init__(
+        self, catalog: ModelCatalog, config: EngineConfig, *, on_open: Callable[[Engine], None] | None = None
+    ) -> None:
+        self._catalog = catalog
+        self._config = config
+        self._on_open = on_open
+
+    def given(self) -> PreparedModel | None:
+        """Return the model that the server was started with, as it was asked for."""
+        entry = self._catalog.given
+        return None if entry is None else PreparedModel(entry.name, entry.location, self._named(entry))
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of what may be loaded; blocks on the disk."""
+        return tuple(entry.name for entry in self._catalog.entries())
+
+    def prepare(self, choice: ModelChoice) -> PreparedModel:
+        """Find a model and check its files, and that a device would have room if nothing else were on it; blocks.
+
+        Raises:
+            ModelNotFoundError: the catalog has no such model.
+            ConfigError, CheckpointError: an option or an adapter can't work, or the files can't be used.
+            DeviceError: there is no such device, or the model is too large for it.
+        """
+        entry = self._catalog.find(choice.name)
+        config = replace(self._named(entry), load_trace=None)
+        if choice.weights is not None:
+            config = replace(config, weights=choice.weights)
+        if choice.max_context is not None:
+            config = replace(config, max_context=choice.max_context)
+        if choice.loras is not None:
+            config = replace(config, loras=tuple(self._adapter(lora) for lora in choice.loras))
+        on_disk = ModelOnDisk.read(entry.location, config.weights, config.loras)
+        limit = on_disk.config.max_position
+        if config.max_context is not None and config.max_context > limit:
+            raise ConfigError(f"max_context: expected at most the model's {limit} tokens, got {config.max_context}")
+        _check_size(on_disk, config)
+        return PreparedModel(entry.name, entry.location, config)
+
+    @asynccontextmanager
+    async def open(self, model: PreparedModel) -> AsyncIterator[Engine]:
+        """Open an engine for the block's time; raises as `Engine.open` does."""
+        async with Engine.open(model.location, config=model.config) as engine:
+            if self._on_open is not None:
+                self._on_open(engine)
+            yield engine
+
+    def _named(self, entry: CatalogEntry) -> EngineConfig:
+        loras = self._config.loras if entry == self._catalog.given else ()
+        return replace(self._config, model_name=entry.name, loras=loras)
+
+    def _adapter(self, choice: AdapterChoice) -> LoraSpec:
+        return LoraSpec(self._catalog.find_adapter(choice.name), choice.weight)
+
+
+def _check_size(on_disk: ModelOnDisk, config: EngineConfig) -> None:
+    """Plan the model's memory on the devices as they will be at best, when the model that is open now is closed."""
+    with Instance.create() as instance:
+        candidates = device_candidates(instance.devices(), config.device, allow_software=config.allow_software)
+    errors: list[OutOfMemoryError] = []
+    for info in candidates:
+        emptied = replace(info, heaps=tuple(replace(heap, used=0) for heap in info.heaps))
+        try:
+            plan_memory(
+                on_disk.config,
+                config,
+                on_disk.plan,
+                emptied,
+                passing_bytes=on_disk.passing_bytes,
+                host_bytes=info.memory_bytes,
+            )
+        except OutOfMemoryError as exc:
+            errors.append(exc)
+        else:
+            return
+    raise OutOfMemoryError("\n".join(map(str, errors)))

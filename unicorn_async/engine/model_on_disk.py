@@ -1,0 +1,115 @@
+"""A model's files, checked, before anything is opened or allocated for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from unicorn_async.config import WeightScheme
+from unicorn_async.errors import CheckpointError
+from unicorn_async.loader.cache import look_up
+from unicorn_async.loader.checkpoint import Checkpoint
+from unicorn_async.loader.location import find_model, model_name
+from unicorn_async.loader.lora import lora_digest, read_adapters
+from unicorn_async.loader.lora_factors import lora_bytes, scratch_bytes
+from unicorn_async.loader.lora_plan import make_lora_plan
+from unicorn_async.loader.plan import make_plan
+from unicorn_async.loader.read_facts import read_facts
+from unicorn_async.loader.read_strategy import choose_read_strategy
+from unicorn_async.models.registry import model_config
+from unicorn_async.models.weights import check_unused, wanted_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from unicorn_async.config import LoraSpec, ModelConfig
+    from unicorn_async.engine.memory_plan import MemoryPlan
+    from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.loader.cache import CacheLookup
+    from unicorn_async.loader.cache_folder import CacheFolder
+    from unicorn_async.loader.lora_plan import LoraPlan
+    from unicorn_async.loader.plan import LoadPlan
+    from unicorn_async.loader.read_strategy import ReadStrategy
+    from unicorn_async.tokenizer.worker import Source
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOnDisk:
+    """A model's files, checked, and what is to be loaded of them."""
+
+    name: str
+    checkpoint: Checkpoint
+    config: ModelConfig
+    plan: LoadPlan
+    lora: LoraPlan
+    scheme: WeightScheme = WeightScheme.AUTO
+
+    @classmethod
+    def read(
+        cls, model: str | Path, scheme: WeightScheme = WeightScheme.AUTO, loras: Sequence[LoraSpec] = ()
+    ) -> ModelOnDisk:
+        """Find and check a model, to be loaded by a scheme with adapters; it blocks on the disk, and reads no weights.
+
+        Raises:
+            ConfigError, CheckpointError: there is no such model, or it can't be used.
+        """
+        path = find_model(model)
+        checkpoint = Checkpoint.read(path)
+        config = model_config(checkpoint.config, checkpoint.config_name)
+        _check_layers(checkpoint, config)
+        wanted = wanted_tensors(config)
+        lora = make_lora_plan(read_adapters(loras), wanted)
+        plan = make_plan(checkpoint, wanted, scheme=scheme, adapted=lora.changes)
+        check_unused(plan.ignored, config)
+        return cls(model_name(model, path), checkpoint, config, plan, lora, scheme)
+
+    @property
+    def lora_digest(self) -> str:
+        """What the adapters make of the weights, as a digest; "" without adapters."""
+        return lora_digest(self.lora.adapters)
+
+    def look_up(self, folder: CacheFolder | None) -> CacheLookup:
+        """Look for what a load would make in the weight cache; it blocks on the disk. Without a folder it is off."""
+        return look_up(folder, self.checkpoint, self.plan, scheme=self.scheme, lora_digest=self.lora_digest)
+
+    @property
+    def tokenizer_source(self) -> Source:
+        """What the model's tokenizer is made from."""
+        metadata = self.checkpoint.gguf_metadata
+        return self.checkpoint.path if metadata is None else metadata
+
+    @property
+    def passing_bytes(self) -> int:
+        """Device memory that adapters take while the model loads, in bytes."""
+        return lora_bytes(self.lora, scratch_bytes(self.plan)) if self.lora.adapters else 0
+
+    def read_strategy(
+        self,
+        device: DeviceInfo,
+        num_threads: int | None = None,
+        *,
+        memory: MemoryPlan | None = None,
+        found: CacheLookup | None = None,
+    ) -> ReadStrategy:
+        """Choose how to read the files for a device, by the memory that is free now; it blocks on the disk.
+
+        What is planned in `memory` leaves the page cache less room where the device shares the host's. What was
+        `found` in the cache is read in place of the checkpoint's files.
+        """
+        planned = self.plan.dest_bytes if memory is None else memory.placement.total_bytes
+        host_bytes = planned if device.shares_host_memory else 0
+        files, file_bytes = self.checkpoint.files, self.plan.bytes_to_read
+        if found is not None and found.file is not None:
+            files, file_bytes = (found.file,), found.status.nbytes
+        facts = read_facts(files, file_bytes=file_bytes, host_bytes=host_bytes)
+        return choose_read_strategy(facts, num_threads=num_threads)
+
+
+def _check_layers(checkpoint: Checkpoint, config: ModelConfig) -> None:
+    """Before a list is made of what the layers need, whose length the configuration alone would decide on."""
+    if config.num_layers > len(checkpoint.tensors):
+        raise CheckpointError(
+            f"{checkpoint.path}: {checkpoint.config_name} has {config.num_layers} layers, "
+            f"but there are {len(checkpoint.tensors)} tensors"
+        )

@@ -1,0 +1,54 @@
+"""Huge pages of host memory: a fault or a copy is paid for once in 2 MiB instead of once in 4 KiB."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from functools import cache
+
+PAGE_BYTES = mmap.PAGESIZE
+HUGE_PAGE_BYTES = 2 << 20  # on x86-64 and on ARM with pages of 4 KiB; elsewhere the advice is merely less apt
+_HUGE_PAGE, _POPULATE_READ = 14, 22  # MADV_*
+_MAP_FAILED = ctypes.c_void_p(-1).value
+
+
+def prefer_huge_pages(memory: memoryview) -> None:
+    """Ask for huge pages in ordinary writable memory that nobody has touched yet; a kernel without them ignores it."""
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    start = -(-address // PAGE_BYTES) * PAGE_BYTES
+    end = (address + memory.nbytes) // PAGE_BYTES * PAGE_BYTES
+    if end > start:
+        _libc().madvise(start, end - start, _HUGE_PAGE)
+
+
+def fetch_file_pages(descriptor: int, offset: int, nbytes: int) -> bool:
+    """Bring a part of a file into the page cache, in huge pages where the file system has them; it blocks.
+
+    A page is asked for in each huge page that the part lies in. In a mapping that wants huge pages, the kernel reads
+    the whole huge page around it, and goes on with the next. Returns whether the kernel takes such advice (Linux 5.14,
+    with transparent huge pages) and all was read; who reads the file afterwards is told what is wrong with it.
+    """
+    start = offset // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
+    size = offset + nbytes - start
+    libc = _libc()
+    address = libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, start)
+    if address in (None, _MAP_FAILED):
+        return False
+    try:
+        if libc.madvise(address, size, _HUGE_PAGE):
+            return False
+        places = range(0, size, HUGE_PAGE_BYTES)
+        return not any(libc.madvise(address + place, PAGE_BYTES, _POPULATE_READ) for place in places)
+    finally:
+        libc.munmap(address, size)
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    """The C library, whose calls let other threads of the interpreter run."""
+    libc = ctypes.CDLL(None)
+    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.mmap.restype = ctypes.c_void_p
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    return libc

@@ -1,0 +1,169 @@
+"""One source's bytes on their way: read by threads, staged, handed to the device."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Self
+
+from unicorn_async.loader.chunk import CONVERT_ALIGNMENT, Transform
+from unicorn_async.loader.open_file import PAGE_BYTES
+from unicorn_async.loader.parcel import make_parcels
+from unicorn_async.loader.read_ahead import ReadAhead
+from unicorn_async.loader.read_strategy import ReadMode
+from unicorn_async.loader.reader import FileReader, Read
+from unicorn_async.loader.staging import StagingRing, can_import
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Iterator, Sequence
+    from types import TracebackType
+
+    from unicorn_async.gpu.device import Device
+    from unicorn_async.gpu.timeline import Timeline
+    from unicorn_async.loader.chunk import AnyChunk
+    from unicorn_async.loader.load_source import LoadSource
+    from unicorn_async.loader.lora_factors import LoraFactors
+    from unicorn_async.loader.parcel import Parcel
+    from unicorn_async.loader.staging import StagingSlot
+    from unicorn_async.loader.trace import LoadTrace
+    from unicorn_async.loader.uploader import Uploader
+
+_LANES_PER_THREAD = 4  # so that a thread finds its next read waiting, even when the event loop has been busy
+_MAX_SLOTS = 16  # also where they are small: each takes a while to allocate
+
+
+class SourceLoad:
+    """Brings a source's chunks to their places, within a `with` block that holds threads, files and staging memory.
+
+    The block's end waits for the device and frees all of it, the `factors` too. `arrived` is called in the event loop
+    for each parcel, once it is in its place or on its way there.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        source: LoadSource,
+        uploader: Uploader,
+        *,
+        staging_bytes: int,
+        arrived: Callable[[Parcel], None],
+        trace: LoadTrace | None = None,
+        factors: LoraFactors | None = None,
+    ) -> None:
+        self._device = device
+        self._source = source
+        self._uploader = uploader
+        self._staging_bytes = staging_bytes
+        self._arrived = arrived
+        self._trace = trace
+        self._factors = factors
+        self._stages_direct_reads = source.strategy.mode is ReadMode.DIRECT and can_import(device)
+        self._read_ahead = ReadAhead(source.chunks, source.strategy.read_ahead_bytes)
+        self._left: dict[int, int] = {}
+        for chunk in source.chunks:
+            self._left[chunk.layer] = self._left.get(chunk.layer, 0) + 1
+        self._stack = contextlib.ExitStack()
+        self.layer_started: dict[int, int] = {}  # time.perf_counter_ns of a layer's first read
+
+    def __enter__(self) -> Self:
+        """Open the files; raises CheckpointError if one can't be opened, or has changed."""
+        source = self._source
+        staged_bytes = max((chunk.nbytes for chunk in source.chunks), default=0)
+        self._parcels = make_parcels(source.chunks, self._is_staged, slot_bytes=staged_bytes)
+        with contextlib.ExitStack() as stack:
+            if self._factors is not None:
+                stack.callback(self._factors.close)
+            stack.callback(self._uploader.close)
+            self._ring = self._make_ring([parcel.nbytes for parcel in self._parcels if parcel.staged], stack)
+            self._reader = FileReader(source.files, source.strategy, stamps=source.stamps, trace=self._trace)
+            stack.callback(self._reader.close)  # first of all: no thread writes to memory that is freed after it
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def start(self, group: asyncio.TaskGroup) -> None:
+        """Begin; the tasks of the group end with the last parcel.
+
+        They raise CheckpointError where a file can't be read, ends too early or was changed, and DeviceError.
+        """
+        waiting = iter(self._parcels)
+        for _ in range(self._reader.num_threads * _LANES_PER_THREAD):
+            group.create_task(self._lane(waiting, group))
+
+    def _is_staged(self, chunk: AnyChunk) -> bool:
+        return self._stages_direct_reads or self._uploader.direct_target(chunk) is None
+
+    def _make_ring(self, sizes: Sequence[int], stack: contextlib.ExitStack) -> StagingRing | None:
+        if not sizes:
+            return None
+        slot_bytes = max(sizes)
+        if self._stages_direct_reads:
+            slot_bytes = (slot_bytes // PAGE_BYTES + 2) * PAGE_BYTES  # a part of a page at both ends
+        num_slots = max(1, min(len(sizes), _MAX_SLOTS, self._staging_bytes // slot_bytes))
+        ring = StagingRing(
+            self._device.memory, num_slots=num_slots, slot_bytes=slot_bytes, imports=self._stages_direct_reads
+        )
+        stack.callback(ring.close)
+        return ring
+
+    async def _lane(self, parcels: Iterator[Parcel], group: asyncio.TaskGroup) -> None:
+        """Load one parcel after the other; all lanes take from the same iterator, so parcels start in order."""
+        for parcel in parcels:
+            self.layer_started.setdefault(parcel.layer, time.perf_counter_ns())
+            for wanted in self._read_ahead.advance(parcel.read_bytes) if self._source.strategy.read_ahead_bytes else ():
+                self._reader.will_need(*wanted)
+            if parcel.staged:
+                await self._load_staged(parcel, group)
+            else:
+                chunk = parcel.chunks[0]
+                target = self._uploader.direct_target(chunk)
+                assert target is not None, "what is not staged has a mapped place"
+                await self._reader.read(chunk.file, chunk.offset, target, chunk.row_permutation)
+            if self._left[parcel.layer] == len(parcel.chunks):  # the last ones of the layer
+                await self._reader.check_unchanged()
+            self._left[parcel.layer] -= len(parcel.chunks)
+            self._arrived(parcel)
+
+    async def _load_staged(self, parcel: Parcel, group: asyncio.TaskGroup) -> None:
+        ring, trace = self._ring, self._trace
+        assert ring is not None, "there are slots where a parcel is staged"
+        if self._factors is not None and any(chunk.transform is Transform.BLEND for chunk in parcel.chunks):
+            await self._factors.ready()
+        slot = await ring.acquire()
+        submitted = self._uploader.submit(await _read_staged(self._reader, parcel, slot), slot)
+        ring.release(slot, *submitted)
+        if trace is not None:
+            group.create_task(_follow_parcel(parcel, *submitted, trace))
+
+
+async def _follow_parcel(parcel: Parcel, timeline: Timeline, value: int, trace: LoadTrace) -> None:
+    started, first = time.perf_counter_ns(), parcel.chunks[0]
+    await timeline.reached(value)
+    more = f" and {len(parcel.chunks) - 1} more" if len(parcel.chunks) > 1 else ""
+    kind = "upload" if first.transform is Transform.COPY else "conversion"
+    trace.device_work(kind, first.dest + more, parcel.read_bytes, started, time.perf_counter_ns())
+
+
+async def _read_staged(reader: FileReader, parcel: Parcel, slot: StagingSlot) -> list[tuple[AnyChunk, int]]:
+    """Read a parcel into its slot; return the chunks, each with where in the slot it is."""
+    first = parcel.chunks[0]
+    if reader.is_direct and slot.takes_direct_reads and len(parcel.chunks) == 1 and _may_lie_anywhere(first):
+        return [(first, await reader.read_around(first.file, first.offset, first.nbytes, slot.view()))]
+    placed = list(zip(parcel.chunks, parcel.offsets, strict=True))
+    reads = [
+        Read(chunk.file, chunk.offset, slot.view(offset, chunk.nbytes), chunk.row_permutation)
+        for chunk, offset in placed
+    ]
+    await reader.read_all(reads)
+    return placed
+
+
+def _may_lie_anywhere(chunk: AnyChunk) -> bool:
+    """Whether the device takes a chunk as it lies in the pages around it."""
+    aligned = chunk.transform is Transform.COPY or chunk.offset % CONVERT_ALIGNMENT == 0
+    return aligned and chunk.row_permutation is None

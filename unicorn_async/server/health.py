@@ -1,0 +1,69 @@
+"""What `/health` says of the server, its model and its device."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+from unicorn_async.server.model_state import ModelStatus
+
+if TYPE_CHECKING:
+    from unicorn_async.engine.types import EngineAPI
+    from unicorn_async.server.model_state import ModelState
+
+# None of these gets well by waiting.
+UNWELL = (ModelStatus.EMPTY, ModelStatus.FAILED)
+
+
+def health(state: ModelState, *, can_switch: bool) -> dict[str, object]:
+    """Return the body; without an open model it has nothing of device and load."""
+    report: dict[str, object] = {
+        "status": state.status.value,
+        "model": state.name,
+        "version": package_version(),
+        "can_switch": can_switch,
+        "error": state.error,
+    }
+    if state.model is not None:
+        report |= _engine_report(state.model.engine)
+    return report
+
+
+def _engine_report(engine: EngineAPI) -> dict[str, object]:
+    progress, stats, device = engine.progress, engine.stats(), engine.device
+    return {
+        "open_model": engine.model_name,
+        "max_context": engine.max_context,
+        "device": {
+            "name": device.name,
+            "type": device.type.value,
+            "driver": device.driver_name,
+            "driver_info": device.driver_info,
+            "software": device.is_software,
+        },
+        "adapters": [
+            {name: getattr(adapter, name) for name in type(adapter).__dataclass_fields__} for adapter in engine.adapters
+        ],
+        "kernels": list(engine.kernels),
+        "loaded": round(progress.share, 4),
+        "load": {
+            "bytes_total": progress.bytes_total,
+            "bytes_loaded": progress.bytes_loaded,
+            "layers_total": progress.layers_total,
+            "layers_active": progress.layers_active,
+            "seconds": round(progress.seconds, 3),
+            "from_cache": progress.from_cache,
+            "tokenizer_s": round(engine.tokenizer_s, 3),
+        },
+        "cache": engine.cache.to_json(),
+        "memory": engine.memory.to_json(),
+        "stats": {name: getattr(stats, name) for name in type(stats).__dataclass_fields__},
+    }
+
+
+def package_version() -> str:
+    """Return the installed package's version, or "unknown" in a checkout that is not installed."""
+    try:
+        return version("unicorn-async")
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,51 @@
+"""Where a server's models come from."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from unicorn_async.config import EngineConfig
+from unicorn_async.engine.model_library import PreparedModel
+from unicorn_async.errors import ModelNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from contextlib import AbstractAsyncContextManager
+
+    from unicorn_async.engine.model_library import ModelChoice
+    from unicorn_async.engine.types import EngineAPI
+
+
+class Library(Protocol):
+    """Where models come from; `ModelLibrary` has those on disk."""
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of what may be loaded; blocks on the disk."""
+
+    def prepare(self, choice: ModelChoice) -> PreparedModel:
+        """Find and check a model; blocks on the disk."""
+
+    def open(self, model: PreparedModel) -> AbstractAsyncContextManager[EngineAPI]:
+        """Open an engine for the block's time."""
+
+
+class OpenEngine:
+    """The library of a server whose one engine is open already, and stays its owner's."""
+
+    def __init__(self, engine: EngineAPI) -> None:
+        self._engine = engine
+        self.model = PreparedModel(engine.model_name, engine.model_name, EngineConfig())
+
+    def names(self) -> tuple[str, ...]:
+        """Return the engine's model."""
+        return (self.model.name,)
+
+    def prepare(self, choice: ModelChoice) -> PreparedModel:
+        """Refuse."""
+        raise ModelNotFoundError(f"model {choice.name[:200]!r} is not among those that may be loaded here")
+
+    @asynccontextmanager
+    async def open(self, model: PreparedModel) -> AsyncIterator[EngineAPI]:
+        """Give the engine out, and leave it open."""
+        yield self._engine

@@ -1,0 +1,101 @@
+"""The HTTP endpoints under /v1/models: which models there are, and which of them is served."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from starlette.routing import Route
+
+from unicorn_async.errors import RequestError
+from unicorn_async.server.body import read_object
+from unicorn_async.server.guard import guarded, json_response
+from unicorn_async.server.model_state import ModelStatus
+from unicorn_async.server.protocol.encoding import encode_object
+from unicorn_async.server.protocol.errors import ApiError, describe_error
+from unicorn_async.server.protocol.load_request import parse_load_request, parse_unload_request
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from unicorn_async.server.model_change import Change
+    from unicorn_async.server.service import Service
+
+
+class ModelEndpoints:
+    """The routes of one service."""
+
+    def __init__(self, service: Service) -> None:
+        self._options = service.options
+        self._access = service.access
+        self._models = service.models
+        self._started_at = int(time.time())
+        self._listing = asyncio.Lock()  # one at a time: each takes a thread
+
+    def routes(self) -> list[Route]:
+        """Return the routes."""
+        return [
+            Route("/v1/models", guarded(self._access, self._list), methods=["GET"]),
+            Route("/v1/models/load", guarded(self._access, self._load), methods=["POST"]),
+            Route("/v1/models/unload", guarded(self._access, self._unload), methods=["POST"]),
+            Route("/v1/models/{model:path}", guarded(self._access, self._get), methods=["GET"]),
+        ]
+
+    async def _list(self, request: Request) -> Response:
+        return json_response(encode_object({"object": "list", "data": await self._all()}))
+
+    async def _get(self, request: Request) -> Response:
+        name = request.path_params["model"]
+        for model in await self._all():
+            if model["id"] == name:
+                return json_response(encode_object(model))
+        raise ApiError(f"model {name[:200]!r} is not served here", status=404, code="model_not_found", param="model")
+
+    async def _load(self, request: Request) -> Response:
+        wanted = parse_load_request(await read_object(request, self._options))
+        change = await self._models.load(wanted.choice, when_idle=wanted.when_idle)
+        return await self._report(change, wait=wanted.wait)
+
+    async def _unload(self, request: Request) -> Response:
+        wanted = parse_unload_request(await read_object(request, self._options, may_be_empty=True))
+        name = self._models.state.name
+        if wanted.model is not None and wanted.model != name:
+            message = f"model: {wanted.model!r} is not served here; this server has {name!r}"
+            raise ApiError(message, status=404, code="model_not_found", param="model")
+        return await self._report(self._models.unload(when_idle=wanted.when_idle), wait=wanted.wait)
+
+    async def _report(self, change: Change, *, wait: bool) -> Response:
+        """Answer with the state now, or with that at the end of the change."""
+        if wait:
+            try:
+                await change.done()
+            except RequestError:
+                raise
+            except Exception as exc:
+                error = describe_error(exc)
+                message = f"{change.name}: {error.message}"
+                status = error.status if error.status == 503 else 500
+                raise ApiError(message, status=status, code="model_load_failed") from exc
+        state = self._models.state
+        body = {"object": "model.state", "model": state.name, "status": state.status.value, "error": state.error}
+        return json_response(encode_object(body), status=200 if change.is_done else 202)
+
+    async def _all(self) -> list[dict[str, object]]:
+        """All models, the one that is served, or will be, first."""
+        async with self._listing:
+            names = await asyncio.to_thread(self._models.library.names)
+        state = self._models.state
+        served = [self._model(state.name, state.status)] if state.name is not None else []
+        return served + [self._model(name) for name in names if name != state.name]
+
+    def _model(self, name: str, status: ModelStatus | None = None) -> dict[str, object]:
+        return {
+            "id": name,
+            "object": "model",
+            "created": self._started_at,
+            "owned_by": "unicorn_async",
+            "loaded": status in (ModelStatus.LOADING, ModelStatus.READY),
+            "status": status.value if status is not None else "available",
+        }

@@ -1,0 +1,40 @@
+"""What a websocket client that asks for it is told about the served model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unicorn_async.server.protocol.encoding import encode_object
+
+if TYPE_CHECKING:
+    from unicorn_async.engine.types import LoadProgress
+    from unicorn_async.server.model_state import ModelState
+
+
+def model_event(state: ModelState) -> str:
+    """Return `unicorn.model`: which model requests get now, or will get, and how far it is."""
+    event = {"type": "unicorn.model", "model": state.name, "status": state.status.value, "error": state.error}
+    return encode_object(event)
+
+
+def progress_event(name: str, progress: LoadProgress) -> str:
+    """Return `unicorn.load.progress`."""
+    return encode_object(
+        {
+            "type": "unicorn.load.progress",
+            "model": name,
+            "bytes_total": progress.bytes_total,
+            "bytes_loaded": progress.bytes_loaded,
+            "layers_total": progress.layers_total,
+            "layers_active": progress.layers_active,
+            "seconds": round(progress.seconds, 3),
+            "share": round(progress.share, 4),
+            "done": progress.done,
+        }
+    )
+
+
+def failure_event(state: ModelState) -> str:
+    """Return `unicorn.load.failed` for a model that could not be opened or loaded."""
+    error = {"message": state.error, "type": "server_error", "param": None, "code": "model_load_failed"}
+    return encode_object({"type": "unicorn.load.failed", "model": state.name, "error": error})

@@ -1,0 +1,61 @@
+"""An open model and the answers that it gives now."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+from unicorn_async.server.generation import Generation
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from unicorn_async.engine.types import EngineAPI, Token
+    from unicorn_async.errors import UnicornError
+
+END_TIMEOUT_S = 0.25
+
+
+class ServedModel:
+    """One open engine and the generations on it; its name is the engine's."""
+
+    def __init__(self, engine: EngineAPI) -> None:
+        self.engine = engine
+        self.is_loaded = False
+        self._end: UnicornError | None = None
+        self._generations: WeakSet[Generation] = WeakSet()
+
+    async def generate(self, stream: AsyncGenerator[Token, None], *, keepalive_s: float) -> Generation:
+        """Begin an answer; its `close` has to follow.
+
+        Raises:
+            RequestError: the engine refused it at once.
+            UnicornError: the model is on its way out.
+        """
+        if self._end is not None:
+            raise self._end
+        generation = Generation(stream, keepalive_s=keepalive_s)
+        self._generations.add(generation)
+        try:
+            await generation.start()
+        except BaseException:
+            await generation.close()
+            raise
+        return generation
+
+    async def end(self, cause: UnicornError) -> None:
+        """End every answer under way with an error, and refuse further ones; slow clients are not waited for long."""
+        self._end = self._end or cause
+        generations = tuple(self._generations)
+        for generation in generations:
+            generation.cancel(self._end)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(END_TIMEOUT_S):
+                await asyncio.gather(*(generation.ended() for generation in generations))
+
+    async def idle(self) -> None:
+        """Wait until no answer is under way."""
+        while busy := [generation for generation in self._generations if not generation.has_ended]:
+            await busy[0].ended()

@@ -1,0 +1,61 @@
+"""What turns plain text into token ids."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Protocol
+
+from unicorn_async.errors import RequestError, TokenizerError
+from unicorn_async.tokenizer.pieces import Pieces
+
+if TYPE_CHECKING:
+    import tokenizers
+
+    from unicorn_async.tokenizer.pieces import PieceBytes
+
+
+class Encoder(Protocol):
+    """Encodes text by a vocabulary; any thread may call it."""
+
+    def encode(self, text: str, *, with_control: bool) -> list[int]:
+        """Return the ids; strings of control tokens are those with `with_control`, else plain text.
+
+        Raises:
+            RequestError: the text is not valid Unicode.
+            TokenizerError: the vocabulary can't encode it, or the encoder is gone.
+        """
+
+    @property
+    def pieces(self) -> PieceBytes:
+        """The bytes of the tokens."""
+
+    def close(self) -> None:
+        """Free what it holds; a second call does nothing."""
+
+
+class BackendEncoder:
+    """Encodes in this process.
+
+    Raises:
+        TokenizerError: the decoder is of a kind that is not supported.
+    """
+
+    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+        self.backend = backend
+        self.pieces = Pieces(backend)
+        self._lock = threading.Lock()
+
+    def encode(self, text: str, *, with_control: bool) -> list[int]:
+        """Return the ids; see `Encoder.encode`."""
+        try:
+            with self._lock:
+                self.backend.encode_special_tokens = not with_control
+                ids: list[int] = self.backend.encode(text, add_special_tokens=False).ids
+        except (TypeError, UnicodeEncodeError) as exc:
+            raise RequestError(f"the text is not valid Unicode: {exc}") from exc
+        except Exception as exc:  # the library raises no narrower class
+            raise TokenizerError(f"the vocabulary can't encode the text: {exc}") from exc
+        return ids
+
+    def close(self) -> None:
+        """Do nothing: the memory goes with the object."""

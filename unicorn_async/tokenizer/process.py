@@ -1,0 +1,112 @@
+"""A tokenizer whose vocabulary is made, and lives, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, cast
+
+from unicorn_async.errors import TokenizerError, UnicornError
+from unicorn_async.tokenizer.pieces import PieceTable
+from unicorn_async.tokenizer.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from unicorn_async.tokenizer.facts import TokenizerFacts
+    from unicorn_async.tokenizer.worker import Source
+
+# The module search path comes along: what this process imported has to be what the other one imports.
+_MAIN = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from unicorn_async.tokenizer.worker import main; main(int(sys.argv[2]))"
+)
+
+
+class TokenizerProcess:
+    """Starts the process, and is the `Encoder` of its tokenizer; close it at the end. Any thread may use it.
+
+    Until `tokenizer` has returned there is nothing to encode with. The process ends with this one, however that ends.
+    """
+
+    def __init__(self, source: Source) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._connection = Connection(ours.detach())
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-c", _MAIN, json.dumps(sys.path), str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    # A Ctrl-C at the terminal is for this process, which then ends the other one; and Linux shares out
+                    # the CPU by sessions, so that reading threads do not hold up what a first prompt waits for.
+                    start_new_session=True,
+                )
+            except OSError as exc:
+                self._connection.close()
+                raise TokenizerError(f"the tokenizer's process can't be started: {exc}") from exc
+        self._source = source
+        self._lock = threading.Lock()
+        self.pieces = RemotePieces(self)
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
+    def tokenizer(self) -> Tokenizer:
+        """Wait until the tokenizer is made, and return it; to be called once.
+
+        Raises:
+            TokenizerError: the model's tokenizer can't be used, or the process was closed meanwhile.
+        """
+        facts, self.pieces.strip = cast("tuple[TokenizerFacts, tuple[bytes, int]]", self.ask(self._source))
+        return Tokenizer(self, facts)
+
+    def encode(self, text: str, *, with_control: bool) -> list[int]:
+        """Return the ids; see `Encoder.encode`."""
+        return cast("list[int]", self.ask((text, with_control)))
+
+    def ask(self, request: object) -> object:
+        """Send a request and wait for the answer, or raise the error that it is."""
+        try:
+            with self._lock:
+                self._connection.send(request)
+                answer: object = self._connection.recv()
+        except (OSError, EOFError) as exc:
+            raise TokenizerError("the tokenizer's process has ended") from exc
+        if isinstance(answer, UnicornError):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        """End the process; whoever waits for an answer gets an error."""
+        self._process.kill()
+        self._process.wait()
+        with self._lock:
+            self._connection.close()
+
+
+class RemotePieces:
+    """The bytes of tokens: asked for one by one, until the process has put together the table of all."""
+
+    def __init__(self, process: TokenizerProcess) -> None:
+        self.strip = (b" ", 0)
+        self._process = process
+        self._known: dict[int, bytes] = {}
+        self._table: PieceTable | None = None
+
+    def __getitem__(self, token_id: int) -> bytes:
+        """Bytes of a token, special ones included; empty for an id outside of the vocabulary."""
+        if self._table is not None:
+            return self._table[token_id]
+        piece = self._known.get(token_id)
+        if piece is None:
+            answer = self._process.ask(token_id)
+            if isinstance(answer, PieceTable):
+                self._table = answer
+                return answer[token_id]
+            piece = self._known[token_id] = cast("bytes", answer)
+        return piece
