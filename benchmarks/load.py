@@ -18,8 +18,8 @@ tensor into device memory by the CPU. Libraries that can't be imported are left 
 With a scheme, the files are the model's entry in the weight cache, which is made before the first round.
 
 In a virtual machine, memory that nobody has used for a while is slow when it is touched first, because the host has
-taken it back. `--back GB` has a process use so much of it, and end, just before each measurement; without it, on a
-software device, as much as the files have and 1 GB.
+taken it back. `--back GB` has a process use so much of it, and end, just before each measurement's clock starts;
+without it, on a software device, twice as much as the files have, for page cache and model, and 1 GB.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bare_reads import back_memory
 from load_methods import FILL, files_to_read
 
 from unicorn_async.config import WeightScheme
@@ -52,13 +53,6 @@ LLAMA = "llama.cpp"
 TIMEOUT_S = 600
 OLD_BYTES = 26e9  # what the loader's predecessor took minutes for
 LLAMA_SECONDS = re.compile(r"\b(\w+?)(?: time)?\s*=\s*([\d.]+)\s*(ms|s)\b")
-TOUCH = """
-import mmap, sys
-memory = mmap.mmap(-1, int(sys.argv[1]), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-memory.madvise(mmap.MADV_HUGEPAGE)
-view = memoryview(memory)
-view[::4096] = bytes(len(view[::4096]))
-"""
 
 
 @dataclass(slots=True)
@@ -106,7 +100,7 @@ def measure(method: str, options: argparse.Namespace, results: Results, *flags: 
         return run_llama(options)
     command = [sys.executable, str(HERE / "load_methods.py"), method, str(options.model), *flags]
     command += [f"--device={options.device}"] * bool(options.device) + [f"--weights={options.weights}"]
-    command += [f"--threads={options.threads}"] * bool(options.threads)
+    command += [f"--threads={options.threads}"] * bool(options.threads) + [f"--back={options.back or 0}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
     if done.returncode:
         results.left_out[method] = (done.stderr.strip().splitlines() or ["no output"])[-1]
@@ -119,6 +113,7 @@ def run_llama(options: argparse.Namespace) -> dict[str, Any]:
     """Time llama.cpp by what it prints itself about its load."""
     command = options.llama.format(file=options.gguf).split()
     resident = resident_share((options.gguf,))
+    back_memory(int((options.back or 0) * 1e9))
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
     found = {
         name: float(value) / (1e3 if unit == "ms" else 1)
@@ -128,12 +123,6 @@ def run_llama(options: argparse.Namespace) -> dict[str, Any]:
         raise SystemExit(f"{options.llama}: printed no load time (exit status {done.returncode})")
     nbytes = options.gguf.stat().st_size
     return {"nbytes": nbytes, "seconds": found["load"], "resident_share": resident, "printed": found}
-
-
-def back(options: argparse.Namespace) -> None:
-    """Have the machine's free memory backed by its host."""
-    if options.back:
-        subprocess.run([sys.executable, "-c", TOUCH, str(int(options.back * 1e9))], check=True, timeout=TIMEOUT_S)
 
 
 def plan_of(options: argparse.Namespace) -> dict[str, list[str]]:
@@ -161,7 +150,6 @@ def run(options: argparse.Namespace, files: tuple[Path, ...]) -> Results:
             for method in [name for name in methods[:: -1 if number % 2 else 1] if name not in results.left_out]:
                 touched = (options.gguf,) if method == LLAMA else files
                 drop(touched) if state == "cold" else warm(touched)
-                back(options)
                 if (load := measure(method, options, results)) is not None:
                     results.loads[state].setdefault(method, []).append(load)
                     show(state, method, load)
@@ -258,7 +246,7 @@ def main() -> None:
     if options.back is None:
         with Instance.create() as instance:
             software = select_device(instance.devices(), options.device, allow_software=True).is_software
-        options.back = sum(path.stat().st_size for path in files) / 1e9 + 1 if software else 0.0
+        options.back = 2 * sum(path.stat().st_size for path in files) / 1e9 + 1 if software else 0.0
     results = run(options, files)
     first = next((runs[0] for loads in results.loads.values() for runs in loads.values() if "device" in runs[0]), None)
     if first is None:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """One load of a model's files by one method, measured in a process of its own; load.py runs it.
 
-    load_methods.py METHOD MODEL [--device NAME] [--threads N] [--weights SCHEME] [--memory]
+    load_methods.py METHOD MODEL [--device NAME] [--threads N] [--weights SCHEME] [--memory] [--back GB]
 
 It prints one JSON object. The time is that of reading and copying alone: opening the device, making the plan and
 importing libraries come before it; the engine makes the tokenizer and compiles kernels beside it. With a scheme, files
@@ -198,7 +198,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int)
     parser.add_argument("--weights", choices=[scheme.value for scheme in WeightScheme], default=WeightScheme.AUTO.value)
     parser.add_argument("--memory", action="store_true")
+    parser.add_argument("--back", type=float, default=0.0, metavar="GB")
     options = parser.parse_args()
+    Clock.backed_bytes = 0 if options.memory else int(options.back * 1e9)
     try:
         if options.method == FILL:
             load = asyncio.run(fill_cache(options))

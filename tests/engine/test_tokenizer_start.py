@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from unicorn_async.engine.tokenizer_start import MadeTokenizer
+    from unicorn_async.gpu.device_info import DeviceInfo
 
     from .conftest import OpenEngine, WriteModel
 
@@ -158,14 +159,14 @@ async def test_a_process_ends_when_opening_is_cancelled(
     open_engine: OpenEngine, processes: list[TokenizerProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opening, going_on = threading.Event(), threading.Event()
-    create = Instance.create
+    devices = Instance.devices
 
-    def slow_create(*, validation: bool = False) -> Instance:
+    def slow_devices(instance: Instance) -> tuple[DeviceInfo, ...]:
         opening.set()
         going_on.wait(20)
-        return create(validation=validation)
+        return devices(instance)
 
-    monkeypatch.setattr(Instance, "create", slow_create)
+    monkeypatch.setattr(Instance, "devices", slow_devices)
 
     async def use() -> None:
         async with open_engine():

@@ -70,7 +70,7 @@ class Loading:
         self.arena = Arena(device.memory, MemoryKind.DEVICE, 1 << 16)
         self.places = {dest.name: self.arena.allocate(dest.nbytes) for dest in self.plan.destinations}
         if not mapped:
-            hidden = {place.buffer: replace(place.buffer, mapped=None) for place in self.places.values()}
+            hidden = {place.buffer: replace(place.buffer, is_mappable=False, view=None) for place in self.places.values()}
             self.places = {name: replace(place, buffer=hidden[place.buffer]) for name, place in self.places.items()}
 
     def stream(

@@ -103,9 +103,15 @@ async def start(model: str | Path, options: EngineConfig, stack: AsyncExitStack)
     Raises:
         ConfigError, CheckpointError, TokenizerError, DeviceError: see `Engine.open`.
     """
-    on_disk = await asyncio.to_thread(ModelOnDisk.read, model, options.weights, options.loras)
+    opening = asyncio.create_task(run_to_end(lambda: _open_instance(options, stack)), name="open Vulkan")
+    try:
+        on_disk = await asyncio.to_thread(ModelOnDisk.read, model, options.weights, options.loras)
+    except BaseException:
+        await _end(opening)
+        raise
+    instance = await opening
     making = None if options.skip_tokenizer else await _start_tokenizer(on_disk, stack)
-    loading = await _prepare(on_disk, options, stack)
+    loading = await _prepare(on_disk, instance, options, stack)
     stack.callback(loading.cache.finish)  # also where the task is cancelled before it begins
     load = asyncio.create_task(loading.load(), name="load")
     stack.push_async_callback(_end, load)
@@ -136,8 +142,10 @@ async def _end(task: asyncio.Task[T]) -> None:
         task.exception()
 
 
-async def _prepare(on_disk: ModelOnDisk, options: EngineConfig, stack: AsyncExitStack) -> LoadingModel:
-    instance, device, memory_plan = await run_to_end(lambda: _open_device(on_disk, options, stack))
+async def _prepare(
+    on_disk: ModelOnDisk, instance: Instance, options: EngineConfig, stack: AsyncExitStack
+) -> LoadingModel:
+    device, memory_plan = await run_to_end(lambda: _open_device(on_disk, instance, options, stack))
     usage_before = driver_usage(device)
     config, kv_plan = on_disk.config, memory_plan.kv
     shape = attention_shape(config, options)
@@ -231,11 +239,15 @@ def weight_cache_folder() -> CacheFolder:
     return CacheFolder(cache_directory() / "weights")
 
 
-def _open_device(
-    on_disk: ModelOnDisk, options: EngineConfig, stack: AsyncExitStack
-) -> tuple[Instance, Device, MemoryPlan]:
+def _open_instance(options: EngineConfig, stack: AsyncExitStack) -> Instance:
     instance = Instance.create(validation=options.validation)
     stack.callback(instance.close)
+    return instance
+
+
+def _open_device(
+    on_disk: ModelOnDisk, instance: Instance, options: EngineConfig, stack: AsyncExitStack
+) -> tuple[Device, MemoryPlan]:
     candidates = device_candidates(instance.devices(), options.device, allow_software=options.allow_software)
     info, memory_plan = choose_device(
         candidates, on_disk.config, options, on_disk.plan, passing_bytes=on_disk.passing_bytes
@@ -243,7 +255,7 @@ def _open_device(
     device = Device.open(instance, info, cache_dir=cache_directory(), shader_dir=resource_dir("shaders"))
     stack.callback(device.close)
     find_matrix_fragments(device)
-    return instance, device, memory_plan
+    return device, memory_plan
 
 
 def _allocate(

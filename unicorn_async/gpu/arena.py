@@ -28,7 +28,8 @@ class ArenaSlice:
     @property
     def mapped(self) -> memoryview | None:
         """The slice as writable bytes, None where the CPU can't see it."""
-        return None if self.buffer.mapped is None else self.buffer.mapped[self.offset : self.offset + self.nbytes]
+        mapped = self.buffer.mapped
+        return None if mapped is None else mapped[self.offset : self.offset + self.nbytes]
 
 
 class Arena:

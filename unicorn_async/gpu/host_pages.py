@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 from functools import cache
 
 PAGE_BYTES = mmap.PAGESIZE
@@ -21,26 +22,40 @@ def prefer_huge_pages(memory: memoryview) -> None:
         _libc().madvise(start, end - start, _HUGE_PAGE)
 
 
-def fetch_file_pages(descriptor: int, offset: int, nbytes: int) -> bool:
-    """Bring a part of a file into the page cache, in huge pages where the file system has them; it blocks.
+class FilePages:
+    """Brings parts of a file into the page cache, in huge pages where the file system has them.
 
-    A page is asked for in each huge page that the part lies in. In a mapping that wants huge pages, the kernel reads
-    the whole huge page around it, and goes on with the next. Returns whether the kernel takes such advice (Linux 5.14,
-    with transparent huge pages) and all was read; who reads the file afterwards is told what is wrong with it.
+    The file is mapped once, because mapping makes all other threads that touch new memory wait; any thread may `fetch`,
+    and nobody any more once it is closed.
     """
-    start = offset // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
-    size = offset + nbytes - start
-    libc = _libc()
-    address = libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, start)
-    if address in (None, _MAP_FAILED):
-        return False
-    try:
-        if libc.madvise(address, size, _HUGE_PAGE):
+
+    def __init__(self, descriptor: int) -> None:
+        self._size = os.fstat(descriptor).st_size
+        address = None
+        if self._size:
+            address = _libc().mmap(None, self._size, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
+        self._address = None if address == _MAP_FAILED else address
+        if self._address is not None and _libc().madvise(self._address, self._size, _HUGE_PAGE):
+            self.close()
+
+    def fetch(self, offset: int, nbytes: int) -> bool:
+        """Bring in the huge pages that a part of the file lies in; it blocks on the disk.
+
+        A page is asked for in each of them. In a mapping that wants huge pages, the kernel reads the whole huge page
+        around it, and goes on with the next. Returns whether the kernel takes such advice (Linux 5.14, with transparent
+        huge pages) and all was read; who reads the file afterwards is told what is wrong with it.
+        """
+        if self._address is None:
             return False
-        places = range(0, size, HUGE_PAGE_BYTES)
-        return not any(libc.madvise(address + place, PAGE_BYTES, _POPULATE_READ) for place in places)
-    finally:
-        libc.munmap(address, size)
+        libc, first = _libc(), offset // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
+        places = range(first, min(offset + nbytes, self._size), HUGE_PAGE_BYTES)
+        return not any(libc.madvise(self._address + place, PAGE_BYTES, _POPULATE_READ) for place in places)
+
+    def close(self) -> None:
+        """Unmap the file; a second call does nothing."""
+        address, self._address = self._address, None
+        if address is not None:
+            _libc().munmap(address, self._size)
 
 
 @cache

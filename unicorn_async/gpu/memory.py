@@ -33,7 +33,7 @@ _WHOLE_SIZE = (1 << 64) - 1
 class Buffer:
     """A VkBuffer on memory of its own; whoever allocated it closes it, or hands it to `Memory.release`.
 
-    `mapped` is the memory as writable bytes, None where the CPU can't see it; no view of it may outlive the buffer.
+    `is_mappable` says whether the CPU can see it.
     """
 
     handle: BufferHandle
@@ -43,9 +43,20 @@ class Buffer:
     allocated_bytes: int
     kind: MemoryKind
     heap: int
-    mapped: memoryview | None
+    is_mappable: bool
     name: str
     owner: Memory | None
+    view: memoryview | None = None  # what is mapped already
+
+    @property
+    def mapped(self) -> memoryview | None:
+        """The memory as writable bytes, None where the CPU can't see it; no view of it may outlive the buffer.
+
+        The first call maps it, which takes some drivers 15 milliseconds a gigabyte.
+        """
+        if self.view is None and self.is_mappable and self.owner is not None:
+            self.owner.map(self)
+        return self.view
 
     def close(self) -> None:
         """Free the memory now; nothing on the GPU may still use it."""
@@ -169,9 +180,15 @@ class Memory:
         with self._lock:
             self._live.discard(buffer)
             self._used[buffer.heap] -= buffer.allocated_bytes
-            buffer.mapped = None
+            buffer.view = None
             self._api.lib.vkDestroyBuffer(self._device.handle, buffer.handle, self._api.null)
             self._api.lib.vkFreeMemory(self._device.handle, buffer.memory, self._api.null)
+
+    def map(self, buffer: Buffer) -> None:
+        """Map a buffer on behalf of its `mapped`, if nobody has."""
+        with self._lock:
+            if buffer.view is None and buffer.owner is not None:
+                buffer.view = self._map(buffer.memory, buffer.nbytes, buffer.name)
 
     def close(self) -> None:
         """Free every buffer; the device must be idle."""
@@ -179,6 +196,15 @@ class Memory:
             self._deferred.clear()
             for buffer in list(self._live):
                 buffer.close()
+
+    def _map(self, memory: MemoryHandle, nbytes: int, name: str) -> memoryview:
+        api, device = self._api, self._device
+        out = api.ffi.new("void **")
+        check(api.lib.vkMapMemory(device.handle, memory, 0, _WHOLE_SIZE, 0, out), f"{name}: vkMapMemory")
+        view = api.view(out[0], nbytes)
+        if device.info.is_software:  # its memory is this process's own, and nobody has touched it yet
+            prefer_huge_pages(view)
+        return view
 
     def _available(self) -> list[int]:
         info, heaps = self._device.info, self._device.heaps()
@@ -267,13 +293,10 @@ class Memory:
         try:
             memory, size, index = obtain(handle)
             check(api.lib.vkBindBufferMemory(device, handle, memory, 0), f"{name}: vkBindBufferMemory")
-            mapped = host
-            if host is None and is_mappable(self._types[index][0]):
-                out = api.ffi.new("void **")
-                check(api.lib.vkMapMemory(device, memory, 0, _WHOLE_SIZE, 0, out), f"{name}: vkMapMemory")
-                mapped = api.view(out[0], nbytes)
-                if self._device.info.is_software:  # its memory is this process's own
-                    prefer_huge_pages(mapped)
+            mappable = host is not None or is_mappable(self._types[index][0])
+            view = host
+            if host is None and mappable and (kind is not MemoryKind.DEVICE or self._device.info.is_software):
+                view = self._map(memory, nbytes, name)
         except BaseException:
             api.lib.vkDestroyBuffer(device, handle, api.null)
             if memory is not None:
@@ -282,7 +305,7 @@ class Memory:
         info = api.struct("VkBufferDeviceAddressInfo", buffer=handle)
         address = int(api.lib.vkGetBufferDeviceAddress(device, info))
         heap = self._types[index][1]
-        buffer = Buffer(handle, memory, address, nbytes, size, kind, heap, mapped, name, self)
+        buffer = Buffer(handle, memory, address, nbytes, size, kind, heap, mappable, name, self, view)
         self._live.add(buffer)
         self._used[heap] += size
         return buffer

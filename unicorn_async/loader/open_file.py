@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from unicorn_async.gpu.host_pages import fetch_file_pages, prefer_huge_pages
+from unicorn_async.gpu.host_pages import FilePages, prefer_huge_pages
 from unicorn_async.loader.file_stamp import FileStamp
 
 if TYPE_CHECKING:
@@ -49,15 +49,18 @@ class CachedFile:
     def __init__(self, path: Path, *, drops: bool = False, fetches: bool = False) -> None:
         self._path, self._drops = path, drops
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._fetches = fetches and fetch_file_pages(self._descriptor, 0, 1)
-        if not self._fetches:
+        self._pages = FilePages(self._descriptor) if fetches else None
+        if self._pages is not None and not self._pages.fetch(0, 1):
+            self._pages.close()
+            self._pages = None
+        if self._pages is None:
             self._advise(0, 0, os.POSIX_FADV_RANDOM)
 
     def fill(self, parts: list[memoryview], offset: int) -> int:
         """See `OpenFile.fill`."""
         filled = 0
-        if self._fetches:
-            fetch_file_pages(self._descriptor, offset, sum(len(part) for part in parts))
+        if self._pages is not None:
+            self._pages.fetch(offset, sum(len(part) for part in parts))
         while parts:
             count = os.preadv(self._descriptor, parts, offset + filled)
             if count == 0:
@@ -70,7 +73,7 @@ class CachedFile:
 
     def will_need(self, offset: int, nbytes: int) -> None:
         """See `OpenFile.will_need`."""
-        if self._fetches:
+        if self._pages is not None:
             return
         for start in range(offset, offset + nbytes, _ADVICE_BYTES):
             self._advise(start, min(_ADVICE_BYTES, offset + nbytes - start), os.POSIX_FADV_WILLNEED)
@@ -81,6 +84,8 @@ class CachedFile:
 
     def close(self) -> None:
         """See `OpenFile.close`."""
+        if self._pages is not None:
+            self._pages.close()
         os.close(self._descriptor)
 
     def _advise(self, offset: int, nbytes: int, advice: int) -> None:

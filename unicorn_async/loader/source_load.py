@@ -96,7 +96,7 @@ class SourceLoad:
             group.create_task(self._lane(waiting, group))
 
     def _is_staged(self, chunk: AnyChunk) -> bool:
-        return self._stages_direct_reads or self._uploader.direct_target(chunk) is None
+        return self._stages_direct_reads or not self._uploader.has_direct_target(chunk)
 
     def _make_ring(self, sizes: Sequence[int], stack: contextlib.ExitStack) -> StagingRing | None:
         if not sizes:
@@ -122,7 +122,6 @@ class SourceLoad:
             else:
                 chunk = parcel.chunks[0]
                 target = self._uploader.direct_target(chunk)
-                assert target is not None, "what is not staged has a mapped place"
                 await self._reader.read(chunk.file, chunk.offset, target, chunk.row_permutation)
             if self._left[parcel.layer] == len(parcel.chunks):  # the last ones of the layer
                 await self._reader.check_unchanged()

@@ -41,39 +41,36 @@ class StagingSlot:
 class StagingRing:
     """Hands out slots; who finds none free waits for the device to be done with the one that was used first.
 
-    It owns the slots' memory until `close`. With `imports`, slots are ordinary memory that the device was given, if the
-    driver takes it (see `can_import`), else memory of the driver's.
-
-    Raises:
-        OutOfMemoryError: the slots do not fit.
+    Slots are made when they are asked for, because each takes a while to allocate; the ring owns their memory until
+    `close`. With `imports` they are ordinary memory that the device was given, if the driver takes it (see
+    `can_import`), else memory of the driver's.
     """
 
     def __init__(self, memory: Memory, *, num_slots: int, slot_bytes: int, imports: bool = False) -> None:
         self._memory = memory
+        self._num_slots = num_slots
+        self._slot_bytes = slot_bytes
         self._imports = imports
         self._slots: list[StagingSlot] = []
         self._free: asyncio.Queue[StagingSlot] = asyncio.Queue()
         self._turn = asyncio.Lock()  # a lock is fair; a queue gives what comes back to who asks before others wake up
-        try:
-            for index in range(num_slots):
-                self._slots.append(self._make_slot(slot_bytes, f"staging[{index}]"))
-                self._free.put_nowait(self._slots[-1])
-        except BaseException:
-            self.close()
-            raise
 
     @property
     def num_free(self) -> int:
-        """Slots that are not held, though the device may still read them."""
-        return self._free.qsize()
+        """Slots that are not held, though the device may still read them, or that are still to be made."""
+        return self._free.qsize() + self._num_slots - len(self._slots)
 
     async def acquire(self) -> StagingSlot:
         """Return a slot that the device does not use, to who asks first; cancelling leaves it in the ring.
 
         Raises:
             DeviceLostError: the device is lost.
+            OutOfMemoryError: there is no memory for another slot.
         """
         async with self._turn:
+            if self._free.empty() and len(self._slots) < self._num_slots:
+                self._slots.append(self._make_slot(self._slot_bytes, f"staging[{len(self._slots)}]"))
+                return self._slots[-1]
             slot = await self._free.get()
         try:
             if slot.used is not None:

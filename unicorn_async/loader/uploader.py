@@ -50,11 +50,14 @@ class Uploader:
         """What to wait for until all that was submitted is done."""
         return tuple((queue.timeline, value) for queue, value in self._submitted.items())
 
-    def direct_target(self, chunk: AnyChunk) -> memoryview | None:
-        """Return the chunk's place in mapped device memory, None where it has to be staged."""
+    def has_direct_target(self, chunk: AnyChunk) -> bool:
+        """Whether a chunk can be read into its place; otherwise it has to be staged."""
+        return chunk.transform is Transform.COPY and self._places[chunk.dest].buffer.is_mappable
+
+    def direct_target(self, chunk: AnyChunk) -> memoryview:
+        """Return the place of a chunk that has such a target."""
         mapped = self._places[chunk.dest].mapped
-        if mapped is None or chunk.transform is not Transform.COPY:
-            return None
+        assert mapped is not None, "it has a direct target"
         return mapped[chunk.dest_offset : chunk.dest_offset + chunk.nbytes]
 
     def submit(self, placed: Sequence[tuple[AnyChunk, int]], slot: StagingSlot) -> tuple[Timeline, int]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Self
 import tokenizers
 
 from unicorn_async.errors import RequestError, TokenizerError
-from unicorn_async.tokenizer.chat_template import ChatTemplate
 from unicorn_async.tokenizer.control_tokens import ControlTokens, unused_mark
 from unicorn_async.tokenizer.encoder import BackendEncoder, Encoder
 from unicorn_async.tokenizer.facts import TokenizerFacts, facts_of
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from unicorn_async.tokenizer.chat_template import ChatTemplate
     from unicorn_async.tokenizer.message import ChatMessage
 
 _MAX_SPELLING_DEPTH = 32  # a control token spelled out in plain ones, which may hold another
@@ -43,7 +43,7 @@ class Tokenizer:
         self.pieces = encoder.pieces
         self._control = ControlTokens(facts.control)
         self._prefix = list(facts.prefix)
-        self._template = ChatTemplate(facts.chat_template, facts.special_tokens) if facts.chat_template else None
+        self._template = _chat_template(facts)
 
     @classmethod
     def load(cls, directory: Path) -> Self:
@@ -187,3 +187,12 @@ class Tokenizer:
             return ids
         count = next((index for index, token_id in enumerate(ids) if token_id != self.bos_token_id), len(ids))
         return ([self.bos_token_id] if count else self._prefix) + ids[count:]
+
+
+def _chat_template(facts: TokenizerFacts) -> ChatTemplate | None:
+    if not facts.chat_template:
+        return None
+    # Jinja takes longer to import than all of this package; here, where tokenizers are made, that is beside the load.
+    from unicorn_async.tokenizer.chat_template import ChatTemplate
+
+    return ChatTemplate(facts.chat_template, facts.special_tokens)

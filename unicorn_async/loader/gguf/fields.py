@@ -31,6 +31,7 @@ _SCALARS = {
     12: "<d",
 }
 _BOOL, _STRING, _ARRAY = 7, 8, 9
+_PIECE_BYTES = 1 << 20
 _LENGTH = struct.Struct("<Q")
 
 
@@ -114,7 +115,7 @@ class FieldReader:
         kind = self.u32(f"the element type of {key!r}")
         what = f"elements of {key!r}"
         if kind == _STRING:
-            return tuple(self.string(what) for _ in range(self.count(what, 8, MAX_STRINGS)))
+            return self._strings(self.count(what, 8, MAX_STRINGS), what)
         layout = self._layout(kind, key)
         size = struct.calcsize(layout)
         values = array(layout[1:])
@@ -122,6 +123,31 @@ class FieldReader:
         if kind == _BOOL and values and max(values) > 1:
             raise self.error(f"{key!r}: expected booleans, got byte {max(values)}")
         return values
+
+    def _strings(self, count: int, what: str) -> tuple[str, ...]:
+        """Read strings in large pieces: a vocabulary has hundreds of thousands."""
+        found: list[str] = []
+        data, position = b"", 0
+        while len(found) < count:
+            stop = position + 8
+            nbytes = int.from_bytes(data[position:stop], "little")
+            if stop + nbytes <= len(data):
+                position = stop + nbytes
+                try:
+                    found.append(data[stop:position].decode())
+                except UnicodeDecodeError as exc:
+                    self.offset += position
+                    raise self.error(f"{what}: not UTF-8 (byte {exc.start})") from exc
+                continue
+            # What the piece ends in the middle of is read again, by itself, and the next piece behind it.
+            self._file.seek(self.offset + position)
+            self.offset += position
+            found.append(self.string(what))
+            position = 0
+            data = self._file.read(min(_PIECE_BYTES, self.left)) if len(found) < count else b""
+        self._file.seek(self.offset + position)
+        self.offset += position
+        return tuple(found)
 
     def _layout(self, kind: int, key: str) -> str:
         if kind not in _SCALARS:
