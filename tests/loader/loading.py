@@ -70,7 +70,8 @@ class Loading:
         self.arena = Arena(device.memory, MemoryKind.DEVICE, 1 << 16)
         self.places = {dest.name: self.arena.allocate(dest.nbytes) for dest in self.plan.destinations}
         if not mapped:
-            hidden = {place.buffer: replace(place.buffer, is_mappable=False, view=None) for place in self.places.values()}
+            buffers = {place.buffer for place in self.places.values()}
+            hidden = {buffer: replace(buffer, is_mappable=False, view=None) for buffer in buffers}
             self.places = {name: replace(place, buffer=hidden[place.buffer]) for name, place in self.places.items()}
 
     def stream(

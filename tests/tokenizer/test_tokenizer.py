@@ -237,3 +237,14 @@ def test_an_unknown_decoder_is_refused_by_name(tmp_path: Path) -> None:
     backend.decoder = builders.decoders.WordPiece()
     with pytest.raises(TokenizerError, match="WordPiece"):
         Tokenizer.load(builders.write(tmp_path, backend))
+
+
+def test_a_file_that_makes_the_library_panic_is_refused(tmp_path: Path) -> None:
+    directory = builders.write(tmp_path, builders.sentencepiece_bpe())
+    path = directory / "tokenizer.json"
+    content = json.loads(path.read_text())
+    assert content["post_processor"]["special_tokens"]
+    content["post_processor"]["special_tokens"] = {}  # while its pieces name one
+    path.write_text(json.dumps(content))
+    with pytest.raises(TokenizerError, match="tokenizer.json: the vocabulary contradicts itself"):
+        Tokenizer.load(directory)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.engine.engine import Engine
 
-_DECODE_PROMPT = 8  # tokens: short enough that all sequences begin in one step
+DECODE_PROMPT = 8  # tokens: short enough that all sequences begin in one step
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,9 @@ async def measure_prompt(engine: Engine, rng: Random, *, batch: int, num_tokens:
     return _measurement(before, _Clocks.read(engine), batch * num_tokens, max(t[0] for t in times) - before.wall_s)
 
 
-async def measure_decode(engine: Engine, rng: Random, *, batch: int, num_tokens: int) -> Measurement:
+async def measure_decode(
+    engine: Engine, rng: Random, *, batch: int, num_tokens: int, num_prompt: int = DECODE_PROMPT
+) -> Measurement:
     """Decode with `batch` sequences at once; counted is the time in which all of them decode.
 
     Raises:
@@ -97,7 +99,7 @@ async def measure_decode(engine: Engine, rng: Random, *, batch: int, num_tokens:
         ConfigError: the sequences did not run at the same time.
     """
     before = _Clocks.read(engine)
-    times = await _streams(engine, rng, batch=batch, num_prompt=_DECODE_PROMPT, num_tokens=num_tokens + 1)
+    times = await _streams(engine, rng, batch=batch, num_prompt=num_prompt, num_tokens=num_tokens + 1)
     after = _Clocks.read(engine)
     start, stop = max(t[0] for t in times), min(t[-1] for t in times)
     if stop <= start:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Protocol
 
-from unicorn_async.errors import RequestError, TokenizerError
+from unicorn_async.errors import RequestError
+from unicorn_async.tokenizer.library_errors import library_errors
 from unicorn_async.tokenizer.pieces import Pieces
 
 if TYPE_CHECKING:
@@ -47,14 +48,12 @@ class BackendEncoder:
 
     def encode(self, text: str, *, with_control: bool) -> list[int]:
         """Return the ids; see `Encoder.encode`."""
-        try:
-            with self._lock:
-                self.backend.encode_special_tokens = not with_control
+        with self._lock, library_errors("the vocabulary can't encode the text"):
+            self.backend.encode_special_tokens = not with_control
+            try:
                 ids: list[int] = self.backend.encode(text, add_special_tokens=False).ids
-        except (TypeError, UnicodeEncodeError) as exc:
-            raise RequestError(f"the text is not valid Unicode: {exc}") from exc
-        except Exception as exc:  # the library raises no narrower class
-            raise TokenizerError(f"the vocabulary can't encode the text: {exc}") from exc
+            except (TypeError, UnicodeEncodeError) as exc:
+                raise RequestError(f"the text is not valid Unicode: {exc}") from exc
         return ids
 
     def close(self) -> None:

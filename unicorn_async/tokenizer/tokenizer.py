@@ -14,6 +14,7 @@ from unicorn_async.tokenizer.facts import TokenizerFacts, facts_of
 from unicorn_async.tokenizer.files import TokenizerFiles
 from unicorn_async.tokenizer.gguf.backend import backend_of
 from unicorn_async.tokenizer.gguf.vocabulary import GgufVocabulary
+from unicorn_async.tokenizer.library_errors import library_errors
 from unicorn_async.tokenizer.stream_decoder import StreamDecoder
 
 if TYPE_CHECKING:
@@ -56,11 +57,8 @@ class Tokenizer:
         if not path.is_file():
             raise TokenizerError(f"{directory}: tokenizer.json is missing")
         files = TokenizerFiles.read(directory)
-        try:
-            backend = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as exc:  # the library raises no narrower class
-            raise TokenizerError(f"{path}: {exc}") from exc
-        return cls._of(backend, files)
+        with library_errors(str(path)):
+            return cls._of(tokenizers.Tokenizer.from_file(str(path)), files)
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, object]) -> Self:
@@ -70,7 +68,8 @@ class Tokenizer:
             TokenizerError: it is missing, damaged or of a kind that is not supported.
         """
         vocabulary = GgufVocabulary.read(metadata)
-        return cls._of(backend_of(vocabulary), vocabulary.files())
+        with library_errors("tokenizer.ggml"):
+            return cls._of(backend_of(vocabulary), vocabulary.files())
 
     @classmethod
     def _of(cls, backend: tokenizers.Tokenizer, files: TokenizerFiles) -> Self:

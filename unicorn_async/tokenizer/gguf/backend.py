@@ -13,6 +13,7 @@ from unicorn_async.errors import TokenizerError
 from unicorn_async.tokenizer.gguf.merges import merges_of
 from unicorn_async.tokenizer.gguf.pre_tokenizer import pre_tokenizer
 from unicorn_async.tokenizer.gguf.vocabulary import BYTE_LEVEL, GgufVocabulary, TokenType
+from unicorn_async.tokenizer.library_errors import library_errors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,12 +30,8 @@ def backend_of(vocabulary: GgufVocabulary) -> tokenizers.Tokenizer:
     Raises:
         TokenizerError: the vocabulary contradicts itself, or names a pre-tokenizer that is not known.
     """
-    try:
+    with library_errors("tokenizer.ggml"):
         return _byte_level(vocabulary) if vocabulary.model == BYTE_LEVEL else _sentencepiece(vocabulary)
-    except TokenizerError:
-        raise
-    except Exception as exc:  # the library raises no narrower class
-        raise TokenizerError(f"tokenizer.ggml: {exc}") from exc
 
 
 def _byte_level(vocabulary: GgufVocabulary) -> tokenizers.Tokenizer:
