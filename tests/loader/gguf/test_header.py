@@ -102,6 +102,7 @@ def test_a_tensor_has_the_bytes_of_its_blocks(kind: str, elements: int, nbytes: 
         (header(0, 1) + text("key") + struct.pack("<IB", 7, 2) + bytes(20), "expected a boolean, got byte 2"),
         (header(0, 1) + struct.pack("<Q", 1) + b"\xff" + bytes(20), "not UTF-8"),
         (header(0, 2) + (text("key") + struct.pack("<II", 4, 1)) * 2, "'key' appears twice"),
+        (header(0, 1) + text("k" * 5000) + struct.pack("<I", 99) + bytes(20), f"'{'k' * 99} has type 99"),
     ],
 )
 def test_a_header_that_breaks_the_rules_is_refused(data: bytes, message: str) -> None:

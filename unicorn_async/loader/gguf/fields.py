@@ -93,10 +93,10 @@ class FieldReader:
 
     def value(self, key: str) -> GgufValue:
         """Return a value of the metadata with its type in front."""
-        kind = self.u32(f"the type of {key!r}")
+        kind = self.u32(f"the type of {shown(key)}")
         if kind == _ARRAY:
             return self._array(key)
-        return self.string(repr(key)) if kind == _STRING else self._scalar(kind, key)
+        return self.string(shown(key)) if kind == _STRING else self._scalar(kind, key)
 
     def error(self, message: str) -> CheckpointError:
         """Return an error that names file and place."""
@@ -104,16 +104,16 @@ class FieldReader:
 
     def _scalar(self, kind: int, key: str) -> int | float | bool:
         layout = self._layout(kind, key)
-        value: int | float = struct.unpack(layout, self.take(struct.calcsize(layout), repr(key)))[0]
+        value: int | float = struct.unpack(layout, self.take(struct.calcsize(layout), shown(key)))[0]
         if kind != _BOOL:
             return value
         if value not in (0, 1):
-            raise self.error(f"{key!r}: expected a boolean, got byte {value}")
+            raise self.error(f"{shown(key)}: expected a boolean, got byte {value}")
         return bool(value)
 
     def _array(self, key: str) -> GgufValue:
-        kind = self.u32(f"the element type of {key!r}")
-        what = f"elements of {key!r}"
+        kind = self.u32(f"the element type of {shown(key)}")
+        what = f"elements of {shown(key)}"
         if kind == _STRING:
             return self._strings(self.count(what, 8, MAX_STRINGS), what)
         layout = self._layout(kind, key)
@@ -121,7 +121,7 @@ class FieldReader:
         values = array(layout[1:])
         values.frombytes(self.take(self.count(what, size) * size, what))
         if kind == _BOOL and values and max(values) > 1:
-            raise self.error(f"{key!r}: expected booleans, got byte {max(values)}")
+            raise self.error(f"{shown(key)}: expected booleans, got byte {max(values)}")
         return values
 
     def _strings(self, count: int, what: str) -> tuple[str, ...]:
@@ -152,5 +152,5 @@ class FieldReader:
     def _layout(self, kind: int, key: str) -> str:
         if kind not in _SCALARS:
             what = "an array inside an array" if kind == _ARRAY else f"type {kind}, which is not known"
-            raise self.error(f"{key!r} has {what}")
+            raise self.error(f"{shown(key)} has {what}")
         return _SCALARS[kind]

@@ -87,7 +87,7 @@ def _metadata(fields: FieldReader, count: int) -> dict[str, GgufValue]:
     for _ in range(count):
         key = fields.string("a metadata key", MAX_KEY_BYTES)
         if key in metadata:
-            raise fields.error(f"metadata key {key!r} appears twice")
+            raise fields.error(f"metadata key {shown(key)} appears twice")
         metadata[key] = fields.value(key)
     return metadata
 

@@ -71,5 +71,6 @@ def pre_tokenizer(name: str) -> PreTokenizer:
         TokenizerError: the name is not known.
     """
     if name not in _KNOWN:
-        raise TokenizerError(f"tokenizer.ggml.pre {name!r} is not supported; known are {', '.join(sorted(_KNOWN))}")
+        known = ", ".join(sorted(_KNOWN))
+        raise TokenizerError(f"tokenizer.ggml.pre {name[:100]!r} is not supported; known are {known}")
     return _KNOWN[name]
