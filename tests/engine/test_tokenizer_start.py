@@ -48,7 +48,7 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> list[TokenizerProcess]:
         made.append(TokenizerProcess(source))
         return made[-1]
 
-    monkeypatch.setattr(tokenizer_start, "_LARGE_FILE_BYTES", 0)
+    monkeypatch.setattr(tokenizer_start, "LARGE_BYTES", 0)
     monkeypatch.setattr(tokenizer_start, "TokenizerProcess", start)
     return made
 

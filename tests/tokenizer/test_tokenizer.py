@@ -248,3 +248,14 @@ def test_a_file_that_makes_the_library_panic_is_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps(content))
     with pytest.raises(TokenizerError, match=r"tokenizer\.json: the vocabulary contradicts itself"):
         Tokenizer.load(directory)
+
+
+def test_a_prefix_of_continued_words_is_refused(tmp_path: Path) -> None:
+    """The library would cut it from a token in the middle of a character, and end the process."""
+    directory = builders.write(tmp_path, builders.byte_level())
+    path = directory / "tokenizer.json"
+    content = json.loads(path.read_text())
+    content["model"]["continuing_subword_prefix"] = "\0"
+    path.write_text(json.dumps(content))
+    with pytest.raises(TokenizerError, match="continuing_subword_prefix"):
+        Tokenizer.load(directory)

@@ -15,7 +15,7 @@ from unicorn_async.npu.attention import NpuOptions
 from unicorn_async.npu.doctor import Finding, examine, npu_chip
 from unicorn_async.npu.geometry import HEAD_DIMS, HeadLayout
 from unicorn_async.npu.host import NpuHost
-from unicorn_async.npu.manifest import NOTICE, build_dir, find_build
+from unicorn_async.npu.manifest import NOTICE, TRIED, build_dir, find_build
 from unicorn_async.npu.opening import open_attention
 from unicorn_async.npu.work import AttentionHeads
 from unicorn_async.resources import resource_dir
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     print(
         json.dumps([asdict(finding) for finding in findings], indent=2)
         if as_json
-        else f"{format_findings(findings)}\n\n{NOTICE}"
+        else f"{format_findings(findings)}\n\n{TRIED if all(finding.ok for finding in findings) else NOTICE}"
     )
     return 0 if all(finding.ok for finding in findings) else 1
 

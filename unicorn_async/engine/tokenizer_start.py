@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from unicorn_async.tokenizer.files import LARGE_BYTES
 from unicorn_async.tokenizer.process import TokenizerProcess
 from unicorn_async.tokenizer.worker import make_tokenizer
 
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from unicorn_async.tokenizer import Tokenizer
     from unicorn_async.tokenizer.worker import Source
 
-_LARGE_FILE_BYTES = 2 << 20  # a tokenizer.json of which takes about 0.05 s
 _LARGE_VOCABULARY = 16384  # of a GGUF file
 
 
@@ -64,6 +64,6 @@ def is_large(source: Source) -> bool:
         tokens = source.get("tokenizer.ggml.tokens")
         return isinstance(tokens, tuple) and len(tokens) >= _LARGE_VOCABULARY
     try:
-        return (source / "tokenizer.json").stat().st_size >= _LARGE_FILE_BYTES
+        return (source / "tokenizer.json").stat().st_size >= LARGE_BYTES
     except OSError:
         return False

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from unicorn_async.npu.host import AccelNode, NpuHost, PciDevice
 
 MEMLOCK_BYTES = 64 << 20  # the first open of the device locks so much
-# The first versions that linux-firmware carried; older ones came with test kernels.
+# The oldest ones that are known to us from a release of linux-firmware; that older ones fail has not been seen.
 _FIRMWARE = {"npu1": (1, 5, 2, 380), "npu2": (1, 0, 0, 63)}
 _IOMMU_ERRORS = (errno.EOPNOTSUPP, errno.ENODEV, errno.EINVAL, errno.ENOSPC)
 

@@ -26,6 +26,9 @@ MAX_XCLBIN_BYTES = 64 << 20
 NOTICE = (
     "No NPU has run these kernels yet, as far as this project knows: docs/npu.md says what is shown and what is not."
 )
+TRIED = (
+    "This NPU gave the known answers: docs/npu.md says how to report it, because this project knows of none that did."
+)
 _HINT = "run `unicorn npu build` (docs/npu.md says what it needs)"
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+LARGE_BYTES = 2 << 20  # of a tokenizer.json, which then takes 0.05 s and more
 _TOKEN_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
@@ -46,6 +47,22 @@ class TokenizerFiles:
             _eos_token_ids(directory),
             _chat_template(directory, config),
         )
+
+
+def check_model(path: Path) -> None:
+    """Refuse a tokenizer.json that makes the library end the process; large ones are read in a process of their own.
+
+    BPE cuts the prefix of continued words from tokens without looking, and no supported family has one.
+
+    Raises:
+        TokenizerError: it has such a prefix, or is no JSON object.
+    """
+    if path.stat().st_size >= LARGE_BYTES:
+        return
+    model = _read_object(path).get("model")
+    prefix = model.get("continuing_subword_prefix") if isinstance(model, dict) else None
+    if prefix:
+        raise TokenizerError(f"{path}: continuing_subword_prefix is not supported, got {str(prefix)[:100]!r}")
 
 
 def _read_object(path: Path) -> dict[str, object]:

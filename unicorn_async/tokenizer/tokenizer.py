@@ -11,7 +11,7 @@ from unicorn_async.errors import RequestError, TokenizerError
 from unicorn_async.tokenizer.control_tokens import ControlTokens, unused_mark
 from unicorn_async.tokenizer.encoder import BackendEncoder, Encoder
 from unicorn_async.tokenizer.facts import TokenizerFacts, facts_of
-from unicorn_async.tokenizer.files import TokenizerFiles
+from unicorn_async.tokenizer.files import TokenizerFiles, check_model
 from unicorn_async.tokenizer.gguf.backend import backend_of
 from unicorn_async.tokenizer.gguf.vocabulary import GgufVocabulary
 from unicorn_async.tokenizer.library_errors import library_errors
@@ -57,6 +57,7 @@ class Tokenizer:
         if not path.is_file():
             raise TokenizerError(f"{directory}: tokenizer.json is missing")
         files = TokenizerFiles.read(directory)
+        check_model(path)
         with library_errors(str(path)):
             return cls._of(tokenizers.Tokenizer.from_file(str(path)), files)
 
