@@ -10,9 +10,10 @@ warm: a start that asks at once a short prompt, one that asks at once a long pro
 once the model is loaded. The long prompt is as long as its processing alone takes what the load takes, as the first
 starts measured it (--long sets it); it runs in one step.
 
-Late: from the moment at which the last byte was in its place on the device and usable (the last layer is active) to the
-first token. Allowed: one layer and the head, and 50 ms; the layer is the prompt's whole processing, measured in the
-loaded model, over the number of layers, with the head's time in it and not added to it. Decoding: tokens per second
+Late: from the moment at which the last byte was handed to the device, and from that at which the last layer was active,
+to the first token. Allowed, from the first of them: one layer and the head, and 50 ms; the layer is the prompt's whole
+processing, measured in the loaded model, over the number of layers, with the head's time in it and not added to it.
+The long prompt runs in one step, which is more than the default of max_num_batched_tokens. Decoding: tokens per second
 after the first one, in starts that asked at once against starts that waited for the load.
 
 With a scheme, the files are the model's entry in the weight cache, which is made first. A llama.cpp command, which must
@@ -55,7 +56,7 @@ class Start:
     prompt: int
     nbytes: int
     opened_s: float
-    read_s: float  # the last byte was read
+    read_s: float  # the last byte was read and handed over
     active_s: float
     first_token_s: float
     decode_tokens_per_s: float
@@ -67,7 +68,12 @@ class Start:
 
     @property
     def late_s(self) -> float:
-        """How long after the load's end the first token came."""
+        """How long after the last byte the first token came."""
+        return self.first_token_s - self.read_s
+
+    @property
+    def after_active_s(self) -> float:
+        """How long after the last layer's activation the first token came."""
         return self.first_token_s - self.active_s
 
     @property
@@ -243,7 +249,8 @@ def lines(state: str, rounds: Rounds) -> list[str]:
             f" {spread([s.active_s for s in starts])}, first token at {spread([s.first_token_s for s in starts])}"
         )
         found.append(
-            f"  late by {spread([s.late_s for s in starts], 'ms')}; a layer"
+            f"  late by {spread([s.late_s for s in starts], 'ms')} after the last byte,"
+            f" {spread([s.after_active_s for s in starts], 'ms')} after the last layer; a layer"
             f" {spread([s.layer_s for s in starts], 'ms')}, allowed {1e3 * SPARE_S:.0f} ms more;"
             f" over it in {sum(s.late_s > s.layer_s + SPARE_S for s in starts)} of {len(starts)}"
         )

@@ -9,7 +9,7 @@ was never trained to predict), how far all tokens' distributions are from those 
 (Kullback-Leibler, and how often the likeliest token is the same), and, for the first `--greedy` questions, how many
 greedy answers are the same to the last token as F16's, and how many are answers that this world accepts.
 
-The formats: bf16, f16 and f32 are directories (F32 becomes F16 on the device); int8, int4 and nf4 are made from BF16
+The formats: bf16, f16 and f32 are directories; int8, int4 and nf4 are made from BF16
 while it is loaded; gguf-TYPE are files whose matrices are of one type, but for embeddings of Q6_K beside those of 4 and
 5 bits, as llama.cpp has it. Q4_K, Q5_K, Q6_K and IQ4_NL are encoded by tests/loader/gguf/encoders.py, by plain least
 squares, the others by the PyPI package gguf, which this needs. The tests' folder must be beside this one.

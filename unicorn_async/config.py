@@ -47,7 +47,7 @@ class KVDType(Enum):
 class WeightScheme(Enum):
     """What becomes of a checkpoint's weights on their way to the device."""
 
-    AUTO = "auto"  # what they are, F32 as F16
+    AUTO = "auto"  # what they are
     F16 = "f16"
     INT8 = "int8"  # blocks of 32
     INT4 = "int4"  # blocks of 32; embeddings and output head int8

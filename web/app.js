@@ -1,6 +1,7 @@
 // The chat page: a conversation kept here, sent whole with each message; the server keeps nothing of it.
 
 import { Connection } from "/connection.js";
+import { loadNumbers } from "/load.js";
 import { render } from "/markdown.js";
 import { ModelPicker } from "/models.js";
 
@@ -57,6 +58,7 @@ function showModel({ model, status, error }) {
   $("load").classList.toggle("idle", status === "empty" || status === "error");
   $("load").classList.toggle("failed", status === "error");
   $("load-bar").removeAttribute("value");
+  $("load-numbers").textContent = "";
   $("load-text").textContent = stateTexts[status]?.(model, error) ?? status;
   picker.showState(model, status);
   readHealth();
@@ -66,9 +68,7 @@ function showModel({ model, status, error }) {
 function showLoad(progress) {
   if (progress.done) return; // the model's state follows
   $("load-bar").value = progress.share;
-  const [unit, name] = progress.bytes_total < 1e9 ? [1e6, "MB"] : [1e9, "GB"];
-  const sizes = `${(progress.bytes_loaded / unit).toFixed(1)} of ${(progress.bytes_total / unit).toFixed(1)} ${name}`;
-  $("load-text").textContent = `Loading ${progress.model}: ${Math.floor(progress.share * 100)} % (${sizes})`;
+  $("load-numbers").textContent = loadNumbers(progress);
 }
 
 // --- the conversation ---------------------------------------------------------------------------------------------

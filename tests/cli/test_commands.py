@@ -12,6 +12,8 @@ import pytest
 from tests.cli.command import NO_DRIVER, SOFTWARE_DRIVERS, software_only, unicorn
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.cli.conftest import Demo
 
 needs_software_driver = pytest.mark.skipif(
@@ -119,3 +121,15 @@ async def test_the_demo_answers_and_a_signal_ends_it_in_order(demo: Demo, number
     _, rest = await demo.process.communicate()
     assert demo.process.returncode == 0
     assert "Traceback" not in demo.printed + rest.decode()
+
+
+@needs_software_driver
+def test_generate_leaves_its_quantised_weights_for_the_next_start(tmp_path: Path) -> None:
+    environ = {**software_only(), "XDG_CACHE_HOME": str(tmp_path)}
+    command = ("generate", "demo", QUESTION, "--chat", "--weights", "int8", *ON_SOFTWARE)
+    first, second = unicorn(*command, environ=environ), unicorn(*command, environ=environ)
+    assert "weight cache: written" in first.stderr
+    assert "weight cache" not in second.stderr
+    assert second.stdout == first.stdout
+    entries = json.loads(unicorn("cache", "list", "--json", environ=environ).stdout)
+    assert [entry["usable"] for entry in entries] == [True]

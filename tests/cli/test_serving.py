@@ -143,7 +143,8 @@ async def test_a_server_that_begins_empty_loads_what_a_client_names_and_ends_in_
             assert [model["id"] for model in listed] == ["unicorn-demo", "tiny"]
             for name in ("tiny", "unicorn-demo"):
                 loaded = await client.post("/v1/models/load", json={"model": name, "wait": True})
-                assert loaded.json() == {"object": "model.state", "model": name, "status": "ready", "error": None}
+                state = {"model": name, "weights": "auto", "status": "ready", "error": None}
+                assert loaded.json() == {"object": "model.state", **state}
                 answer = await client.post("/v1/responses", json={"input": "Hi", "max_output_tokens": 3})
                 assert answer.json()["model"] == name
             assert (await client.post("/v1/models/load", json={"model": str(tmp_path)})).status_code == 404

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from unicorn_async.config import WeightScheme
 from unicorn_async.engine.memory_report import HeapReport, MemoryReport, driver_usage
 from unicorn_async.gpu.device import Device
 from unicorn_async.gpu.memory_room import HeapKind
@@ -23,7 +25,7 @@ BESIDE_THE_MODEL = 64 << 20  # frames, tables and results, at most
 @pytest.mark.parametrize(
     ("allocated", "driver", "agrees"),
     [
-        (10 * GIB, None, True),
+        (10 * GIB, None, None),
         (10 * GIB, 10 * GIB, True),
         (10 * GIB, 10 * GIB + GIB // 2, True),
         (10 * GIB, 11 * GIB, False),
@@ -33,13 +35,41 @@ BESIDE_THE_MODEL = 64 << 20  # frames, tables and results, at most
         (0, 0, True),
     ],
 )
-def test_a_drivers_figure_agrees_within_what_drivers_add(allocated: int, driver: int | None, agrees: bool) -> None:
+def test_a_drivers_figure_agrees_within_what_drivers_add(
+    allocated: int, driver: int | None, agrees: bool | None
+) -> None:
     report = MemoryReport((HeapReport(HeapKind.VRAM, allocated, allocated, driver),))
-    assert report.agrees == agrees
+    assert report.agrees is agrees
+    figures = {"heap": "VRAM", "planned": allocated, "allocated": allocated, "driver": driver}
     assert report.to_json() == {
-        "heaps": [{"heap": "VRAM", "planned": allocated, "allocated": allocated, "driver": driver}],
+        "heaps": [{**figures, "plan_agrees": True, "driver_agrees": agrees}],
         "agrees": agrees,
     }
+
+
+@pytest.mark.parametrize(
+    ("allocated", "passing", "agrees"),
+    [
+        (10 * GIB, 0, True),
+        (10 * GIB + (100 << 20), 0, True),
+        (10 * GIB + (300 << 20), 0, False),
+        (10 * GIB + (300 << 20), 256 << 20, True),
+        (10 * GIB - 1, 256 << 20, False),
+    ],
+)
+def test_what_is_allocated_agrees_with_the_plan_within_what_is_beside_the_model(
+    allocated: int, passing: int, agrees: bool
+) -> None:
+    told = HeapReport(HeapKind.VRAM, 10 * GIB, allocated, allocated, passing)
+    silent = HeapReport(HeapKind.VRAM, 10 * GIB, allocated, None, passing)
+    assert told.plan_agrees is silent.plan_agrees is agrees
+    assert MemoryReport((told,)).agrees is agrees
+    assert MemoryReport((silent,)).agrees is (None if agrees else False)
+    assert MemoryReport((told, HeapReport(HeapKind.GTT, 0, GIB, GIB))).agrees is False
+
+
+def test_without_a_figure_nothing_is_said_to_agree() -> None:
+    assert MemoryReport(()).agrees is None
 
 
 async def test_what_is_allocated_is_what_was_planned_and_what_the_driver_says(open_engine: OpenEngine) -> None:
@@ -52,7 +82,23 @@ async def test_what_is_allocated_is_what_was_planned_and_what_the_driver_says(op
     assert 0 < planned == vram.planned
     assert 0 <= vram.allocated - vram.planned < BESIDE_THE_MODEL + engine.config.staging_bytes
     assert (vram.driver is not None) == says
-    assert report.agrees
+    assert all(heap.plan_agrees for heap in report.heaps)
+    assert report.agrees is (True if says else None)
+
+
+async def test_what_a_load_has_beside_the_model_is_no_difference_and_nothing_is_left_of_it(
+    open_engine: OpenEngine,
+) -> None:
+    async with open_engine(weights=WeightScheme.INT8) as engine:
+        while not engine.progress.done:
+            assert engine.memory.agrees is not False
+            assert engine.memory.heaps[0].passing >= engine.config.staging_bytes
+            await asyncio.sleep(0)
+        await engine.cache_settled()
+        await asyncio.wait([engine._started.load])
+        report = engine.memory
+    assert report.heaps[0].passing == 0
+    assert all(heap.plan_agrees for heap in report.heaps)
 
 
 async def test_a_driver_that_says_otherwise_is_noticed(

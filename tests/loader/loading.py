@@ -42,11 +42,11 @@ WANTED = (
     WantedTensor("a.q", (32, 16), 0, "0.qkv", 0),
     WantedTensor("a.k", (16, 16), 0, "0.qkv", 32),
     WantedTensor("a.norm", (16,), 0, "0.norm", as_f32=True),
-    WantedTensor("b.up", (64, 16), 1, "1.up"),
+    WantedTensor("b.up", (64, 16), 1, "1.up", as_f32=True),
     WantedTensor("b.norm", (16,), 1, "1.norm", as_f32=True),
     WantedTensor("norm", (16,), 2, "norm", as_f32=True),
 )
-DTYPES = {"a.norm": "F32", "b.up": "F32", "b.norm": "F16"}  # the others are BF16
+DTYPES = {"a.norm": "F32", "b.up": "F16", "b.norm": "F16"}  # the others are BF16
 
 
 def strategy_of(mode: ReadMode) -> ReadStrategy:

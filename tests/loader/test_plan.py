@@ -29,11 +29,15 @@ WANTED = (
 
 
 def plan_of(
-    tmp_path: Path, wanted: tuple[WantedTensor, ...] = WANTED, chunk_bytes: int = 256, **dtypes: str
+    tmp_path: Path,
+    wanted: tuple[WantedTensor, ...] = WANTED,
+    chunk_bytes: int = 256,
+    scheme: WeightScheme = WeightScheme.AUTO,
+    **dtypes: str,
 ) -> LoadPlan:
     tensors = {want.name: builders.tensor(dtypes.get(want.name, "BF16"), *want.shape) for want in WANTED}
     tensors["rotary.inv_freq"] = builders.tensor("F32", 4)
-    return make_plan(Checkpoint.read(builders.write(tmp_path, tensors)), wanted, chunk_bytes=chunk_bytes)
+    return make_plan(Checkpoint.read(builders.write(tmp_path, tensors)), wanted, chunk_bytes=chunk_bytes, scheme=scheme)
 
 
 def test_chunks_come_in_the_order_of_the_layers(tmp_path: Path) -> None:
@@ -54,7 +58,7 @@ def test_every_byte_of_every_destination_is_written_once(tmp_path: Path) -> None
 
 
 def test_chunks_are_bounded_and_begin_at_whole_elements(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, embed="F32")
+    plan = plan_of(tmp_path, scheme=WeightScheme.F16, embed="F32")
     assert max(chunk.nbytes for chunk in plan.chunks) == 256
     embed = [chunk for chunk in plan.chunks if chunk.dest == "embed"]
     assert len(embed) == 8
@@ -75,10 +79,10 @@ def test_parts_that_follow_each_other_in_the_file_are_read_at_once(tmp_path: Pat
     [
         ("BF16", DType.BF16, Transform.COPY),
         ("F16", DType.F16, Transform.COPY),
-        ("F32", DType.F16, Transform.TO_F16),
+        ("F32", DType.F32, Transform.COPY),
     ],
 )
-def test_matrices_keep_their_type_but_for_f32(tmp_path: Path, source: str, dtype: DType, transform: Transform) -> None:
+def test_matrices_keep_their_type(tmp_path: Path, source: str, dtype: DType, transform: Transform) -> None:
     plan = plan_of(tmp_path, up=source)
     assert next(dest for dest in plan.destinations if dest.name == "up").dtype is dtype
     assert {chunk.transform for chunk in plan.chunks if chunk.dest == "up"} == {transform}
@@ -117,8 +121,8 @@ def test_parts_of_different_types_are_refused(tmp_path: Path) -> None:
         plan_of(tmp_path, k="F16")
 
 
-def test_f16_and_f32_parts_agree(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, q="F16", k="F32", v="F16")
+def test_parts_of_different_types_become_one_type_on_request(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, q="F16", k="F32", v="BF16", scheme=WeightScheme.F16)
     assert next(dest for dest in plan.destinations if dest.name == "qkv").dtype is DType.F16
 
 

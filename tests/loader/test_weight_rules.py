@@ -7,7 +7,7 @@ from unicorn_async.loader.weight_rules import WeightKind, device_type, largest_v
 from unicorn_async.tensor import DType, QuantFormat
 
 TABLE = {  # as in the module's docstring: for vectors, tables and other matrices in F32, F16 and BF16
-    WeightScheme.AUTO: ("F32 F32 F32", "F16 F16 BF16", "F16 F16 BF16"),
+    WeightScheme.AUTO: ("F32 F32 F32", "F32 F16 BF16", "F32 F16 BF16"),
     WeightScheme.F16: ("F32 F32 F32", "F16 F16 F16", "F16 F16 F16"),
     WeightScheme.INT8: ("F32 F32 F32", "int8 int8 int8", "int8 int8 int8"),
     WeightScheme.INT4: ("F32 F32 F32", "int8 int8 int8", "int4 int4 int4"),

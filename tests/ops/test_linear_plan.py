@@ -80,8 +80,13 @@ def test_the_kernel_follows_the_number_of_tokens_and_the_device(gpu: DeviceInfo,
 def test_what_reads_half_does_not_depend_on_the_weights(gpu: DeviceInfo, matrix_gpu: DeviceInfo, tokens: int) -> None:
     for info in (gpu, matrix_gpu):
         assert {plan(info, tokens, n).form is InputForm.HALVES for n in (8, 4096, 262_144)} == {
-            reads_half(info, tokens)
+            reads_half(info, tokens, DType.BF16)
         }
+
+
+def test_single_precision_keeps_away_from_matrix_units(matrix_gpu: DeviceInfo) -> None:
+    entries = [plan_linear(matrix_gpu, num_tokens=t, n=64, k=4096, dtype=DType.F32).entry for t in (1, 8, 512)]
+    assert entries == ["linear_vec_f32", "linear_vec_f32", "linear_many_f32"]
 
 
 def test_a_matrix_kernel_asks_for_a_subgroup_size_that_fills_its_workgroup(matrix_gpu: DeviceInfo) -> None:
@@ -92,7 +97,7 @@ def test_a_matrix_kernel_asks_for_a_subgroup_size_that_fills_its_workgroup(matri
 
 
 def test_matrix_units_are_left_alone_where_the_subgroup_size_is_unknown(matrix_gpu: DeviceInfo) -> None:
-    assert not reads_half(replace(matrix_gpu, features=frozenset({"float16", MATRIX_FEATURE})), 512)
+    assert not reads_half(replace(matrix_gpu, features=frozenset({"float16", MATRIX_FEATURE})), 512, DType.BF16)
 
 
 def test_tiles_stay_within_the_shared_memory(matrix_gpu: DeviceInfo) -> None:
@@ -130,7 +135,7 @@ def test_long_rows_of_workgroups_continue_along_the_second_dimension() -> None:
     assert split_grid(MAX_GRID_X + 1) == (MAX_GRID_X, 2)
 
 
-@pytest.mark.parametrize(("k", "dtype"), [(4100, DType.BF16), (0, DType.BF16), (4096, DType.F32)])
-def test_weights_that_no_kernel_takes_are_refused(gpu: DeviceInfo, k: int, dtype: DType) -> None:
+@pytest.mark.parametrize("k", [4100, 0])
+def test_weights_that_no_kernel_takes_are_refused(gpu: DeviceInfo, k: int) -> None:
     with pytest.raises(UnsupportedModelError, match="linear: "):
-        plan_linear(gpu, num_tokens=1, n=64, k=k, dtype=dtype)
+        plan_linear(gpu, num_tokens=1, n=64, k=k, dtype=DType.BF16)

@@ -94,7 +94,11 @@ class FakeEngine:
         self.called = asyncio.Event()
         self.loaded = asyncio.Event()
         self.loaded.set()
+        self.bytes_total = 100
         self.bytes_loaded = 0
+        self.num_layers = 4
+        self.layers_active = 1
+        self.load_seconds = 0.5
         self.load_moved = asyncio.Condition()
 
     @property
@@ -108,13 +112,20 @@ class FakeEngine:
     @property
     def progress(self) -> LoadProgress:
         done = self.loaded.is_set()
-        return LoadProgress(100, 100 if done else self.bytes_loaded, 4, 4 if done else 1, 0.5, done)
+        return LoadProgress(
+            self.bytes_total,
+            self.bytes_total if done else self.bytes_loaded,
+            self.num_layers,
+            self.num_layers if done else self.layers_active,
+            self.load_seconds,
+            done,
+        )
 
     async def set_loaded(self, nbytes: int) -> None:
-        """Go on with the load; 100 bytes are all."""
+        """Go on with the load; `bytes_total` are all."""
         async with self.load_moved:
             self.bytes_loaded = nbytes
-            if nbytes >= 100:
+            if nbytes >= self.bytes_total:
                 self.loaded.set()
             self.load_moved.notify_all()
 

@@ -56,8 +56,9 @@ async def test_health_tells_of_the_load_and_of_its_failure(client: httpx.AsyncCl
     adapter = {"name": "poet", "weight": 0.5, "num_tensors": 14, "ranks": [4, 8], "scales": [2.0]}
     assert health["adapters"] == [adapter]
     heap = {"heap": "VRAM", "planned": 1000, "allocated": 1100, "driver": 1200}
-    assert health["memory"] == {"heaps": [heap], "agrees": True}
+    assert health["memory"] == {"heaps": [{**heap, "plan_agrees": True, "driver_agrees": True}], "agrees": True}
     assert health["load"]["tokenizer_s"] == 0.25
+    assert (health["load"]["done"], health["load"]["seconds_left"]) == (True, 0.0)
     assert health["stats"]["tokens_generated"] == 7
 
 
@@ -67,6 +68,18 @@ async def test_health_is_there_while_the_model_loads(serve_with: ServeWith, engi
     async with serve_with(ServerOptions()) as served, httpx.AsyncClient(base_url=served.url) as client:
         response = await client.get("/health")
         assert (response.status_code, response.json()["status"], response.json()["loaded"]) == (200, "loading", 0.25)
+        load = {name: value for name, value in response.json()["load"].items() if name not in ("tokenizer_s", "done")}
+        assert load == {
+            "bytes_total": 100,
+            "bytes_loaded": 25,
+            "bytes_per_s": 50,
+            "layers_total": 4,
+            "layers_active": 1,
+            "seconds": 0.5,
+            "seconds_left": 1.5,
+            "share": 0.25,
+            "from_cache": False,
+        }
         await engine.fail_load(DeviceLostError("gone"))
         while response.status_code == 200:
             response = await client.get("/health")

@@ -152,6 +152,10 @@ async def test_load_progress_comes_only_to_those_who_asked(serve_with: ServeWith
     ):
         first = (await asked.until("unicorn.load.progress"))[-1]
         assert (first["model"], first["share"], first["done"]) == ("fake-model", 0.0, False)
+        assert (first["bytes_per_s"], first["seconds_left"]) == (None, None)  # nothing has come
+        await engine.set_loaded(25)
+        event = await asked.receive()
+        assert (event["bytes_loaded"], event["bytes_per_s"], event["seconds_left"]) == (25, 50, 1.5)
         await engine.set_loaded(100)
         last = await asked.receive()
         assert (last["share"], last["layers_active"], last["done"]) == (1.0, 4, True)

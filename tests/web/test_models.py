@@ -66,17 +66,31 @@ async def test_a_model_is_chosen_and_its_load_is_shown(page: Page, library: Fake
     await shows(page, ".assistant:not([aria-busy]) .body", "I am a")
     library.hold_load.add("b")
     await choose(page, "b")
-    await shows(page, "#load-text", "Loading b: 0 %")
+    await shows(page, "#load-text", "Loading b")
+    await shows(page, "#load-numbers", "1 of 4 layers")
     await shows(page, "#model", "b")
     await ask(page, "And now?")
     await shows(page, ".assistant .waiting", "as soon as the model is loaded")
     await library.engines[1].set_loaded(43)
-    await shows(page, "#load-text", "43 %")
+    await page.locator("#load-bar[value='0.43']").wait_for()
+    await shows(page, "#load-numbers", "1 of 4 layers, 1 s left")
     await library.engines[1].set_loaded(100)
     await page.locator("#load").wait_for(state="hidden")
     await page.locator(".assistant:not([aria-busy]) .body").nth(1).wait_for()
     assert await page.locator(".assistant .body").all_inner_texts() == ["I am a", "I am b"]
     await shows(page, ".switched", "b answers now")
+
+
+async def test_a_model_that_is_being_opened_is_shown_and_questions_wait_for_it(
+    page: Page, library: FakeLibrary
+) -> None:
+    library.hold_open["b"] = asyncio.Event()
+    await choose(page, "b")
+    await shows(page, "#load-text", "Opening b")
+    await ask(page, "Who are you?")
+    await shows(page, ".assistant .waiting", "as soon as the model is loaded")
+    library.hold_open["b"].set()
+    await shows(page, ".assistant:not([aria-busy]) .body", "I am b")
 
 
 async def test_an_answer_that_a_switch_broke_off_says_why(page: Page, library: FakeLibrary) -> None:

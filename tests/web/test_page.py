@@ -121,16 +121,32 @@ async def test_the_models_text_never_becomes_markup(page: Page, engine: FakeEngi
 
 async def test_the_load_is_shown_and_a_question_waits_for_its_end(browser: Browser, engine: FakeEngine) -> None:
     engine.loaded.clear()
-    engine.bytes_loaded = 43
+    engine.bytes_total, engine.bytes_loaded, engine.load_seconds = 15_600_000_000, 2_100_000_000, 1.1
+    engine.num_layers, engine.layers_active = 62, 12
     async with serving(engine) as served:
         page = await browser.new_page()
         await page.goto(served.url)
-        await shows(page, "#load-text", "43 %")
+        await shows(page, "#load-text", "Loading fake-model")
+        await shows(page, "#load-numbers", "2.1 of 15.6 GB, 1.9 GB/s, 12 of 62 layers, 8 s left")
+        assert await page.locator("#load-bar").get_attribute("value") == "0.1346"
         await ask(page, "Hi")
         await shows(page, ".assistant .waiting", "as soon as the model is loaded")
-        await engine.set_loaded(100)
+        await engine.set_loaded(15_600_000_000)
         await shows(page, ".assistant:not([aria-busy]) .body", "Hello there, friend")
         await page.locator("#load").wait_for(state="hidden")
+        await page.close()
+
+
+@pytest.mark.parametrize("width", [320, 1280])
+async def test_a_load_that_takes_long_fits_a_narrow_window(browser: Browser, engine: FakeEngine, width: int) -> None:
+    engine.loaded.clear()
+    engine.model_name = "somebody-with-a-long-name-gemma-3-27b-it-instruct-q4_k_m.gguf"
+    engine.bytes_total, engine.bytes_loaded, engine.load_seconds = 950_000_000, 123_456_789, 30.0
+    async with serving(engine) as served:
+        page = await browser.new_page(viewport={"width": width, "height": 600})
+        await page.goto(served.url)
+        await shows(page, "#load-numbers", "123.5 of 950.0 MB, 4.1 MB/s, 1 of 4 layers, 3 min 21 s left")
+        assert await page.evaluate("document.documentElement.scrollWidth") <= width
         await page.close()
 
 

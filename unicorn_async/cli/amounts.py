@@ -13,9 +13,9 @@ def size(nbytes: float) -> str:
     return f"{value:.0f} {_UNITS[unit]}" if unit == 0 or value >= 99.95 else f"{value:.1f} {_UNITS[unit]}"
 
 
-def rate(nbytes: float, seconds: float) -> str:
+def rate(bytes_per_s: float | None) -> str:
     """Return a transfer rate: 1.8 GB/s."""
-    return f"{size(nbytes / seconds)}/s" if seconds > 0 else "– B/s"
+    return "– B/s" if bytes_per_s is None else f"{size(bytes_per_s)}/s"
 
 
 def duration(seconds: float) -> str:

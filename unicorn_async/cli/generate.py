@@ -20,6 +20,7 @@ from unicorn_async.cli.options import (
 from unicorn_async.cli.progress import ProgressLine, show_load
 from unicorn_async.engine.engine import Engine
 from unicorn_async.errors import ConfigError
+from unicorn_async.loader.cache import CacheState
 from unicorn_async.tokenizer import ChatMessage
 
 if TYPE_CHECKING:
@@ -85,7 +86,17 @@ async def _generate(options: argparse.Namespace, prompt: str, sampling: Sampling
                 print(json.dumps(report, ensure_ascii=False))
             else:
                 line.note(_summary(answer))
+            await _keep_weights(engine, line)
     return 0
+
+
+async def _keep_weights(engine: Engine, line: ProgressLine) -> None:
+    """Stay until the weights are in the cache, if they are on their way there: the next start then copies them."""
+    if engine.cache.state not in (CacheState.MISS, CacheState.WRITING):
+        return
+    line.note("keeping the weights for the next start (Ctrl-C gives it up)")
+    status = await engine.cache_settled()
+    line.note(f"weight cache: {status.text()}")
 
 
 async def _stream(engine: Engine, ids: list[int], sampling: SamplingParams, *, echo: bool) -> Answer:

@@ -34,7 +34,7 @@ def measured_line(info: DeviceInfo, report: MemoryReport) -> str:
     for heap in report.heaps:
         if heap.planned or heap.allocated:
             says = "the driver gives no figure" if heap.driver is None else f"driver says {size(heap.driver)}"
-            differs = "" if heap.agrees else ": THEY DIFFER"
+            differs = ": THEY DIFFER" if heap.agrees is False else ""
             text = f"planned {size(heap.planned)}, allocated {size(heap.allocated)}, {says}{differs}"
             parts.append(f"{heap_name(info, heap.heap)}: {text}")
     return f"memory   {'; '.join(parts)}"

@@ -49,7 +49,7 @@ def add_planning_options(parser: argparse.ArgumentParser) -> argparse._ArgumentG
     group.add_argument(
         "--weights",
         choices=[scheme.value for scheme in WeightScheme],
-        help="what weights become while they are loaded (default auto: what they are, F32 as F16)",
+        help="what weights become while they are loaded (default auto: what they are)",
     )
     add_lora_option(group)
     group.add_argument("--kv-dtype", choices=[kind.value for kind in KVDType], help="KV cache (default f16)")

@@ -79,7 +79,7 @@ async def show_load(engine: EngineAPI, line: ProgressLine) -> LoadProgress:
     progress = engine.progress
     async for progress in engine.load_progress():
         line.update(load_text(progress))
-    speed = rate(progress.bytes_total, progress.seconds)
+    speed = rate(progress.bytes_per_s)
     source = " from the cache" if progress.from_cache else ""
     made = f"; tokenizer made beside it in {duration(engine.tokenizer_s)}"
     line.note(f"loaded   {size(progress.bytes_total)}{source} in {duration(progress.seconds)} ({speed}){made}")
@@ -100,11 +100,11 @@ def load_text(progress: LoadProgress) -> str:
     """Return one line about a load under way."""
     parts = [
         f"{bar(progress.share)} {size(progress.bytes_loaded)} of {size(progress.bytes_total)}",
-        rate(progress.bytes_loaded, progress.seconds),
+        rate(progress.bytes_per_s),
         f"{progress.layers_active} of {progress.layers_total} layers active",
     ]
-    if 0 < progress.share < 1:
-        parts.append(f"{duration(progress.seconds * (1 / progress.share - 1))} left")
+    if progress.seconds_left:
+        parts.append(f"{duration(progress.seconds_left)} left")
     if progress.from_cache:
         parts.append("from the cache")
     return "loading  " + ", ".join(parts)

@@ -74,21 +74,20 @@ def model_catalog(options: argparse.Namespace) -> ModelCatalog:
 async def serve_models(options: argparse.Namespace, config: EngineConfig) -> int:
     """Serve as the command line says until a signal comes; returns the exit status.
 
-    Requests are taken while a model loads.
+    Requests are taken while a model is opened and loads; those that need it wait.
 
     Raises:
-        UnicornError: the model given at the start can't be opened or loaded, or the port is taken.
+        UnicornError: there is no such model, the port is taken, the model given at the start can't be opened, or the
+            one model that the server keeps can't be loaded.
     """
     catalog, behaviour = model_catalog(options), server_options(options)
-    # The port first: whether it is free shows at once, and nobody takes it while the model is opened.
+    # The port first: whether it is free shows at once, and who asks while the model is opened gets an answer.
     with bind(options.host, options.port) as listener, ProgressLine() as line:
         library = ModelLibrary(catalog, config, on_open=lambda engine: _introduce(engine, line))
         async with ModelHost(library, can_switch=not options.keep_model) as models:
-            first = None
-            if (given := library.given()) is not None:
-                first = models.begin(given)
-                await first.opened()
-            else:
+            given = library.given()
+            first = models.begin(given) if given is not None else None
+            if first is None:
                 for text in banner_without_model():
                     line.note(text)
 
@@ -105,7 +104,11 @@ async def serve_models(options: argparse.Namespace, config: EngineConfig) -> int
 async def while_showing_loads(
     models: ModelHost, first: Change | None, line: ProgressLine, serving: Coroutine[None, None, None]
 ) -> None:
-    """Serve and show the loads beside it; if the first one fails, that ends the server, in order."""
+    """Serve and show the loads beside it.
+
+    That the first model can't be opened ends the server, in order. A load that fails does not, unless the server keeps
+    its model: then nothing could be loaded any more.
+    """
     try:
         async with asyncio.TaskGroup() as group:
             shown = group.create_task(_show_loads(models, first, line))
@@ -118,12 +121,16 @@ async def while_showing_loads(
 async def _show_loads(models: ModelHost, first: Change | None, line: ProgressLine) -> None:
     shown: ServedModel | None = None
     if first is not None:
-        shown = models.state.model
-        await _show(shown, line)
-        await _check_loaded(models, first)
+        line.update(f"opening  {first.name}")
+        await _check_opened(models, first)
     is_start = first is None
     async for state in models.watch():
         if state.status is ModelStatus.FAILED:
+            if not models.can_switch:
+                raise UnicornError(
+                    f"{state.name} could not be loaded: {state.error}\n"
+                    "the server has no model now and, because of --keep-model, takes no other: start it again"
+                )
             line.note(f"failed   {state.name}: {state.error}")
         elif state.status is ModelStatus.EMPTY and not is_start:
             line.note("unloaded")
@@ -139,10 +146,10 @@ async def _show(model: ServedModel | None, line: ProgressLine) -> None:
             await show_load(model.engine, line)
 
 
-async def _check_loaded(models: ModelHost, first: Change) -> None:
-    """Raise what made the first load fail; that a client has asked for another model meanwhile is no failure."""
+async def _check_opened(models: ModelHost, first: Change) -> None:
+    """Raise why the first model can't be opened; that a client has asked for another one meanwhile is no failure."""
     try:
-        await first.done()
+        await first.opened()
     except ApiError:
         return
     except EngineClosedError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.gpu.memory_room import HeapKind, heap_kinds
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.device import Device
     from unicorn_async.loader.placement import Placement
 
+_BESIDE_BYTES = 128 << 20  # frames, results and tables, which no plan has, at most
 _TOLERANCE_SHARE = 0.05  # a driver rounds up, and keeps tables of pages and memory for commands
 _TOLERANCE_BYTES = 128 << 20
 
@@ -19,21 +20,32 @@ _TOLERANCE_BYTES = 128 << 20
 class HeapReport:
     """One kind of memory, in bytes: `planned` for the model, `allocated` in all since the device was opened.
 
-    Beside the model there are frames, results and, during a load, staging memory. `driver` is by how much the driver's
-    figure for this process grew; None where it gives none.
+    Beside the model there are frames and results, and `passing` at most for staging and adapters while a model loads.
+    `driver` is by how much the driver's figure for this process grew; None where it gives none.
     """
 
     heap: HeapKind
     planned: int
     allocated: int
     driver: int | None
+    passing: int = 0
 
     @property
-    def agrees(self) -> bool:
-        """Whether the driver's figure is what was allocated, within what drivers add."""
+    def plan_agrees(self) -> bool:
+        """Whether all that was planned is allocated, and beside it no more than there may be."""
+        return 0 <= self.allocated - self.planned <= _BESIDE_BYTES + self.passing
+
+    @property
+    def driver_agrees(self) -> bool | None:
+        """Whether the driver's figure is what was allocated, within what drivers add; None where it gives none."""
         if self.driver is None:
-            return True
+            return None
         return abs(self.driver - self.allocated) <= _TOLERANCE_BYTES + _TOLERANCE_SHARE * self.allocated
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether all three figures agree; None where those that there are do, and the driver gives none."""
+        return self.plan_agrees and self.driver_agrees
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +55,27 @@ class MemoryReport:
     heaps: tuple[HeapReport, ...]
 
     @property
-    def agrees(self) -> bool:
-        """Whether the driver's figures are what was allocated, wherever it gives any."""
-        return all(heap.agrees for heap in self.heaps)
+    def agrees(self) -> bool | None:
+        """Whether all figures agree: False where any differ, None where the driver has none to compare with."""
+        heaps = [heap.agrees for heap in self.heaps]
+        if False in heaps:
+            return False
+        return None if None in heaps or not heaps else True
 
     def to_json(self) -> dict[str, object]:
         """Return everything as JSON values."""
-        heaps = [{**asdict(heap), "heap": heap.heap.value} for heap in self.heaps]
-        return {"heaps": heaps, "agrees": self.agrees}
+        return {"heaps": [_heap_json(heap) for heap in self.heaps], "agrees": self.agrees}
+
+
+def _heap_json(heap: HeapReport) -> dict[str, object]:
+    return {
+        "heap": heap.heap.value,
+        "planned": heap.planned,
+        "allocated": heap.allocated,
+        "driver": heap.driver,
+        "plan_agrees": heap.plan_agrees,
+        "driver_agrees": heap.driver_agrees,
+    }
 
 
 def driver_usage(device: Device) -> tuple[int, ...] | None:
@@ -58,8 +83,13 @@ def driver_usage(device: Device) -> tuple[int, ...] | None:
     return tuple(heap.used for heap in device.heaps()) if device.info.memory_budget else None
 
 
-def memory_report(device: Device, placement: Placement, usage_before: tuple[int, ...] | None) -> MemoryReport:
-    """Compare; `usage_before` is the `driver_usage` from before anything was allocated."""
+def memory_report(
+    device: Device, placement: Placement, usage_before: tuple[int, ...] | None, *, passing_bytes: int = 0
+) -> MemoryReport:
+    """Compare; `usage_before` is the `driver_usage` from before anything was allocated.
+
+    `passing_bytes` is what a load that is under way may have allocated beside the model, in each kind of memory.
+    """
     kinds, usage = heap_kinds(device.info), driver_usage(device)
     grown = None
     if usage is not None and usage_before is not None:
@@ -71,6 +101,7 @@ def memory_report(device: Device, placement: Placement, usage_before: tuple[int,
                 placement.nbytes(heap),
                 device.memory.used_of(heap),
                 None if grown is None else sum(g for g, kind in zip(grown, kinds, strict=True) if kind is heap),
+                passing_bytes,
             )
             for heap in HeapKind
             if heap in kinds

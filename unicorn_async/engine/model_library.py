@@ -51,7 +51,8 @@ class PreparedModel:
 class ModelLibrary:
     """Finds, checks and opens the models of a catalog.
 
-    `config` holds the options that a choice leaves open; its adapters belong to the model given at the start alone.
+    `config` holds the options that a choice leaves open; its adapters belong to the model given at the start alone, and
+    its `weights` give way to AUTO where a model's are quantised already.
     `on_open` is told of every engine that was opened.
     """
 
@@ -87,7 +88,8 @@ class ModelLibrary:
             config = replace(config, max_context=choice.max_context)
         if choice.loras is not None:
             config = replace(config, loras=tuple(self._adapter(lora) for lora in choice.loras))
-        on_disk = ModelOnDisk.read(entry.location, config.weights, config.loras)
+        on_disk = ModelOnDisk.read(entry.location, config.weights, config.loras, is_default=choice.weights is None)
+        config = replace(config, weights=on_disk.scheme)
         limit = on_disk.config.max_position
         if config.max_context is not None and config.max_context > limit:
             raise ConfigError(f"max_context: expected at most the model's {limit} tokens, got {config.max_context}")

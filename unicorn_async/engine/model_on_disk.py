@@ -47,15 +47,24 @@ class ModelOnDisk:
 
     @classmethod
     def read(
-        cls, model: str | Path, scheme: WeightScheme = WeightScheme.AUTO, loras: Sequence[LoraSpec] = ()
+        cls,
+        model: str | Path,
+        scheme: WeightScheme = WeightScheme.AUTO,
+        loras: Sequence[LoraSpec] = (),
+        *,
+        is_default: bool = False,
     ) -> ModelOnDisk:
         """Find and check a model, to be loaded by a scheme with adapters; it blocks on the disk, and reads no weights.
+
+        A scheme that is a default alone gives way to AUTO where weights are quantised already.
 
         Raises:
             ConfigError, CheckpointError: there is no such model, or it can't be used.
         """
         path = find_model(model)
         checkpoint = Checkpoint.read(path)
+        if is_default and checkpoint.is_quantised:
+            scheme = WeightScheme.AUTO
         config = model_config(checkpoint.config, checkpoint.config_name)
         _check_layers(checkpoint, config)
         wanted = wanted_tensors(config)

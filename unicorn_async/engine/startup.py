@@ -54,6 +54,7 @@ class LoadingModel:
     device: Device
     memory_plan: MemoryPlan
     usage_before: tuple[int, ...] | None  # of memory, as the driver said before anything was allocated
+    passing_bytes: int  # of memory that the load takes at most beside the model: staging and adapters
     memory: ModelMemory
     runner: Runner
     stream: LoadStream
@@ -218,6 +219,7 @@ async def _prepare(
         device,
         memory_plan,
         usage_before,
+        on_disk.passing_bytes + (2 if on_disk.lora.adapters else 1) * options.staging_bytes,
         memory,
         runner,
         stream,

@@ -12,6 +12,7 @@ from unicorn_async.loader.names import canonical_name
 from unicorn_async.loader.safetensors import read_header
 from unicorn_async.loader.source_tensor import SourceTensor
 from unicorn_async.loader.strict_json import read_object
+from unicorn_async.tensor import QuantFormat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -23,6 +24,7 @@ CONFIG_FILE = "config.json"
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 _MAX_NAME_BYTES = 255  # of a file, on any of Linux's file systems
+_BLOCK_TYPES = frozenset(kind.value for kind in QuantFormat)
 _QUANTISED_SUFFIXES = (".qweight", ".qzeros", ".weight_packed", ".SCB", ".weight_scale_inv", ".quant_state")
 
 
@@ -45,6 +47,11 @@ class Checkpoint:
     stamps: tuple[FileStamp, ...] = ()
     config_name: str = CONFIG_FILE
     gguf_metadata: Mapping[str, GgufValue] | None = None
+
+    @property
+    def is_quantised(self) -> bool:
+        """Whether there are weights in blocks, which are never quantised again."""
+        return any(source.dtype in _BLOCK_TYPES for source in self.tensors.values())
 
     @classmethod
     def read(cls, path: Path) -> Checkpoint:

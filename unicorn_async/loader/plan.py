@@ -217,7 +217,7 @@ def _separated(whole: str, group: list[_Part]) -> Iterator[tuple[str, list[_Part
     if not all(isinstance(part.kind, QuantFormat) for part in group):
         raise UnsupportedModelError(
             f"tensors {first.source.name!r} ({first.source.dtype}) and {other.source.name!r} ({other.source.dtype}) "
-            "are used as one and must have the same dtype"
+            "are used as one and must have the same dtype; --weights f16 gives them one"
         )
     for index, part in enumerate(group):
         yield f"{whole}.{index}", [part]

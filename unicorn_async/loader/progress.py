@@ -25,3 +25,16 @@ class LoadProgress:
     def share(self) -> float:
         """Loaded share of the bytes, 0 to 1."""
         return self.bytes_loaded / self.bytes_total if self.bytes_total else float(self.done)
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        """Bytes per second since the load began; None before anything has come."""
+        return self.bytes_loaded / self.seconds if self.bytes_loaded and self.seconds > 0 else None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds that the rest of the bytes will take at this rate; None before anything has come."""
+        if self.done:
+            return 0.0
+        rate = self.bytes_per_s
+        return None if rate is None else (self.bytes_total - self.bytes_loaded) / rate

@@ -2,11 +2,11 @@
 
                      auto                     f16   int8   int4   nf4
 norms, biases        F32                      F32   F32    F32    F32
-embeddings, head     as the file; F32 as F16  F16   int8   int8   int8
-other matrices       as the file; F32 as F16  F16   int8   int4   nf4
+embeddings, head     as the file              F16   int8   int8   int8
+other matrices       as the file              F16   int8   int4   nf4
 
-"As the file" holds for F16, BF16 and the blocks of GGUF files. Blocks are never quantised again, and nothing is blended
-into them. A blended weight is rounded once, from F32 to the type in the table. What a type can't hold (beyond 65504 for
+"As the file" holds for F32, F16, BF16 and the blocks of GGUF files. Blocks are never quantised again, and nothing is
+blended into them. A blended weight is rounded once, from F32 to the type in the table. What a type can't hold (beyond 65504 for
 F16, beyond 65000 for quantised weights, infinities, NaNs) is counted by the kernel that finds it, and fails the load.
 """
 
@@ -47,7 +47,7 @@ def device_type(kind: WeightKind, source: ElementType, scheme: WeightScheme) -> 
     if isinstance(source, QuantFormat):
         return source
     if scheme is WeightScheme.AUTO:
-        return DType.F16 if source is DType.F32 else source
+        return source
     if scheme is WeightScheme.F16:
         return DType.F16
     return QuantFormat.INT8 if kind is WeightKind.TABLE else _MATRIX_FORMATS[scheme]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def fuses_gate(info: DeviceInfo, weight: Weight, num_tokens: int) -> bool:
     """Whether `project` can apply the gate of a gated FFN by itself."""
     if isinstance(weight, Tensor):
-        return dense_plan.fuses_gate(info, num_tokens)
+        return dense_plan.fuses_gate(num_tokens)
     return isinstance(weight, QuantTensor) and quant_plan.fuses_gate(info, num_tokens, weight.shape[1])
 
 
@@ -38,7 +38,7 @@ def leaves_blocks(info: DeviceInfo, weight: Weight, num_tokens: int) -> bool:
 def input_form(info: DeviceInfo, weight: Weight, num_tokens: int) -> InputForm:
     """The form in which `project` reads an input of so many tokens."""
     if isinstance(weight, Tensor):
-        return InputForm.HALVES if dense_plan.reads_half(info, num_tokens) else InputForm.FLOATS
+        return InputForm.HALVES if dense_plan.reads_half(info, num_tokens, weight.dtype) else InputForm.FLOATS
     return quant_plan.quant_form(info, num_tokens, weight.shape[1])
 
 
@@ -166,7 +166,7 @@ def input_kernels_for(info: DeviceInfo, weight: Weight, *, num_tokens: Iterable[
     columns = weight.shape[1]
     if not isinstance(weight, Tensor):
         yield from quant.input_kernels_for(info, num_tokens=num_tokens, k=columns)
-    elif any(dense_plan.reads_half(info, size) for size in num_tokens):
+    elif any(dense_plan.reads_half(info, size, weight.dtype) for size in num_tokens):
         yield dense.row_to_half_kernel(info, columns)
 
 

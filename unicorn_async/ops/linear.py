@@ -1,6 +1,6 @@
 """Linear layers: y = x · W^T + bias, optionally soft-capped.
 
-    if reads_half(info, num_tokens):
+    if reads_half(info, num_tokens, w.dtype):
         rows = scratch.half_rows(num_tokens, k)
         row_to_half(recorder, kernels, info, x=x, out=rows); recorder.barrier()
     linear(recorder, kernels, info, x=rows or x, weight=w, out_address=y, num_tokens=num_tokens, scratch=scratch)

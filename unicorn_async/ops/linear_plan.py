@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from unicorn_async.config import Activation
     from unicorn_async.gpu.device_info import DeviceInfo
 
-FORMATS = {DType.F16: "f16", DType.BF16: "bf16"}
+FORMATS = {DType.F16: "f16", DType.BF16: "bf16", DType.F32: "f32"}
 MATRIX_FEATURE = "cooperative_matrix_f16_f32_16x16x16"
 FRAGMENTS_FEATURE = "matrix_fragments"  # lanes hold what linear_quant_fragments counts on, see `find_matrix_fragments`
 MAX_GRID_X = 32768  # any device takes 65535; the rest goes along y
@@ -118,14 +118,17 @@ _SPLIT_COST = 0.03  # of a split, in shares of the device that it leaves idle
 _MIN_COOPMAT_TOKENS = 3  # fewer read the same weights no faster through matrix units
 
 
-def reads_half(info: DeviceInfo, num_tokens: int) -> bool:
-    """Whether a step of `num_tokens` tokens reads its activations in half precision, and so needs `row_to_half`."""
-    return num_tokens >= _MIN_COOPMAT_TOKENS and matrix_subgroup_size(info) is not None
+def reads_half(info: DeviceInfo, num_tokens: int, dtype: DType) -> bool:
+    """Whether a step of `num_tokens` tokens reads its activations in half precision, and so needs `row_to_half`.
+
+    Matrix units take halves, so F32 weights, which keep their precision, are none of their business.
+    """
+    return dtype is not DType.F32 and num_tokens >= _MIN_COOPMAT_TOKENS and matrix_subgroup_size(info) is not None
 
 
-def fuses_gate(info: DeviceInfo, num_tokens: int) -> bool:
+def fuses_gate(num_tokens: int) -> bool:
     """Whether a linear of so many tokens can apply the gate of a gated FFN itself."""
-    return num_tokens == 1 and not reads_half(info, num_tokens)
+    return num_tokens == 1
 
 
 def matrix_subgroup_size(info: DeviceInfo) -> int | None:
@@ -160,16 +163,14 @@ def plan_linear(
     Raises:
         UnsupportedModelError: the weights' type or length is not one that a kernel takes.
     """
-    if dtype not in FORMATS:
-        raise UnsupportedModelError(f"linear: weights are {dtype.value}, expected F16 or BF16")
     if k % 8 or k == 0:
         raise UnsupportedModelError(f"linear: rows of weights have {k} elements, expected a multiple of 8")
     if num_tokens < 1 or n < 1:
         raise ValueError(f"linear: expected at least 1 token and 1 row, got {num_tokens} and {n}")
-    if activation is not None and (n % 2 or not fuses_gate(info, num_tokens)):
+    if activation is not None and (n % 2 or not fuses_gate(num_tokens)):
         raise ValueError(f"linear: no kernel applies the gate for {num_tokens} tokens and {n} rows")
     options = linear_options(has_bias=has_bias, has_soft_cap=has_soft_cap, activation=activation)
-    if reads_half(info, num_tokens):
+    if reads_half(info, num_tokens, dtype):
         tuning = coopmat_tuning(info, _COOPMAT, num_tokens, n, k)
         return coopmat_plan(info, tuning, num_tokens, n, f"linear_many_coopmat_{FORMATS[dtype]}", options)
     vec = _VEC_SOFTWARE if info.is_software else _VEC_GPU
@@ -199,7 +200,7 @@ def pipelines_for(
             dtype=dtype,
             has_bias=has_bias,
             has_soft_cap=has_soft_cap,
-            activation=activation if fuses_gate(info, t) else None,
+            activation=activation if fuses_gate(t) else None,
         )
         for t in num_tokens
     )

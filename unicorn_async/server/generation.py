@@ -30,9 +30,16 @@ class Generation:
     loop: the answer then ends in order, with what it has or with the error that it was cancelled for.
     """
 
-    def __init__(self, stream: AsyncGenerator[Token, None], *, keepalive_s: float) -> None:
+    def __init__(
+        self,
+        stream: AsyncGenerator[Token, None],
+        *,
+        keepalive_s: float,
+        explained: Callable[[UnicornError], UnicornError] = lambda error: error,
+    ) -> None:
         self._stream = stream
         self._keepalive_s = keepalive_s
+        self._explained = explained  # makes of an engine's error what the client is told
         self._first: asyncio.Task[Token | None] | None = None
         self._task: asyncio.Task[object] | None = None
         self._interruptible = False
@@ -49,7 +56,10 @@ class Generation:
         self._first = asyncio.create_task(self._pull())
         await asyncio.sleep(0)  # one turn of the loop is enough for a refusal, which needs no waiting
         if self._first.done():
-            self._first.result()
+            try:
+                self._first.result()
+            except UnicornError as exc:
+                raise self._explained(exc) from None
 
     def cancel(self, cause: UnicornError | None = None) -> None:
         """End the answer early, as failed where there is a cause to tell."""
@@ -81,7 +91,7 @@ class Generation:
             reason = await self._interrupted(answer, emit)
             events = answer.finished(reason)
         except UnicornError as exc:
-            events = answer.failed(describe_error(exc))
+            events = answer.failed(describe_error(self._explained(exc)))
         except ClientGoneError:
             raise
         except Exception as exc:

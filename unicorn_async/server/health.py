@@ -6,6 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from unicorn_async.server.model_state import ModelStatus
+from unicorn_async.server.protocol.model_event import progress_fields
 
 if TYPE_CHECKING:
     from unicorn_async.engine.types import EngineAPI
@@ -46,15 +47,7 @@ def _engine_report(engine: EngineAPI) -> dict[str, object]:
         ],
         "kernels": list(engine.kernels),
         "loaded": round(progress.share, 4),
-        "load": {
-            "bytes_total": progress.bytes_total,
-            "bytes_loaded": progress.bytes_loaded,
-            "layers_total": progress.layers_total,
-            "layers_active": progress.layers_active,
-            "seconds": round(progress.seconds, 3),
-            "from_cache": progress.from_cache,
-            "tokenizer_s": round(engine.tokenizer_s, 3),
-        },
+        "load": {**progress_fields(progress), "tokenizer_s": round(engine.tokenizer_s, 3)},
         "cache": engine.cache.to_json(),
         "memory": engine.memory.to_json(),
         "stats": {name: getattr(stats, name) for name in type(stats).__dataclass_fields__},

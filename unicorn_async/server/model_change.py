@@ -15,6 +15,7 @@ class Change:
     def __init__(self, model: PreparedModel | None, *, when_idle: bool = False) -> None:
         self.model = model
         self.when_idle = when_idle
+        self.was_opened = False  # requests could be given to the model, whatever came of its load
         self._error: Exception | None = None
         self._opened = asyncio.Event()
         self._done = asyncio.Event()
@@ -30,9 +31,14 @@ class Change:
         return self._done.is_set()
 
     async def opened(self) -> None:
-        """Wait until requests can be given to the model, which may still be loading; raises what came in between."""
+        """Wait until requests can be given to the model, which may still be loading.
+
+        Raises:
+            UnicornError: the model could not be opened, or a newer change took the place of this one before.
+        """
         await self._opened.wait()
-        self._raise()
+        if not self.was_opened:
+            self._raise()
 
     async def done(self) -> None:
         """Wait until the model is loaded, or nothing is left of the last one.
@@ -49,6 +55,7 @@ class Change:
 
     def note_opened(self) -> None:
         """Let those go on who wait for `opened`."""
+        self.was_opened = True
         self._opened.set()
 
     def finish(self, error: Exception | None = None) -> None:

@@ -79,7 +79,13 @@ class ModelEndpoints:
                 status = error.status if error.status == 503 else 500
                 raise ApiError(message, status=status, code="model_load_failed") from exc
         state = self._models.state
-        body = {"object": "model.state", "model": state.name, "status": state.status.value, "error": state.error}
+        body = {
+            "object": "model.state",
+            "model": state.name,
+            "weights": change.model.config.weights.value if change.model is not None else None,
+            "status": state.status.value,
+            "error": state.error,
+        }
         return json_response(encode_object(body), status=200 if change.is_done else 202)
 
     async def _all(self) -> list[dict[str, object]]:

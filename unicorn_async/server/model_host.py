@@ -13,7 +13,7 @@ from unicorn_async.errors import CheckpointError, DeviceError, EngineClosedError
 from unicorn_async.server.library import OpenEngine
 from unicorn_async.server.model_change import Change
 from unicorn_async.server.model_state import ModelState, ModelStatus
-from unicorn_async.server.protocol.errors import ApiError, describe_error
+from unicorn_async.server.protocol.errors import ApiError, describe_error, load_failed
 from unicorn_async.server.served_model import ServedModel
 
 if TYPE_CHECKING:
@@ -113,8 +113,7 @@ class ModelHost:
                 message = "no model is loaded; load one with POST /v1/models/load"
                 raise ApiError(message, status=503, code="no_model")
             if state.status is ModelStatus.FAILED:
-                message = f"the model {state.name!r} could not be loaded: {state.error}"
-                raise ApiError(message, status=503, code="model_load_failed")
+                raise load_failed(state.name, state.error)
             if name and state.name is not None and name != state.name:
                 message = f"model: {name[:200]!r} is not served here; this server has {state.name!r}"
                 raise ApiError(message, status=404, code="model_not_found", param="model")
@@ -254,7 +253,7 @@ class ModelHost:
                     async for _ in engine.load_progress():
                         pass
                 except UnicornError as exc:
-                    await model.end(exc)
+                    await model.end(model.explained(exc))
                     self._tell(change, ModelState(ModelStatus.CLOSING, wanted.name))
                     raise
                 model.is_loaded = True

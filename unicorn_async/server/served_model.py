@@ -7,7 +7,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
+from unicorn_async.errors import EngineClosedError, RequestError, TokenizerError
 from unicorn_async.server.generation import Generation
+from unicorn_async.server.protocol.errors import describe_error, load_failed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -36,7 +38,7 @@ class ServedModel:
         """
         if self._end is not None:
             raise self._end
-        generation = Generation(stream, keepalive_s=keepalive_s)
+        generation = Generation(stream, keepalive_s=keepalive_s, explained=self.explained)
         self._generations.add(generation)
         try:
             await generation.start()
@@ -44,6 +46,12 @@ class ServedModel:
             await generation.close()
             raise
         return generation
+
+    def explained(self, error: UnicornError) -> UnicornError:
+        """Return an engine's error as clients are to see it: what fails while the model loads is the load."""
+        if self.is_loaded or isinstance(error, RequestError | TokenizerError | EngineClosedError):
+            return error
+        return load_failed(self.engine.model_name, describe_error(error).message)
 
     async def end(self, cause: UnicornError) -> None:
         """End every answer under way with an error, and refuse further ones; slow clients are not waited for long."""

@@ -25,6 +25,11 @@ class ApiError(RequestError):
         self.param = param
 
 
+def load_failed(name: str | None, reason: str | None) -> ApiError:
+    """Return the error of a request whose model could not be opened or loaded."""
+    return ApiError(f"the model {name!r} could not be loaded: {reason}", status=503, code="model_load_failed")
+
+
 @dataclass(frozen=True, slots=True)
 class ErrorInfo:
     """An error as every transport reports it."""

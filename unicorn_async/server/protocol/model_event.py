@@ -19,19 +19,24 @@ def model_event(state: ModelState) -> str:
 
 def progress_event(name: str, progress: LoadProgress) -> str:
     """Return `unicorn.load.progress`."""
-    return encode_object(
-        {
-            "type": "unicorn.load.progress",
-            "model": name,
-            "bytes_total": progress.bytes_total,
-            "bytes_loaded": progress.bytes_loaded,
-            "layers_total": progress.layers_total,
-            "layers_active": progress.layers_active,
-            "seconds": round(progress.seconds, 3),
-            "share": round(progress.share, 4),
-            "done": progress.done,
-        }
-    )
+    return encode_object({"type": "unicorn.load.progress", "model": name, **progress_fields(progress)})
+
+
+def progress_fields(progress: LoadProgress) -> dict[str, object]:
+    """Return how far a load is, as JSON values; what nobody knows yet is None."""
+    rate, left = progress.bytes_per_s, progress.seconds_left
+    return {
+        "bytes_total": progress.bytes_total,
+        "bytes_loaded": progress.bytes_loaded,
+        "bytes_per_s": None if rate is None else round(rate),
+        "layers_total": progress.layers_total,
+        "layers_active": progress.layers_active,
+        "seconds": round(progress.seconds, 3),
+        "seconds_left": None if left is None else round(left, 3),
+        "share": round(progress.share, 4),
+        "from_cache": progress.from_cache,
+        "done": progress.done,
+    }
 
 
 def failure_event(state: ModelState) -> str:

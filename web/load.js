@@ -1,0 +1,24 @@
+// How far a load is, in words: "2.1 of 15.6 GB, 1.9 GB/s, 12 of 62 layers, 7 s left".
+
+export function loadNumbers(progress) {
+  const [unit, name] = unitOf(progress.bytes_total);
+  const parts = [`${(progress.bytes_loaded / unit).toFixed(1)} of ${(progress.bytes_total / unit).toFixed(1)} ${name}`];
+  if (progress.bytes_per_s) parts.push(rate(progress.bytes_per_s));
+  parts.push(`${progress.layers_active} of ${progress.layers_total} layers`);
+  if (progress.seconds_left) parts.push(`${duration(progress.seconds_left)} left`);
+  return parts.join(", ");
+}
+
+function unitOf(bytes) {
+  return bytes < 1e9 ? [1e6, "MB"] : [1e9, "GB"];
+}
+
+function rate(bytesPerSecond) {
+  const [unit, name] = unitOf(bytesPerSecond);
+  return `${(bytesPerSecond / unit).toFixed(1)} ${name}/s`;
+}
+
+function duration(seconds) {
+  const whole = Math.ceil(seconds);
+  return whole < 100 ? `${whole} s` : `${Math.floor(whole / 60)} min ${whole % 60} s`;
+}
