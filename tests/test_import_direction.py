@@ -10,12 +10,13 @@ import pytest
 import unicorn_async
 
 PACKAGE = Path(unicorn_async.__file__).parent
-BASE = {"errors", "config", "tensor", "resources"}  # every room may import these
+BASE = {"errors", "config", "tensor", "resources", "background"}  # every room may import these
 ALLOWED = {
     "errors": set(),
     "config": {"errors"},
     "tensor": {"errors", "config"},
     "resources": {"errors"},
+    "background": set(),
     "gpu": BASE,
     "npu": BASE,
     "ops": {*BASE, "gpu"},

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from unicorn_async.background import run_to_end
 from unicorn_async.config import SamplingParams
-from unicorn_async.engine.background import run_to_end
 from unicorn_async.engine.runner import Runner
 from unicorn_async.errors import ConfigError, DeviceLostError, EngineClosedError, OutOfMemoryError
 from unicorn_async.gpu.device import Device

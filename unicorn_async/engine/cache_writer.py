@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from unicorn_async.engine.background import run_to_end
+from unicorn_async.background import run_to_end
 from unicorn_async.errors import CacheError, DeviceError, OutOfMemoryError
 from unicorn_async.gpu.command import CommandPool
 from unicorn_async.loader.cache_container import container_of

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from unicorn_async.background import wait_to_end
 from unicorn_async.config import EngineConfig, SamplingParams
-from unicorn_async.engine.background import wait_to_end
 from unicorn_async.engine.engine_loop import EngineLoop
 from unicorn_async.engine.memory_report import memory_report
 from unicorn_async.engine.request_stream import RequestStream

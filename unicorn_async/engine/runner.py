@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from unicorn_async.engine.background import run_to_end
+from unicorn_async.background import run_to_end
 from unicorn_async.engine.batch_writer import BatchWriter
 from unicorn_async.engine.evaluation_copy import EvaluationCopy
 from unicorn_async.engine.frame import Frame, FrameLimits

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from unicorn_async.engine.background import run_to_end, wait_to_end
+from unicorn_async.background import run_to_end, wait_to_end
 from unicorn_async.engine.conversion import WeightConverter, factor_converter
 from unicorn_async.engine.kernel_list import kernel_requests
 from unicorn_async.engine.memory_plan import MemoryPlan, attention_shape, choose_device

@@ -6,6 +6,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Self
 
+from unicorn_async.background import run_to_end
 from unicorn_async.loader.chunk import CONVERT_ALIGNMENT, Transform
 from unicorn_async.loader.open_file import PAGE_BYTES
 from unicorn_async.loader.parcel import make_parcels
@@ -34,9 +35,10 @@ _MAX_SLOTS = 16  # also where they are small: each takes a while to allocate
 
 
 class SourceLoad:
-    """Brings a source's chunks to their places, within a `with` block that holds threads, files and staging memory.
+    """Brings a source's chunks to their places; an `async with` block holds threads, files and staging memory.
 
-    The block's end waits for the device and frees all of it, the `factors` too. `arrived` is called in the event loop
+    The block's end waits for the device and frees all of it, the `factors` too, in a thread: requests that waited for
+    the last layer go on meanwhile. `arrived` is called in the event loop
     for each parcel, once it is in its place or on its way there.
     """
 
@@ -66,7 +68,7 @@ class SourceLoad:
         self._stack = contextlib.ExitStack()
         self.layer_started: dict[int, int] = {}  # time.perf_counter_ns of a layer's first read
 
-    def __enter__(self) -> Self:
+    async def __aenter__(self) -> Self:
         """Open the files; raises CheckpointError if one can't be opened, or has changed."""
         source = self._source
         staged_bytes = max((chunk.nbytes for chunk in source.chunks), default=0)
@@ -81,10 +83,10 @@ class SourceLoad:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(
+    async def __aexit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stack.close()
+        await run_to_end(self._stack.close)
 
     def start(self, group: asyncio.TaskGroup) -> None:
         """Begin; the tasks of the group end with the last parcel.

@@ -206,14 +206,13 @@ class LoadStream:
             trace=self._trace,
             factors=self._factors,
         )
-        with load:
-            async with asyncio.TaskGroup() as group:
-                load.start(group)
-                if check is None:
-                    self._activate_complete_layers()
-                else:
-                    group.create_task(self._activate_checked_layers(check))
-                await self._follow_activation(load)
+        async with load, asyncio.TaskGroup() as group:
+            load.start(group)
+            if check is None:
+                self._activate_complete_layers()
+            else:
+                group.create_task(self._activate_checked_layers(check))
+            await self._follow_activation(load)
 
     def _count(self, parcel: Parcel) -> None:
         self._bytes_loaded += parcel.read_bytes

@@ -6,8 +6,9 @@ embeddings, head     as the file              F16   int8   int8   int8
 other matrices       as the file              F16   int8   int4   nf4
 
 "As the file" holds for F32, F16, BF16 and the blocks of GGUF files. Blocks are never quantised again, and nothing is
-blended into them. A blended weight is rounded once, from F32 to the type in the table. What a type can't hold (beyond 65504 for
-F16, beyond 65000 for quantised weights, infinities, NaNs) is counted by the kernel that finds it, and fails the load.
+blended into them. A blended weight is rounded once, from F32 to the type in the table. What a type can't hold (beyond
+65504 for F16, beyond 65000 for quantised weights, infinities, NaNs) is counted by the kernel that finds it, and fails
+the load.
 """
 
 from __future__ import annotations

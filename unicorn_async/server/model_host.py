@@ -8,7 +8,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
-from unicorn_async.engine.background import wait_to_end
+from unicorn_async.background import wait_to_end
 from unicorn_async.errors import CheckpointError, DeviceError, EngineClosedError, ModelNotFoundError, UnicornError
 from unicorn_async.server.library import OpenEngine
 from unicorn_async.server.model_change import Change
