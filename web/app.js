@@ -31,7 +31,7 @@ async function readHealth() {
       $("device").textContent = health.device.name;
       $("software").hidden = !health.device.software;
     } else {
-      $("device").textContent = "no device in use";
+      $("device").textContent = health.status === "opening" ? "opening a device…" : "no device in use";
       $("software").hidden = true;
     }
   } catch {

@@ -70,7 +70,7 @@ def test_a_device_that_a_load_would_not_take_has_one_line() -> None:
 
 
 def test_what_was_planned_is_compared_with_what_the_driver_says() -> None:
-    vram = HeapReport(HeapKind.VRAM, 9 * 10**9, 9_100_000_000, 9_200_000_000)
+    vram = HeapReport(HeapKind.VRAM, 9 * 10**9, 9_100_000_000, 9_200_000_000, beside=10**8)
     gtt = HeapReport(HeapKind.GTT, 2 * 10**9, 2 * 10**9, 4 * 10**9)
     report = MemoryReport((vram, gtt))
     assert planned_line(INTEGRATED, report) == "memory   planned 9.0 GB of VRAM and 2.0 GB of GTT"
@@ -79,6 +79,8 @@ def test_what_was_planned_is_compared_with_what_the_driver_says() -> None:
         "memory   VRAM: planned 9.0 GB, allocated 9.1 GB, driver says 9.2 GB; "
         "GTT: planned 2.0 GB, allocated 2.0 GB, driver says 4.0 GB: THEY DIFFER"
     )
+    unplanned = MemoryReport((HeapReport(HeapKind.VRAM, 10**9, 2 * 10**9, None),))
+    assert measured_line(INTEGRATED, unplanned).endswith("the driver gives no figure: THEY DIFFER")
     silent = MemoryReport((HeapReport(HeapKind.VRAM, 10**9, 10**9, None), HeapReport(HeapKind.GTT, 0, 0, None)))
     assert measured_line(SOFTWARE, silent) == (
         "memory   host memory: planned 1.0 GB, allocated 1.0 GB, the driver gives no figure"

@@ -16,7 +16,7 @@ from tests.engine.checkpoint_files import write_model
 from tests.server.fake_library import FakeLibrary, prepared
 from unicorn_async.cli.progress import ProgressLine
 from unicorn_async.cli.serving import add_server_options, model_catalog, while_showing_loads
-from unicorn_async.errors import CheckpointError, ConfigError, EngineClosedError, OutOfMemoryError
+from unicorn_async.errors import CheckpointError, ConfigError, EngineClosedError, OutOfMemoryError, UnicornError
 from unicorn_async.server import ModelHost
 from unicorn_async.server.model_state import ModelStatus
 
@@ -58,15 +58,88 @@ async def until(models: ModelHost, status: ModelStatus) -> None:
             return
 
 
-async def test_a_load_that_fails_ends_the_server_with_its_error(models: ModelHost, library: FakeLibrary) -> None:
+async def test_a_first_load_that_fails_is_told_and_the_server_goes_on(models: ModelHost, library: FakeLibrary) -> None:
+    server, printed, first = Server(), io.StringIO(), models.begin(prepared("a"))
+    serving = asyncio.create_task(while_showing_loads(models, first, ProgressLine(printed), server.serve()))
+    await first.opened()
+    await library.engines[0].fail_load(CheckpointError("model.safetensors: ends too early"))
+    await until(models, ModelStatus.FAILED)
+    await asyncio.sleep(0)
+    await models.begin(prepared("b")).done()
+    assert not serving.done()
+    assert "failed   a: model.safetensors: ends too early" in printed.getvalue()
+    server.end.set()
+    await serving
+
+
+async def test_a_first_load_that_fails_as_soon_as_the_model_is_open_does_not_end_the_server(
+    models: ModelHost, library: FakeLibrary
+) -> None:
     server, first = Server(), models.begin(prepared("a"))
     await first.opened()
+    await library.engines[0].fail_load(CheckpointError("model.safetensors: ends too early"))
+    await until(models, ModelStatus.FAILED)
     serving = asyncio.create_task(while_showing_loads(models, first, ProgressLine(io.StringIO()), server.serve()))
     await asyncio.sleep(0)
-    await library.engines[0].fail_load(CheckpointError("model.safetensors: ends too early"))
-    with pytest.raises(CheckpointError, match="ends too early"):
+    server.end.set()
+    await serving
+
+
+async def test_a_server_that_keeps_its_model_ends_when_that_can_not_be_loaded(library: FakeLibrary) -> None:
+    async with ModelHost(library, can_switch=False) as models:
+        server, first = Server(), models.begin(prepared("a"))
+        serving = asyncio.create_task(while_showing_loads(models, first, ProgressLine(io.StringIO()), server.serve()))
+        await first.opened()
+        await library.engines[0].fail_load(CheckpointError("ends too early"))
+        with pytest.raises(
+            UnicornError, match=r"a could not be loaded: ends too early\n.*--keep-model.*start it again"
+        ):
+            await serving
+        assert server.ended_in_order
+
+
+async def test_a_first_model_that_can_not_be_opened_ends_the_server_with_its_error(
+    models: ModelHost, library: FakeLibrary
+) -> None:
+    library.hold_open["a"] = asyncio.Event()
+    library.fail_open["a"] = OutOfMemoryError("2 GiB needed")
+    server, printed = Server(), io.StringIO()
+    first = models.begin(prepared("a"))
+    serving = asyncio.create_task(while_showing_loads(models, first, ProgressLine(printed), server.serve()))
+    await library.opening.wait()
+    library.hold_open["a"].set()
+    with pytest.raises(OutOfMemoryError, match="2 GiB needed"):
         await serving
     assert server.ended_in_order
+    assert "failed" not in printed.getvalue()  # the command says it
+
+
+async def test_a_server_that_ends_while_the_model_is_opened_ends_the_command(
+    models: ModelHost, library: FakeLibrary
+) -> None:
+    library.hold_open["a"] = asyncio.Event()
+    server = Server()
+    first = models.begin(prepared("a"))
+    serving = asyncio.create_task(while_showing_loads(models, first, ProgressLine(io.StringIO()), server.serve()))
+    await library.opening.wait()
+    await models.stop(EngineClosedError("the server is shutting down"))
+    server.end.set()
+    await serving
+    assert server.ended_in_order
+
+
+async def test_another_model_that_is_asked_for_while_the_first_is_opened_takes_its_place(
+    models: ModelHost, library: FakeLibrary
+) -> None:
+    library.hold_open["a"] = asyncio.Event()
+    server = Server()
+    first = models.begin(prepared("a"))
+    serving = asyncio.create_task(while_showing_loads(models, first, ProgressLine(io.StringIO()), server.serve()))
+    await library.opening.wait()
+    await models.begin(prepared("b")).done()
+    assert not serving.done()
+    server.end.set()
+    await serving
 
 
 async def test_a_later_load_that_fails_is_told_and_the_server_goes_on(models: ModelHost, library: FakeLibrary) -> None:

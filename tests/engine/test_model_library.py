@@ -9,8 +9,10 @@ import pytest
 
 from unicorn_async.config import EngineConfig, LoraSpec, WeightScheme
 from unicorn_async.engine.model_library import AdapterChoice, ModelChoice, ModelLibrary
-from unicorn_async.errors import ConfigError, ModelNotFoundError, OutOfMemoryError
+from unicorn_async.errors import ConfigError, ModelNotFoundError, OutOfMemoryError, UnsupportedModelError
 from unicorn_async.loader.catalog import ModelCatalog, given_entry
+
+from .test_quantised import quantised_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,6 +44,17 @@ def test_what_a_choice_leaves_open_is_as_the_server_was_started(catalog: ModelCa
     assert prepared.config == replace(started, model_name="unicorn-demo")
     chosen = library.prepare(ModelChoice("demo", weights=WeightScheme.AUTO, max_context=64)).config
     assert (chosen.weights, chosen.max_context) == (WeightScheme.AUTO, 64)
+
+
+def test_a_default_scheme_gives_way_where_weights_are_quantised_already(config: EngineConfig, tmp_path: Path) -> None:
+    quantised_files("llama", tmp_path)
+    catalog = ModelCatalog(None, [tmp_path], {"HF_HOME": str(tmp_path)})
+    library = ModelLibrary(catalog, replace(config, weights=WeightScheme.INT4))
+    assert library.prepare(ModelChoice("blocks.gguf")).config.weights is WeightScheme.AUTO
+    assert library.prepare(ModelChoice("plain.gguf")).config.weights is WeightScheme.INT4
+    assert library.prepare(ModelChoice("blocks.gguf", weights=WeightScheme.AUTO)).name == "blocks.gguf"
+    with pytest.raises(UnsupportedModelError, match="quantised as Q8_0 already"):
+        library.prepare(ModelChoice("blocks.gguf", weights=WeightScheme.INT4))
 
 
 def test_adapters_and_the_trace_belong_to_the_first_load_of_the_given_model(

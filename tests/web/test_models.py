@@ -87,6 +87,7 @@ async def test_a_model_that_is_being_opened_is_shown_and_questions_wait_for_it(
     library.hold_open["b"] = asyncio.Event()
     await choose(page, "b")
     await shows(page, "#load-text", "Opening b")
+    await shows(page, "#device", "opening a device")
     await ask(page, "Who are you?")
     await shows(page, ".assistant .waiting", "as soon as the model is loaded")
     library.hold_open["b"].set()

@@ -158,8 +158,8 @@ class Engine:
         if self._last_memory is not None:
             return self._last_memory
         model = self._model
-        passing = 0 if self._started.load.done() else model.passing_bytes
-        return memory_report(model.device, model.memory_plan.placement, model.usage_before, passing_bytes=passing)
+        beside = model.runner.nbytes + (0 if self._started.load.done() else model.passing_bytes)
+        return memory_report(model.device, model.memory_plan.placement, model.usage_before, beside_bytes=beside)
 
     @property
     def kernels(self) -> tuple[str, ...]:

@@ -53,6 +53,11 @@ class EvaluationCopy:
         rows = np.frombuffer(self._host.mapped[start : start + num_rows * self._row_bytes], dtype=np.float32)
         return rows.reshape(num_rows, -1).copy()
 
+    @property
+    def nbytes(self) -> int:
+        """Size of the host memory; 0 until something was copied."""
+        return 0 if self._host is None else self._host.nbytes
+
     def close(self) -> None:
         """Free commands and memory."""
         self._pool.close()

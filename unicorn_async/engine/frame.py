@@ -97,6 +97,11 @@ class Frame:
             results=self.results.address["samples"],
         )
 
+    @property
+    def nbytes(self) -> int:
+        """Size of its memory."""
+        return sum(block.buffer.nbytes for block in (self.arguments, self.attention, self.results))
+
     def close(self) -> None:
         """Free the memory."""
         self.block_rows.clear()

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.device import Device
     from unicorn_async.loader.placement import Placement
 
-_BESIDE_BYTES = 128 << 20  # frames, results and tables, which no plan has, at most
+_TABLE_BYTES = 16 << 20  # small tables that no plan has, and what allocations are rounded up by, at most
 _TOLERANCE_SHARE = 0.05  # a driver rounds up, and keeps tables of pages and memory for commands
 _TOLERANCE_BYTES = 128 << 20
 
@@ -20,7 +20,7 @@ _TOLERANCE_BYTES = 128 << 20
 class HeapReport:
     """One kind of memory, in bytes: `planned` for the model, `allocated` in all since the device was opened.
 
-    Beside the model there are frames and results, and `passing` at most for staging and adapters while a model loads.
+    `beside` is what may be allocated beside the plan: frames and results, and during a load staging and adapters.
     `driver` is by how much the driver's figure for this process grew; None where it gives none.
     """
 
@@ -28,12 +28,12 @@ class HeapReport:
     planned: int
     allocated: int
     driver: int | None
-    passing: int = 0
+    beside: int = 0
 
     @property
     def plan_agrees(self) -> bool:
         """Whether all that was planned is allocated, and beside it no more than there may be."""
-        return 0 <= self.allocated - self.planned <= _BESIDE_BYTES + self.passing
+        return 0 <= self.allocated - self.planned <= self.beside + _TABLE_BYTES
 
     @property
     def driver_agrees(self) -> bool | None:
@@ -84,11 +84,11 @@ def driver_usage(device: Device) -> tuple[int, ...] | None:
 
 
 def memory_report(
-    device: Device, placement: Placement, usage_before: tuple[int, ...] | None, *, passing_bytes: int = 0
+    device: Device, placement: Placement, usage_before: tuple[int, ...] | None, *, beside_bytes: int = 0
 ) -> MemoryReport:
     """Compare; `usage_before` is the `driver_usage` from before anything was allocated.
 
-    `passing_bytes` is what a load that is under way may have allocated beside the model, in each kind of memory.
+    `beside_bytes` is what there may be beside the plan, in each kind of memory.
     """
     kinds, usage = heap_kinds(device.info), driver_usage(device)
     grown = None
@@ -101,7 +101,7 @@ def memory_report(
                 placement.nbytes(heap),
                 device.memory.used_of(heap),
                 None if grown is None else sum(g for g, kind in zip(grown, kinds, strict=True) if kind is heap),
-                passing_bytes,
+                beside_bytes,
             )
             for heap in HeapKind
             if heap in kinds

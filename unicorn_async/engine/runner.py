@@ -97,6 +97,11 @@ class Runner:
             self._made = made.pop_all()
 
     @property
+    def nbytes(self) -> int:
+        """Size of the frames and of what evaluations have their logits copied to."""
+        return sum(slot.frame.nbytes + slot.copy.nbytes for slot in self._slots)
+
+    @property
     def max_logit_rows(self) -> int:
         """Rows of logits that one step may compute."""
         return self._limits.logit_rows
