@@ -184,7 +184,7 @@ async def test_a_cancelled_load_leaves_nothing_behind(
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    if after:
+    if after and not stream.all_active:  # it may have been about to end
         with pytest.raises(EngineClosedError):
             await stream.layer_submitted(2)
     stream.close()

@@ -182,6 +182,9 @@ class LoadStream:
                 damage = only_checkpoint_error(exc)
                 if damage is None:
                     raise
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise asyncio.CancelledError from None  # which a task group with a failed task has left out
             await self._cached.damaged(damage)
         left = self._plan.layers[self._num_submitted :]
         rest = self._checkpoint.of_layers(left)
