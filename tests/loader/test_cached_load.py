@@ -186,7 +186,7 @@ async def test_a_cancelled_load_leaves_nothing_behind(
         await running
     if after and not stream.all_active:  # it may have been about to end
         with pytest.raises(EngineClosedError):
-            await stream.layer_submitted(2)
+            await stream.checked()
     stream.close()
 
 
