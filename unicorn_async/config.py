@@ -78,6 +78,7 @@ class EngineConfig:
     max_waiting: int = 256  # requests that may wait for a place
     block_size: int = 16  # tokens of one KV-cache block
     num_frames: int = 2  # steps in flight
+    num_loading_frames: int = 8  # steps in flight while layers are missing, if that is more
     kv_dtype: KVDType = KVDType.F16
     weights: WeightScheme = WeightScheme.AUTO
     loras: tuple[LoraSpec, ...] = ()  # adapters to blend into the weights, in this order
@@ -96,7 +97,8 @@ class EngineConfig:
     load_trace: Path | None = None  # file to write a trace of the load to, for the Perfetto UI
 
     def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "max_num_batched_tokens", "max_waiting", "num_frames", "staging_bytes"):
+        counts = ("max_num_seqs", "max_num_batched_tokens", "max_waiting", "num_frames", "num_loading_frames")
+        for name in (*counts, "staging_bytes"):
             if not _is_count(getattr(self, name)):
                 raise ConfigError(f"{name}: expected a whole number of at least 1, got {getattr(self, name)!r}")
         for name in ("max_context", "kv_cache_bytes", "vram_bytes", "gtt_bytes", "num_reader_threads", "cache_bytes"):
@@ -116,6 +118,11 @@ class EngineConfig:
             raise ConfigError(f"submission_budget_s: expected more than 0, got {self.submission_budget_s!r}")
         if self.block_size not in (8, 16, 32, 64):
             raise ConfigError(f"block_size: expected 8, 16, 32 or 64, got {self.block_size}")
+
+    @property
+    def max_frames(self) -> int:
+        """The most steps that are ever in flight."""
+        return max(self.num_frames, self.num_loading_frames)
 
 
 @dataclass(frozen=True, slots=True)

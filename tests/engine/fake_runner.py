@@ -11,7 +11,7 @@ import numpy as np
 from unicorn_async.engine.step import SampledToken, StepResult
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from unicorn_async.scheduler.batch import Batch, ScheduledSequence
 
@@ -20,12 +20,16 @@ if TYPE_CHECKING:
 class FakeRunner:
     """`script` has, by request, the tokens that are sampled; a request without one gets its tokens' positions.
 
-    Steps end at once while `gate` is set. The step `failing_step` fails where it is waited for.
+    Steps end at once while `gate` is set. The step `failing_step` fails where it is waited for. Where it `is_loading`,
+    that ends with `loaded`.
     """
 
     script: Mapping[str, Sequence[int]] = field(default_factory=dict)
     failing_step: int | None = None
+    max_in_flight: int = 2
+    is_loading: bool = False
     gate: asyncio.Event = field(default_factory=asyncio.Event)
+    loaded: asyncio.Event = field(default_factory=asyncio.Event)
     submitted: list[Batch] = field(default_factory=list)
     most_in_flight: int = 0
     num_done: int = 0
@@ -36,6 +40,12 @@ class FakeRunner:
         self.most_in_flight = max(self.most_in_flight, len(self.submitted) - self.num_done)
         self._changed.set()
         return FakeStep(self, batch)
+
+    async def follow_load(self, on_change: Callable[[], None]) -> None:
+        if self.is_loading:
+            await self.loaded.wait()
+            self.is_loading = False
+        on_change()
 
     async def has_submitted(self, count: int) -> None:
         """Wait until so many steps were submitted."""

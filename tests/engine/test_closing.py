@@ -16,6 +16,7 @@ from unicorn_async.gpu.device import Device
 from unicorn_async.gpu.instance import Instance
 
 from .answers import PROMPT, answer, prompt_of
+from .layer_log import LayerLog
 from .leftovers import no_leftovers
 from .loading_gate import LoadingGate
 from .test_loading import HELD_FROM, some_layers
@@ -62,6 +63,17 @@ async def test_in_the_middle_of_the_load(open_engine: OpenEngine, monkeypatch: p
             await task
     with pytest.raises(EngineClosedError):
         await engine.loaded()
+
+
+async def test_while_several_steps_follow_the_load(open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    LoadingGate(monkeypatch, HELD_FROM)
+    log = LayerLog(monkeypatch)
+    async with open_engine() as engine:
+        waiting = [asyncio.create_task(answer(engine, prompt_of(length))) for length in (300, 100)]
+        await log.has(layer=0, count=4)
+    for task in waiting:
+        with pytest.raises(EngineClosedError):
+            await task
 
 
 @pytest.mark.parametrize("num_tokens", [1, 2, 30])

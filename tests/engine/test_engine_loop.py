@@ -49,9 +49,9 @@ def make_scheduler(**options: Any) -> Scheduler:
 
 
 @asynccontextmanager
-async def running(scheduler: Scheduler, runner: FakeRunner, num_frames: int = 2) -> AsyncIterator[EngineLoop]:
+async def running(scheduler: Scheduler, runner: FakeRunner) -> AsyncIterator[EngineLoop]:
     """Run a loop for the length of the block; its failure ends the block."""
-    loop = EngineLoop(scheduler, runner, num_frames)
+    loop = EngineLoop(scheduler, runner)
     async with asyncio.TaskGroup() as group:
         task = group.create_task(loop.run())
         yield loop
@@ -129,8 +129,8 @@ async def test_tokens_that_a_stop_string_cut_off_are_counted(tokenizer: Tokenize
 
 
 async def test_a_token_after_the_end_that_was_under_way_is_dropped(tokenizer: Tokenizer) -> None:
-    runner = FakeRunner({"a": [20, 1, 30, 31], "b": [40, 41, 42, 43]})
-    async with running(make_scheduler(), runner, num_frames=3) as loop:
+    runner = FakeRunner({"a": [20, 1, 30, 31], "b": [40, 41, 42, 43]}, max_in_flight=3)
+    async with running(make_scheduler(), runner) as loop:
         first, second = (RequestStream(request(name, max_tokens=4), tokenizer) for name in "ab")
         loop.add(first)
         loop.add(second)
@@ -175,7 +175,7 @@ async def test_an_evaluation_that_is_cancelled_as_it_ends_harms_nobody(tokenizer
 async def test_a_failed_step_ends_the_loop_and_its_error_reaches_everybody(tokenizer: Tokenizer) -> None:
     runner = FakeRunner(failing_step=2)
     runner.gate.set()
-    loop = EngineLoop(make_scheduler(), runner, 2)
+    loop = EngineLoop(make_scheduler(), runner)
     streams = [RequestStream(request(name, max_tokens=9), tokenizer) for name in "abc"]
     for stream in streams:
         loop.add(stream)
@@ -226,6 +226,33 @@ async def test_an_evaluation_that_lost_its_place_has_every_row_once(tokenizer: T
         assert len(await all_tokens(stream)) == 40
     assert scheduler.num_preemptions >= 1
     assert np.concatenate(evaluation.rows).ravel().tolist() == list(range(24))
+
+
+async def test_while_the_model_loads_prompts_are_submitted_ahead_and_no_step_needs_anothers_token(
+    tokenizer: Tokenizer,
+) -> None:
+    runner = FakeRunner(is_loading=True, max_in_flight=4)
+    runner.gate.set()
+    async with running(make_scheduler(), runner) as loop:
+        long = RequestStream(request("long", num_prompt=70, max_tokens=3), tokenizer)
+        loop.add(long)
+        await runner.has_submitted(3)
+        await let_others_run()
+        assert [batch.num_tokens for batch in runner.submitted] == [32, 32, 6]
+        late = RequestStream(request("late", max_tokens=3), tokenizer)
+        loop.add(late)
+        await runner.has_submitted(4)
+        one_too_many = RequestStream(request("one too many", max_tokens=3), tokenizer)
+        loop.add(one_too_many)
+        await let_others_run()
+        assert len(runner.submitted) == 4
+        assert not any(PENDING in item.token_ids for batch in runner.submitted for item in batch.scheduled)
+        runner.max_in_flight = 2
+        runner.loaded.set()
+        assert [token.id for token in await all_tokens(long)] == [70, 71, 72]
+        assert [token.id for token in await all_tokens(late)] == [4, 5, 6]
+        assert [token.id for token in await all_tokens(one_too_many)] == [4, 5, 6]
+    assert runner.most_in_flight == 4
 
 
 async def test_an_idle_loop_wakes_for_a_request(tokenizer: Tokenizer) -> None:

@@ -7,12 +7,15 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
+from unicorn_async.engine.frame import Frame
 from unicorn_async.errors import CheckpointError, MissingFeatureError
 from unicorn_async.gpu.kernel import KernelLibrary
 
 from .answers import PROMPT, answer, prompt_of
+from .layer_log import LayerLog
 from .loading_gate import LoadingGate
 
 if TYPE_CHECKING:
@@ -53,6 +56,93 @@ async def test_a_request_that_arrives_at_once_waits_for_layers_and_is_answered(
         assert engine.progress.share == 1.0
 
 
+async def test_a_prompt_of_several_steps_follows_the_load_with_all_of_them(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt = prompt_of(400)  # of 128 tokens a step
+    async with open_engine() as engine:
+        await engine.loaded()
+        expected = await answer(engine, prompt)
+    gate, log = LoadingGate(monkeypatch, HELD_FROM), LayerLog(monkeypatch)
+    async with open_engine() as engine:
+        early = asyncio.create_task(answer(engine, prompt))
+        await log.has(layer=0, count=4)
+        assert not engine.progress.done
+        last_layer = engine.model_config.num_layers - 1
+        assert log.steps(last_layer) == []
+        steps = log.steps(0)
+        assert len(set(steps)) == 4
+        gate.open()
+        assert (await early).ids == expected.ids
+        for layer in range(last_layer + 1):
+            assert log.steps(layer)[:4] == steps
+
+
+async def test_requests_that_come_one_after_the_other_follow_the_load_together(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = [prompt_of(length) for length in (40, 7, 200, 90)]
+    drawn = {"temperature": 0.8, "seed": 5, "repetition_penalty": 1.3, "top_logprobs": 2}
+    async with open_engine() as engine:
+        await engine.loaded()
+        expected = [await answer(engine, prompt) for prompt in prompts]
+        expected.append(await answer(engine, prompts[2], **drawn))
+        logits = await engine.logits(prompts[2])
+    gate, log = LoadingGate(monkeypatch, HELD_FROM), LayerLog(monkeypatch)
+    async with open_engine() as engine:
+        tasks = []
+        for number, prompt in enumerate(prompts[:3]):
+            tasks.append(asyncio.create_task(answer(engine, prompt)))
+            await log.has(layer=0, count=number + 1)
+        await some_layers(engine, at_least=3)  # the first ones are half way through the model
+        count = len(log.steps(0))
+        tasks.append(asyncio.create_task(answer(engine, prompts[3])))
+        await log.has(layer=1, count=count + 1)
+        tasks.append(asyncio.create_task(answer(engine, prompts[2], **drawn)))
+        evaluation = asyncio.create_task(engine.logits(prompts[2]))
+        await log.has(layer=1, count=count + 3)
+        assert not engine.progress.done
+        assert engine.stats().tokens_generated == 0
+        gate.open()
+        assert [(await task).ids for task in tasks] == [answered.ids for answered in expected]
+        np.testing.assert_allclose(await evaluation, logits, rtol=1e-4, atol=1e-4)
+
+
+async def test_more_steps_than_frames_wait_for_the_load_to_end(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = [prompt_of(300, seed) for seed in range(3)]
+    async with open_engine() as engine:
+        await engine.loaded()
+        expected = [await answer(engine, prompt) for prompt in prompts]
+    gate, log = LoadingGate(monkeypatch, HELD_FROM), LayerLog(monkeypatch)
+    async with open_engine(num_loading_frames=3) as engine:
+        tasks = [asyncio.create_task(answer(engine, prompt)) for prompt in prompts]
+        await log.has(layer=0, count=3)
+        gate.open()
+        assert [(await task).ids for task in tasks] == [answered.ids for answered in expected]
+
+
+async def test_frames_that_only_the_load_needed_are_closed_after_it(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[Frame] = []
+    close = Frame.close
+
+    def noted_close(frame: Frame) -> None:
+        closed.append(frame)
+        close(frame)
+
+    monkeypatch.setattr(Frame, "close", noted_close)
+    async with open_engine(num_loading_frames=6) as engine:
+        await answer(engine, prompt_of(400))
+        await engine.loaded()
+        assert len(closed) == 4
+        await answer(engine, prompt_of(400))
+        assert len(closed) == 4
+    assert len(set(closed)) == len(closed) == 6
+
+
 async def test_progress_grows_to_the_whole_model_for_everyone_who_listens(open_engine: OpenEngine) -> None:
     async def listen(engine: Engine) -> list[tuple[int, int]]:
         return [(progress.bytes_loaded, progress.layers_active) async for progress in engine.load_progress()]
@@ -81,6 +171,46 @@ async def test_a_request_is_cancelled_while_it_waits_for_layers(
         await engine.loaded()
         await answer(engine, max_tokens=2)
         assert engine.stats().blocks_used == 0
+
+
+async def test_a_request_is_cancelled_while_others_follow_the_load_beside_it(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = [prompt_of(200), prompt_of(150), prompt_of(60)]
+    async with open_engine() as engine:
+        await engine.loaded()
+        expected = [await answer(engine, prompt) for prompt in prompts]
+    gate, log = LoadingGate(monkeypatch, HELD_FROM), LayerLog(monkeypatch)
+    async with open_engine() as engine:
+        tasks = [asyncio.create_task(answer(engine, prompt)) for prompt in prompts]
+        await log.has(layer=0, count=4)  # 410 tokens, 128 a step
+        tasks[1].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await tasks[1]
+        again = asyncio.create_task(answer(engine, prompts[1]))
+        await log.has(layer=0, count=5)
+        gate.open()
+        assert (await tasks[0]).ids == expected[0].ids
+        assert (await tasks[2]).ids == expected[2].ids
+        assert (await again).ids == expected[1].ids
+        assert engine.stats().blocks_used == 0
+
+
+async def test_a_load_that_fails_reaches_requests_that_follow_it_together(
+    open_engine: OpenEngine, model_directory: WriteModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = shutil.copytree(model_directory("gemma3"), tmp_path / "model")
+    gate, log = LoadingGate(monkeypatch, HELD_FROM), LayerLog(monkeypatch)
+    async with open_engine(directory) as engine:
+        waiting = [asyncio.create_task(answer(engine, prompt_of(length))) for length in (300, 100, 20)]
+        await log.has(layer=0, count=4)
+        os.truncate(directory / "model.safetensors", HELD_FROM)
+        gate.open()
+        for task in waiting:
+            with pytest.raises(CheckpointError, match="truncated"):
+                await task
+        with pytest.raises(CheckpointError, match="truncated"):
+            await answer(engine)
 
 
 async def test_a_load_that_fails_reaches_everybody(

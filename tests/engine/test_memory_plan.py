@@ -116,7 +116,7 @@ def test_a_context_that_was_asked_for_may_take_more_than_a_quarter() -> None:
 def test_an_apu_spreads_a_model_over_both_heaps() -> None:
     plan = planned(RADV_780M, INT4_8B, max_context=8192)
     assert groups_in(plan, GTT) == {MemoryGroup.EMBEDDINGS}
-    large = planned(RADV_780M, INT4_27B, GEMMA_27B, max_context=2048, max_num_seqs=1, vram_bytes=10 * GIB)
+    large = planned(RADV_780M, INT4_27B, GEMMA_27B, max_context=2048, max_num_seqs=1, vram_bytes=11 * GIB)
     assert groups_in(large, GTT) == {MemoryGroup.FFN}
     assert groups_in(large, VRAM) == set(MemoryGroup) - {MemoryGroup.EMBEDDINGS}
     ffn = [(row.layers, row.heap) for row in large.placement.rows() if row.group is MemoryGroup.FFN]
@@ -166,6 +166,17 @@ def test_what_adapters_take_while_the_model_loads_is_counted_in() -> None:
     left = plan.placement.room.total - plan.placement.total_bytes + plan.kv.nbytes
     with pytest.raises(OutOfMemoryError, match="missing"):
         plan_memory(LLAMA_8B, options, INT4_8B, SOFTWARE, passing_bytes=left, host_bytes=HOST)
+
+
+@pytest.mark.parametrize(("frames", "in_load", "wanted"), [(2, 8, 8), (3, 1, 3), (2, 4, 4)])
+def test_every_step_in_flight_has_a_place_for_what_it_keeps_between_layers(
+    frames: int, in_load: int, wanted: int
+) -> None:
+    plan = planned(SOFTWARE, INT4_8B, num_frames=frames, num_loading_frames=in_load, max_num_batched_tokens=100)
+    sizes = {claim.name: claim.nbytes for block in plan.placement.blocks for claim in block.claims}
+    for name in ("hidden", "branch"):
+        own = [nbytes for claim, nbytes in sizes.items() if claim.startswith(f"{name}.")]
+        assert own == [100 * 4096 * 4] * wanted
 
 
 def test_a_layers_keys_fit_into_one_allocation() -> None:

@@ -57,6 +57,21 @@ def sizes(batch: Batch) -> list[tuple[Sequence, int, int]]:
     return [(item.sequence, item.start, item.num_tokens) for item in batch.scheduled]
 
 
+def test_steps_of_known_tokens_alone_leave_decodes_to_later_steps() -> None:
+    scheduler = make_scheduler()
+    short, long = add(scheduler, 6), add(scheduler, 40)
+    batches = [scheduler.schedule(known_only=True) for _ in range(4)]
+    assert [sizes(batch) for batch in batches[:3] if batch is not None] == [
+        [(short, 0, 6), (long, 0, 10)],
+        [(long, 10, 16)],
+        [(long, 26, 14)],
+    ]
+    assert batches[3] is None
+    decodes = schedule(scheduler)
+    assert sizes(decodes) == [(short, 6, 1), (long, 40, 1)]
+    assert all(item.token_ids == (PENDING,) for item in decodes.scheduled)
+
+
 def test_a_long_prompt_is_chunked_and_samples_at_its_end_alone() -> None:
     scheduler = make_scheduler()
     sequence = add(scheduler, 20)

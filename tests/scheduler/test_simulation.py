@@ -13,7 +13,7 @@ from unicorn_async.errors import RequestError
 from unicorn_async.scheduler.block_manager import BlockGroup, num_blocks_spanned
 from unicorn_async.scheduler.request import FinishReason
 from unicorn_async.scheduler.scheduler import Scheduler
-from unicorn_async.scheduler.sequence import Sequence
+from unicorn_async.scheduler.sequence import PENDING, Sequence
 
 from .toy_gpu import VOCAB_SIZE, ToyGPU, answer_alone
 
@@ -76,10 +76,12 @@ class World:
 
     def submit(self) -> bool:
         """Schedule a step; False where nothing can be computed now."""
-        batch = self.scheduler.schedule()
+        known_only = self.random.random() < 0.2
+        batch = self.scheduler.schedule(known_only=known_only)
         if batch is None:
             assert self.gpu.submitted or not self.scheduler.has_work
             return False
+        assert not known_only or not any(PENDING in item.token_ids for item in batch.scheduled)
         self.check(batch)
         self.num_computed += batch.num_tokens
         self.gpu.submit(batch)

@@ -100,8 +100,8 @@ class BatchWriter:
             for group, table in enumerate(sequence.block_tables):
                 key, length = (group, index), len(table)
                 known, written = frame.block_rows.get(key, (None, 0))
-                if known is not table:  # what lies before the first block is freed, and seen by no query
-                    written = sequence.first_blocks[group]
+                # What lies before the first block is freed, and seen by no query, also if the row never had it.
+                written = max(written if known is table else 0, sequence.first_blocks[group])
                 if known is not table or written < length:
                     tables[group, index, written:length] = table[written:]
                     frame.block_rows[key] = (table, length)

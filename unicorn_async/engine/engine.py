@@ -57,7 +57,7 @@ class Engine:
             max_logit_rows=model.runner.max_logit_rows,
             eos_token_ids=() if started.tokenizer is None else started.tokenizer.eos_token_ids,
         )
-        self._loop = EngineLoop(self._scheduler, model.runner, config.num_frames)
+        self._loop = EngineLoop(self._scheduler, model.runner)
         self._failure: BaseException | None = None
         self._last_memory: MemoryReport | None = None  # once the device is closed, and can't be asked
         self._names = (f"request-{number}" for number in itertools.count())
@@ -90,7 +90,7 @@ class Engine:
             engine = cls(await start(model, config, stack), config)
             tasks = [
                 asyncio.create_task(engine._guarded(engine._load), name="load"),
-                asyncio.create_task(engine._guarded(engine._loop.run), name="engine loop"),
+                asyncio.create_task(engine._guarded(engine._run), name="engine loop"),
             ]
             try:
                 yield engine
@@ -290,6 +290,15 @@ class Engine:
 
     async def _load(self) -> None:
         await self._started.load
+
+    async def _run(self) -> None:
+        try:
+            await self._loop.run()
+        except EngineClosedError:  # the load was cancelled, perhaps because something beside it failed
+            await asyncio.wait([self._started.load])
+            if not self._started.load.cancelled():
+                self._started.load.result()
+            raise
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run a background task; its failure becomes the answer to every request."""

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 from unicorn_async.engine.types import FinishReason
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -31,8 +33,22 @@ class PendingStep(Protocol):
 class StepRunner(Protocol):
     """Runs batches; `Runner` does it on a GPU."""
 
+    @property
+    def is_loading(self) -> bool:
+        """Whether steps wait for layers; until then none ends, and none may have tokens that another one samples."""
+
+    @property
+    def max_in_flight(self) -> int:
+        """Steps that may be submitted now before the oldest of them has ended."""
+
     async def submit(self, batch: Batch) -> PendingStep:
-        """Submit a step; waits for layers that are not loaded yet, not for the step."""
+        """Submit a step; waits neither for layers that are not loaded yet nor for the step."""
+
+    async def follow_load(self, on_change: Callable[[], None]) -> None:
+        """Take steps through the layers as these arrive; returns when nothing is loading any more.
+
+        `on_change` is called when one of the properties may have changed.
+        """
 
 
 @dataclass(slots=True)
@@ -66,11 +82,10 @@ class Evaluation:
 class EngineLoop:
     """Joins the scheduler, the runner and the streams of requests."""
 
-    def __init__(self, scheduler: Scheduler, runner: StepRunner, num_frames: int) -> None:
+    def __init__(self, scheduler: Scheduler, runner: StepRunner) -> None:
         self.counters = LoopCounters()
         self._scheduler = scheduler
         self._runner = runner
-        self._num_frames = num_frames
         self._streams: dict[Sequence, RequestStream] = {}
         self._evaluations: dict[Sequence, Evaluation] = {}
         self._wake = asyncio.Event()
@@ -109,18 +124,26 @@ class EngineLoop:
         self._evaluations.clear()
 
     async def run(self) -> None:
-        """Run until cancelled."""
-        in_flight: deque[tuple[Batch, PendingStep]] = deque()
+        """Run until cancelled; the first steps go through the model while it loads."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._runner.follow_load(self._wake.set), name="follow load")
+                group.create_task(self._run_steps(), name="steps")
+        except BaseExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+
+    async def _run_steps(self) -> None:
+        in_flight: deque[PendingStep] = deque()
         while True:
             started = time.perf_counter()
-            batch = self._scheduler.schedule() if len(in_flight) < self._num_frames else None
+            is_loading, batch = self._runner.is_loading, None
+            if len(in_flight) < self._runner.max_in_flight:
+                batch = self._scheduler.schedule(known_only=is_loading)
             if batch is not None:
-                in_flight.append((batch, await self._runner.submit(batch)))
+                in_flight.append(await self._runner.submit(batch))
                 self._note(batch, time.perf_counter() - started)
-            elif in_flight:
-                batch, pending = in_flight.popleft()
-                result = await pending.result()
-                self._commit(result)
+            elif in_flight and not is_loading:
+                self._commit(await in_flight.popleft().result())
                 await asyncio.sleep(0)  # consumers get their turn, also where the device is faster than this loop
             else:
                 self._wake.clear()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from unicorn_async.config import EngineConfig
     from unicorn_async.engine.kv_plan import KVPlan
     from unicorn_async.gpu.device import Device
+    from unicorn_async.models.activations import Residual
     from unicorn_async.ops.attention_plan import AttentionPlan
 
 _GRID_BYTES = 12  # of one indirect dispatch
@@ -51,13 +52,13 @@ class FrameLimits:
 
 
 class Frame:
-    """The mapped memory of one step in flight; whoever makes it closes it, after the step.
+    """The mapped memory of one step in flight, and its `residual`; whoever makes it closes it, after the step.
 
     Nothing of it is written while a submission that uses it is pending. `block_rows` is the writer's: by group and row,
     the table that was written there, and how many of its blocks.
     """
 
-    def __init__(self, device: Device, limits: FrameLimits, partials: int, index: int) -> None:
+    def __init__(self, device: Device, limits: FrameLimits, partials: int, residual: Residual, index: int) -> None:
         tokens, sequences, groups = limits.tokens, limits.sequences, limits.groups
         fields = {
             "token_ids": Field(np.int32, (tokens,)),
@@ -95,6 +96,7 @@ class Frame:
             resets=address["resets"],
             marks=address["marks"],
             results=self.results.address["samples"],
+            residual=residual,
         )
 
     @property

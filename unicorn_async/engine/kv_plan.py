@@ -1,7 +1,7 @@
 """How the memory for keys and values is divided into block groups.
 
 Layers with the same window share a group. A sliding-window group keeps its window's blocks alone, so its pool is
-bounded by sequences, not by context: Gemma 3 27B needs 11 GB instead of 67 at its full context.
+bounded by sequences, not by context: Gemma 3 27B needs 12 GB instead of 67 at its full context.
 """
 
 from __future__ import annotations
@@ -119,12 +119,17 @@ def _block_bytes(model: ModelConfig, options: EngineConfig) -> int:
 
 
 def _num_blocks(window: int, tokens: int, options: EngineConfig) -> int:
+    """Blocks of a layer for so many tokens: with a window, as many as steps in flight can touch at once.
+
+    While the model loads more steps are in flight, but none of them is done: nothing lies before them.
+    """
     blocks = -(-tokens // options.block_size)
     if window == 0:
         return blocks
     kept = num_blocks_spanned(window, options.block_size)  # of every sequence, between steps
     in_steps = num_blocks_spanned(options.num_frames * options.max_num_batched_tokens, options.block_size)
-    return min(blocks, options.max_num_seqs * kept + in_steps)
+    in_loading = num_blocks_spanned(options.max_frames * options.max_num_batched_tokens, options.block_size)
+    return min(blocks, max(options.max_num_seqs * kept + in_steps, options.max_num_seqs + in_loading))
 
 
 def _largest(low: int, high: int, step: int, nbytes: Callable[[int], int], budget: int) -> int:

@@ -60,7 +60,7 @@ def workspace_sizes(model: ModelConfig, options: EngineConfig, attention: Attent
     """Return what a model needs beside weights and KV cache, in bytes by name."""
     sequences = options.max_num_seqs
     return {
-        **activation_bytes(model, options.max_num_batched_tokens, max_logit_rows(options)),
+        **activation_bytes(model, options.max_num_batched_tokens, max_logit_rows(options), options.max_frames),
         "partials": attention.partials_nbytes(sequences),
         "last_token": 4 * sequences,
         "sample_scratch": scratch_bytes(sequences, model.vocab_size),

@@ -10,7 +10,7 @@ from unicorn_async.engine.model_tensors import matrices_of, vectors_of
 from unicorn_async.gpu.arena import Arena
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.gpu.memory_room import HeapKind
-from unicorn_async.models.activations import Activations
+from unicorn_async.models.activations import Activations, Residual, residual_names
 from unicorn_async.ops.kv_cache import KVCache
 from unicorn_async.ops.rotary import frequencies
 
@@ -41,6 +41,7 @@ class ModelMemory:
     caches: tuple[KVCache, ...]  # per layer
     freqs: tuple[int, ...]  # per layer
     activations: Activations
+    residuals: tuple[Residual, ...]  # per frame
     logits: ArenaSlice
     partials: int
     last_token: int
@@ -64,6 +65,7 @@ class ModelMemory:
             slices = {dest.name: places[dest.name] for dest in plan.destinations}
             names = [kv_names(layer) for layer in range(model.num_layers)]
             rows = max_logit_rows(options)
+            frames = [residual_names(frame) for frame in range(options.max_frames)]
             return cls(
                 arenas=(*arenas.values(), tables),
                 slices=slices,
@@ -72,6 +74,7 @@ class ModelMemory:
                 caches=tuple(KVCache(addresses[keys], addresses[values]) for keys, values in names),
                 freqs=_rotary_tables(tables, model),
                 activations=Activations.at(addresses, model, options.max_num_batched_tokens, rows),
+                residuals=tuple(Residual(addresses[hidden], addresses[branch]) for hidden, branch in frames),
                 logits=places["logits"],
                 partials=addresses["partials"],
                 last_token=addresses["last_token"],

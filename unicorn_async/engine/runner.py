@@ -4,56 +4,51 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from unicorn_async.background import run_to_end
 from unicorn_async.engine.batch_writer import BatchWriter
 from unicorn_async.engine.evaluation_copy import EvaluationCopy
 from unicorn_async.engine.frame import Frame, FrameLimits
 from unicorn_async.engine.kernel_times import KernelTimes
+from unicorn_async.engine.loading_steps import LoadingSteps
 from unicorn_async.engine.recording import Recording
 from unicorn_async.engine.step import StepResult
 from unicorn_async.engine.step_results import read_logits, read_tokens
 from unicorn_async.engine.submission_plan import SubmissionPlan
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from unicorn_async.config import EngineConfig, ModelConfig
     from unicorn_async.engine.batch_writer import StepShape
     from unicorn_async.engine.kv_plan import KVPlan
+    from unicorn_async.engine.loading_steps import LayerReadiness, LoadingStep
     from unicorn_async.engine.model_memory import ModelMemory
+    from unicorn_async.gpu.command import CommandBuffer
     from unicorn_async.gpu.device import Device
-    from unicorn_async.gpu.timeline import Timeline
     from unicorn_async.models.decoder import Decoder
     from unicorn_async.ops.attention_plan import AttentionPlan
     from unicorn_async.scheduler.batch import Batch
 
 
-class LayerReadiness(Protocol):
-    """When layers may be used; layer -1 is the embeddings, layer `num_layers` the final norm and the head."""
-
-    @property
-    def all_active(self) -> bool:
-        """Whether nothing has to be waited for any more."""
-
-    async def layer_submitted(self, layer: int) -> tuple[Timeline, int]:
-        """Wait until what loads the layer is submitted; return the value at which the device may use it."""
-
-    async def checked(self) -> None:
-        """Wait until all layers are active and nothing was wrong with their values."""
-
-
 @dataclass(slots=True)
 class _Slot:
-    """A frame with its commands and, while a step of it is in flight, that step."""
+    """A frame with its commands; `busy` from when a step is written to it until that step's results are read."""
 
     frame: Frame
     recording: Recording
     copy: EvaluationCopy
+    made: contextlib.ExitStack
     busy: bool = False
 
 
 class Runner:
-    """Runs steps on one device, each in the next of a few frames; close it when no step is in flight."""
+    """Runs steps on one device, each in a free one of a few frames; close it when no step is in flight.
+
+    `follow_load` has to run beside the first steps: it submits those that come while layers are missing. There are
+    more frames for these, which are closed after them.
+    """
 
     def __init__(
         self,
@@ -75,11 +70,14 @@ class Runner:
         self._writer = BatchWriter(self._limits, options.block_size, windows, attention)
         self._submissions = SubmissionPlan(model.num_layers, options.submission_budget_s)
         self.kernel_times = KernelTimes() if options.time_kernels else None
+        self._loading = LoadingSteps(device.compute, readiness, model.num_layers)
+        self._num_frames = options.num_frames
         self._slots: list[_Slot] = []
         with contextlib.ExitStack() as made:  # closes what there is of the frames if one of them does not fit
-            for index in range(options.num_frames):
-                frame = Frame(device, self._limits, memory.partials, index)
-                made.callback(frame.close)
+            for index in range(options.max_frames):
+                slot_made = made.enter_context(contextlib.ExitStack())
+                frame = Frame(device, self._limits, memory.partials, memory.residuals[index], index)
+                slot_made.callback(frame.close)
                 recording = Recording(
                     device,
                     decoder,
@@ -90,10 +88,10 @@ class Runner:
                     kv_plan.layer_group,
                     time_kernels=options.time_kernels,
                 )
-                made.callback(recording.close)
+                slot_made.callback(recording.close)
                 copy = EvaluationCopy(device, memory.logits, model.vocab_size)
-                made.callback(copy.close)
-                self._slots.append(_Slot(frame, recording, copy))
+                slot_made.callback(copy.close)
+                self._slots.append(_Slot(frame, recording, copy, slot_made))
             self._made = made.pop_all()
 
     @property
@@ -106,60 +104,73 @@ class Runner:
         """Rows of logits that one step may compute."""
         return self._limits.logit_rows
 
+    @property
+    def is_loading(self) -> bool:
+        """Whether steps still wait for layers; until then no step may have tokens that another one samples."""
+        return not self._loading.done
+
+    @property
+    def max_in_flight(self) -> int:
+        """Steps that may be submitted now before the oldest of them is collected.
+
+        While the model loads there may be more, if the device has to wait for layers: the later a step is made, the
+        more requests are in it, and the less lies between a token and the next one.
+        """
+        return len(self._slots) if self.is_loading and self._loading.wants_more else self._num_frames
+
+    async def follow_load(self, on_change: Callable[[], None]) -> None:
+        """Submit the steps that came before all layers, as these arrive, until nothing is loading any more.
+
+        `on_change` is called when `max_in_flight` or `is_loading` may have changed.
+
+        Raises:
+            UnicornError: what made the load fail.
+        """
+        await self._loading.run(on_change)
+        self._close_spare_slots()
+        on_change()
+
     async def submit(self, batch: Batch) -> SubmittedStep:
-        """Submit a step; waits for layers that are not loaded yet and for kernels, not for the step.
+        """Submit a step, or have `follow_load` do it; waits for kernels, not for layers and not for the step.
 
         Raises:
             DeviceError: the device is lost, or lacks what a kernel needs.
+            UnicornError: what made the load fail.
         """
-        slot = self._slots[batch.step % len(self._slots)]
-        assert not slot.busy, f"step {batch.step}: its frame is still in use"
+        slot = next(slot for slot in self._slots if not slot.busy)
+        slot.busy = True
         shape = self._writer.write(batch, slot.frame)
-        loading = not self._readiness.all_active
-        size = 1 if loading else self._submissions.layers_per_submission(shape.tokens)
+        size = 1 if self.is_loading else self._submissions.layers_per_submission(shape.tokens)
         num_layers = self._model.num_layers
         parts = [(first, min(first + size, num_layers)) for first in range(0, num_layers, size)]
-        if not slot.recording.has(shape, parts):
-            await run_to_end(lambda: _record(slot.recording, shape, parts))
-        slot.busy = True
-        if loading:
-            value = await self._submit_loading(slot, shape)
-        else:
-            value = self._submit_parts(slot, shape, parts)
-        value = self._submit_copy(slot, batch, value)
-        return SubmittedStep(self, slot, batch, shape, value, () if loading else tuple(parts))
-
-    def _submit_parts(self, slot: _Slot, shape: StepShape, parts: list[tuple[int, int]]) -> int:
-        queue, recording, value = self._device.compute, slot.recording, 0
+        recording = slot.recording
+        if not recording.has(shape, parts):
+            await run_to_end(lambda: _record(recording, shape, parts))
+        layers = [recording.layers(shape, *part) for part in parts]
+        tail = [recording.tail(shape), *self._copy(slot, batch)]
+        if self.is_loading:  # it may have ended while commands were recorded
+            behind = self._loading.add(([recording.prologue(shape)], *([layer] for layer in layers), tail))
+            return SubmittedStep(self, slot, batch, shape, behind, ())
+        value, waits = 0, self._loading.waits
         commands = [recording.prologue(shape)]
-        for index, part in enumerate(parts):
-            commands.append(recording.layers(shape, *part))
-            if index == len(parts) - 1:
-                commands.append(recording.tail(shape))
-            value = queue.submit(commands)
-            commands = []
-        return value
+        for layer in layers:
+            commands.append(layer)
+            if layer is layers[-1]:
+                commands += tail
+            value = self._device.compute.submit(commands, waits=waits)
+            commands, waits = [], ()
+        return SubmittedStep(self, slot, batch, shape, value, tuple(parts))
 
-    async def _submit_loading(self, slot: _Slot, shape: StepShape) -> int:
-        """Submit layer by layer, each as soon as what loads it is submitted: a queue must not wait for a later one."""
-        queue, recording, num_layers = self._device.compute, slot.recording, self._model.num_layers
-        queue.submit([recording.prologue(shape)], waits=[await self._readiness.layer_submitted(-1)])
-        for layer in range(num_layers):
-            ready = await self._readiness.layer_submitted(layer)
-            queue.submit([recording.layers(shape, layer, layer + 1)], waits=[ready])
-        return queue.submit([recording.tail(shape)], waits=[await self._readiness.layer_submitted(num_layers)])
-
-    def _submit_copy(self, slot: _Slot, batch: Batch, value: int) -> int:
+    def _copy(self, slot: _Slot, batch: Batch) -> list[CommandBuffer]:
+        """Commands that bring logits to the host, if a request wants them."""
         evaluated = sum(item.num_tokens for item in batch.scheduled if item.sequence.want_logits)
-        if not evaluated:
-            return value
-        return self._device.compute.submit([slot.copy.commands(batch.num_samples, evaluated)])
+        return [slot.copy.commands(batch.num_samples, evaluated)] if evaluated else []
 
     async def collect(self, step: SubmittedStep) -> StepResult:
         """Wait for a step and read its results."""
-        await self._device.compute.timeline.reached(step.value)
-        if not step.parts:
-            await self._readiness.checked()  # the host looks at a layer's values after the device may use them
+        value = step.value if isinstance(step.value, int) else await self._loading.submitted(step.value)
+        await self._device.compute.timeline.reached(value)
+        await self._readiness.checked()  # the host looks at a layer's values after the device may use them
         device_s = step.slot.recording.device_seconds()
         if step.parts:
             self._submissions.observe(step.shape.tokens, device_s)
@@ -169,7 +180,19 @@ class Runner:
         tokens = read_tokens(step.slot.frame, step.shape, step.batch)
         result = StepResult(step.batch, tokens, read_logits(step.slot.copy, step.batch), device_s)
         step.slot.busy = False
+        self._close_spare_slots()
         return result
+
+    def _close_spare_slots(self) -> None:
+        """Close frames that only steps of the load needed, as far as these are done; a free frame before them is used
+        first, so that no later step is in one.
+        """
+        if self.is_loading:
+            return
+        for slot in self._slots[self._num_frames :]:
+            if not slot.busy:
+                self._slots.remove(slot)
+                slot.made.close()
 
     def close(self) -> None:
         """Free frames and commands; no step may be in flight."""
@@ -179,13 +202,17 @@ class Runner:
 
 @dataclass(frozen=True, slots=True)
 class SubmittedStep:
-    """A step in flight; `parts` are the layers of each of its submissions, none if it ran while layers were loaded."""
+    """A step in flight.
+
+    `value` is that of the queue's timeline at its end, or what will say it. `parts` are the layers of each of its
+    submissions, none if it began while layers were loaded.
+    """
 
     runner: Runner
     slot: _Slot
     batch: Batch
     shape: StepShape
-    value: int
+    value: int | LoadingStep
     parts: tuple[tuple[int, int], ...]
 
     async def result(self) -> StepResult:

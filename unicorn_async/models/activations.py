@@ -1,4 +1,8 @@
-"""Intermediate results of a step in device memory, reused by every layer and every step."""
+"""Intermediate results of a step in device memory.
+
+Most are scratch within a layer, reused by every layer and every step. What a step keeps from layer to layer is its
+own, so that steps in flight may take turns.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +20,14 @@ if TYPE_CHECKING:
 _ALIGNMENT = 256
 
 
-def activation_bytes(model: ModelConfig, max_tokens: int, max_logit_rows: int) -> Mapping[str, int]:
-    """Return the size of each intermediate result, all f32 but `scratch`, in bytes; a multiple of 256 each."""
+def activation_bytes(model: ModelConfig, max_tokens: int, max_logit_rows: int, num_frames: int) -> Mapping[str, int]:
+    """Return the size of each intermediate result, all f32 but `scratch`, in bytes; a multiple of 256 each.
+
+    `residual_names` says which are those of a frame.
+    """
     heads, kv_heads, head_dim = model.num_heads, model.num_kv_heads, model.head_dim
     widest = max(model.hidden_size, heads * head_dim, model.intermediate_size)
     columns = {
-        "hidden": model.hidden_size,
-        "branch": model.hidden_size,
         "normed": model.hidden_size,
         "qkv": (heads + 2 * kv_heads) * head_dim,
         "q": heads * head_dim,
@@ -30,6 +35,8 @@ def activation_bytes(model: ModelConfig, max_tokens: int, max_logit_rows: int) -
         "gate_up": 2 * model.intermediate_size,
         "gated": model.intermediate_size,
     }
+    for frame in range(num_frames):
+        columns |= dict.fromkeys(residual_names(frame), model.hidden_size)
     sizes = {name: 4 * max_tokens * count for name, count in columns.items()}
     sizes["chosen"] = 4 * max_logit_rows * model.hidden_size
     sizes["logits"] = 4 * max_logit_rows * model.vocab_size
@@ -37,9 +44,25 @@ def activation_bytes(model: ModelConfig, max_tokens: int, max_logit_rows: int) -
     return {name: -(-size // _ALIGNMENT) * _ALIGNMENT for name, size in sizes.items()}
 
 
+def residual_names(frame: int) -> tuple[str, str]:
+    """Return the names of a frame's `hidden` and `branch`."""
+    return f"hidden.{frame}", f"branch.{frame}"
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """What one step keeps between its layers: addresses of (tokens, hidden_size) f32, with room for the largest step.
+
+    The next layer begins with hidden + branch.
+    """
+
+    hidden: int
+    branch: int
+
+
 @dataclass(frozen=True, slots=True)
 class Activations:
-    """Addresses of a step's intermediate results; each has room for the largest step."""
+    """Addresses of what steps use within a layer or the head; each has room for the largest step."""
 
     address: Mapping[str, int]
     scratch: LinearScratch

@@ -51,7 +51,8 @@ class DecoderState:
 class Decoder:
     """Records segments of a step; it owns nothing on the device.
 
-    Each segment ends with a barrier, so that segments may follow each other in one submission or in several.
+    Each segment ends with a barrier, so that segments may follow each other in one submission or in several, and those
+    of another step may come between two of them.
     """
 
     def __init__(
@@ -71,9 +72,9 @@ class Decoder:
         self._state = state
 
     def record_embed(self, recorder: CommandRecorder, step: StepArrays, num_tokens: int) -> None:
-        """Record the embedding rows of a step's tokens into `hidden`."""
+        """Record the embedding rows of a step's tokens into its `hidden`."""
         table = self._state.matrices["embed"]
-        out = self._rows("hidden", num_tokens, self._config.hidden_size)
+        out = self._residual(step.residual.hidden, num_tokens)
         ids, last_token = step.token_ids, self._state.last_token
         if isinstance(table, Tensor):
             scale = embedding_scale(self._config, table.dtype)
@@ -98,19 +99,19 @@ class Decoder:
         window = config.layer_windows[layer]
         self._attention.record(recorder, q=q, cache=cache, window=window, batch=batch, out=attended)
         recorder.barrier()
-        self.record_after_attention(recorder, num_tokens, layer)
+        self.record_after_attention(recorder, step, num_tokens, layer)
 
     def record_before_attention(
         self, recorder: CommandRecorder, step: StepArrays, layer: int, *, q: Tensor, cache: KVCache, slot_mapping: int
     ) -> None:
         """Record a layer up to its attention: rotated q, (tokens, num_heads * head_dim) f32, and k and v in `cache`.
 
-        `slot_mapping` is the address of (tokens) u32, see `rope_cache`. Of the activations only `hidden` is needed
-        after it, so that other work may come before the rest of the layer.
+        `slot_mapping` is the address of (tokens) u32, see `rope_cache`. Of what it computed only the step's own
+        `hidden` is needed after it, so that other work may come before the rest of the layer.
         """
         config, num_tokens = self._config, q.shape[0]
-        hidden = self._rows("hidden", num_tokens, config.hidden_size)
-        branch = self._rows("branch", num_tokens, config.hidden_size)
+        hidden = self._residual(step.residual.hidden, num_tokens)
+        branch = self._residual(step.residual.branch, num_tokens)
         normed = self._input(f"layers.{layer}.qkv", "normed", num_tokens)
         self._input_norm(recorder, layer, hidden, branch, normed)
         qkv = self._rows("qkv", num_tokens, (config.num_heads + 2 * config.num_kv_heads) * config.head_dim)
@@ -131,11 +132,11 @@ class Decoder:
         )
         recorder.barrier()
 
-    def record_after_attention(self, recorder: CommandRecorder, num_tokens: int, layer: int) -> None:
+    def record_after_attention(self, recorder: CommandRecorder, step: StepArrays, num_tokens: int, layer: int) -> None:
         """Record the rest of a layer; the attention's result is in the activation `attention`."""
         config = self._config
-        hidden = self._rows("hidden", num_tokens, config.hidden_size)
-        branch = self._rows("branch", num_tokens, config.hidden_size)
+        hidden = self._residual(step.residual.hidden, num_tokens)
+        branch = self._residual(step.residual.branch, num_tokens)
         attended = self._rows("attention", num_tokens, config.num_heads * config.head_dim)
         self._linear(recorder, attended, f"layers.{layer}.o", branch, num_tokens)
         normed = self._input(f"layers.{layer}.gate_up", "normed", num_tokens)
@@ -156,8 +157,8 @@ class Decoder:
         chosen = self._input(head, "chosen", num_rows)
         self._add_norm(
             recorder,
-            self._rows("branch", num_tokens, config.hidden_size),
-            self._rows("hidden", num_tokens, config.hidden_size),
+            self._residual(step.residual.branch, num_tokens),
+            self._residual(step.residual.hidden, num_tokens),
             post=f"layers.{config.num_layers - 1}.post_ffn_norm",
             weight="norm",
             out=chosen,
@@ -272,6 +273,9 @@ class Decoder:
         matrix, activations = self._state.matrices[weight], self._state.activations
         floats = self._rows(name, num_tokens, matrix.shape[1])
         return input_rows(self._info, matrix, num_tokens, floats=floats, scratch=activations.scratch)
+
+    def _residual(self, address: int, num_tokens: int) -> Tensor:
+        return Tensor(address, (num_tokens, self._config.hidden_size), DType.F32)
 
     def _rows(self, name: str, num_rows: int, columns: int) -> Tensor:
         return self._state.activations.rows(name, num_rows, columns)

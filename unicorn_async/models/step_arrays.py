@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from unicorn_async.models.activations import Residual
     from unicorn_async.ops.attention_device import AttentionBatch
 
 
@@ -25,3 +26,4 @@ class StepArrays:
     resets: int  # (S) u32: state slots
     marks: int  # (T) SAMPLE_MARK
     results: int  # (S) SAMPLE_RESULT
+    residual: Residual

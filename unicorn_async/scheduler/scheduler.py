@@ -116,11 +116,14 @@ class Scheduler:
         self._num_arrivals += 1
         self._waiting.append(sequence)
 
-    def schedule(self) -> Batch | None:
-        """Return the next step, or None where nothing can be computed before a step in flight is committed."""
+    def schedule(self, *, known_only: bool = False) -> Batch | None:
+        """Return the next step, or None where nothing can be computed before a step in flight is committed.
+
+        With `known_only` no step has tokens that a step in flight is to sample: it needs nothing of that step's end.
+        """
         draft = _Draft(self._max_num_batched_tokens, self._max_logit_rows)
         is_stalled = False
-        for sequence in self._by_priority():
+        for sequence in self._by_priority(known_only):
             if draft.is_full:
                 break
             if sequence.preempted:  # by one before it in this very loop
@@ -180,9 +183,11 @@ class Scheduler:
                 self._waiting.remove(sequence)
             self._retire(sequence)
 
-    def _by_priority(self) -> list[Sequence]:
+    def _by_priority(self, known_only: bool) -> list[Sequence]:
         """Return what runs and has positions to compute: decodes, then prompts, each in order of arrival."""
         ready = [sequence for sequence in self._running if sequence.num_remaining]
+        if known_only:  # a step that samples takes all that is known, so that what remains is still to be sampled
+            ready = [sequence for sequence in ready if not sequence.num_pending]
         return sorted(ready, key=lambda sequence: not sequence.is_decoding)
 
     def _has_room(self, sequence: Sequence) -> bool:

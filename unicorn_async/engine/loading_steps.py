@@ -1,0 +1,155 @@
+"""Steps that go through the layers while these arrive."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from unicorn_async.errors import EngineClosedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from unicorn_async.gpu.command import CommandBuffer
+    from unicorn_async.gpu.queue import Queue
+    from unicorn_async.gpu.timeline import Timeline
+
+
+class LayerReadiness(Protocol):
+    """When layers may be used; layer -1 is the embeddings, layer `num_layers` the final norm and the head."""
+
+    @property
+    def all_active(self) -> bool:
+        """Whether nothing has to be waited for any more."""
+
+    async def layer_submitted(self, layer: int) -> tuple[Timeline, int]:
+        """Wait until what loads the layer is submitted; return the value at which the device may use it."""
+
+    async def checked(self) -> None:
+        """Wait until all layers are active and nothing was wrong with their values."""
+
+
+@dataclass(eq=False, slots=True)
+class LoadingStep:
+    """A step's commands: those before the first layer, of each layer, behind the last one.
+
+    `num_submitted` of these parts went to the queue, `value` is that of the queue's timeline at their end.
+    """
+
+    parts: Sequence[Sequence[CommandBuffer]]
+    num_submitted: int = 0
+    value: int = 0
+
+
+class LoadingSteps:
+    """Submits steps part by part, as what loads the layers is submitted: a queue must not wait for a later one.
+
+    The oldest step goes first wherever its next layer is there; while it waits for one, the steps behind it go as far
+    as it went. So no step overtakes an older one at any layer, and the device has work as long as there is any. Few
+    parts are submitted ahead of the device, for a layer that arrives may give an older step the next turn. A step may
+    be added at any time before `done`; `wants_more` says when it would keep the device from waiting. No step may need
+    what another one computes behind its last layer.
+    """
+
+    def __init__(self, queue: Queue, readiness: LayerReadiness, num_layers: int) -> None:
+        self._queue = queue
+        self._readiness = readiness
+        self._layers = range(-1, num_layers + 1)
+        self._ready: list[tuple[Timeline, int]] = []  # of the layers that arrived, in order
+        self._steps: list[LoadingStep] = []
+        self._changed = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._error: BaseException | None = None
+        self.done = False
+
+    @property
+    def waits(self) -> tuple[tuple[Timeline, int], ...]:
+        """What a step that was not added, because all are `done`, has to wait for on the device."""
+        return () if self._readiness.all_active else (self._ready[-1],)
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether a layer is there that all steps went through, so that the device waits for the next one."""
+        num_ready = len(self._ready)
+        return num_ready > 1 and all(step.num_submitted == num_ready for step in self._steps)
+
+    def add(self, parts: Sequence[Sequence[CommandBuffer]]) -> LoadingStep:
+        """Add a step behind all others; none may be added once all are `done`.
+
+        Raises:
+            UnicornError: what made the load fail.
+        """
+        assert not self.done
+        assert len(parts) == len(self._layers)
+        self._raise_error()
+        step = LoadingStep(parts)
+        self._steps.append(step)
+        self._changed.set()
+        return step
+
+    async def submitted(self, step: LoadingStep) -> int:
+        """Return the value of the queue's timeline at the step's end, once all of the step is submitted.
+
+        Raises:
+            UnicornError: what made the load fail.
+        """
+        await self._ended.wait()
+        self._raise_error()
+        return step.value
+
+    async def run(self, on_idle: Callable[[], None]) -> None:
+        """Submit until every layer has arrived and every step is submitted to its end; called once.
+
+        `on_idle` is called whenever it comes to wait for a layer or a step.
+
+        Raises:
+            UnicornError: what made the load fail.
+        """
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._follow_layers(), name="follow layers")
+                group.create_task(self._submit_behind_layers(on_idle), name="submit behind layers")
+        except BaseExceptionGroup as failed:
+            self._error = failed.exceptions[0]
+            raise self._error from None
+        except BaseException as exc:
+            self._error = exc
+            raise
+        finally:
+            self._ended.set()
+
+    async def _follow_layers(self) -> None:
+        for layer in self._layers:
+            self._ready.append(await self._readiness.layer_submitted(layer))
+            self._changed.set()
+
+    async def _submit_behind_layers(self, on_idle: Callable[[], None]) -> None:
+        before_last = last = 0
+        while len(self._ready) < len(self._layers):
+            step = next((step for step in self._steps if step.num_submitted < len(self._ready)), None)
+            if step is None:
+                on_idle()
+                self._changed.clear()
+                await self._changed.wait()
+                continue
+            before_last, last = last, self._submit_part(step)
+            await self._queue.timeline.reached(before_last)
+        while self._steps:  # nothing that arrives can change their order now
+            step = self._steps.pop(0)
+            while step.num_submitted < len(self._layers):
+                self._submit_part(step)
+            await asyncio.sleep(0)  # others get their turn: there may be hundreds of parts
+        self.done = True
+
+    def _submit_part(self, step: LoadingStep) -> int:
+        part = step.num_submitted
+        step.value = self._queue.submit(step.parts[part], waits=[self._ready[part]])
+        step.num_submitted += 1
+        return step.value
+
+    def _raise_error(self) -> None:
+        if isinstance(self._error, asyncio.CancelledError):
+            raise EngineClosedError("the engine no longer follows the load")
+        if self._error is not None:
+            raise self._error
