@@ -2,19 +2,18 @@
 """When a prompt that was sent at the start of a process gets its first token, beside the end of the load behind it.
 
     first_token_load.py MODEL [--weights SCHEME] [--device NAME] [--repeat 5] [--short 16] [--long N] [--tokens 64]
-                        [--only cold] [--llama "COMMAND {file}" [--gguf FILE]] [--json FILE]
+                        [--one-step] [--only cold] [--llama "COMMAND {file}" [--gguf FILE]] [--json FILE]
 
 MODEL is a directory or a GGUF file. Every start is a process of its own, with the prompt as random token ids and
 without a tokenizer, whose own time is measured apart. A round has, cold (the files dropped from the page cache) and
 warm: a start that asks at once a short prompt, one that asks at once a long prompt, and one that asks the short prompt
 once the model is loaded. The long prompt is as long as its processing alone takes what the load takes, as the first
-starts measured it (--long sets it); it runs in one step.
+starts measured it (--long sets it). It is cut into steps as the default options have it, unless --one-step.
 
 Late: from the moment at which the last byte was handed to the device, and from that at which the last layer was active,
 to the first token. Allowed, from the first of them: one layer and the head, and 50 ms; the layer is the prompt's whole
 processing, measured in the loaded model, over the number of layers, with the head's time in it and not added to it.
-The long prompt runs in one step, which is more than the default of max_num_batched_tokens. Decoding: tokens per second
-after the first one, in starts that asked at once against starts that waited for the load.
+Decoding: tokens per second after the first one, in starts that asked at once against starts that waited for the load.
 
 With a scheme, the files are the model's entry in the weight cache, which is made first. A llama.cpp command, which must
 print `init=1.2s load=3.4s context=0.1s first_decode=0.2s`, runs in every round; its sum is compared with the time from
@@ -117,7 +116,7 @@ async def one_start(options: argparse.Namespace) -> Start:
         skip_tokenizer=True,
         max_num_seqs=1,
         max_context=options.prompt + options.tokens + CONTEXT,
-        max_num_batched_tokens=max(512, options.prompt),
+        **({"max_num_batched_tokens": max(512, options.prompt)} if options.one_step else {}),
     )
     params = SamplingParams(max_tokens=options.tokens, ignore_eos=True, temperature=0.0)
     async with Engine.open(options.model, config=config) as engine:
@@ -153,7 +152,7 @@ def start(options: argparse.Namespace, prompt: int, *, wait: bool = False) -> St
     """Run one start in a process of its own."""
     command = [sys.executable, __file__, str(options.model), f"--weights={options.weights}", f"--prompt={prompt}"]
     command += [f"--device={options.device}"] * bool(options.device) + [f"--tokens={options.tokens}"]
-    command += ["--wait"] * wait
+    command += ["--wait"] * wait + ["--one-step"] * options.one_step
     done = subprocess.run(
         [*command, f"--started={time.monotonic()}"], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )
@@ -284,6 +283,7 @@ def main() -> None:
     parser.add_argument("--short", type=int, default=16, metavar="N", help="tokens of the short prompt")
     parser.add_argument("--long", type=int, metavar="N", help="tokens of the long prompt (default: measured)")
     parser.add_argument("--tokens", type=int, default=64, metavar="N", help="tokens to decode")
+    parser.add_argument("--one-step", action="store_true", help="have a step hold the whole prompt")
     parser.add_argument("--only", choices=["cold", "warm"])
     parser.add_argument("--llama", metavar="COMMAND", help="a llama.cpp command that prints its times; {file}")
     parser.add_argument("--gguf", type=Path, metavar="FILE", help="the same model for llama.cpp (default: MODEL)")

@@ -46,10 +46,11 @@ class LoadingSteps:
     """Submits steps part by part, as what loads the layers is submitted: a queue must not wait for a later one.
 
     The oldest step goes first wherever its next layer is there; while it waits for one, the steps behind it go as far
-    as it went. So no step overtakes an older one at any layer, and the device has work as long as there is any. Few
-    parts are submitted ahead of the device, for a layer that arrives may give an older step the next turn. A step may
-    be added at any time before `done`; `wants_more` says when it would keep the device from waiting. No step may need
-    what another one computes behind its last layer.
+    as it went. So no step overtakes an older one at any layer, and the device has work as long as there is any. Of
+    several steps few parts are submitted ahead of the device, for a layer that arrives may give an older one the next
+    turn; a step that is alone goes as far as it can, or the load's own work on the same queue would hold it up. A step
+    may be added at any time before `done`; `wants_more` says when it would keep the device from waiting. No step may
+    need what another one computes behind its last layer.
     """
 
     def __init__(self, queue: Queue, readiness: LayerReadiness, num_layers: int) -> None:
@@ -134,7 +135,8 @@ class LoadingSteps:
                 await self._changed.wait()
                 continue
             before_last, last = last, self._submit_part(step)
-            await self._queue.timeline.reached(before_last)
+            if len(self._steps) > 1:
+                await self._queue.timeline.reached(before_last)
         while self._steps:  # nothing that arrives can change their order now
             step = self._steps.pop(0)
             while step.num_submitted < len(self._layers):
