@@ -66,7 +66,7 @@ class BatchWriter:
 
     def _write_tokens(self, batch: Batch, frame: Frame) -> int:
         """Write what there is one of for each token and each sequence; returns the number of tokens."""
-        arrays, attention, size = frame.arguments.arrays, frame.attention.arrays, self._block_size
+        arrays, size = frame.arguments.arrays, self._block_size
         token_ids: list[int] = []
         positions: list[int] = []
         slots: list[list[int]] = [[] for _ in self._windows]
@@ -86,15 +86,15 @@ class BatchWriter:
         arrays["token_ids"][:tokens] = token_ids + [0] * padding
         arrays["positions"][:tokens] = positions + [0] * padding
         for group, group_slots in enumerate(slots):
-            attention["slot_mapping"][group, :tokens] = group_slots + [NO_SLOT] * padding
-        attention["query_start"][: len(starts)] = starts
-        attention["query_len"][: len(starts)] = lengths
-        attention["context_len"][: len(starts)] = contexts
+            arrays["slot_mapping"][group, :tokens] = group_slots + [NO_SLOT] * padding
+        arrays["query_start"][: len(starts)] = starts
+        arrays["query_len"][: len(starts)] = lengths
+        arrays["context_len"][: len(starts)] = contexts
         return row
 
     def _write_block_tables(self, batch: Batch, frame: Frame) -> None:
         """Write what a row of the frame does not hold already: while a sequence runs, its tables only grow."""
-        tables = frame.attention.arrays["block_tables"]
+        tables = frame.arguments.arrays["block_tables"]
         for index, item in enumerate(batch.scheduled):
             sequence = item.sequence
             for group, table in enumerate(sequence.block_tables):
@@ -108,7 +108,7 @@ class BatchWriter:
 
     def _write_attention(self, batch: Batch, frame: Frame) -> tuple[bool, bool, bool]:
         """Write the lists of decode items and prefill tiles, and the sizes of their dispatches."""
-        arrays, tile = frame.attention.arrays, self._attention.query_tile
+        arrays, tile = frame.arguments.arrays, self._attention.query_tile
         items = [index for index, item in enumerate(batch.scheduled) if item.num_tokens == 1]
         tiles = [
             (index, start)

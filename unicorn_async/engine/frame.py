@@ -67,8 +67,6 @@ class Frame:
             "sample_rows": Field(SAMPLE_ROW, (sequences,)),
             "resets": Field(np.uint32, (sequences,)),
             "marks": Field(SAMPLE_MARK, (tokens,)),
-        }
-        attention_fields = {
             "slot_mapping": Field(np.uint32, (groups, tokens)),
             "query_start": Field(np.uint32, (sequences,)),
             "query_len": Field(np.uint32, (sequences,)),
@@ -82,14 +80,13 @@ class Frame:
         self.block_rows: dict[tuple[int, int], tuple[SequenceOf[int], int]] = {}
         with contextlib.ExitStack() as made:  # closes what there is if the next does not fit
             self.arguments = _block(made, device, fields, MemoryKind.FRAME, f"frame {index}")
-            self.attention = _block(made, device, attention_fields, MemoryKind.FRAME, f"attention frame {index}")
             self.results = _block(made, device, results, MemoryKind.STAGING, f"results {index}")
             self._made = made.pop_all()
-        address, attention = self.arguments.address, self.attention.address
+        address = self.arguments.address
         self.step = StepArrays(
             token_ids=address["token_ids"],
             positions=address["positions"],
-            slot_mapping=tuple(attention["slot_mapping"] + 4 * tokens * group for group in range(groups)),
+            slot_mapping=tuple(address["slot_mapping"] + 4 * tokens * group for group in range(groups)),
             attention=tuple(self._attention(limits, partials, group) for group in range(groups)),
             logit_rows=address["logit_rows"],
             sample_rows=address["sample_rows"],
@@ -102,7 +99,7 @@ class Frame:
     @property
     def nbytes(self) -> int:
         """Size of its memory."""
-        return sum(block.buffer.nbytes for block in (self.arguments, self.attention, self.results))
+        return sum(block.buffer.nbytes for block in (self.arguments, self.results))
 
     def close(self) -> None:
         """Free the memory."""
@@ -110,7 +107,7 @@ class Frame:
         self._made.close()
 
     def _attention(self, limits: FrameLimits, partials: int, group: int) -> AttentionBatch:
-        address, offset = self.attention.address, self.attention.offset["grids"] + 3 * _GRID_BYTES * group
+        address, offset = self.arguments.address, self.arguments.offset["grids"] + 3 * _GRID_BYTES * group
         return AttentionBatch(
             query_start=address["query_start"],
             query_len=address["query_len"],
@@ -120,7 +117,7 @@ class Frame:
             decode_items=address["decode_items"],
             prefill_tiles=address["prefill_tiles"],
             partials=partials,
-            grids=self.attention.buffer,
+            grids=self.arguments.buffer,
             decode_grid_offset=offset,
             combine_grid_offset=offset + _GRID_BYTES,
             prefill_grid_offset=offset + 2 * _GRID_BYTES,
