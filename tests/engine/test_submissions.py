@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
 
 from unicorn_async.gpu.queue import Queue
+from unicorn_async.loader.stream import LoadStream
 
 from .answers import answer, prompt_of
 
@@ -65,3 +67,20 @@ async def test_a_step_before_the_model_is_loaded_is_a_submission_for_each_layer(
         await answer(engine, max_tokens=1)
         kernels = [count for count in submissions if count == 1]
         assert len(kernels) >= engine.model_config.num_layers + 2
+
+
+async def test_a_step_behind_a_load_that_was_awaited_is_one_submission(
+    open_engine: OpenEngine, submissions: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer_submitted = LoadStream.layer_submitted
+
+    async def heard_late(stream: LoadStream, layer: int) -> tuple[Timeline, int]:
+        await asyncio.sleep(0.1)
+        return await layer_submitted(stream, layer)
+
+    monkeypatch.setattr(LoadStream, "layer_submitted", heard_late)
+    async with open_engine() as engine:
+        await engine.loaded()
+        before = len(submissions)
+        await answer(engine, max_tokens=1)
+        assert len(submissions) - before == 1

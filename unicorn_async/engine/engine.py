@@ -202,9 +202,10 @@ class Engine:
             raise self._failure or EngineClosedError("the load was cancelled") from None
 
     async def loaded(self) -> None:
-        """Wait until the model is loaded; raises as `load_progress` does."""
+        """Wait until the model is loaded and no step waits for a layer; raises as `load_progress` does."""
         async for _ in self.load_progress():
             pass
+        await self._model.runner.load_followed()
 
     async def cache_settled(self) -> CacheStatus:
         """Wait until the model is loaded and its weights are in the cache, or are not going to be; return which.

@@ -95,9 +95,17 @@ class LoadingSteps:
         Raises:
             UnicornError: what made the load fail.
         """
+        await self.followed()
+        return step.value
+
+    async def followed(self) -> None:
+        """Wait until `run` has ended.
+
+        Raises:
+            UnicornError: what made the load fail.
+        """
         await self._ended.wait()
         self._raise_error()
-        return step.value
 
     async def run(self, on_idle: Callable[[], None]) -> None:
         """Submit until every layer has arrived and every step is submitted to its end; called once.

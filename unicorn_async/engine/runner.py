@@ -130,6 +130,10 @@ class Runner:
         self._close_spare_slots()
         on_change()
 
+    async def load_followed(self) -> None:
+        """Wait until `follow_load` has submitted all that came before the layers; raises as it does."""
+        await self._loading.followed()
+
     async def submit(self, batch: Batch) -> SubmittedStep:
         """Submit a step, or have `follow_load` do it; waits for kernels, not for layers and not for the step.
 
