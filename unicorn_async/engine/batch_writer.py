@@ -10,10 +10,7 @@ from unicorn_async.ops.sample_rows import NO_SLOT, OUTPUT_MARK, SamplingPath, sa
 from unicorn_async.scheduler.sequence import PENDING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence as SequenceOf
-
     from unicorn_async.engine.frame import Frame, FrameLimits
-    from unicorn_async.ops.attention_plan import AttentionPlan
     from unicorn_async.scheduler.batch import Batch, ScheduledSequence
 
 
@@ -25,9 +22,6 @@ class StepShape:
     """
 
     tokens: int
-    has_decode: bool
-    has_combine: bool
-    has_prefill: bool
     logit_rows: int
     samples: int
     path: SamplingPath
@@ -35,29 +29,19 @@ class StepShape:
 
 
 class BatchWriter:
-    """Fills frames; it keeps no state of a batch. `windows` are those of the block groups."""
+    """Fills frames; it keeps no state of a batch."""
 
-    def __init__(
-        self, limits: FrameLimits, block_size: int, windows: SequenceOf[int], attention: AttentionPlan
-    ) -> None:
+    def __init__(self, limits: FrameLimits) -> None:
         self.token_buckets = bucket_sizes(limits.tokens)
         self.sequence_buckets = bucket_sizes(limits.sequences)
         self.logit_buckets = bucket_sizes(limits.logit_rows)
-        self._block_size = block_size
-        self._windows = windows
-        self._attention = attention
 
     def write(self, batch: Batch, frame: Frame) -> StepShape:
         """Write all arrays and return the step's shape."""
-        tokens = bucket_for(self._write_tokens(batch, frame), self.token_buckets)
-        self._write_block_tables(batch, frame)
-        has_decode, has_combine, has_prefill = self._write_attention(batch, frame)
+        tokens = self._write_tokens(batch, frame)
         num_rows, num_samples = self._write_rows(batch, frame)
         return StepShape(
             tokens=tokens,
-            has_decode=has_decode,
-            has_combine=has_combine,
-            has_prefill=has_prefill,
             logit_rows=bucket_for(num_rows, self.logit_buckets) if num_rows else 0,
             samples=bucket_for(num_samples, self.sequence_buckets) if num_samples else 0,
             path=sampling_path(item.sequence.sampling for item in batch.scheduled if item.samples),
@@ -65,68 +49,18 @@ class BatchWriter:
         )
 
     def _write_tokens(self, batch: Batch, frame: Frame) -> int:
-        """Write what there is one of for each token and each sequence; returns the number of tokens."""
-        arrays, size = frame.arguments.arrays, self._block_size
+        """Write what there is one of for each token; returns the bucket of their number."""
+        arrays = frame.arguments.arrays
         token_ids: list[int] = []
         positions: list[int] = []
-        slots: list[list[int]] = [[] for _ in self._windows]
-        starts, lengths, contexts = [], [], []
         for item in batch.scheduled:
-            sequence, count = item.sequence, item.num_tokens
-            starts.append(len(token_ids))
-            lengths.append(count)
-            contexts.append(item.start + count)
             token_ids += item.token_ids if PENDING not in item.token_ids else _fed_back(item)
-            where = range(item.start, item.start + count)
-            positions += where
-            for group_slots, table in zip(slots, sequence.block_tables, strict=True):
-                group_slots += [table[position // size] * size + position % size for position in where]
-        row, tokens = len(token_ids), bucket_for(len(token_ids), self.token_buckets)
-        padding = tokens - row
+            positions += range(item.start, item.start + item.num_tokens)
+        tokens = bucket_for(len(token_ids), self.token_buckets)
+        padding = tokens - len(token_ids)
         arrays["token_ids"][:tokens] = token_ids + [0] * padding
         arrays["positions"][:tokens] = positions + [0] * padding
-        for group, group_slots in enumerate(slots):
-            arrays["slot_mapping"][group, :tokens] = group_slots + [NO_SLOT] * padding
-        arrays["query_start"][: len(starts)] = starts
-        arrays["query_len"][: len(starts)] = lengths
-        arrays["context_len"][: len(starts)] = contexts
-        return row
-
-    def _write_block_tables(self, batch: Batch, frame: Frame) -> None:
-        """Write what a row of the frame does not hold already: while a sequence runs, its tables only grow."""
-        tables = frame.arguments.arrays["block_tables"]
-        for index, item in enumerate(batch.scheduled):
-            sequence = item.sequence
-            for group, table in enumerate(sequence.block_tables):
-                key, length = (group, index), len(table)
-                known, written = frame.block_rows.get(key, (None, 0))
-                # What lies before the first block is freed, and seen by no query, also if the row never had it.
-                written = max(written if known is table else 0, sequence.first_blocks[group])
-                if known is not table or written < length:
-                    tables[group, index, written:length] = table[written:]
-                    frame.block_rows[key] = (table, length)
-
-    def _write_attention(self, batch: Batch, frame: Frame) -> tuple[bool, bool, bool]:
-        """Write the lists of decode items and prefill tiles, and the sizes of their dispatches."""
-        arrays, tile = frame.arguments.arrays, self._attention.query_tile
-        items = [index for index, item in enumerate(batch.scheduled) if item.num_tokens == 1]
-        tiles = [
-            (index, start)
-            for index, item in enumerate(batch.scheduled)
-            if item.num_tokens > 1
-            for start in range(0, item.num_tokens, tile)
-        ]
-        if items:
-            arrays["decode_items"][: len(items)] = items
-        if tiles:
-            arrays["prefill_tiles"][: len(tiles)] = tiles
-        contexts = [batch.scheduled[index].start + 1 for index in items]
-        has_combine = False
-        for group, window in enumerate(self._windows):
-            grids = self._attention.decode_grids(contexts, window)
-            arrays["grids"][group] = (grids.decode, grids.combine, self._attention.prefill_grid(len(tiles)))
-            has_combine = has_combine or grids.combine[0] > 0
-        return bool(items), has_combine, bool(tiles)
+        return tokens
 
     def _write_rows(self, batch: Batch, frame: Frame) -> tuple[int, int]:
         """Write which rows need logits, those that are sampled first; returns the counts of all and of those."""

@@ -9,10 +9,12 @@ import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from contextlib import ExitStack
 
     from numpy.typing import DTypeLike, NDArray
 
-    from unicorn_async.gpu.memory import Buffer
+    from unicorn_async.gpu.device import Device
+    from unicorn_async.gpu.memory import Buffer, MemoryKind
 
 _ALIGNMENT = 256
 
@@ -56,8 +58,20 @@ class FrameBlock:
         self.arrays.clear()
 
 
-def block_bytes(fields: Mapping[str, Field]) -> int:
-    """Return the size of the buffer that the fields need."""
+def made_block(made: ExitStack, device: Device, fields: Mapping[str, Field], kind: MemoryKind, name: str) -> FrameBlock:
+    """Allocate a block for the fields; `made` gets what has to be closed.
+
+    Raises:
+        OutOfMemoryError: it does not fit.
+    """
+    buffer = device.memory.allocate(_block_bytes(fields), kind, name=name)
+    made.callback(buffer.close)
+    block = FrameBlock(buffer, fields)
+    made.callback(block.close)  # drops the views before the buffer goes
+    return block
+
+
+def _block_bytes(fields: Mapping[str, Field]) -> int:
     return sum(_aligned(field.nbytes) for field in fields.values())
 
 

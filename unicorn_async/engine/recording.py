@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.gpu.command import CommandPool, TimestampPool
@@ -18,7 +17,7 @@ from unicorn_async.ops.sampling import (
 from unicorn_async.tensor import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator
+    from collections.abc import Callable, Hashable
 
     from unicorn_async.config import ModelConfig
     from unicorn_async.engine.batch_writer import StepShape
@@ -26,17 +25,15 @@ if TYPE_CHECKING:
     from unicorn_async.engine.model_memory import ModelMemory
     from unicorn_async.gpu.command import CommandBuffer, CommandRecorder
     from unicorn_async.gpu.device import Device
-    from unicorn_async.gpu.timed_recorder import DispatchTime
     from unicorn_async.models.decoder import Decoder
 
 _TIMED_DISPATCHES = 4096  # of one command buffer, at most
 
 
 class Recording:
-    """Command buffers of one frame; close it when none of them is pending.
+    """Command buffers of one frame that do not depend on where the attention runs: what is before and after the layers.
 
-    A step is `prologue`, then `layers` in one or several parts, then `tail`. Recording may happen in any thread, one
-    at a time.
+    Close it when none of them is pending. Recording may happen in any thread, one at a time.
     """
 
     def __init__(
@@ -47,7 +44,6 @@ class Recording:
         memory: ModelMemory,
         frame: Frame,
         limits: FrameLimits,
-        layer_group: tuple[int, ...],
         *,
         time_kernels: bool = False,
     ) -> None:
@@ -57,7 +53,6 @@ class Recording:
         self._memory = memory
         self._frame = frame
         self._limits = limits
-        self._layer_group = layer_group
         self._pool = CommandPool(device, device.compute)
         self._timestamps = TimestampPool(device, 2)
         self._buffers: dict[Hashable, CommandBuffer] = {}
@@ -66,23 +61,11 @@ class Recording:
 
     def prologue(self, shape: StepShape) -> CommandBuffer:
         """Return the commands before the first layer: start of the clock, token counts, embeddings."""
-        return self._recorded(_prologue_key(shape), lambda rec: self._prologue(rec, shape))
-
-    def layers(self, shape: StepShape, first: int, stop: int) -> CommandBuffer:
-        """Return the commands of layers `first` to `stop - 1`."""
-        return self._recorded(_layers_key(shape, first, stop), lambda rec: self._layers(rec, shape, first, stop))
+        return self._recorded(prologue_key(shape), lambda rec: self._prologue(rec, shape))
 
     def tail(self, shape: StepShape) -> CommandBuffer:
         """Return the commands after the last layer: output head, sampling, end of the clock."""
-        return self._recorded(_tail_key(shape), lambda rec: self._tail(rec, shape))
-
-    def has(self, shape: StepShape, parts: list[tuple[int, int]]) -> bool:
-        """Whether all commands of a step are recorded already."""
-        return all(key in self._buffers for key in _keys(shape, parts))
-
-    def dispatch_times(self, shape: StepShape, parts: Iterable[tuple[int, int]]) -> list[DispatchTime]:
-        """Return what each dispatch of the last step took, once it is done, if kernels are timed."""
-        return [time for key in _keys(shape, parts) if key in self._timed for time in self._timed[key].times()]
+        return self._recorded(tail_key(shape), lambda rec: self._tail(rec, shape))
 
     def device_seconds(self) -> float:
         """Return how long the last step took on the device, once it is done."""
@@ -138,20 +121,6 @@ class Recording:
             vocab_size=self._model.vocab_size,
         )
 
-    def _layers(self, recorder: CommandRecorder, shape: StepShape, first: int, stop: int) -> None:
-        step = self._frame.step
-        batches = [
-            replace(
-                batch,
-                has_decode=shape.has_decode,
-                has_combine=shape.has_combine,
-                has_prefill=shape.has_prefill,
-            )
-            for batch in step.attention
-        ]
-        for layer in range(first, stop):
-            self._decoder.record_layer(recorder, step, batches[self._layer_group[layer]], shape.tokens, layer)
-
     def _tail(self, recorder: CommandRecorder, shape: StepShape) -> None:
         step, memory = self._frame.step, self._memory
         if shape.logit_rows:
@@ -177,20 +146,11 @@ class Recording:
         recorder.host_barrier()
 
 
-def _keys(shape: StepShape, parts: Iterable[tuple[int, int]]) -> Iterator[Hashable]:
-    yield _prologue_key(shape)
-    for part in parts:
-        yield _layers_key(shape, *part)
-    yield _tail_key(shape)
-
-
-def _prologue_key(shape: StepShape) -> Hashable:
+def prologue_key(shape: StepShape) -> Hashable:
+    """Return what decides the commands of a prologue."""
     return "prologue", shape.tokens, shape.has_counts
 
 
-def _layers_key(shape: StepShape, first: int, stop: int) -> Hashable:
-    return "layers", shape.tokens, shape.has_decode, shape.has_combine, shape.has_prefill, first, stop
-
-
-def _tail_key(shape: StepShape) -> Hashable:
+def tail_key(shape: StepShape) -> Hashable:
+    """Return what decides the commands of a tail."""
     return "tail", shape.logit_rows, shape.samples, shape.path, shape.has_counts

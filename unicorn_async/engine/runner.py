@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.background import run_to_end
+from unicorn_async.engine.attention_frame import AttentionFrame
+from unicorn_async.engine.attention_writer import AttentionWriter
 from unicorn_async.engine.batch_writer import BatchWriter
 from unicorn_async.engine.evaluation_copy import EvaluationCopy
 from unicorn_async.engine.frame import Frame, FrameLimits
 from unicorn_async.engine.kernel_times import KernelTimes
+from unicorn_async.engine.layer_recording import LayerRecording
 from unicorn_async.engine.loading_steps import LoadingSteps
-from unicorn_async.engine.recording import Recording
 from unicorn_async.engine.step import StepResult
 from unicorn_async.engine.step_results import read_logits, read_tokens
 from unicorn_async.engine.submission_plan import SubmissionPlan
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from unicorn_async.config import EngineConfig, ModelConfig
+    from unicorn_async.engine.attention_writer import AttentionParts
     from unicorn_async.engine.batch_writer import StepShape
     from unicorn_async.engine.kv_plan import KVPlan
     from unicorn_async.engine.loading_steps import LayerReadiness, LoadingStep
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.command import CommandBuffer
     from unicorn_async.gpu.device import Device
     from unicorn_async.models.decoder import Decoder
-    from unicorn_async.ops.attention_plan import AttentionPlan
+    from unicorn_async.ops.attention import GpuAttention
     from unicorn_async.scheduler.batch import Batch
 
 
@@ -37,7 +40,8 @@ class _Slot:
     """A frame with its commands; `busy` from when a step is written to it until that step's results are read."""
 
     frame: Frame
-    recording: Recording
+    attention: AttentionFrame
+    recording: LayerRecording
     copy: EvaluationCopy
     made: contextlib.ExitStack
     busy: bool = False
@@ -58,16 +62,17 @@ class Runner:
         memory: ModelMemory,
         kv_plan: KVPlan,
         decoder: Decoder,
-        attention: AttentionPlan,
+        attention: GpuAttention,
         readiness: LayerReadiness,
     ) -> None:
         rows = memory.logits.nbytes // (4 * model.vocab_size)
-        self._limits = FrameLimits.of(options, kv_plan, attention, rows)
+        self._limits = FrameLimits.of(options, kv_plan, attention.plan, rows)
         self._device = device
         self._model = model
         self._readiness = readiness
         windows = [group.window for group in kv_plan.groups]
-        self._writer = BatchWriter(self._limits, options.block_size, windows, attention)
+        self._writer = BatchWriter(self._limits)
+        self._attention_writer = AttentionWriter(options.block_size, windows, attention.plan)
         self._submissions = SubmissionPlan(model.num_layers, options.submission_budget_s)
         self.kernel_times = KernelTimes() if options.time_kernels else None
         self._loading = LoadingSteps(device.compute, readiness, model.num_layers)
@@ -76,28 +81,32 @@ class Runner:
         with contextlib.ExitStack() as made:  # closes what there is of the frames if one of them does not fit
             for index in range(options.max_frames):
                 slot_made = made.enter_context(contextlib.ExitStack())
-                frame = Frame(device, self._limits, memory.partials, memory.residuals[index], index)
+                frame = Frame(device, self._limits, memory.residuals[index], index)
                 slot_made.callback(frame.close)
-                recording = Recording(
+                attends = AttentionFrame(device, self._limits, memory.partials, f"attention frame {index}")
+                slot_made.callback(attends.close)
+                recording = LayerRecording(
                     device,
                     decoder,
                     model,
                     memory,
                     frame,
                     self._limits,
+                    attention,
+                    attends,
                     kv_plan.layer_group,
                     time_kernels=options.time_kernels,
                 )
                 slot_made.callback(recording.close)
                 copy = EvaluationCopy(device, memory.logits, model.vocab_size)
                 slot_made.callback(copy.close)
-                self._slots.append(_Slot(frame, recording, copy, slot_made))
+                self._slots.append(_Slot(frame, attends, recording, copy, slot_made))
             self._made = made.pop_all()
 
     @property
     def nbytes(self) -> int:
         """Size of the frames and of what evaluations have their logits copied to."""
-        return sum(slot.frame.nbytes + slot.copy.nbytes for slot in self._slots)
+        return sum(slot.frame.nbytes + slot.attention.nbytes + slot.copy.nbytes for slot in self._slots)
 
     @property
     def max_logit_rows(self) -> int:
@@ -144,17 +153,18 @@ class Runner:
         slot = next(slot for slot in self._slots if not slot.busy)
         slot.busy = True
         shape = self._writer.write(batch, slot.frame)
+        work = self._attention_writer.write(batch, slot.attention, shape.tokens)
         size = 1 if self.is_loading else self._submissions.layers_per_submission(shape.tokens)
         num_layers = self._model.num_layers
         parts = [(first, min(first + size, num_layers)) for first in range(0, num_layers, size)]
         recording = slot.recording
-        if not recording.has(shape, parts):
-            await run_to_end(lambda: _record(recording, shape, parts))
-        layers = [recording.layers(shape, *part) for part in parts]
+        if not recording.has(shape, work, parts):
+            await run_to_end(lambda: recording.record(shape, work, parts))
+        layers = [recording.layers(shape, work, *part) for part in parts]
         tail = [recording.tail(shape), *self._copy(slot, batch)]
         if self.is_loading:  # it may have ended while commands were recorded
             behind = self._loading.add(([recording.prologue(shape)], *([layer] for layer in layers), tail))
-            return SubmittedStep(self, slot, batch, shape, behind, ())
+            return SubmittedStep(self, slot, batch, shape, work, behind, ())
         value, waits = 0, self._loading.waits
         commands = [recording.prologue(shape)]
         for layer in layers:
@@ -163,7 +173,7 @@ class Runner:
                 commands += tail
             value = self._device.compute.submit(commands, waits=waits)
             commands, waits = [], ()
-        return SubmittedStep(self, slot, batch, shape, value, tuple(parts))
+        return SubmittedStep(self, slot, batch, shape, work, value, tuple(parts))
 
     def _copy(self, slot: _Slot, batch: Batch) -> list[CommandBuffer]:
         """Commands that bring logits to the host, if a request wants them."""
@@ -179,7 +189,7 @@ class Runner:
         if step.parts:
             self._submissions.observe(step.shape.tokens, device_s)
             if self.kernel_times is not None:
-                times = step.slot.recording.dispatch_times(step.shape, step.parts)
+                times = step.slot.recording.dispatch_times(step.shape, step.work, step.parts)
                 self.kernel_times.note_step(step.shape.tokens, times)
         tokens = read_tokens(step.slot.frame, step.shape, step.batch)
         result = StepResult(step.batch, tokens, read_logits(step.slot.copy, step.batch), device_s)
@@ -216,16 +226,10 @@ class SubmittedStep:
     slot: _Slot
     batch: Batch
     shape: StepShape
+    work: AttentionParts
     value: int | LoadingStep
     parts: tuple[tuple[int, int], ...]
 
     async def result(self) -> StepResult:
         """Wait until the device has done the step."""
         return await self.runner.collect(self)
-
-
-def _record(recording: Recording, shape: StepShape, parts: list[tuple[int, int]]) -> None:
-    recording.prologue(shape)
-    for part in parts:
-        recording.layers(shape, *part)
-    recording.tail(shape)

@@ -191,14 +191,12 @@ async def _prepare(
     state = DecoderState(
         weights=memory.weights,
         matrices=memory.matrices,
-        caches=memory.caches,
-        layer_group=kv_plan.layer_group,
         freqs=memory.freqs,
         activations=memory.activations,
         last_token=memory.last_token,
     )
-    decoder = Decoder(config, shape, device.kernels, device.info, attention, state)
-    runner = Runner(device, config, options, memory, kv_plan, decoder, attention.plan, stream)
+    decoder = Decoder(config, shape, device.kernels, device.info, state)
+    runner = Runner(device, config, options, memory, kv_plan, decoder, attention, stream)
     stack.callback(runner.close)
     stack.callback(device.wait_idle)
     requests = kernel_requests(

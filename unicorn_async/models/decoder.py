@@ -41,8 +41,6 @@ class DecoderState:
 
     weights: Mapping[str, Tensor]  # vectors by destination name, see `wanted_tensors`
     matrices: Mapping[str, Weight]  # all others, alike
-    caches: Sequence[KVCache]  # per layer
-    layer_group: Sequence[int]  # per layer: the block group
     freqs: Sequence[int]  # per layer: address of the rotary frequencies
     activations: Activations
     last_token: int  # address of (state slots) u32
@@ -61,14 +59,13 @@ class Decoder:
         shape: AttentionShape,
         kernels: KernelLibrary,
         info: DeviceInfo,
-        attention: AttentionDevice,
         state: DecoderState,
     ) -> None:
+        """Record for one model; `shape` is that of the cache that keys and values are written to."""
         self._config = config
         self._shape = shape
         self._kernels = kernels
         self._info = info
-        self._attention = attention
         self._state = state
 
     def record_embed(self, recorder: CommandRecorder, step: StepArrays, num_tokens: int) -> None:
@@ -88,16 +85,23 @@ class Decoder:
         recorder.barrier()
 
     def record_layer(
-        self, recorder: CommandRecorder, step: StepArrays, batch: AttentionBatch, num_tokens: int, layer: int
+        self,
+        recorder: CommandRecorder,
+        step: StepArrays,
+        num_tokens: int,
+        layer: int,
+        *,
+        attention: AttentionDevice,
+        cache: KVCache,
+        slot_mapping: int,
+        batch: AttentionBatch,
     ) -> None:
-        """Record one layer; `batch` is the attention's work in the layer's block group."""
-        config, state = self._config, self._state
-        columns = config.num_heads * config.head_dim
+        """Record one layer; `batch` is the attention's work in it, `slot_mapping` the address of (tokens) u32."""
+        columns = self._config.num_heads * self._config.head_dim
         q, attended = self._rows("q", num_tokens, columns), self._rows("attention", num_tokens, columns)
-        cache, slots = state.caches[layer], step.slot_mapping[state.layer_group[layer]]
-        self.record_before_attention(recorder, step, layer, q=q, cache=cache, slot_mapping=slots)
-        window = config.layer_windows[layer]
-        self._attention.record(recorder, q=q, cache=cache, window=window, batch=batch, out=attended)
+        self.record_before_attention(recorder, step, layer, q=q, cache=cache, slot_mapping=slot_mapping)
+        window = self._config.layer_windows[layer]
+        attention.record(recorder, q=q, cache=cache, window=window, batch=batch, out=attended)
         recorder.barrier()
         self.record_after_attention(recorder, step, num_tokens, layer)
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from unicorn_async.models.activations import Residual
-    from unicorn_async.ops.attention_device import AttentionBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +18,6 @@ class StepArrays:
 
     token_ids: int  # (T) i32; negative: last_token[-1 - id]
     positions: int  # (T) u32
-    slot_mapping: tuple[int, ...]  # per block group (T) u32
-    attention: tuple[AttentionBatch, ...]  # per block group
     logit_rows: int  # (R) u32: rows of hidden states
     sample_rows: int  # (S) SAMPLE_ROW
     resets: int  # (S) u32: state slots

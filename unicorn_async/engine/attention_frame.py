@@ -1,0 +1,81 @@
+"""What a step's attention reads, in mapped memory of the device that attends."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unicorn_async.engine.frame_layout import Field, made_block
+from unicorn_async.gpu.memory import MemoryKind
+from unicorn_async.ops.attention_device import AttentionBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence as SequenceOf
+
+    from unicorn_async.engine.frame import FrameLimits
+    from unicorn_async.gpu.device import Device
+
+_GRID_BYTES = 12  # of one indirect dispatch
+
+
+class AttentionFrame:
+    """The mapped memory of one step's attention; whoever makes it closes it, after the step.
+
+    Nothing of it is written while a submission that uses it is pending. `batches` are by block group, and so are
+    `slot_mapping`, addresses of (tokens) u32. `block_rows` is the writer's: by group and row, the table that was
+    written there, and how many of its blocks.
+    """
+
+    def __init__(self, device: Device, limits: FrameLimits, partials: int, name: str) -> None:
+        """Allocate; `partials` is the address of the scratch that decode may use.
+
+        Raises:
+            OutOfMemoryError: it does not fit.
+        """
+        tokens, sequences, groups = limits.tokens, limits.sequences, limits.groups
+        fields = {
+            "slot_mapping": Field(np.uint32, (groups, tokens)),
+            "query_start": Field(np.uint32, (sequences,)),
+            "query_len": Field(np.uint32, (sequences,)),
+            "context_len": Field(np.uint32, (sequences,)),
+            "block_tables": Field(np.uint32, (groups, sequences, limits.blocks)),
+            "decode_items": Field(np.uint32, (sequences,)),
+            "prefill_tiles": Field(np.uint32, (limits.tiles, 2)),
+            "grids": Field(np.uint32, (groups, 3, 3)),
+        }
+        self.block_rows: dict[tuple[int, int], tuple[SequenceOf[int], int]] = {}
+        with contextlib.ExitStack() as made:
+            self._block = made_block(made, device, fields, MemoryKind.FRAME, name)
+            self._made = made.pop_all()
+        self.arrays, address = self._block.arrays, self._block.address
+        self.slot_mapping = tuple(address["slot_mapping"] + 4 * tokens * group for group in range(groups))
+        self.batches = tuple(self._batch(limits, partials, group) for group in range(groups))
+
+    @property
+    def nbytes(self) -> int:
+        """Size of its memory."""
+        return self._block.buffer.nbytes
+
+    def close(self) -> None:
+        """Free the memory."""
+        self.block_rows.clear()
+        self._made.close()
+
+    def _batch(self, limits: FrameLimits, partials: int, group: int) -> AttentionBatch:
+        address, offset = self._block.address, self._block.offset["grids"] + 3 * _GRID_BYTES * group
+        return AttentionBatch(
+            query_start=address["query_start"],
+            query_len=address["query_len"],
+            context_len=address["context_len"],
+            block_table=address["block_tables"] + 4 * limits.sequences * limits.blocks * group,
+            max_blocks=limits.blocks,
+            decode_items=address["decode_items"],
+            prefill_tiles=address["prefill_tiles"],
+            partials=partials,
+            grids=self._block.buffer,
+            decode_grid_offset=offset,
+            combine_grid_offset=offset + _GRID_BYTES,
+            prefill_grid_offset=offset + 2 * _GRID_BYTES,
+        )
