@@ -66,6 +66,47 @@ class LoraSpec:
             raise ConfigError(f"adapter {self.path}: weight: expected a number of at most 1000, got {self.weight!r}")
 
 
+class AttentionKind(Enum):
+    """What computes the attention."""
+
+    GPU = "gpu"  # the device that runs the model
+    VULKAN = "vulkan"  # another Vulkan device
+    NPU = "npu"
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionTarget:
+    """Where the attention runs and the KV cache lies; `device` is a Vulkan device's index or a part of its name."""
+
+    kind: AttentionKind = AttentionKind.GPU
+    device: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> AttentionTarget:
+        """Parse gpu, npu, or vulkan:DEVICE.
+
+        Raises:
+            ConfigError: it is none of them.
+        """
+        name, colon, device = text.partition(":")
+        if name == AttentionKind.VULKAN.value and device.strip():
+            return cls(AttentionKind.VULKAN, device.strip())
+        if colon or name not in (AttentionKind.GPU.value, AttentionKind.NPU.value):
+            raise ConfigError(f"attention: expected gpu, npu, or vulkan:DEVICE (see `unicorn devices`), got {text!r}")
+        return cls(AttentionKind(name))
+
+    def __str__(self) -> str:
+        return f"{self.kind.value}:{self.device}" if self.device else self.kind.value
+
+
+class SplitMode(Enum):
+    """Whether a step's batch is split in two halves that two devices work on in turns."""
+
+    AUTO = "auto"  # where it was measured to be faster
+    ALWAYS = "always"  # wherever there is something to split
+    NEVER = "never"
+
+
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """What an engine is opened with; sizes are counts of tokens unless the name says otherwise."""
@@ -95,6 +136,9 @@ class EngineConfig:
     weight_cache: bool = True  # keep weights that were quantised or blended in device layout, and take them from there
     cache_bytes: int | None = None  # of all models in the weight cache; None = 64 GiB, or half of what is free
     load_trace: Path | None = None  # file to write a trace of the load to, for the Perfetto UI
+    attention: AttentionTarget = AttentionTarget()  # where the attention runs
+    attention_split: SplitMode = SplitMode.AUTO  # with attention elsewhere alone
+    step_trace: Path | None = None  # file to write a trace of the last steps to; with attention elsewhere alone
 
     def __post_init__(self) -> None:
         counts = ("max_num_seqs", "max_num_batched_tokens", "max_waiting", "num_frames", "num_loading_frames")
@@ -105,7 +149,12 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and not _is_count(value):
                 raise ConfigError(f"{name}: expected a whole number of at least 1, or None, got {value!r}")
-        for name, kind in (("kv_dtype", KVDType), ("weights", WeightScheme)):
+        for name, kind in (
+            ("kv_dtype", KVDType),
+            ("weights", WeightScheme),
+            ("attention", AttentionTarget),
+            ("attention_split", SplitMode),
+        ):
             if not isinstance(getattr(self, name), kind):
                 raise ConfigError(f"{name}: expected a {kind.__name__}, got {getattr(self, name)!r}")
         if not isinstance(self.loras, tuple) or not all(isinstance(spec, LoraSpec) for spec in self.loras):
@@ -116,13 +165,27 @@ class EngineConfig:
             raise ConfigError(f"device: expected a string, got {self.device!r}")
         if not self.submission_budget_s > 0:
             raise ConfigError(f"submission_budget_s: expected more than 0, got {self.submission_budget_s!r}")
+        if self.step_trace is not None and not self.attends_elsewhere:
+            raise ConfigError("step_trace: there is one only where the attention runs on another device")
+        if self.time_kernels and self.attends_elsewhere:
+            raise ConfigError(f"time_kernels: not with attention {self.attention}; step_trace shows both devices")
         if self.block_size not in (8, 16, 32, 64):
             raise ConfigError(f"block_size: expected 8, 16, 32 or 64, got {self.block_size}")
 
     @property
+    def attends_elsewhere(self) -> bool:
+        """Whether another device than the one that runs the model has the attention and the KV cache."""
+        return self.attention.kind is not AttentionKind.GPU
+
+    @property
     def max_frames(self) -> int:
         """The most steps that are ever in flight."""
-        return max(self.num_frames, self.num_loading_frames)
+        return self.num_frames if self.attends_elsewhere else max(self.num_frames, self.num_loading_frames)
+
+    @property
+    def num_residuals(self) -> int:
+        """The most steps, or halves of steps, that ever have something on the device between two layers."""
+        return 2 if self.attends_elsewhere else self.max_frames
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,10 @@ import numpy as np
 from unicorn_async.background import wait_to_end
 from unicorn_async.config import EngineConfig, SamplingParams
 from unicorn_async.engine.engine_loop import EngineLoop
+from unicorn_async.engine.hybrid.runner import HybridRunner
 from unicorn_async.engine.memory_report import memory_report
 from unicorn_async.engine.request_stream import RequestStream
+from unicorn_async.engine.runner import Runner
 from unicorn_async.engine.startup import start
 from unicorn_async.engine.types import EngineStats, LoadProgress, Token
 from unicorn_async.errors import ConfigError, EngineClosedError, RequestError
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from unicorn_async.engine.kernel_times import KernelTime
     from unicorn_async.engine.memory_report import MemoryReport
     from unicorn_async.engine.startup import StartedModel
-    from unicorn_async.engine.types import AdapterInfo
+    from unicorn_async.engine.types import AdapterInfo, AttentionInfo, AttentionStats
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.loader.cache import CacheStatus
     from unicorn_async.loader.read_strategy import ReadStrategy
@@ -117,6 +119,11 @@ class Engine:
     def device(self) -> DeviceInfo:
         """The device that runs the model."""
         return self._model.device.info
+
+    @property
+    def attention(self) -> AttentionInfo:
+        """Where the attention runs, and the KV cache lies."""
+        return self._model.attention
 
     @property
     def adapters(self) -> tuple[AdapterInfo, ...]:
@@ -265,11 +272,17 @@ class Engine:
             preemptions=scheduler.num_preemptions,
             host_us_per_step=1e6 * counters.host_s / max(counters.steps, 1),
             device_s=counters.device_s,
+            attention=self._attention_stats(),
         )
+
+    def _attention_stats(self) -> AttentionStats | None:
+        runner = self._model.runner
+        return runner.stats() if isinstance(runner, HybridRunner) else None
 
     def kernel_times(self) -> tuple[KernelTime, ...]:
         """Return where the steps' time went; empty unless the engine was opened with `time_kernels`."""
-        times = self._model.runner.kernel_times
+        runner = self._model.runner
+        times = runner.kernel_times if isinstance(runner, Runner) else None
         return times.table() if times is not None else ()
 
     def _sequence(self, prompt: SequenceOf[int], sampling: SamplingParams, request_id: str | None) -> Sequence:

@@ -33,14 +33,20 @@ class FrameLimits:
     logit_rows: int
 
     @classmethod
-    def of(cls, options: EngineConfig, kv_plan: KVPlan, attention: AttentionPlan, logit_rows: int) -> FrameLimits:
-        """Return the limits of an engine's steps; `logit_rows` is the largest number of them."""
+    def of(
+        cls, options: EngineConfig, kv_plan: KVPlan, attention: AttentionPlan | None, logit_rows: int
+    ) -> FrameLimits:
+        """Return the limits of an engine's steps; `logit_rows` is the largest number of them.
+
+        `attention` is the plan of the Vulkan device that attends, if one does.
+        """
+        tile = 1 if attention is None else attention.query_tile
         return cls(
             tokens=options.max_num_batched_tokens,
             sequences=options.max_num_seqs,
             groups=len(kv_plan.groups),
             blocks=-(-kv_plan.max_context // options.block_size),
-            tiles=options.max_num_batched_tokens // attention.query_tile + options.max_num_seqs,
+            tiles=options.max_num_batched_tokens // tile + options.max_num_seqs,
             logit_rows=logit_rows,
         )
 

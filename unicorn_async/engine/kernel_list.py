@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.loader.lora_plan import LoraPlan
     from unicorn_async.loader.plan import LoadPlan
-    from unicorn_async.ops.attention import GpuAttention
     from unicorn_async.ops.kv_cache import AttentionShape
     from unicorn_async.tensor import Weight
 
@@ -33,7 +32,7 @@ def kernel_requests(
     info: DeviceInfo,
     model: ModelConfig,
     shape: AttentionShape,
-    attention: GpuAttention,
+    attention: Iterable[KernelRequest],
     matrices: Mapping[str, Weight],
     plan: LoadPlan,
     lora: LoraPlan,
@@ -43,7 +42,7 @@ def kernel_requests(
 ) -> tuple[KernelRequest, ...]:
     """Return what to compile, in the order of need: the load, a short prompt and decoding, then longer prompts.
 
-    A load `from_cache` converts nothing.
+    `attention` names those of the attention, or what leads to it. A load `from_cache` converts nothing.
     """
     head = matrices[head_name(model)]
     others = tuple(size for size in bucket_sizes(options.max_num_batched_tokens) if size not in _FIRST_STEPS)
@@ -54,7 +53,7 @@ def kernel_requests(
         *_rows(info, model, matrices, head, _FIRST_STEPS),
         *_linears(info, model, matrices, head, _FIRST_STEPS),
         *rotary.kernels_for(info, shape, qk_norm=model.qk_norm, plus_one=model.norm_plus_one),
-        *attention.kernels_for(),
+        *attention,
         *_plain(sampling.kernels_for(info, SamplingPath.GREEDY)),
         *_plain(sampling.kernels_for(info, SamplingPath.FULL)),
         *_rows(info, model, matrices, head, others),

@@ -21,9 +21,10 @@ from unicorn_async.ops.sampling import counts_bytes, scratch_bytes
 from unicorn_async.tensor import DType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from unicorn_async.config import EngineConfig, ModelConfig
+    from unicorn_async.engine.hybrid.far_plan import FarPlan
     from unicorn_async.engine.kv_plan import KVPlan
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.memory_room import MemoryRoom
@@ -60,8 +61,8 @@ def workspace_sizes(model: ModelConfig, options: EngineConfig, attention: Attent
     """Return what a model needs beside weights and KV cache, in bytes by name."""
     sequences = options.max_num_seqs
     return {
-        **activation_bytes(model, options.max_num_batched_tokens, max_logit_rows(options), options.max_frames),
-        "partials": attention.partials_nbytes(sequences),
+        **activation_bytes(model, options.max_num_batched_tokens, max_logit_rows(options), options.num_residuals),
+        **({} if options.attends_elsewhere else {"partials": attention.partials_nbytes(sequences)}),
         "last_token": 4 * sequences,
         "sample_scratch": scratch_bytes(sequences, model.vocab_size),
         "counts": counts_bytes(sequences, model.vocab_size),
@@ -76,11 +77,12 @@ def plan_memory(
     *,
     passing_bytes: int = 0,
     host_bytes: int | None = None,
+    far: FarPlan | None = None,
 ) -> MemoryPlan:
     """Plan a model's memory on a device.
 
     `passing_bytes` are needed beside it for as long as it loads. `host_bytes` is the free memory of `host_room`, None =
-    as it is now.
+    as it is now. `far` is what another device has of it.
 
     Raises:
         ConfigError: the context is longer than the model's, or a limit is for a heap that is not there.
@@ -99,7 +101,9 @@ def plan_memory(
     padding = 2 * SLICE_ALIGNMENT * model.num_layers + passing_bytes
     if room.gtt:  # where a tensor does not fit any more, some of VRAM is left over
         padding += max((claim.nbytes for claim in weights), default=0)
-    least = kv_cache_bytes(model, options, options.max_context or options.block_size)
+    if far is not None:
+        padding += far.near_bytes
+    least = 0 if far is not None else kv_cache_bytes(model, options, options.max_context or options.block_size)
     missing = weight_bytes + workspace_bytes + padding + least - room.total
     if missing > 0:
         raise OutOfMemoryError(
@@ -107,6 +111,8 @@ def plan_memory(
             f"{workspace_bytes:,}, a KV cache of {options.max_context or options.block_size} tokens {least:,}; "
             f"{_room_text(room)}{_advice(options, plan, info, room)}"
         )
+    if far is not None:
+        return MemoryPlan(far.kv, place([*workspace, *weights], room, max_allocation=info.max_allocation))
     fast = _padded(claim for claim in weights if claim.group is not MemoryGroup.EMBEDDINGS)
     budget = kv_budget(room, model, options, weights=weight_bytes, fast_weights=fast, others=workspace_bytes + padding)
     kv = plan_kv_cache(model, options, budget, max_allocation=info.max_allocation)
@@ -114,9 +120,17 @@ def plan_memory(
 
 
 def choose_device(
-    devices: Sequence[DeviceInfo], model: ModelConfig, options: EngineConfig, plan: LoadPlan, *, passing_bytes: int = 0
-) -> tuple[DeviceInfo, MemoryPlan]:
+    devices: Sequence[DeviceInfo],
+    model: ModelConfig,
+    options: EngineConfig,
+    plan: LoadPlan,
+    *,
+    passing_bytes: int = 0,
+    far: Callable[[DeviceInfo], FarPlan | None] = lambda _: None,
+) -> tuple[DeviceInfo, MemoryPlan, FarPlan | None]:
     """Return the first of the devices, best first, that the model fits, and its plan there.
+
+    `far` plans what another device has of the model beside one of the devices; that plan is the third.
 
     Raises:
         ConfigError: as `plan_memory`.
@@ -125,7 +139,8 @@ def choose_device(
     errors: list[OutOfMemoryError] = []
     for info in devices:
         try:
-            return info, plan_memory(model, options, plan, info, passing_bytes=passing_bytes)
+            elsewhere = far(info)
+            return info, plan_memory(model, options, plan, info, passing_bytes=passing_bytes, far=elsewhere), elsewhere
         except OutOfMemoryError as exc:
             errors.append(exc)
     raise OutOfMemoryError("\n".join(map(str, errors)))

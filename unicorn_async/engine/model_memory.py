@@ -38,12 +38,13 @@ class ModelMemory:
     slices: Mapping[str, ArenaSlice]
     weights: Mapping[str, Tensor]
     matrices: Mapping[str, Weight]
-    caches: tuple[KVCache, ...]  # per layer
+    caches: tuple[KVCache, ...]  # per layer, none where another device has them
     freqs: tuple[int, ...]  # per layer
     activations: Activations
     residuals: tuple[Residual, ...]  # per frame
+    attended: ArenaSlice  # the activation `attention`
     logits: ArenaSlice
-    partials: int
+    partials: int  # 0 where another device attends
     last_token: int
     sample_scratch: int
     counts: int
@@ -63,9 +64,9 @@ class ModelMemory:
             places = _places(arenas, memory_plan.placement)
             addresses = {name: place.address for name, place in places.items()}
             slices = {dest.name: places[dest.name] for dest in plan.destinations}
-            names = [kv_names(layer) for layer in range(model.num_layers)]
+            names = [] if options.attends_elsewhere else [kv_names(layer) for layer in range(model.num_layers)]
             rows = max_logit_rows(options)
-            frames = [residual_names(frame) for frame in range(options.max_frames)]
+            frames = [residual_names(frame) for frame in range(options.num_residuals)]
             return cls(
                 arenas=(*arenas.values(), tables),
                 slices=slices,
@@ -75,8 +76,9 @@ class ModelMemory:
                 freqs=_rotary_tables(tables, model),
                 activations=Activations.at(addresses, model, options.max_num_batched_tokens, rows),
                 residuals=tuple(Residual(addresses[hidden], addresses[branch]) for hidden, branch in frames),
+                attended=places["attention"],
                 logits=places["logits"],
-                partials=addresses["partials"],
+                partials=addresses.get("partials", 0),
                 last_token=addresses["last_token"],
                 sample_scratch=addresses["sample_scratch"],
                 counts=addresses["counts"],

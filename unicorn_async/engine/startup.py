@@ -9,7 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from unicorn_async.background import run_to_end, wait_to_end
+from unicorn_async.config import AttentionKind
 from unicorn_async.engine.conversion import WeightConverter, factor_converter
+from unicorn_async.engine.hybrid.opening import FarChoice, open_far_attention
+from unicorn_async.engine.hybrid.runner import HybridRunner
+from unicorn_async.engine.hybrid.step_trace import StepTrace
 from unicorn_async.engine.kernel_list import kernel_requests
 from unicorn_async.engine.memory_plan import MemoryPlan, attention_shape, choose_device
 from unicorn_async.engine.memory_report import driver_usage
@@ -18,7 +22,7 @@ from unicorn_async.engine.model_memory import ModelMemory
 from unicorn_async.engine.model_on_disk import ModelOnDisk
 from unicorn_async.engine.runner import Runner
 from unicorn_async.engine.tokenizer_start import TokenizerStart
-from unicorn_async.engine.types import AdapterInfo
+from unicorn_async.engine.types import AdapterInfo, AttentionInfo
 from unicorn_async.errors import CheckpointError
 from unicorn_async.gpu.device import Device
 from unicorn_async.gpu.device_info import device_candidates
@@ -37,7 +41,10 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from unicorn_async.config import EngineConfig, ModelConfig
+    from unicorn_async.engine.hybrid.far_plan import FarPlan
+    from unicorn_async.engine.hybrid.remote_attention import RemoteAttention
     from unicorn_async.engine.tokenizer_start import MadeTokenizer
+    from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.kernel import KernelRequest
     from unicorn_async.tokenizer import Tokenizer
 
@@ -56,12 +63,14 @@ class LoadingModel:
     usage_before: tuple[int, ...] | None  # of memory, as the driver said before anything was allocated
     passing_bytes: int  # of memory that the load takes at most beside the model: staging and adapters
     memory: ModelMemory
-    runner: Runner
+    runner: Runner | HybridRunner
+    attention: AttentionInfo
     stream: LoadStream
     requests: tuple[KernelRequest, ...]
     trace: LoadTrace | None
     cache: ModelCache
-    adapters: tuple[AdapterInfo, ...] = ()
+    adapters: tuple[AdapterInfo, ...]
+    far: RemoteAttention | None  # what attends in place of the device
 
     async def load(self) -> None:
         """Load the weights and, beside that, compile the kernels that a first request needs; then fill the cache."""
@@ -80,6 +89,8 @@ class LoadingModel:
             group.create_task(self.stream.run(), name="load stream")
             # A thread that compiles beyond a cancellation ends by itself: a closed device refuses the next kernel.
             group.create_task(asyncio.to_thread(self.device.kernels.prepare, self.requests), name="compile kernels")
+            if self.far is not None:
+                group.create_task(asyncio.to_thread(self.far.prepare_kernels), name="compile for the attention")
         await run_to_end(self.device.kernels.save_cache)
 
 
@@ -146,11 +157,9 @@ async def _end(task: asyncio.Task[T]) -> None:
 async def _prepare(
     on_disk: ModelOnDisk, instance: Instance, options: EngineConfig, stack: AsyncExitStack
 ) -> LoadingModel:
-    device, memory_plan = await run_to_end(lambda: _open_device(on_disk, instance, options, stack))
+    device, memory_plan, far_plan = await run_to_end(lambda: _open_device(on_disk, instance, options, stack))
     usage_before = driver_usage(device)
     config, kv_plan = on_disk.config, memory_plan.kv
-    shape = attention_shape(config, options)
-    attention = GpuAttention(device.info, device.kernels, shape, soft_cap=config.attention_soft_cap)
     strategy = await asyncio.to_thread(
         on_disk.read_strategy, device.info, options.num_reader_threads, memory=memory_plan
     )
@@ -195,15 +204,36 @@ async def _prepare(
         activations=memory.activations,
         last_token=memory.last_token,
     )
-    decoder = Decoder(config, shape, device.kernels, device.info, state)
-    runner = Runner(device, config, options, memory, kv_plan, decoder, attention, stream)
-    stack.callback(runner.close)
-    stack.callback(device.wait_idle)
+    runner: Runner | HybridRunner
+    if far_plan is None:
+        shape = attention_shape(config, options)
+        gpu = GpuAttention(device.info, device.kernels, shape, soft_cap=config.attention_soft_cap)
+        decoder = Decoder(config, shape, device.kernels, device.info, state)
+        runner = Runner(device, config, options, memory, kv_plan, decoder, gpu, stream)
+        stack.callback(runner.close)
+        stack.callback(device.wait_idle)
+        far, attends = None, AttentionInfo(AttentionKind.GPU, device.info.name, device.info.is_software)
+        attention_kernels = gpu.kernels_for()
+    else:
+        opened = await open_far_attention(
+            device, config, options, kv_plan, far_plan, lambda info: _opened(instance, info), stack
+        )
+        far, attends, shape = opened.attention, opened.info, opened.shape
+        decoder = Decoder(config, shape, device.kernels, device.info, state)
+        step_trace = None
+        if options.step_trace is not None:
+            step_trace = StepTrace(options.step_trace, device.info.name, attends.device)
+        runner = HybridRunner(
+            device, config, options, memory, opened.limits, decoder, far, opened.track, stream, step_trace
+        )
+        stack.callback(runner.close)
+        stack.push_async_callback(runner.stop)
+        attention_kernels = far.near_kernels()
     requests = kernel_requests(
         device.info,
         config,
         shape,
-        attention,
+        attention_kernels,
         memory.matrices,
         on_disk.plan,
         on_disk.lora,
@@ -220,11 +250,13 @@ async def _prepare(
         on_disk.passing_bytes + (2 if on_disk.lora.adapters else 1) * options.staging_bytes,
         memory,
         runner,
+        attends,
         stream,
         requests,
         trace,
         cache,
-        adapters=tuple(AdapterInfo.of(adapter) for adapter in on_disk.lora.adapters),
+        tuple(AdapterInfo.of(adapter) for adapter in on_disk.lora.adapters),
+        far,
     )
 
 
@@ -247,15 +279,26 @@ def _open_instance(options: EngineConfig, stack: AsyncExitStack) -> Instance:
 
 def _open_device(
     on_disk: ModelOnDisk, instance: Instance, options: EngineConfig, stack: AsyncExitStack
-) -> tuple[Device, MemoryPlan]:
-    candidates = device_candidates(instance.devices(), options.device, allow_software=options.allow_software)
-    info, memory_plan = choose_device(
-        candidates, on_disk.config, options, on_disk.plan, passing_bytes=on_disk.passing_bytes
+) -> tuple[Device, MemoryPlan, FarPlan | None]:
+    devices = instance.devices()
+    candidates = device_candidates(devices, options.device, allow_software=options.allow_software)
+    far = FarChoice(on_disk.config, options, devices)
+    info, memory_plan, far_plan = choose_device(
+        far.near(candidates),
+        on_disk.config,
+        options,
+        on_disk.plan,
+        passing_bytes=on_disk.passing_bytes,
+        far=far.plan,
     )
-    device = Device.open(instance, info, cache_dir=cache_directory(), shader_dir=resource_dir("shaders"))
+    device = _opened(instance, info)
     stack.callback(device.close)
     find_matrix_fragments(device)
-    return device, memory_plan
+    return device, memory_plan, far_plan
+
+
+def _opened(instance: Instance, info: DeviceInfo) -> Device:
+    return Device.open(instance, info, cache_dir=cache_directory(), shader_dir=resource_dir("shaders"))
 
 
 def _allocate(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from unicorn_async.config import AttentionKind
     from unicorn_async.engine.memory_report import MemoryReport
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.loader.cache import CacheStatus
@@ -69,8 +70,71 @@ class AdapterInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class AttentionInfo:
+    """Where the attention runs, and the KV cache lies.
+
+    On another device than the model's, `exchange` says how the two hand over a layer, and `reason` why in this way.
+    """
+
+    kind: AttentionKind
+    device: str
+    is_software: bool
+    exchange: str = ""
+    reason: str = ""
+
+    def text(self) -> str:
+        """Return a line for people."""
+        if not self.exchange:
+            return f"on {self.device}, as everything else"
+        return f"on {self.device}{', SOFTWARE' if self.is_software else ''}; {self.exchange} memory: {self.reason}"
+
+    def to_json(self) -> dict[str, object]:
+        """Return everything as JSON values."""
+        return {
+            "kind": self.kind.value,
+            "device": self.device,
+            "software": self.is_software,
+            "exchange": self.exchange or None,
+            "reason": self.reason or None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionStats:
+    """Steps whose attention was on another device, as halves that alternate or whole.
+
+    `near_s` is how long the model's device worked, `far_s` the one that attends, `both_s` both at the same time, as the
+    host saw it. `step_times` is what the choice between the two ways goes by, see `SplitPolicy.preferences`.
+    """
+
+    split_steps: int
+    whole_steps: int
+    near_s: float
+    far_s: float
+    both_s: float
+    step_times: tuple[dict[str, object], ...]
+
+    @property
+    def overlap_share(self) -> float:
+        """The share of the attention's time in which the model's device worked as well."""
+        return self.both_s / self.far_s if self.far_s else 0.0
+
+    def to_json(self) -> dict[str, object]:
+        """Return everything as JSON values."""
+        return {
+            "split_steps": self.split_steps,
+            "whole_steps": self.whole_steps,
+            "near_s": self.near_s,
+            "far_s": self.far_s,
+            "both_s": self.both_s,
+            "overlap_share": round(self.overlap_share, 4),
+            "step_times": list(self.step_times),
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class EngineStats:
-    """Counters since the engine was opened, and what it holds now."""
+    """Counters since the engine was opened, and what it holds now; `attention` where it is on another device."""
 
     running: int
     waiting: int
@@ -82,6 +146,7 @@ class EngineStats:
     preemptions: int
     host_us_per_step: float
     device_s: float
+    attention: AttentionStats | None = None
 
 
 class EngineAPI(Protocol):
@@ -94,6 +159,10 @@ class EngineAPI(Protocol):
     @property
     def device(self) -> DeviceInfo:
         """The device that runs the model."""
+
+    @property
+    def attention(self) -> AttentionInfo:
+        """Where the attention runs."""
 
     @property
     def kernels(self) -> tuple[str, ...]:

@@ -1,0 +1,76 @@
+"""What another device than the model's has of the KV cache, before anything is allocated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from unicorn_async.config import AttentionKind
+from unicorn_async.engine.hybrid.remote_attention import NUM_HALVES
+from unicorn_async.engine.hybrid.vulkan_exchange import ExchangeLayout
+from unicorn_async.engine.kv_plan import kv_budget, plan_kv_cache
+from unicorn_async.errors import MissingFeatureError
+from unicorn_async.gpu.device_info import device_candidates
+from unicorn_async.gpu.memory_room import HeapLimits, host_room, memory_room
+from unicorn_async.ops.attention_plan import AttentionPlan
+from unicorn_async.ops.kv_cache import AttentionShape
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from unicorn_async.config import EngineConfig, ModelConfig
+    from unicorn_async.engine.kv_plan import KVPlan
+    from unicorn_async.gpu.device_info import DeviceInfo
+
+
+@dataclass(frozen=True, slots=True)
+class FarPlan:
+    """The far device, its cache, and how much of the near device's memory it takes.
+
+    `info` is None for an NPU.
+    """
+
+    kv: KVPlan
+    near_bytes: int
+    info: DeviceInfo | None = None
+
+
+def far_device(options: EngineConfig, devices: Sequence[DeviceInfo]) -> DeviceInfo | None:
+    """Return the Vulkan device that is asked for to attend; None where none is.
+
+    Raises:
+        ConfigError: there is no such device. MissingFeatureError: it can't be used.
+    """
+    if options.attention.kind is not AttentionKind.VULKAN:
+        return None
+    (info,) = device_candidates(devices, options.attention.device)
+    if info.missing:
+        raise MissingFeatureError(f"attention on {info.name}: it lacks {', '.join(info.missing)}")
+    return info
+
+
+def near_devices(candidates: Sequence[DeviceInfo], far: DeviceInfo | None) -> tuple[DeviceInfo, ...]:
+    """Return the devices that may run the model: not the one that attends, unless there is no other."""
+    others = tuple(info for info in candidates if far is None or info.index != far.index)
+    return others or tuple(candidates)
+
+
+def plan_vulkan(
+    model: ModelConfig, options: EngineConfig, near: DeviceInfo, far: DeviceInfo, *, host_bytes: int | None = None
+) -> FarPlan:
+    """Plan the cache on a second Vulkan device; `host_bytes` is as in `plan_memory`.
+
+    Where both devices have one memory, the cache takes a quarter of it at most, or what was asked for.
+
+    Raises:
+        ConfigError, OutOfMemoryError: as `plan_kv_cache`.
+    """
+    shape = AttentionShape(model.num_heads, model.num_kv_heads, model.head_dim, options.block_size, options.kv_dtype)
+    layout = ExchangeLayout(shape, options.max_num_batched_tokens)
+    partials = AttentionPlan.of(far, shape).partials_nbytes(options.max_num_seqs)
+    others = partials + options.max_num_batched_tokens * layout.row_bytes + NUM_HALVES * layout.nbytes
+    room = memory_room(far, HeapLimits(), host_room(far) if host_bytes is None else host_bytes)
+    budget = kv_budget(room, model, options, weights=0, fast_weights=0, others=others)
+    kv = plan_kv_cache(model, options, budget, max_allocation=far.max_allocation)
+    one_memory = near.index == far.index or (near.shares_host_memory and far.shares_host_memory)
+    return FarPlan(kv, (kv.nbytes if one_memory else 0) + others, far)
