@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from unicorn_async.config import SamplingParams
+from unicorn_async.config import AttentionKind, SamplingParams
 from unicorn_async.engine.memory_report import HeapReport, MemoryReport
-from unicorn_async.engine.types import AdapterInfo, EngineStats, FinishReason, LoadProgress, Token
+from unicorn_async.engine.types import AdapterInfo, AttentionInfo, EngineStats, FinishReason, LoadProgress, Token
 from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.gpu.memory_room import HeapKind
 from unicorn_async.loader.cache import CacheState, CacheStatus
@@ -23,7 +23,15 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.tokenizer import ChatMessage, Tokenizer
 
-STATS = {"running": 1, "waiting": 0, "blocks_used": 2, "blocks_total": 10, "steps": 5, "tokens_generated": 7}
+STATS = {
+    "running": 1,
+    "waiting": 0,
+    "blocks_used": 2,
+    "blocks_total": 10,
+    "steps": 5,
+    "tokens_generated": 7,
+    "attention": None,
+}
 
 
 class FakeTokenizer:
@@ -75,6 +83,7 @@ class FakeEngine:
     """
 
     model_name = "fake-model"
+    attention = AttentionInfo(AttentionKind.GPU, "Fake GPU", is_software=True)
     kernels = ("linear_vec_fake", "rms_norm")
     cache = CacheStatus(CacheState.HIT, "made from /models/fake", "0f" * 16, 100, 0)
     memory = MemoryReport((HeapReport(HeapKind.VRAM, 1000, 1100, 1200),))
@@ -177,5 +186,5 @@ class FakeEngine:
         return np.zeros((len(token_ids), 4), dtype=np.float32)
 
     def stats(self) -> EngineStats:
-        names = EngineStats.__dataclass_fields__
+        names = [name for name in EngineStats.__dataclass_fields__ if name != "attention"]
         return EngineStats(**{name: STATS.get(name, 0) for name in names})

@@ -23,6 +23,7 @@ def banner(engine: Engine) -> list[str]:
         *device_lines(engine.device, wanted=options.device),
         f"model    {engine.model_name}: {config.architecture}, {config.num_layers} layers,"
         f" {size(engine.progress.bytes_total)} of weights{', from the cache' if engine.progress.from_cache else ''}",
+        *([f"attends  {engine.attention.text()}"] if options.attends_elsewhere else []),
         *(f"adapter  {adapter.text()}" for adapter in engine.adapters),
         f"context  {engine.max_context} tokens; KV cache {size(engine.kv_cache_bytes)} in {options.kv_dtype.value},"
         f" up to {options.max_num_seqs} sequences in a step",

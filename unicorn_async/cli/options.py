@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from unicorn_async.cli.adapters import add_lora_option
-from unicorn_async.config import EngineConfig, KVDType, SamplingParams, WeightScheme
+from unicorn_async.config import AttentionTarget, EngineConfig, KVDType, SamplingParams, SplitMode, WeightScheme
+from unicorn_async.errors import ConfigError
 
 _SAME_NAMES = (  # as in EngineConfig
     "device",
@@ -20,6 +21,8 @@ _SAME_NAMES = (  # as in EngineConfig
     "gtt_bytes",
     "cache_bytes",
     "load_trace",
+    "step_trace",
+    "attention",
     "validation",
 )
 MODEL_HELP = "a directory in Hugging Face's layout or its name in their cache, a GGUF file, or `demo` (bundled)"
@@ -36,6 +39,18 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         help="limit of the cache of quantised weights (default 64G, at most half of the disk's free space)",
     )
     group.add_argument("--load-trace", type=Path, metavar="FILE", help="write a trace of the load, for the Perfetto UI")
+    group.add_argument(
+        "--attention-split",
+        choices=[mode.value for mode in SplitMode],
+        help="with attention elsewhere: whether halves of a step alternate between the two devices (default auto:"
+        " where it was measured to be faster)",
+    )
+    group.add_argument(
+        "--step-trace",
+        type=Path,
+        metavar="FILE",
+        help="with attention elsewhere: write what both devices did in the last steps, for the Perfetto UI",
+    )
     group.add_argument("--validation", action="store_true", help="switch on Vulkan's validation layers")
 
 
@@ -43,6 +58,12 @@ def add_planning_options(parser: argparse.ArgumentParser) -> argparse._ArgumentG
     """Add what decides how a model is loaded and where it lies; returns their group."""
     group = parser.add_argument_group("engine")
     group.add_argument("--device", metavar="DEVICE", help="index or part of the name (see `unicorn devices`)")
+    group.add_argument(
+        "--attention",
+        type=attention_target,
+        metavar="WHERE",
+        help="what attends and has the KV cache: gpu (default: the device that runs the model), vulkan:DEVICE, or npu",
+    )
     group.add_argument("--max-context", type=count, metavar="TOKENS", help="prompt and answer together")
     group.add_argument("--max-num-seqs", type=count, metavar="N", help="sequences in one step (default 32)")
     group.add_argument("--max-num-batched-tokens", type=count, metavar="N", help="tokens in one step (default 512)")
@@ -81,6 +102,8 @@ def engine_config(options: argparse.Namespace) -> EngineConfig:
     config = EngineConfig(loras=tuple(options.lora), **given)
     if options.weights:
         config = replace(config, weights=WeightScheme(options.weights))
+    if getattr(options, "attention_split", None):
+        config = replace(config, attention_split=SplitMode(options.attention_split))
     return replace(config, kv_dtype=KVDType(options.kv_dtype)) if options.kv_dtype else config
 
 
@@ -130,6 +153,14 @@ def byte_size(text: str) -> int:
     if not 0 < value < float(1 << 50):
         raise argparse.ArgumentTypeError(f"expected a positive size, got {text!r}")
     return int(value * (1 << shift))
+
+
+def attention_target(text: str) -> AttentionTarget:
+    """Parse gpu, npu or vulkan:DEVICE."""
+    try:
+        return AttentionTarget.parse(text)
+    except ConfigError as exc:
+        raise argparse.ArgumentTypeError(str(exc)) from None
 
 
 def count(text: str) -> int:

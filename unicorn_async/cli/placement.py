@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.cli.amounts import size
 from unicorn_async.cli.memory_lines import heap_name
+from unicorn_async.engine.hybrid.opening import FarChoice
 from unicorn_async.engine.memory_plan import plan_memory
 from unicorn_async.errors import ConfigError, OutOfMemoryError, VulkanUnavailableError
 from unicorn_async.gpu.device_info import device_candidates
@@ -58,6 +59,7 @@ class DevicePlacement:
             "max_context": 0 if plan is None else plan.kv.max_context,
             "room": None if plan is None else asdict(plan.placement.room),
             "placement": [] if plan is None else [_row_json(row) for row in plan.placement.rows()],
+            "attention": None if plan is None or plan.far is None else plan.far.to_json(),
             "planned_bytes": {} if plan is None else {h.value: plan.placement.nbytes(h) for h in HeapKind},
             "reading": self.reading,
         }
@@ -76,7 +78,10 @@ def placements(model: ModelOnDisk, options: EngineConfig, cached: CacheLookup) -
             candidates = device_candidates(devices, options.device, allow_software=options.allow_software)
         except VulkanUnavailableError:  # a load would refuse to take the software device unasked
             candidates = ()
-        found = [_placement(model, options, info, cached) for info in _all_of(devices, candidates, options)]
+        far = FarChoice(model.config, options, devices)
+        candidates = far.near(candidates)
+        infos = _all_of(devices, candidates, options)
+        found = [_placement(model, options, info, cached, far) for info in infos]
     chosen = next((p for p in found if p.plan is not None and p.info in candidates), None)
     if chosen is None and len(found) == 1:
         chosen = found[0]  # what a load would do, were it told to take this one
@@ -88,10 +93,14 @@ def _all_of(devices: Sequence[DeviceInfo], candidates: Sequence[DeviceInfo], opt
     return [*candidates, *others]
 
 
-def _placement(model: ModelOnDisk, options: EngineConfig, info: DeviceInfo, cached: CacheLookup) -> DevicePlacement:
+def _placement(
+    model: ModelOnDisk, options: EngineConfig, info: DeviceInfo, cached: CacheLookup, far: FarChoice
+) -> DevicePlacement:
     plan, problem = None, None
     try:
-        plan = plan_memory(model.config, options, model.plan, info, passing_bytes=model.passing_bytes)
+        plan = plan_memory(
+            model.config, options, model.plan, info, passing_bytes=model.passing_bytes, far=far.plan(info)
+        )
     except OutOfMemoryError as exc:
         problem = str(exc).removeprefix(f"{info.name}: ")
     except ConfigError as exc:
@@ -114,6 +123,8 @@ def _table(info: DeviceInfo, plan: MemoryPlan) -> list[str]:
             name = "embeddings, output head"
         where = heap_name(info, row.heap)
         lines.append(f"{name:<26}{size(row.nbytes):>10}  {where:<14}{', '.join(row.transforms)}".rstrip())
+    if plan.far is not None:
+        lines.append(f"{'KV cache':<26}{size(plan.kv.nbytes):>10}  {plan.far.device}")
     for heap in HeapKind:
         if placement.room.of(heap):
             used, room = placement.nbytes(heap), placement.room.of(heap)

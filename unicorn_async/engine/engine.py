@@ -166,7 +166,13 @@ class Engine:
             return self._last_memory
         model = self._model
         beside = model.runner.nbytes + (0 if self._started.load.done() else model.passing_bytes)
-        return memory_report(model.device, model.memory_plan.placement, model.usage_before, beside_bytes=beside)
+        return memory_report(
+            model.device,
+            model.memory_plan.placement,
+            model.usage_before,
+            beside_bytes=beside,
+            twin=model.twin,
+        )
 
     @property
     def kernels(self) -> tuple[str, ...]:

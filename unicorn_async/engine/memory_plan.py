@@ -36,10 +36,14 @@ EVALUATION_ROWS = 64  # logits that evaluation requests may have computed in one
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """The cache's pools, and where everything lies; names are those of destinations, activations and `kv_names`."""
+    """The cache's pools, and where everything lies; names are those of destinations, activations and `kv_names`.
+
+    `far` is what another device has of the model: the cache is there then.
+    """
 
     kv: KVPlan
     placement: Placement
+    far: FarPlan | None = None
 
 
 def max_logit_rows(options: EngineConfig) -> int:
@@ -112,7 +116,7 @@ def plan_memory(
             f"{_room_text(room)}{_advice(options, plan, info, room)}"
         )
     if far is not None:
-        return MemoryPlan(far.kv, place([*workspace, *weights], room, max_allocation=info.max_allocation))
+        return MemoryPlan(far.kv, place([*workspace, *weights], room, max_allocation=info.max_allocation), far)
     fast = _padded(claim for claim in weights if claim.group is not MemoryGroup.EMBEDDINGS)
     budget = kv_budget(room, model, options, weights=weight_bytes, fast_weights=fast, others=workspace_bytes + padding)
     kv = plan_kv_cache(model, options, budget, max_allocation=info.max_allocation)
@@ -127,10 +131,10 @@ def choose_device(
     *,
     passing_bytes: int = 0,
     far: Callable[[DeviceInfo], FarPlan | None] = lambda _: None,
-) -> tuple[DeviceInfo, MemoryPlan, FarPlan | None]:
+) -> tuple[DeviceInfo, MemoryPlan]:
     """Return the first of the devices, best first, that the model fits, and its plan there.
 
-    `far` plans what another device has of the model beside one of the devices; that plan is the third.
+    `far` plans what another device has of the model beside one of the devices.
 
     Raises:
         ConfigError: as `plan_memory`.
@@ -139,8 +143,7 @@ def choose_device(
     errors: list[OutOfMemoryError] = []
     for info in devices:
         try:
-            elsewhere = far(info)
-            return info, plan_memory(model, options, plan, info, passing_bytes=passing_bytes, far=elsewhere), elsewhere
+            return info, plan_memory(model, options, plan, info, passing_bytes=passing_bytes, far=far(info))
         except OutOfMemoryError as exc:
             errors.append(exc)
     raise OutOfMemoryError("\n".join(map(str, errors)))

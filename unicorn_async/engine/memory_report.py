@@ -84,24 +84,31 @@ def driver_usage(device: Device) -> tuple[int, ...] | None:
 
 
 def memory_report(
-    device: Device, placement: Placement, usage_before: tuple[int, ...] | None, *, beside_bytes: int = 0
+    device: Device,
+    placement: Placement,
+    usage_before: tuple[int, ...] | None,
+    *,
+    beside_bytes: int = 0,
+    twin: Device | None = None,
 ) -> MemoryReport:
     """Compare; `usage_before` is the `driver_usage` from before anything was allocated.
 
-    `beside_bytes` is what there may be beside the plan, in each kind of memory.
+    `beside_bytes` is what there may be beside the plan, in each kind of memory. `twin` is another logical device of the
+    same GPU, whose memory the driver counts in.
     """
     kinds, usage = heap_kinds(device.info), driver_usage(device)
     grown = None
     if usage is not None and usage_before is not None:
         grown = [now - before for now, before in zip(usage, usage_before, strict=True)]
+    others = {heap: 0 if twin is None else twin.memory.used_of(heap) for heap in HeapKind}
     return MemoryReport(
         tuple(
             HeapReport(
                 heap,
                 placement.nbytes(heap),
-                device.memory.used_of(heap),
+                device.memory.used_of(heap) + others[heap],
                 None if grown is None else sum(g for g, kind in zip(grown, kinds, strict=True) if kind is heap),
-                beside_bytes,
+                beside_bytes + others[heap],
             )
             for heap in HeapKind
             if heap in kinds

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from unicorn_async.config import EngineConfig, ModelConfig
-    from unicorn_async.engine.hybrid.far_plan import FarPlan
     from unicorn_async.engine.hybrid.remote_attention import RemoteAttention
     from unicorn_async.engine.tokenizer_start import MadeTokenizer
     from unicorn_async.gpu.device_info import DeviceInfo
@@ -71,6 +70,7 @@ class LoadingModel:
     cache: ModelCache
     adapters: tuple[AdapterInfo, ...]
     far: RemoteAttention | None  # what attends in place of the device
+    twin: Device | None  # the device that attends, if it is another logical one of the same GPU
 
     async def load(self) -> None:
         """Load the weights and, beside that, compile the kernels that a first request needs; then fill the cache."""
@@ -157,9 +157,9 @@ async def _end(task: asyncio.Task[T]) -> None:
 async def _prepare(
     on_disk: ModelOnDisk, instance: Instance, options: EngineConfig, stack: AsyncExitStack
 ) -> LoadingModel:
-    device, memory_plan, far_plan = await run_to_end(lambda: _open_device(on_disk, instance, options, stack))
+    device, memory_plan = await run_to_end(lambda: _open_device(on_disk, instance, options, stack))
     usage_before = driver_usage(device)
-    config, kv_plan = on_disk.config, memory_plan.kv
+    config, kv_plan, far_plan = on_disk.config, memory_plan.kv, memory_plan.far
     strategy = await asyncio.to_thread(
         on_disk.read_strategy, device.info, options.num_reader_threads, memory=memory_plan
     )
@@ -212,13 +212,13 @@ async def _prepare(
         runner = Runner(device, config, options, memory, kv_plan, decoder, gpu, stream)
         stack.callback(runner.close)
         stack.callback(device.wait_idle)
-        far, attends = None, AttentionInfo(AttentionKind.GPU, device.info.name, device.info.is_software)
+        far, twin, attends = None, None, AttentionInfo(AttentionKind.GPU, device.info.name, device.info.is_software)
         attention_kernels = gpu.kernels_for()
     else:
         opened = await open_far_attention(
             device, config, options, kv_plan, far_plan, lambda info: _opened(instance, info), stack
         )
-        far, attends, shape = opened.attention, opened.info, opened.shape
+        far, twin, attends, shape = opened.attention, opened.twin, opened.info, opened.shape
         decoder = Decoder(config, shape, device.kernels, device.info, state)
         step_trace = None
         if options.step_trace is not None:
@@ -257,6 +257,7 @@ async def _prepare(
         cache,
         tuple(AdapterInfo.of(adapter) for adapter in on_disk.lora.adapters),
         far,
+        twin,
     )
 
 
@@ -279,11 +280,11 @@ def _open_instance(options: EngineConfig, stack: AsyncExitStack) -> Instance:
 
 def _open_device(
     on_disk: ModelOnDisk, instance: Instance, options: EngineConfig, stack: AsyncExitStack
-) -> tuple[Device, MemoryPlan, FarPlan | None]:
+) -> tuple[Device, MemoryPlan]:
     devices = instance.devices()
     candidates = device_candidates(devices, options.device, allow_software=options.allow_software)
     far = FarChoice(on_disk.config, options, devices)
-    info, memory_plan, far_plan = choose_device(
+    info, memory_plan = choose_device(
         far.near(candidates),
         on_disk.config,
         options,
@@ -294,7 +295,7 @@ def _open_device(
     device = _opened(instance, info)
     stack.callback(device.close)
     find_matrix_fragments(device)
-    return device, memory_plan, far_plan
+    return device, memory_plan
 
 
 def _opened(instance: Instance, info: DeviceInfo) -> Device:

@@ -42,6 +42,7 @@ def _engine_report(engine: EngineAPI) -> dict[str, object]:
             "driver_info": device.driver_info,
             "software": device.is_software,
         },
+        "attention": engine.attention.to_json(),
         "adapters": [
             {name: getattr(adapter, name) for name in type(adapter).__dataclass_fields__} for adapter in engine.adapters
         ],
@@ -50,7 +51,8 @@ def _engine_report(engine: EngineAPI) -> dict[str, object]:
         "load": {**progress_fields(progress), "tokenizer_s": round(engine.tokenizer_s, 3)},
         "cache": engine.cache.to_json(),
         "memory": engine.memory.to_json(),
-        "stats": {name: getattr(stats, name) for name in type(stats).__dataclass_fields__},
+        "stats": {name: getattr(stats, name) for name in type(stats).__dataclass_fields__}
+        | {"attention": stats.attention.to_json() if stats.attention is not None else None},
     }
 
 

@@ -27,12 +27,17 @@ if TYPE_CHECKING:
 class FarPlan:
     """The far device, its cache, and how much of the near device's memory it takes.
 
-    `info` is None for an NPU.
+    `device` is its name; `info` is None for an NPU.
     """
 
     kv: KVPlan
     near_bytes: int
+    device: str
     info: DeviceInfo | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """Return everything as JSON values; sizes in bytes."""
+        return {"device": self.device, "kv_cache_bytes": self.kv.nbytes, "near_bytes": self.near_bytes}
 
 
 def far_device(options: EngineConfig, devices: Sequence[DeviceInfo]) -> DeviceInfo | None:
@@ -73,4 +78,5 @@ def plan_vulkan(
     budget = kv_budget(room, model, options, weights=0, fast_weights=0, others=others)
     kv = plan_kv_cache(model, options, budget, max_allocation=far.max_allocation)
     one_memory = near.index == far.index or (near.shares_host_memory and far.shares_host_memory)
-    return FarPlan(kv, (kv.nbytes if one_memory else 0) + others, far)
+    same = " (a second logical device of the same GPU)" if far.index == near.index else ""
+    return FarPlan(kv, (kv.nbytes if one_memory else 0) + others, f"{far.name}{same}", far)

@@ -30,13 +30,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FarAttention:
-    """An opened attention; `track` gets its spans, `shape` is that of the keys and values that it is handed."""
+    """An opened attention; `track` gets its spans, `shape` is that of the keys and values that it is handed.
+
+    `twin` is its device where that is another logical one of the GPU that runs the model.
+    """
 
     attention: RemoteAttention
     track: BusyTrack
     info: AttentionInfo
     limits: FrameLimits
     shape: AttentionShape
+    twin: Device | None = None
 
 
 class FarChoice:
@@ -93,13 +97,13 @@ async def open_far_attention(
 
     attention, limits = await run_to_end(make)
     exchange = attention.exchanges[0]
-    same = " (a second logical device of the same GPU)" if far.index == near.info.index else ""
     info = AttentionInfo(
         AttentionKind.VULKAN,
-        f"{far.name}{same}",
+        plan.device,
         is_software=far.is_software,
         exchange=exchange.kind.value,
         reason=exchange.reason,
     )
     shape = replace(attention_shape(model, options), block_size=1)
-    return FarAttention(attention, track, info, limits, shape)
+    twin = attention.far if far.index == near.info.index else None
+    return FarAttention(attention, track, info, limits, shape, twin)

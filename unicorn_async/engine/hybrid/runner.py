@@ -149,8 +149,9 @@ class HybridRunner:
 
     @property
     def nbytes(self) -> int:
-        """Size of the frames and of what evaluations have their logits copied to."""
-        return sum(place.frame.nbytes + place.copy.nbytes for slot in self._slots for place in slot.places)
+        """Size of the frames, of what evaluations have their logits copied to, and of the exchanges."""
+        frames = sum(place.frame.nbytes + place.copy.nbytes for slot in self._slots for place in slot.places)
+        return frames + sum(exchange.result.nbytes for exchange in self._attention.exchanges)
 
     @property
     def max_logit_rows(self) -> int:
