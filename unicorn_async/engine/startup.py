@@ -92,6 +92,8 @@ class LoadingModel:
             if self.far is not None:
                 group.create_task(asyncio.to_thread(self.far.prepare_kernels), name="compile for the attention")
         await run_to_end(self.device.kernels.save_cache)
+        if self.far is not None:
+            await run_to_end(self.far.save_kernels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +218,7 @@ async def _prepare(
         attention_kernels = gpu.kernels_for()
     else:
         opened = await open_far_attention(
-            device, config, options, kv_plan, far_plan, lambda info: _opened(instance, info), stack
+            device, config, options, kv_plan, far_plan, lambda info: _opened_beside(device, instance, info), stack
         )
         far, twin, attends, shape = opened.attention, opened.twin, opened.info, opened.shape
         decoder = Decoder(config, shape, device.kernels, device.info, state)
@@ -300,6 +302,12 @@ def _open_device(
 
 def _opened(instance: Instance, info: DeviceInfo) -> Device:
     return Device.open(instance, info, cache_dir=cache_directory(), shader_dir=resource_dir("shaders"))
+
+
+def _opened_beside(device: Device, instance: Instance, info: DeviceInfo) -> Device:
+    """Open another device; one of the same GPU has its compiled kernels elsewhere, or it would replace the first's."""
+    folder = cache_directory() / "attention" if info.index == device.info.index else cache_directory()
+    return Device.open(instance, info, cache_dir=folder, shader_dir=resource_dir("shaders"))
 
 
 def _allocate(

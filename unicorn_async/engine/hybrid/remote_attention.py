@@ -65,11 +65,14 @@ class RemoteAttention(Protocol):
         """Name the pipelines that the near device needs to fill the exchanges."""
 
     def prepare_kernels(self) -> None:
-        """Compile what the far device needs, in the calling thread.
+        """Compile what the far device needs, in the calling thread, which a cancellation may leave behind.
 
         Raises:
-            DeviceError: it lacks what a kernel needs.
+            DeviceError: it lacks what a kernel needs, or was closed.
         """
+
+    def save_kernels(self) -> None:
+        """Keep on disk what was compiled; the far device must not be closed meanwhile."""
 
     async def begin(self, slot: int, half: int, batch: Batch, num_tokens: int) -> AttentionPass:
         """Read what of a batch decides the attention, before the batch's sequences change.

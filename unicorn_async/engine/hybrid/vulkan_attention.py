@@ -102,6 +102,9 @@ class VulkanAttention:
     def prepare_kernels(self) -> None:
         """See `RemoteAttention`."""
         self.far.kernels.prepare((kv_append_kernel(self._attention.plan.shape), *self._attention.kernels_for()))
+
+    def save_kernels(self) -> None:
+        """See `RemoteAttention`."""
         self.far.kernels.save_cache()
 
     async def begin(self, slot: int, half: int, batch: Batch, num_tokens: int) -> VulkanPass:

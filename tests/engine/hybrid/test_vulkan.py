@@ -1,0 +1,299 @@
+"""The attention on a second logical device of the same GPU, against that of the device itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.golden.checkpoints import golden
+from tests.golden.demo import demo_answers
+from unicorn_async.config import AttentionKind, AttentionTarget, KVDType, SamplingParams, SplitMode
+from unicorn_async.engine.hybrid.vulkan_attention import VulkanAttention
+from unicorn_async.engine.hybrid.vulkan_exchange import ExchangeKind
+from unicorn_async.errors import CheckpointError, ConfigError, DeviceLostError, UnicornError
+from unicorn_async.gpu.queue import Queue
+
+from ..answers import PROMPT, answer, prompt_of
+from ..leftovers import no_leftovers
+from ..load_faults import FailingDisk
+from ..test_demo_model import MODEL
+from ..test_golden import TOLERANCE, check_mixed
+from ..test_requests import KINDS, LLAMA_BLOCK_BYTES, check_all_freed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from unicorn_async.engine.engine import Engine
+    from unicorn_async.gpu.device_info import DeviceInfo
+
+    from ..conftest import OpenEngine
+
+ELSEWHERE = [SplitMode.ALWAYS, SplitMode.NEVER]
+FAMILIES = ["gemma3", "llama", "qwen2", "qwen3", "mistral"]
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with no_leftovers(monkeypatch):
+        yield
+
+
+@pytest.fixture
+def there(device_info: DeviceInfo) -> AttentionTarget:
+    return AttentionTarget(AttentionKind.VULKAN, str(device_info.index))
+
+
+async def together(engine: Engine) -> list[list[int]]:
+    """Prompts that are chunked and join others which decode; greedy, drawn and with counts of tokens."""
+    prompts = [prompt_of(length) for length in (3, 40, 150, 7)]
+    jobs = (answer(engine, p, max_tokens=12, **kind) for p, kind in zip(prompts, KINDS, strict=True))
+    return [found.ids for found in await asyncio.gather(*jobs)]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+async def test_tokens_are_those_of_attention_on_the_gpu(
+    name: str, open_engine: OpenEngine, there: AttentionTarget
+) -> None:
+    async with open_engine(name) as engine:
+        expected = await together(engine)
+        assert engine.attention.kind is AttentionKind.GPU
+        assert engine.stats().attention is None
+    for split in ELSEWHERE:
+        async with open_engine(name, attention=there, attention_split=split) as engine:
+            assert await together(engine) == expected
+            await check_all_freed(engine)
+            stats = engine.stats().attention
+            assert stats is not None
+            assert (stats.split_steps > 0) == (split is SplitMode.ALWAYS)
+            assert engine.attention.kind is AttentionKind.VULKAN
+            assert "second logical device" in engine.attention.device
+            assert engine.memory.agrees is not False
+
+
+@pytest.mark.parametrize("split", ELSEWHERE)
+async def test_the_demo_model_continues_as_transformers_does(
+    split: SplitMode, open_engine: OpenEngine, there: AttentionTarget
+) -> None:
+    expected = demo_answers()
+    async with open_engine(MODEL, attention=there, attention_split=split) as engine:
+        found = await asyncio.gather(
+            *(answer(engine, one.prompt, max_tokens=len(one.continuation)) for one in expected)
+        )
+        for one, continued in zip(expected, found, strict=True):
+            assert tuple(continued.ids) == one.continuation
+
+
+@pytest.mark.parametrize("kv_dtype", list(KVDType))
+@pytest.mark.parametrize("name", ["gemma3", "llama"])
+async def test_logits_agree_with_the_reference(
+    name: str, kv_dtype: KVDType, open_engine: OpenEngine, there: AttentionTarget
+) -> None:
+    reference = golden(name)
+    options: dict[str, Any] = {"attention": there, "attention_split": SplitMode.ALWAYS, "kv_dtype": kv_dtype}
+    async with open_engine(name, "float16", **options) as engine:
+        for index, prompt in enumerate(reference.prompts):  # while the model loads
+            assert reference.error(index, await engine.logits(prompt)) <= TOLERANCE["float16"]
+        await check_mixed(engine, reference, TOLERANCE["float16"])
+
+
+async def test_requests_that_lose_their_place_give_the_same_tokens(
+    open_engine: OpenEngine, there: AttentionTarget
+) -> None:
+    prompts = [prompt_of(30, seed) for seed in range(4)]
+    options = {"attention": there, "attention_split": SplitMode.ALWAYS, "max_context": 128}
+    async with open_engine("llama", **options, kv_cache_bytes=13 * LLAMA_BLOCK_BYTES) as engine:
+        alone = [(await answer(engine, prompt, max_tokens=64)).ids for prompt in prompts]
+        assert engine.stats().preemptions == 0
+        found = await asyncio.gather(*(answer(engine, prompt, max_tokens=64) for prompt in prompts))
+        assert engine.stats().preemptions > 0
+        assert [one.ids for one in found] == alone
+        await check_all_freed(engine)
+
+
+@pytest.mark.parametrize("kind", list(ExchangeKind))
+async def test_both_ways_to_hand_over_give_the_same_tokens(
+    kind: ExchangeKind, open_engine: OpenEngine, there: AttentionTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_engine() as engine:
+        expected = await together(engine)
+        shares = engine.device.external_memory_host
+    if kind is ExchangeKind.SHARED and not shares:
+        pytest.skip("the device takes no memory of the host")
+    init = VulkanAttention.__init__
+    monkeypatch.setattr(VulkanAttention, "__init__", lambda *args: init(*args, exchange=kind))
+    async with open_engine(attention=there, attention_split=SplitMode.ALWAYS) as engine:
+        assert await together(engine) == expected
+        assert engine.attention.exchange == kind.value
+
+
+async def test_the_faster_way_is_found_and_told(open_engine: OpenEngine, there: AttentionTarget) -> None:
+    async with open_engine(attention=there) as engine:
+        await engine.loaded()
+        await asyncio.gather(*(answer(engine, prompt_of(8, seed), max_tokens=32) for seed in range(4)))
+        stats = engine.stats().attention
+        assert stats is not None
+        assert stats.split_steps >= 3
+        assert stats.whole_steps >= 3
+        known = [kind for kind in stats.step_times if kind["whole_ms"] and kind["split_ms"]]
+        assert known
+        assert stats.near_s > 0
+        assert stats.far_s > 0
+
+
+async def test_both_devices_work_at_the_same_time(
+    open_engine: OpenEngine, there: AttentionTarget, tmp_path: Path
+) -> None:
+    path = tmp_path / "steps.json"
+    options = {"attention": there, "attention_split": SplitMode.ALWAYS, "step_trace": path}
+    async with open_engine(**options) as engine:
+        await engine.loaded()
+        num_layers = engine.model_config.num_layers
+        await asyncio.gather(*(answer(engine, prompt_of(120, seed), max_tokens=4) for seed in range(4)))
+        stats = engine.stats().attention
+    assert stats is not None
+    assert 0 < stats.both_s <= min(stats.near_s, stats.far_s)
+    events = [event for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "X"]
+    split_steps = {event["args"]["step"] for event in events if event["args"]["half"] == "B"}
+    assert split_steps
+    for step in split_steps:
+        for half in "AB":
+            of_half = [event for event in events if event["args"]["step"] == step and event["args"]["half"] == half]
+            near = {event["args"]["layer"]: event for event in of_half if event["cat"] == "model"}
+            far = {event["args"]["layer"]: event for event in of_half if event["cat"] == "attention"}
+            assert sorted(near) == list(range(num_layers + 1))
+            assert sorted(far) == list(range(num_layers))
+            for layer in range(num_layers):  # each waits for the other device, and for nothing else
+                assert near[layer]["ts"] + near[layer]["dur"] <= far[layer]["ts"] + 1
+                assert far[layer]["ts"] + far[layer]["dur"] <= near[layer + 1]["ts"] + 1
+    both = [
+        (a, b)
+        for a in events
+        for b in events
+        if a["cat"] == "model"
+        and b["cat"] == "attention"
+        and max(a["ts"], b["ts"]) < min(a["ts"] + a["dur"], b["ts"] + b["dur"])
+    ]
+    assert any(a["args"]["half"] != b["args"]["half"] for a, b in both)
+
+
+@pytest.mark.parametrize("number", [1, 2, 5, 17, 40])
+async def test_a_far_device_that_fails_ends_every_request_with_its_error(
+    number: int, open_engine: OpenEngine, there: AttentionTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, submit = 0, Queue.submit
+    far_queue: list[Queue] = []
+    init = VulkanAttention.__init__
+
+    def noted(attention: VulkanAttention, *args: Any) -> None:
+        init(attention, *args)
+        far_queue.append(attention.far.compute)
+
+    def failing(queue: Queue, *args: Any, **kwargs: Any) -> int:
+        nonlocal calls
+        if far_queue and queue is far_queue[-1]:
+            calls += 1
+            if calls >= number:
+                raise DeviceLostError("the far device fell off the bus")
+        return submit(queue, *args, **kwargs)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(VulkanAttention, "__init__", noted)
+        broken.setattr(Queue, "submit", failing)
+        async with open_engine(attention=there, attention_split=SplitMode.ALWAYS) as engine:
+            asking = [asyncio.create_task(answer(engine, prompt_of(40, seed), max_tokens=40)) for seed in range(3)]
+            for task in asking:
+                with pytest.raises(DeviceLostError, match="fell off the bus"):
+                    await asyncio.wait_for(task, 60)
+            with pytest.raises(DeviceLostError, match="fell off the bus"):
+                await answer(engine)
+    async with open_engine(attention=there) as engine:
+        assert len((await answer(engine, max_tokens=4)).ids) == 4
+
+
+@pytest.mark.parametrize("split", ELSEWHERE)
+async def test_an_engine_can_be_closed_at_any_moment(
+    split: SplitMode, open_engine: OpenEngine, there: AttentionTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At every so-manieth submission to either device, whoever waits then is cancelled."""
+    submit = Queue.submit
+    count, at, cancel = 0, 0, lambda: None
+
+    def counted(queue: Queue, *args: Any, **kwargs: Any) -> int:
+        nonlocal count
+        count += 1
+        if count == at:
+            cancel()
+        return submit(queue, *args, **kwargs)
+
+    async def run() -> list[list[int]]:
+        async with open_engine(attention=there, attention_split=split) as engine:
+            jobs = (answer(engine, prompt_of(40, seed), max_tokens=4) for seed in range(2))
+            return [found.ids for found in await asyncio.gather(*jobs)]
+
+    monkeypatch.setattr(Queue, "submit", counted)
+    expected = await run()
+    total, num_cancelled = count, 0
+    loop = asyncio.get_running_loop()
+    for number in range(1, total, max(1, total // 12)):
+        task = asyncio.create_task(run())
+        count, at, cancel = 0, number, lambda task=task: loop.call_soon_threadsafe(task.cancel)  # type: ignore[misc]
+        try:
+            assert await task == expected
+        except asyncio.CancelledError:
+            num_cancelled += 1
+    assert num_cancelled > 6
+    at = 0
+    assert await run() == expected
+
+
+async def test_a_request_may_be_cancelled_while_both_devices_work(
+    open_engine: OpenEngine, there: AttentionTarget
+) -> None:
+    async with open_engine(attention=there, attention_split=SplitMode.ALWAYS) as engine:
+        alone = await answer(engine, max_tokens=24)
+        asking = [asyncio.create_task(answer(engine, prompt_of(100, seed), max_tokens=200)) for seed in range(4)]
+        other = asyncio.create_task(answer(engine, max_tokens=24))
+        began = engine.stream(prompt_of(100, 9), SamplingParams(max_tokens=200))
+        await anext(began)  # all that asked before are running by then
+        await began.aclose()
+        for task in asking:
+            task.cancel()
+        assert (await other).ids == alone.ids
+        await check_all_freed(engine)
+
+
+async def test_a_disk_that_fails_ends_steps_that_wait_for_layers(
+    open_engine: OpenEngine, there: AttentionTarget, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    model = shutil.copytree(MODEL, tmp_path / "model")
+    FailingDisk(monkeypatch, model, after_bytes=200_000)
+    async with open_engine(model, attention=there) as engine:
+        waiting = asyncio.create_task(answer(engine))
+        with pytest.raises(CheckpointError, match="Input/output error"):
+            await engine.loaded()
+        with pytest.raises(CheckpointError, match="Input/output error"):
+            await waiting
+
+
+async def test_a_device_that_is_not_there_is_an_error(open_engine: OpenEngine) -> None:
+    with pytest.raises(ConfigError, match="device 99: there is no device of this index; there are:"):
+        async with open_engine(attention=AttentionTarget(AttentionKind.VULKAN, "99")):
+            pass
+
+
+async def test_a_cache_that_does_not_fit_is_an_error(open_engine: OpenEngine, there: AttentionTarget) -> None:
+    with pytest.raises(UnicornError, match="KV cache: a context of 512 tokens needs"):
+        async with open_engine(attention=there, kv_cache_bytes=1000):
+            pass
+
+
+async def test_the_context_that_is_asked_for_is_there(open_engine: OpenEngine, there: AttentionTarget) -> None:
+    async with open_engine(attention=there, max_context=256) as engine:
+        assert engine.max_context == 256
+        assert engine.kv_cache_bytes > 0
+        assert len((await answer(engine, PROMPT, max_tokens=3)).ids) == 3

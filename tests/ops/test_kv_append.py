@@ -1,0 +1,54 @@
+"""New keys and values on their way into a paged cache."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from unicorn_async.config import KVDType
+from unicorn_async.ops.kv_append import kv_append
+from unicorn_async.ops.kv_cache import NO_SLOT, AttentionShape, KVCache
+
+if TYPE_CHECKING:
+    from unicorn_async.gpu.device import Device
+
+    from .arrays import Arrays
+
+FORMATS = {KVDType.F16: np.float16, KVDType.F32: np.float32}
+BLOCKS, BLOCK_SIZE = 4, 8
+
+
+@pytest.mark.parametrize("kv_dtype", list(KVDType))
+@pytest.mark.parametrize(("head_dim", "num_kv_heads"), [(32, 1), (80, 3), (128, 2), (256, 4)])
+def test_tokens_reach_their_slots_and_nothing_else_changes(
+    device: Device, arrays: Arrays, head_dim: int, num_kv_heads: int, kv_dtype: KVDType
+) -> None:
+    rng = np.random.default_rng(head_dim)
+    shape = AttentionShape(2 * num_kv_heads, num_kv_heads, head_dim, BLOCK_SIZE, kv_dtype)
+    slots = [5, 0, 31, NO_SLOT, 8, 23]
+    before = rng.standard_normal((2, BLOCKS, num_kv_heads, BLOCK_SIZE, head_dim)).astype(FORMATS[kv_dtype])
+    new = rng.standard_normal((2, len(slots), num_kv_heads, head_dim)).astype(FORMATS[kv_dtype])
+    k_cache, v_cache = arrays.put(before[0]), arrays.put(before[1])
+    k_new, v_new = arrays.put(new[0]), arrays.put(new[1])
+    slot_array = arrays.put(np.array(slots, np.uint32))
+
+    arrays.run(
+        lambda rec: kv_append(
+            rec,
+            device.kernels,
+            shape=shape,
+            new=KVCache(k_new.address, v_new.address),
+            cache=KVCache(k_cache.address, v_cache.address),
+            slot_mapping=slot_array.address,
+            num_tokens=len(slots),
+        )
+    )
+
+    expected = before.copy()
+    for token, slot in enumerate(slots):
+        if slot != NO_SLOT:
+            expected[:, slot // BLOCK_SIZE, :, slot % BLOCK_SIZE] = new[:, token]
+    np.testing.assert_array_equal(k_cache.values, expected[0])
+    np.testing.assert_array_equal(v_cache.values, expected[1])
