@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+"""Attention on a second device: what it costs, and what two halves that alternate bring back.
+
+    interleave.py MODEL [--device NAME] [--attention vulkan:NAME] [--weights int4] [--streams 1 8 32] [--context 256]
+                  [--tokens 32] [--repeat 5] [--json FILE]
+
+MODEL is a directory, a GGUF file or `demo`. Three engines are open at once and measured in turns: attention on the
+device that runs the model; on the other one with whole steps; on the other one with halves that alternate. Without
+--attention the other one is a second logical device of the same GPU: then both share its cores, nothing can be gained,
+and what is measured is the cost of the hand-over. Rates are medians with the lowest and the highest; the overlap is the
+share of the attention's time in which the other device worked as well, as the host saw it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import statistics
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from unicorn_async.cli.bench_run import measure_decode, measure_prompt
+from unicorn_async.config import AttentionTarget, EngineConfig, SplitMode, WeightScheme
+from unicorn_async.engine.engine import Engine
+
+SEED = 5
+WARM_UP = 2  # runs: the engine records a step of a new shape once for each of its frames
+WAYS = ("gpu", "whole", "halves")
+
+
+@dataclass(slots=True)
+class Runs:
+    """What one way gave in one kind of work; `overlap` is None where nothing is elsewhere."""
+
+    tokens_per_s: list[float] = field(default_factory=list)
+    overlap: list[float] = field(default_factory=list)
+    near_share: list[float] = field(default_factory=list)  # of the time, in which the model's device worked
+    far_share: list[float] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return medians and extremes."""
+        return {
+            name: [statistics.median(values), min(values), max(values)] if values else None
+            for name in type(self).__dataclass_fields__
+            for values in (getattr(self, name),)
+        }
+
+
+def ways(options: argparse.Namespace, device: str) -> dict[str, EngineConfig]:
+    """Return the engines' options."""
+    base = EngineConfig(
+        device=device,
+        max_num_seqs=max(options.streams),
+        max_context=max(options.context, options.prompt) + options.tokens + 8,
+        weights=WeightScheme(options.weights),
+        skip_tokenizer=True,
+    )
+    elsewhere = replace(base, attention=AttentionTarget.parse(options.attention or f"vulkan:{device}"))
+    return {
+        "gpu": base,
+        "whole": replace(elsewhere, attention_split=SplitMode.NEVER),
+        "halves": replace(elsewhere, attention_split=SplitMode.ALWAYS),
+    }
+
+
+async def run_once(engine: Engine, work: str, count: int, options: argparse.Namespace, rng: random.Random) -> Runs:
+    """Do one kind of work once."""
+    before = engine.stats().attention
+    if work == "prompt":
+        measured = await measure_prompt(engine, rng, batch=count, num_tokens=options.prompt)
+    else:
+        measured = await measure_decode(engine, rng, batch=count, num_tokens=options.tokens, num_prompt=options.context)
+    found, after = Runs([measured.tokens_per_s]), engine.stats().attention
+    if before is not None and after is not None:
+        far_s = after.far_s - before.far_s
+        found.overlap.append((after.both_s - before.both_s) / far_s)
+        found.near_share.append((after.near_s - before.near_s) / measured.wall_s)
+        found.far_share.append(far_s / measured.wall_s)
+    return found
+
+
+async def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Open the engines and measure them in turns."""
+    works = [("prompt", 1), *(("decode", count) for count in options.streams)]
+    rng = random.Random(SEED)
+    async with AsyncExitStack() as stack:
+        engines = {
+            way: await stack.enter_async_context(Engine.open(options.model, config=config))
+            for way, config in ways(options, options.device or "0").items()
+        }
+        for engine in engines.values():
+            await engine.loaded()
+        rows = []
+        for work, count in works:
+            runs = {way: Runs() for way in WAYS}
+            for number in range(WARM_UP + options.repeat):
+                for way, engine in engines.items():
+                    found = await run_once(engine, work, count, options, rng)
+                    if number >= WARM_UP:
+                        for name in type(found).__dataclass_fields__:
+                            getattr(runs[way], name).extend(getattr(found, name))
+            rows.append({"work": work, "streams": count} | {way: runs[way].to_json() for way in WAYS})
+            print(row_text(rows[-1]), flush=True)
+        near, halves = engines["gpu"].device, engines["halves"]
+        return {
+            "model": halves.model_name,
+            "weights": options.weights,
+            "device": near.name,
+            "driver": f"{near.driver_name} {near.driver_info}",
+            "software": near.is_software,
+            "attention": halves.attention.to_json(),
+            "kernels": list(halves.kernels),
+            "prompt": options.prompt,
+            "context": options.context,
+            "rows": rows,
+        }
+
+
+def row_text(row: dict[str, Any]) -> str:
+    """Return a line for people."""
+    parts = []
+    for way in WAYS:
+        rate, low, high = row[way]["tokens_per_s"]
+        overlap = row[way]["overlap"]
+        parts.append(f"{way} {rate:,.1f} ({low:,.1f} to {high:,.1f}){f', overlap {overlap[0]:.0%}' if overlap else ''}")
+    ratio = row["halves"]["tokens_per_s"][0] / row["whole"]["tokens_per_s"][0]
+    return f"{row['work']} × {row['streams']}, tok/s: {'; '.join(parts)}; halves / whole {ratio:.2f}"
+
+
+def main() -> None:
+    """Measure, print."""
+    parser = argparse.ArgumentParser(description="Attention on a second device, whole steps and alternating halves.")
+    parser.add_argument("model")
+    parser.add_argument("--device", help="index or part of the name (default: 0)")
+    parser.add_argument("--attention", help="vulkan:NAME (default: a second logical device of the same GPU)")
+    parser.add_argument("--weights", choices=[scheme.value for scheme in WeightScheme], default="auto")
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--prompt", type=int, default=512)
+    parser.add_argument("--context", type=int, default=256, help="tokens of each prompt before decoding")
+    parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    found = asyncio.run(measure(options))
+    kind = "SOFTWARE device" if found["software"] else "GPU"
+    attention = found["attention"]
+    print(
+        f"{found['model']}, weights {found['weights']}: {found['device']}, {found['driver']}, {kind}, {os.cpu_count()}"
+        f" cores; attention on {attention['device']}, {attention['exchange']} memory"
+    )
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
