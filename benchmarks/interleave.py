@@ -4,8 +4,9 @@
     interleave.py MODEL [--device NAME] [--attention vulkan:NAME] [--weights int4] [--streams 1 8 32] [--context 256]
                   [--tokens 32] [--repeat 5] [--json FILE]
 
-MODEL is a directory, a GGUF file or `demo`. Three engines are open at once and measured in turns: attention on the
-device that runs the model; on the other one with whole steps; on the other one with halves that alternate. Without
+MODEL is a directory, a GGUF file or `demo`. Four engines are open at once and measured in turns: attention on the
+device that runs the model; on the other one with whole steps; on the other one with halves that alternate; the same
+with an exchange that the host copies, where the others share memory if they can. Without
 --attention the other one is a second logical device of the same GPU: then both share its cores, nothing can be gained,
 and what is measured is the cost of the hand-over. Rates are medians with the lowest and the highest; the overlap is the
 share of the attention's time in which the other device worked as well, as the host saw it.
@@ -25,12 +26,12 @@ from pathlib import Path
 from typing import Any
 
 from unicorn_async.cli.bench_run import measure_decode, measure_prompt
-from unicorn_async.config import AttentionTarget, EngineConfig, SplitMode, WeightScheme
+from unicorn_async.config import AttentionTarget, EngineConfig, ExchangeKind, SplitMode, WeightScheme
 from unicorn_async.engine.engine import Engine
 
 SEED = 5
 WARM_UP = 2  # runs: the engine records a step of a new shape once for each of its frames
-WAYS = ("gpu", "whole", "halves")
+WAYS = ("gpu", "whole", "halves", "copied")
 
 
 @dataclass(slots=True)
@@ -65,6 +66,7 @@ def ways(options: argparse.Namespace, device: str) -> dict[str, EngineConfig]:
         "gpu": base,
         "whole": replace(elsewhere, attention_split=SplitMode.NEVER),
         "halves": replace(elsewhere, attention_split=SplitMode.ALWAYS),
+        "copied": replace(elsewhere, attention_split=SplitMode.ALWAYS, attention_exchange=ExchangeKind.COPIED),
     }
 
 

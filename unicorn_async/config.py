@@ -107,6 +107,13 @@ class SplitMode(Enum):
     NEVER = "never"
 
 
+class ExchangeKind(Enum):
+    """How what one device writes comes to another."""
+
+    SHARED = "shared"  # one allocation of the host, imported by both
+    COPIED = "copied"  # the host copies between mapped memory of both
+
+
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """What an engine is opened with; sizes are counts of tokens unless the name says otherwise."""
@@ -138,6 +145,7 @@ class EngineConfig:
     load_trace: Path | None = None  # file to write a trace of the load to, for the Perfetto UI
     attention: AttentionTarget = AttentionTarget()  # where the attention runs
     attention_split: SplitMode = SplitMode.AUTO  # with attention elsewhere alone
+    attention_exchange: ExchangeKind | None = None  # with attention elsewhere alone; None = shared where that can be
     step_trace: Path | None = None  # file to write a trace of the last steps to; with attention elsewhere alone
 
     def __post_init__(self) -> None:
@@ -165,6 +173,8 @@ class EngineConfig:
             raise ConfigError(f"device: expected a string, got {self.device!r}")
         if not self.submission_budget_s > 0:
             raise ConfigError(f"submission_budget_s: expected more than 0, got {self.submission_budget_s!r}")
+        if self.attention_exchange is not None and not isinstance(self.attention_exchange, ExchangeKind):
+            raise ConfigError(f"attention_exchange: expected an ExchangeKind or None, got {self.attention_exchange!r}")
         if self.step_trace is not None and not self.attends_elsewhere:
             raise ConfigError("step_trace: there is one only where the attention runs on another device")
         if self.time_kernels and self.attends_elsewhere:

@@ -7,7 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from unicorn_async.cli.adapters import add_lora_option
-from unicorn_async.config import AttentionTarget, EngineConfig, KVDType, SamplingParams, SplitMode, WeightScheme
+from unicorn_async.config import (
+    AttentionTarget,
+    EngineConfig,
+    ExchangeKind,
+    KVDType,
+    SamplingParams,
+    SplitMode,
+    WeightScheme,
+)
 from unicorn_async.errors import ConfigError
 
 _SAME_NAMES = (  # as in EngineConfig
@@ -44,6 +52,11 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         choices=[mode.value for mode in SplitMode],
         help="with attention elsewhere: whether halves of a step alternate between the two devices (default auto:"
         " where it was measured to be faster)",
+    )
+    group.add_argument(
+        "--attention-exchange",
+        choices=[kind.value for kind in ExchangeKind],
+        help="with attention elsewhere: one memory that both devices share, or copies (default: shared where it can be)",
     )
     group.add_argument(
         "--step-trace",
@@ -104,6 +117,8 @@ def engine_config(options: argparse.Namespace) -> EngineConfig:
         config = replace(config, weights=WeightScheme(options.weights))
     if getattr(options, "attention_split", None):
         config = replace(config, attention_split=SplitMode(options.attention_split))
+    if getattr(options, "attention_exchange", None):
+        config = replace(config, attention_exchange=ExchangeKind(options.attention_exchange))
     return replace(config, kv_dtype=KVDType(options.kv_dtype)) if options.kv_dtype else config
 
 

@@ -11,9 +11,8 @@ import pytest
 
 from tests.golden.checkpoints import golden
 from tests.golden.demo import demo_answers
-from unicorn_async.config import AttentionKind, AttentionTarget, KVDType, SamplingParams, SplitMode
+from unicorn_async.config import AttentionKind, AttentionTarget, ExchangeKind, KVDType, SamplingParams, SplitMode
 from unicorn_async.engine.hybrid.vulkan_attention import VulkanAttention
-from unicorn_async.engine.hybrid.vulkan_exchange import ExchangeKind
 from unicorn_async.errors import CheckpointError, ConfigError, DeviceLostError, UnicornError
 from unicorn_async.gpu.queue import Queue
 
@@ -117,16 +116,15 @@ async def test_requests_that_lose_their_place_give_the_same_tokens(
 
 @pytest.mark.parametrize("kind", list(ExchangeKind))
 async def test_both_ways_to_hand_over_give_the_same_tokens(
-    kind: ExchangeKind, open_engine: OpenEngine, there: AttentionTarget, monkeypatch: pytest.MonkeyPatch
+    kind: ExchangeKind, open_engine: OpenEngine, there: AttentionTarget
 ) -> None:
     async with open_engine() as engine:
         expected = await together(engine)
         shares = engine.device.external_memory_host
     if kind is ExchangeKind.SHARED and not shares:
         pytest.skip("the device takes no memory of the host")
-    init = VulkanAttention.__init__
-    monkeypatch.setattr(VulkanAttention, "__init__", lambda *args: init(*args, exchange=kind))
-    async with open_engine(attention=there, attention_split=SplitMode.ALWAYS) as engine:
+    options = {"attention": there, "attention_split": SplitMode.ALWAYS, "attention_exchange": kind}
+    async with open_engine(**options) as engine:
         assert await together(engine) == expected
         assert engine.attention.exchange == kind.value
 

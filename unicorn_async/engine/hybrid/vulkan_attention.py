@@ -11,7 +11,7 @@ from unicorn_async.background import run_to_end
 from unicorn_async.engine.attention_frame import AttentionFrame
 from unicorn_async.engine.attention_writer import AttentionParts, AttentionWriter
 from unicorn_async.engine.hybrid.remote_attention import NUM_HALVES
-from unicorn_async.engine.hybrid.vulkan_exchange import ExchangeKind, ExchangeLayout, VulkanExchange
+from unicorn_async.engine.hybrid.vulkan_exchange import ExchangeLayout, VulkanExchange
 from unicorn_async.gpu.arena import Arena
 from unicorn_async.gpu.command import CommandPool
 from unicorn_async.gpu.memory import MemoryKind
@@ -50,13 +50,12 @@ class VulkanAttention:
         attention: GpuAttention,
         limits: FrameLimits,
         track: BusyTrack,
-        *,
-        exchange: ExchangeKind | None = None,
     ) -> None:
         """Allocate the cache and what belongs to it; `track` gets the far device's spans.
 
         Raises:
             OutOfMemoryError: it does not fit; nothing stays allocated.
+            DeviceError: the exchange can't be of the kind that is asked for.
         """
         self.far = far
         self.kv_dtype: KVDType = options.kv_dtype
@@ -71,7 +70,8 @@ class VulkanAttention:
             layout = ExchangeLayout(attention.plan.shape, limits.tokens)
             exchanges = []
             for half in range(NUM_HALVES):
-                exchanges.append(VulkanExchange(near, far, layout, name=f"exchange {'AB'[half]}", kind=exchange))
+                name = f"exchange {'AB'[half]}"
+                exchanges.append(VulkanExchange(near, far, layout, name=name, kind=options.attention_exchange))
                 made.callback(exchanges[-1].close)
             self._exchanges = tuple(exchanges)
             arena = Arena(far.memory, MemoryKind.DEVICE, 1, name="KV cache")

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import mmap
 from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from unicorn_async.background import run_to_end
-from unicorn_async.config import KVDType
+from unicorn_async.config import ExchangeKind, KVDType
 from unicorn_async.errors import DeviceError
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.ops.kv_cache import KVCache
@@ -25,13 +24,6 @@ if TYPE_CHECKING:
 
 _ALIGNMENT = 256
 _THREAD_BYTES = 1 << 20  # copies from this size on leave the event loop to others
-
-
-class ExchangeKind(Enum):
-    """How what one device writes comes to the other."""
-
-    SHARED = "shared"  # one allocation of the host, imported by both
-    COPIED = "copied"  # the host copies between mapped memory of both
 
 
 @dataclass(frozen=True, slots=True)
