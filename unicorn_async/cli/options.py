@@ -56,7 +56,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--attention-exchange",
         choices=[kind.value for kind in ExchangeKind],
-        help="with attention elsewhere: one memory that both devices share, or copies (default: shared where it can be)",
+        help="with attention elsewhere: one memory that both devices share, or copies (default: shared if it can be)",
     )
     group.add_argument(
         "--step-trace",
