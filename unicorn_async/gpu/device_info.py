@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,8 @@ from unicorn_async.gpu.host import HostGraphics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from unicorn_async.gpu.tuned import Tuned
 
 
 class DeviceType(Enum):
@@ -67,7 +69,8 @@ class DeviceInfo:
     """A physical device's identity, memory, features and limits, as its driver reports them.
 
     `features` holds the optional features by the names that shaders use in `requires`; `missing` holds what every
-    device must have and this one lacks, by Vulkan's names. Sizes are in bytes unless the name says otherwise.
+    device must have and this one lacks, by Vulkan's names. Sizes are in bytes unless the name says otherwise. `tuned`
+    is what was measured on the device to be faster than the rules' choice of kernels; nothing until it is read.
     """
 
     index: int
@@ -105,6 +108,7 @@ class DeviceInfo:
     timestamp_period_ns: float
     features: frozenset[str]
     missing: tuple[str, ...]
+    tuned: Tuned = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def is_software(self) -> bool:
@@ -131,8 +135,9 @@ class DeviceInfo:
         return tuple(name for name in requires if name not in self.features)
 
     def to_json(self) -> dict[str, object]:
-        """Return everything as JSON values."""
+        """Return everything that the driver reports as JSON values."""
         fields = asdict(self)
+        del fields["tuned"]
         fields["type"] = self.type.value
         fields["features"] = sorted(self.features)
         fields["api_version"] = ".".join(map(str, self.api_version))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.gpu.kernel import KernelRequest
 from unicorn_async.ops.linear_input import HalfRows, InputForm
-from unicorn_async.ops.linear_plan import LinearPlan, pipelines_for, plan_linear
+from unicorn_async.ops.linear_plan import LinearPlan, pipelines_for, plan_linear, tuned_plan
 from unicorn_async.ops.row_form import check_columns, form_fields, form_of, row_constants
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def linear(
     if len(weight.shape) != 2:
         raise UnsupportedModelError(f"linear: weights have shape {weight.shape}, expected two dimensions")
     n, k = weight.shape
-    plan = plan_linear(
+    rule = plan_linear(
         info,
         num_tokens=num_tokens,
         n=n,
@@ -68,6 +68,7 @@ def linear(
         has_soft_cap=soft_cap > 0.0,
         activation=activation,
     )
+    plan = tuned_plan(info, rule, num_tokens=num_tokens, n=n, k=k)
     dispatch_plan(
         recorder,
         kernels,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.gpu.device_info import DeviceType
+from unicorn_async.gpu.tuned import Work
 from unicorn_async.ops.gated import ACTIVATION_NUMBER
 from unicorn_async.ops.linear_input import MAX_PARTIALS, MAX_SPLIT_TILES, InputForm
 from unicorn_async.tensor import DType
@@ -116,6 +117,8 @@ _COOPMAT: CoopmatTable = (
 _MAX_SPLITS = 8
 _SPLIT_COST = 0.03  # of a split, in shares of the device that it leaves idle
 _MIN_COOPMAT_TOKENS = 3  # fewer read the same weights no faster through matrix units
+_EXTRAS = ("HAS_BIAS", "HAS_SOFT_CAP", "ACT")  # constants of what costs next to nothing beside a product
+_OPTIONS = (*_EXTRAS, "GATED", "BLOCKED")  # constants of what a linear does beside its product
 
 
 def reads_half(info: DeviceInfo, num_tokens: int, dtype: DType) -> bool:
@@ -192,19 +195,45 @@ def pipelines_for(
 ) -> tuple[LinearPlan, ...]:
     """One plan for each different pipeline that steps of these sizes want, in their order."""
     plans = (
-        plan_linear(
+        tuned_plan(
             info,
+            plan_linear(
+                info,
+                num_tokens=t,
+                n=n,
+                k=k,
+                dtype=dtype,
+                has_bias=has_bias,
+                has_soft_cap=has_soft_cap,
+                activation=activation if fuses_gate(t) else None,
+            ),
             num_tokens=t,
             n=n,
             k=k,
-            dtype=dtype,
-            has_bias=has_bias,
-            has_soft_cap=has_soft_cap,
-            activation=activation if fuses_gate(t) else None,
         )
         for t in num_tokens
     )
     return tuple({plan.pipeline: plan for plan in plans}.values())
+
+
+def tuned_plan(info: DeviceInfo, rule: LinearPlan, *, num_tokens: int, n: int, k: int) -> LinearPlan:
+    """What was measured on the device to be faster than the rules' plan for this product; without that, their plan."""
+    found = info.tuned.get(work_of(rule, num_tokens, n, k)) if info.tuned else None
+    if found is None:
+        return rule
+    options = tuple((name, value) for name, value in rule.constants if name in _OPTIONS)
+    return LinearPlan(found.entry, (*found.constants, *options), found.grid, found.subgroup_size, rule.form)
+
+
+def work_of(rule: LinearPlan, num_tokens: int, n: int, k: int) -> Work:
+    """The name of a product in a device's `tuned`, by the rules' plan for it."""
+    constants = tuple((name, value) for name, value in rule.constants if name not in _EXTRAS)
+    return Work(rule.entry, constants, (num_tokens, n, k))
+
+
+def cut_of(plan: LinearPlan) -> Options:
+    """The constants that say how the product is cut, without those of what is done beside it."""
+    return tuple((name, value) for name, value in plan.constants if name not in _OPTIONS)
 
 
 def vec_plan(

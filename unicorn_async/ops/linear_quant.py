@@ -17,7 +17,7 @@ from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.gpu.kernel import KernelRequest
 from unicorn_async.ops.linear import row_to_half, row_to_half_kernel
 from unicorn_async.ops.linear_input import HalfRows, InputBlocks, InputForm
-from unicorn_async.ops.linear_plan import split_grid
+from unicorn_async.ops.linear_plan import split_grid, tuned_plan
 from unicorn_async.ops.linear_quant_plan import plan_linear_quant, quant_form, quant_pipelines_for
 from unicorn_async.ops.row_form import form_of
 from unicorn_async.tensor import QUANT_BLOCK, Tensor
@@ -71,7 +71,7 @@ def linear_quant(
     if len(weight.shape) != 2:
         raise UnsupportedModelError(f"linear: weights have shape {weight.shape}, expected two dimensions")
     n, k = weight.shape
-    plan = plan_linear_quant(
+    rule = plan_linear_quant(
         info,
         num_tokens=num_tokens,
         n=n,
@@ -82,6 +82,7 @@ def linear_quant(
         activation=activation,
         blocked=isinstance(out, InputBlocks),
     )
+    plan = tuned_plan(info, rule, num_tokens=num_tokens, n=n, k=k)
     dispatch_quant_plan(
         recorder,
         kernels,

@@ -23,6 +23,7 @@ from unicorn_async.ops.linear_plan import (
     many_plan,
     matrix_subgroup_size,
     split_grid,
+    tuned_plan,
 )
 from unicorn_async.tensor import QUANT_BLOCK
 
@@ -206,16 +207,22 @@ def quant_pipelines_for(
 ) -> tuple[LinearPlan, ...]:
     """One plan for each different pipeline that steps of these sizes want, in their order."""
     plans = (
-        plan_linear_quant(
+        tuned_plan(
             info,
+            plan_linear_quant(
+                info,
+                num_tokens=t,
+                n=n,
+                k=k,
+                quant_format=quant_format,
+                has_bias=has_bias,
+                has_soft_cap=has_soft_cap,
+                activation=activation if fuses_gate(info, t, k) else None,
+                blocked=blocked and leaves_blocks(info, t, k),
+            ),
             num_tokens=t,
             n=n,
             k=k,
-            quant_format=quant_format,
-            has_bias=has_bias,
-            has_soft_cap=has_soft_cap,
-            activation=activation if fuses_gate(info, t, k) else None,
-            blocked=blocked and leaves_blocks(info, t, k),
         )
         for t in num_tokens
     )

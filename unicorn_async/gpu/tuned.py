@@ -1,0 +1,30 @@
+"""Other ways to launch a kernel on one device than the rules choose, where these were measured to be faster there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Constants: TypeAlias = "tuple[tuple[str, int | bool], ...]"
+
+
+class Work(NamedTuple):
+    """What the rules would launch: the manifest's entry, those constants that a choice depends on, and its sizes."""
+
+    entry: str
+    constants: Constants
+    sizes: tuple[int, ...]
+
+
+class Launch(NamedTuple):
+    """What to launch in its place: an entry that reads and writes the same, and how it is cut."""
+
+    entry: str
+    constants: Constants
+    grid: tuple[int, int, int]
+    subgroup_size: int | None
+
+
+Tuned: TypeAlias = "Mapping[Work, Launch]"
