@@ -6,6 +6,7 @@ UnicornError
 ├── CheckpointError             a model on disk that is damaged, incomplete or contradicts itself
 │   ├── UnsupportedModelError   a sound model of a kind that is not supported
 │   └── CacheError              an entry of the weight cache that is damaged, or can't be written
+├── TuningError                 a tuning table that is damaged, or can't be written
 ├── TokenizerError              tokenizer.json or a chat template that can't be used
 ├── DeviceError                 a GPU or NPU that is absent, not permitted, or lacks what is needed
 │   ├── VulkanUnavailableError  no loader, no driver, or no device of the wanted kind
@@ -50,6 +51,10 @@ class UnsupportedModelError(CheckpointError):
 
 class CacheError(CheckpointError):
     """An entry of the weight cache is damaged, or can't be written; a load does without it."""
+
+
+class TuningError(UnicornError):
+    """A table of measured choices is damaged, or can't be written; an engine does without it."""
 
 
 class TokenizerError(UnicornError):

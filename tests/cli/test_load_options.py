@@ -25,6 +25,8 @@ def test_options_of_the_load_reach_the_engine() -> None:
     config = engine_config(parser.parse_args([]))
     assert (config.weight_cache, config.cache_bytes) == (True, None)
     assert (config.num_reader_threads, config.load_trace) == (None, None)
+    assert config.tuning
+    assert not engine_config(parser.parse_args(["--no-tuning"])).tuning
 
 
 @pytest.mark.skipif(

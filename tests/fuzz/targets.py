@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tests.engine.tuning_tables import PRODUCTS, table_of
+from tests.gpu.made_up import DISCRETE, SOFTWARE
 from tests.loader import adapters, builders, cache_files
 from tests.loader.gguf.builders import U32, File, array
 from tests.tokenizer import builders as tokenizers
 from tests.tokenizer.gguf.metadata import byte_level_metadata, sentencepiece_metadata
 from unicorn_async.config import LoraSpec
 from unicorn_async.engine.model_on_disk import ModelOnDisk
+from unicorn_async.engine.tuning import fitting
+from unicorn_async.engine.tuning_folder import read_table
 from unicorn_async.errors import UnicornError
 from unicorn_async.loader.cache_entry import ENTRY_FILE, CacheEntry
 from unicorn_async.loader.cache_folder import CacheFolder
@@ -41,6 +45,7 @@ NAMES = (
     "adapter_config",
     "adapter_tensors",
     "cache_entry",
+    "tuning_table",
 )
 TEXT = "it's the 1st <bos> turn\n\n数🦄 <end_of_turn>"
 FIXED_BYTES = (
@@ -152,6 +157,7 @@ def make_targets(folder: Path) -> dict[str, Target]:
         _adapter_config,
         _adapter_tensors,
         _cache_entry,
+        _tuning_table,
     )
     found = [maker(folder / maker.__name__) for maker in makers]
     return {target.name: target for target in found}
@@ -259,6 +265,18 @@ def _cache_entry(folder: Path) -> Target:
     path = next((folder / "weights").rglob(ENTRY_FILE))
     assert CacheEntry.read(path.parent) == entry
     return Target("cache_entry", [path.read_bytes()], _writing(path, lambda: CacheEntry.read(path.parent)))
+
+
+def _tuning_table(folder: Path) -> Target:
+    path = _made(folder) / "table.json"
+    seeds = [table_of(info, *PRODUCTS).to_json() for info in (SOFTWARE, DISCRETE)]
+    return Target("tuning_table", seeds, _writing(path, lambda: _use_table(path)))
+
+
+def _use_table(path: Path) -> None:
+    for one in read_table(path).choices:
+        for info in (SOFTWARE, DISCRETE):
+            fitting(info, one)
 
 
 def _read_adapter(folder: Path) -> LoraAdapter:

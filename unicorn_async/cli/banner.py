@@ -21,6 +21,7 @@ def banner(engine: Engine) -> list[str]:
     return [
         f"unicorn_async {version('unicorn-async')}",
         *device_lines(engine.device, wanted=options.device),
+        *tuning_lines(engine.device),
         f"model    {engine.model_name}: {config.architecture}, {config.num_layers} layers,"
         f" {size(engine.progress.bytes_total)} of weights{', from the cache' if engine.progress.from_cache else ''}",
         *([f"attends  {engine.attention.text()}"] if options.attends_elsewhere else []),
@@ -37,6 +38,14 @@ def banner_without_model() -> list[str]:
         f"unicorn_async {version('unicorn-async')}",
         "model    none yet: GET /v1/models lists what may be loaded, POST /v1/models/load loads it",
     ]
+
+
+def tuning_lines(info: DeviceInfo) -> list[str]:
+    """Return how many choices of kernels were measured, if any."""
+    count = len(info.tuned)
+    if not count:
+        return []
+    return [f"tuning   {count} product{'s' * (count > 1)} by kernels that were measured to be faster here"]
 
 
 def device_lines(info: DeviceInfo, *, wanted: str | None, host: HostGraphics | None = None) -> list[str]:

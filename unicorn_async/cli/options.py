@@ -46,6 +46,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="limit of the cache of quantised weights (default 64G, at most half of the disk's free space)",
     )
+    group.add_argument("--no-tuning", action="store_true", help="choose kernels by rules, whatever was measured")
     group.add_argument("--load-trace", type=Path, metavar="FILE", help="write a trace of the load, for the Perfetto UI")
     group.add_argument(
         "--attention-split",
@@ -112,6 +113,7 @@ def engine_config(options: argparse.Namespace) -> EngineConfig:
     """Return the engine's configuration; what a command has no option for is as it is without one."""
     given = {name: value for name in _SAME_NAMES if (value := getattr(options, name, None)) is not None}
     given |= {"num_reader_threads": options.reader_threads, "weight_cache": not options.no_cache}
+    given |= {"tuning": not getattr(options, "no_tuning", False)}
     config = EngineConfig(loras=tuple(options.lora), **given)
     if options.weights:
         config = replace(config, weights=WeightScheme(options.weights))

@@ -22,6 +22,8 @@ from unicorn_async.engine.model_memory import ModelMemory
 from unicorn_async.engine.model_on_disk import ModelOnDisk
 from unicorn_async.engine.runner import Runner
 from unicorn_async.engine.tokenizer_start import TokenizerStart
+from unicorn_async.engine.tuning import use_tuning
+from unicorn_async.engine.tuning_folder import TuningFolder
 from unicorn_async.engine.types import AdapterInfo, AttentionInfo
 from unicorn_async.errors import CheckpointError
 from unicorn_async.gpu.device import Device
@@ -274,6 +276,11 @@ def weight_cache_folder() -> CacheFolder:
     return CacheFolder(cache_directory() / "weights")
 
 
+def tuning_folder() -> TuningFolder:
+    """Return the user's tables of measured choices."""
+    return TuningFolder(cache_directory() / "tuning")
+
+
 def _open_instance(options: EngineConfig, stack: AsyncExitStack) -> Instance:
     instance = Instance.create(validation=options.validation)
     stack.callback(instance.close)
@@ -297,6 +304,8 @@ def _open_device(
     device = _opened(instance, info)
     stack.callback(device.close)
     find_matrix_fragments(device)
+    if options.tuning:
+        use_tuning(device, tuning_folder())
     return device, memory_plan
 
 

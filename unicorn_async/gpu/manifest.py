@@ -143,6 +143,19 @@ class Manifest:
         return module
 
 
+def manifest_digest(folder: Path) -> str:
+    """Return what tells all compiled shaders of a folder from those of another version.
+
+    Raises:
+        ConfigError: there is no manifest.
+    """
+    path = folder / "manifest.json"
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as exc:
+        raise ConfigError(f"{path}: {exc.strerror}; the installation lacks its compiled shaders") from exc
+
+
 def _entry(name: str, record: dict[str, object]) -> ManifestEntry:
     push, constants, sizes, requires = (
         record[key] for key in ("push_constants", "spec_constants", "workgroup", "requires")
