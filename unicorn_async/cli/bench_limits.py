@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from unicorn_async.engine.random_memory import random_memory
 from unicorn_async.gpu.command import CommandPool, TimestampPool
 from unicorn_async.gpu.device import Device
 from unicorn_async.gpu.device_info import select_device
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from unicorn_async.gpu.command import CommandRecorder
-    from unicorn_async.gpu.memory import Buffer
 
 _RUNS = 7  # that count, of each kernel
 _GPU_BYTES, _SOFTWARE_BYTES = 1 << 30, 32 << 20  # that are read; no cache should hold them
@@ -87,10 +85,9 @@ class _Bench:
         self._nbytes = _SOFTWARE_BYTES if software else min(_GPU_BYTES, device.info.available_bytes // 16 & ~0xFFFF)
         self._workgroups = _SOFTWARE_WORKGROUPS if software else _GPU_WORKGROUPS
         self._rounds = _SOFTWARE_ROUNDS if software else _GPU_ROUNDS
-        self._source = memory.allocate(self._nbytes, MemoryKind.DEVICE, name="from")
+        self._source = random_memory(self._pool, self._nbytes, name="from")
         self._target = memory.allocate(self._nbytes, MemoryKind.DEVICE, name="to")
         self._sums = memory.allocate(4 * _SUM_LANES * self._workgroups, MemoryKind.DEVICE, name="sums")
-        self._fill(self._source)
 
     def limits(self) -> Limits:
         """Measure everything, and free the memory."""
@@ -103,18 +100,6 @@ class _Bench:
         finally:
             for thing in (self._source, self._target, self._sums, self._stamps, self._pool):
                 thing.close()
-
-    def _fill(self, buffer: Buffer) -> None:
-        """Small random halves: a constant pattern would draw less power and run faster than weights do."""
-        block = self._device.memory.allocate(min(buffer.nbytes, 16 << 20), MemoryKind.STAGING, name="random")
-        assert block.mapped is not None
-        values = np.random.default_rng(0).standard_normal(block.nbytes // 2, np.float32) * 0.05
-        np.frombuffer(block.mapped, np.float16)[:] = values
-        recorder = self._pool.recorder()
-        for offset in range(0, buffer.nbytes, block.nbytes):
-            recorder.copy(block, 0, buffer, offset, min(block.nbytes, buffer.nbytes - offset))
-        self._device.compute.timeline.wait(self._device.compute.submit([recorder.end()]))
-        block.close()
 
     def _rate(self, record: Callable[[CommandRecorder], int]) -> float:
         """Return the median of amounts a second of what `record` records and tells the amount of."""

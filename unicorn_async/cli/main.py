@@ -20,6 +20,7 @@ _COMMANDS = {
     "serve": "serve a model: chat page, websocket, OpenAI-compatible HTTP",
     "generate": "complete one prompt on the terminal",
     "bench": "measure prompt processing and decoding",
+    "tune": "measure which kernels are fastest for a model on a device, and keep that",
     "devices": "list the Vulkan devices",
     "cache": "list, prune and verify the weights that were quantised once and kept",
     "inspect": "show a model's tensors and what goes where",

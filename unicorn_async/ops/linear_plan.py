@@ -28,6 +28,7 @@ _PADDING_HALVES = 8  # of a staged tile's row in the coopmat kernels
 
 
 Options: TypeAlias = "tuple[tuple[str, int | bool], ...]"
+Pipeline: TypeAlias = "tuple[str, Options, int | None]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class LinearPlan:
     form: InputForm = InputForm.FLOATS
 
     @property
-    def pipeline(self) -> tuple[str, Options, int | None]:
+    def pipeline(self) -> Pipeline:
         """What tells pipelines apart."""
         return self.entry, self.constants, self.subgroup_size
 

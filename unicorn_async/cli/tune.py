@@ -1,0 +1,130 @@
+"""`unicorn tune MODEL`: which kernels are fastest for a model's matrices on a device, measured and kept."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import TYPE_CHECKING
+
+from unicorn_async.cli.options import MODEL_HELP, count
+from unicorn_async.cli.progress import ProgressLine, bar
+from unicorn_async.cli.tune_report import stored_lines, tune_lines
+from unicorn_async.config import EngineConfig, WeightScheme
+from unicorn_async.engine.model_on_disk import ModelOnDisk
+from unicorn_async.engine.startup import tuning_folder
+from unicorn_async.engine.tuner import Tuner
+from unicorn_async.engine.tuning import check_table, shaders_digest
+from unicorn_async.engine.tuning_products import products_of
+from unicorn_async.engine.tuning_table import DeviceKey, PlanKey, TunedProduct, TuningTable
+from unicorn_async.errors import ConfigError, TuningError
+from unicorn_async.gpu.device import Device
+from unicorn_async.gpu.device_info import select_device
+from unicorn_async.gpu.instance import Instance
+from unicorn_async.ops.matrix_fragments import find_matrix_fragments
+from unicorn_async.resources import resource_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from unicorn_async.engine.tuner import Measurement
+    from unicorn_async.engine.tuning_folder import TuningFolder
+    from unicorn_async.engine.tuning_products import ModelProduct
+    from unicorn_async.gpu.device_info import DeviceInfo
+
+_MAX_SECONDS = 3600.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument("model", nargs="?", metavar="MODEL", help=MODEL_HELP)
+    actions = parser.add_mutually_exclusive_group()
+    actions.add_argument("--show", action="store_true", help="print what was measured on all devices")
+    actions.add_argument("--clear", action="store_true", help="remove what was measured on all devices")
+    parser.add_argument(
+        "--seconds", type=_seconds, default=20.0, metavar="S", help="begin no measurement after so long (default 20)"
+    )
+    parser.add_argument("--device", metavar="DEVICE", help="index or part of the name (see `unicorn devices`)")
+    parser.add_argument(
+        "--weights",
+        choices=[scheme.value for scheme in WeightScheme],
+        default=WeightScheme.AUTO.value,
+        help="what weights become while they are loaded (default auto: what they are)",
+    )
+    parser.add_argument(
+        "--max-num-seqs", type=count, default=32, metavar="N", help="sequences in one step (default 32)"
+    )
+    parser.add_argument(
+        "--max-num-batched-tokens", type=count, default=512, metavar="N", help="tokens in one step (default 512)"
+    )
+    parser.add_argument("--validation", action="store_true", help="switch on Vulkan's validation layers")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure, or show or remove what was measured; prints a table."""
+    folder = tuning_folder()
+    if options.clear:
+        print(f"removed {folder.clear()} tables from {folder.path}")
+        return 0
+    if options.show:
+        print("\n".join(stored_lines(folder)))
+        return 0
+    if options.model is None:
+        raise ConfigError("tune: give a MODEL to measure for, --show or --clear")
+    on_disk = ModelOnDisk.read(options.model, WeightScheme(options.weights))
+    config = EngineConfig(max_num_seqs=options.max_num_seqs, max_num_batched_tokens=options.max_num_batched_tokens)
+    with Instance.create(validation=options.validation) as instance:
+        info = select_device(instance.devices(), options.device, needed_bytes=on_disk.plan.dest_bytes)
+        with Device.open(instance, info, cache_dir=None, shader_dir=resource_dir("shaders")) as device:
+            find_matrix_fragments(device)
+            products = products_of(device.info, on_disk.config, on_disk.plan, config)
+            measured = _measure(device, products, options.seconds)
+            path = folder.write(device.info, _table(folder, device.info, [one for _, one in measured]))
+    print("\n".join([*tune_lines(info, measured, len(products)), f"kept in {path}"]))
+    return 0
+
+
+def _measure(
+    device: Device, products: Sequence[ModelProduct], seconds: float
+) -> list[tuple[ModelProduct, Measurement]]:
+    """Measure as many of the products as the time allows, in their order."""
+    found = []
+    end = time.monotonic() + seconds
+    with ProgressLine() as line, Tuner(device, [one.product for one in products]) as tuner:
+        for number, one in enumerate(products):
+            left = end - time.monotonic()
+            if left <= 0:
+                break
+            size = f"{one.product.n}x{one.product.k}"
+            line.update(f"{bar(number / len(products))} {one.matrix} {size}, {one.product.tokens} tokens")
+            measurement = tuner.measure(one.product, most_s=left)
+            if measurement is not None:
+                found.append((one, measurement))
+    return found
+
+
+def _table(folder: TuningFolder, info: DeviceInfo, measured: Sequence[Measurement]) -> TuningTable:
+    """What was known of the device, where it still counts, with what was measured now in its place."""
+    try:
+        old = folder.find(info)
+        if old is not None:
+            check_table(old, info)
+    except TuningError:
+        old = None  # it would not be used either
+    anew = {one.product for one in measured}
+    kept = () if old is None else tuple(one for one in old.choices if one.product not in anew)
+    found = tuple(
+        TunedProduct(one.product, PlanKey.of(one.rule), PlanKey.of(one.best), one.rule_us, one.best_us)
+        for one in measured
+        if one.best is not one.rule
+    )
+    return TuningTable(DeviceKey.of(info), shaders_digest(), (*kept, *found))
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= _MAX_SECONDS:
+        raise argparse.ArgumentTypeError(f"expected seconds, at most {_MAX_SECONDS:.0f}, got {text!r}")
+    return value

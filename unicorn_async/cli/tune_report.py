@@ -1,0 +1,112 @@
+"""What `unicorn tune` measured, as tables for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unicorn_async.engine.tuning import shaders_digest
+from unicorn_async.engine.tuning_folder import read_table
+from unicorn_async.engine.tuning_table import PlanKey
+from unicorn_async.errors import TuningError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from unicorn_async.engine.tuner import Measurement
+    from unicorn_async.engine.tuning_folder import TuningFolder
+    from unicorn_async.engine.tuning_products import ModelProduct
+    from unicorn_async.engine.tuning_table import TuningTable
+    from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.ops.linear_candidates import Product
+
+_HEADS = ("matrix", "weights", "tokens", "rule", "µs", "best", "µs", "gain")
+_LEFT = (0, 1, 3, 5)  # columns of text
+_FOLLOWS = "MAX_SUBGROUPS"  # from other constants
+
+
+def tune_lines(info: DeviceInfo, measured: Sequence[tuple[ModelProduct, Measurement]], num_products: int) -> list[str]:
+    """Return the device, a table of all that was measured, and what it comes to."""
+    rows = [
+        _row(
+            f"{one.matrix} {_shape(found.product)}",
+            found.product,
+            (PlanKey.of(found.rule), found.rule_us),
+            (PlanKey.of(found.best), found.best_us),
+        )
+        for one, found in measured
+    ]
+    faster = sum(found.best is not found.rule for _, found in measured)
+    left = num_products - len(measured)
+    lines = [
+        f"{info.name}, {info.driver_name} {info.driver_info}{', SOFTWARE' if info.is_software else ''}",
+        *_table(rows),
+        f"{len(measured)} products measured, {faster} of them with a faster kernel than the rules choose",
+    ]
+    return [*lines, f"no time for {left} more: --seconds gives it"] if left else lines
+
+
+def stored_lines(folder: TuningFolder) -> list[str]:
+    """Return what the folder's tables hold, each with what keeps it from being used, if anything does."""
+    lines = []
+    for path in folder.paths():
+        try:
+            table = read_table(path)
+        except TuningError as exc:
+            lines += [_printable(f"not used: {exc}"), ""]
+            continue
+        lines += [*_stored(table), str(path), ""]
+    return lines[:-1] or [f"nothing was measured yet: {folder.path} has no tables"]
+
+
+def _stored(table: TuningTable) -> list[str]:
+    stale = "" if table.shaders == shaders_digest() else " (not used: measured with the kernels of another version)"
+    rows = [
+        _row(_shape(one.product), one.product, (one.rule, one.rule_us), (one.choice, one.choice_us))
+        for one in table.choices
+    ]
+    title = f"{table.device.name}, {table.device.driver_name} {table.device.driver_info}{stale}"
+    return [_printable(line) for line in (title, *_table(rows))]
+
+
+def _row(matrix: str, product: Product, rule: tuple[PlanKey, float], best: tuple[PlanKey, float]) -> tuple[str, ...]:
+    same = rule[0] == best[0]
+    return (
+        matrix,
+        product.weights,
+        str(product.tokens),
+        _plan(rule[0], product),
+        f"{rule[1]:.1f}",
+        "" if same else _plan(best[0], product, rule[0]),
+        "" if same else f"{best[1]:.1f}",
+        "" if same else f"{rule[1] / best[1] - 1:.0%}",
+    )
+
+
+def _plan(plan: PlanKey, product: Product, other: PlanKey | None = None) -> str:
+    """A kernel and its constants; beside another plan of the same kernel those that differ."""
+    constants = [pair for pair in plan.constants if pair[0] != _FOLLOWS]
+    name = plan.kernel.removeprefix("linear_").removesuffix(f"_{product.weights}")
+    if other is not None and other.kernel == plan.kernel:
+        constants = [pair for pair in constants if pair not in other.constants]
+    return " ".join((name, *(f"{key.lower()}={value}" for key, value in constants)))
+
+
+def _shape(product: Product) -> str:
+    return f"{product.n}x{product.k}{' gated' * product.gated}{' blocked' * product.blocked}"
+
+
+def _table(rows: Iterable[tuple[str, ...]]) -> list[str]:
+    rows = [_HEADS, *rows]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADS))]
+    return [
+        "  ".join(
+            cell.ljust(width) if column in _LEFT else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _printable(text: str) -> str:
+    """Return text without what could move a terminal's cursor: tables are files that anybody may have written."""
+    return "".join(char if char.isprintable() else "?" for char in text)
