@@ -1,6 +1,9 @@
 // Checksums of bytes, for finding damage: two sums over blocks of 16 bytes, modulo 2^64, of products of two words, to each
 // of which a key was added that hangs on the word's place (NH: Black et al., "UMAC", 1999).
-// A workgroup owns every gl_NumWorkGroups.x-th run of UNROLL * WORKGROUP blocks; what comes of it is its share of the sums.
+// A workgroup owns runs of UNROLL * WORKGROUP blocks; what comes of it is its share of the sums.
+// On a GPU a run is a piece of memory, and workgroups take turns, so that all lanes side by side read what lies side by
+// side. On a CPU it is a piece of each of UNROLL streams that the workgroup follows from end to end: the CPU fetches
+// ahead in each, and lanes, which load one after another there, load as much at once as they can.
 #version 460
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_control_flow_attributes : require
@@ -10,7 +13,7 @@
 
 layout(constant_id = 0) const uint WORKGROUP = 128;
 layout(local_size_x = 128, local_size_x_id = 0) in;
-layout(constant_id = 1) const bool NEIGHBOURS = true;  // lanes side by side load blocks side by side, as GPUs like it
+layout(constant_id = 1) const bool STREAMS = false;
 
 const uint UNROLL = 4;  // loads in flight
 const uvec4 START0 = uvec4(0x9E3779B9u, 0x7F4A7C15u, 0xF39CC060u, 0x5CEDC834u);
@@ -19,6 +22,7 @@ const uvec4 STEP0 = uvec4(0x85EBCA6Bu, 0xC2B2AE35u, 0x27D4EB2Fu, 0x165667B1u);
 const uvec4 STEP1 = uvec4(0xCC9E2D51u, 0x1B873593u, 0xE6546B65u, 0x38B34AE5u);
 
 layout(buffer_reference, scalar, buffer_reference_align = 16) readonly restrict buffer Blocks { uvec4 v[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 16) readonly restrict buffer Pairs { u64vec2 v[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 2) readonly restrict buffer Halves { uint16_t v[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 16) writeonly restrict buffer Sums { u64vec2 v[]; };
 
@@ -49,27 +53,37 @@ uvec4 tail_block() {
     return uvec4(words[0], words[1], words[2], words[3]);
 }
 
-uint place_of(uint first, uint lane, uint i) {
-    return first + (NEIGHBOURS ? i * WORKGROUP + lane : lane * UNROLL + i);
+uvec4 block_at(uint place) {
+    if (STREAMS) {
+        const u64vec2 pair = Pairs(p.src).v[place];
+        return uvec4(unpack32(pair.x), unpack32(pair.y));
+    }
+    return p.src.v[place];
 }
 
 void main() {
     const uint lane = gl_LocalInvocationID.x;
+    const uint workgroup = gl_WorkGroupID.x;
     const uint run = UNROLL * WORKGROUP;
-    const uint stride = gl_NumWorkGroups.x * run;
+    const uint all_runs = p.blocks / run;
+    // Workgroups that follow streams have the same number of runs each; what is left over is all workgroups' as well.
+    const uint runs = (all_runs + (STREAMS ? 0 : gl_NumWorkGroups.x - 1 - workgroup)) / gl_NumWorkGroups.x;
+    const uint first = workgroup * run * (STREAMS ? runs : 1) + lane;
+    const uint next_load = STREAMS ? runs * WORKGROUP : WORKGROUP;
+    const uint next_run = STREAMS ? WORKGROUP : gl_NumWorkGroups.x * run;
     u64vec2 sum = u64vec2(0);
-    uint first = gl_WorkGroupID.x * run;
-    for (; first + run <= p.blocks; first += stride) {
+    for (uint n = 0; n < runs; n++) {
         uvec4 loaded[UNROLL];
         [[unroll]] for (uint i = 0; i < UNROLL; i++) {
-            loaded[i] = p.src.v[place_of(first, lane, i)];
+            loaded[i] = block_at(first + n * next_run + i * next_load);
         }
         [[unroll]] for (uint i = 0; i < UNROLL; i++) {
-            sum += share_of(loaded[i], place_of(first, lane, i));
+            sum += share_of(loaded[i], first + n * next_run + i * next_load);
         }
     }
-    for (uint place = first + lane; place < min(first + run, p.blocks); place += WORKGROUP) {
-        sum += share_of(p.src.v[place], place);
+    const uint rest = run * (STREAMS ? runs * gl_NumWorkGroups.x : all_runs);
+    for (uint place = rest + workgroup * WORKGROUP + lane; place < p.blocks; place += gl_NumWorkGroups.x * WORKGROUP) {
+        sum += share_of(block_at(place), place);
     }
     if (p.tail > 0 && gl_WorkGroupID.x == 0 && lane == 0) {
         sum += share_of(tail_block(), p.blocks);

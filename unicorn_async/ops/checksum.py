@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.kernel import KernelLibrary
 
 _WORKGROUP = 128
+_STREAM_WORKGROUP = 8  # the lanes that a CPU runs side by side: more would wait for each other at barriers
 _BLOCK_BYTES = 16
-_RUN_BYTES = 4 * _WORKGROUP * _BLOCK_BYTES  # of a workgroup at once
+_RUN_BYTES = 4 * _WORKGROUP * _BLOCK_BYTES  # a workgroup's at least
 _MAX_WORKGROUPS = 512
 _SHARE_BYTES = 16  # what a workgroup writes
 _MAX_BLOCKS = (1 << 31) - 1
@@ -96,7 +97,8 @@ class HostChecksum:
 
 def checksum_kernel(info: DeviceInfo) -> KernelRequest:
     """Name the pipeline that `Checksum` uses on a device."""
-    return KernelRequest("checksum", {"WORKGROUP": _WORKGROUP, "NEIGHBOURS": not info.is_software})
+    lanes = _STREAM_WORKGROUP if info.is_software else _WORKGROUP
+    return KernelRequest("checksum", {"WORKGROUP": lanes, "STREAMS": info.is_software})
 
 
 def _num_workgroups(nbytes: int) -> int:
