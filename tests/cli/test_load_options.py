@@ -53,3 +53,16 @@ def test_inspect_says_what_the_cache_would_do(tmp_path: Path) -> None:
         "cache          miss: not there yet"
         in unicorn("inspect", "demo", "--weights", "int8", environ=environment).stdout
     )
+
+
+def test_inspect_says_what_a_load_would_write_to_the_cache_and_what_the_limit_would_forbid(tmp_path: Path) -> None:
+    environment = {**software_only(), "XDG_CACHE_HOME": str(tmp_path)}
+
+    def lines(*options: str) -> str:
+        return unicorn("inspect", "demo", "--weights", "int8", *options, environ=environment).stdout
+
+    assert "; a load would write 7" in lines("--cache-bytes", "64M")
+    assert "; a load would not keep it: " in lines("--cache-bytes", "1M")
+    assert "bytes needed, the cache may have 1048576" in lines("--cache-bytes", "1M")
+    cache = json.loads(lines("--cache-bytes", "1M", "--json"))["cache"]
+    assert (cache["would_write"], cache["would_remove"]) == (0, [])

@@ -196,7 +196,10 @@ def test_those_unused_for_longest_go_when_room_is_needed(folder: CacheFolder, ch
         use(folder, key, 1000 + moment)
     folder.used(KEYS[0])  # now
     assert [stored.key for stored in folder.entries()] == [KEYS[0], *KEYS[:0:-1]]
+    in_the_way = folder.in_the_way(folder.entries(), size, 4 * size + size // 2)
+    assert len(folder.entries()) == len(KEYS)
     removed = folder.make_room(size, 4 * size + size // 2)
+    assert removed == in_the_way
     assert [stored.key for stored in removed] == [KEYS[1], KEYS[2]]
     assert names_in(folder) == [KEYS[0], *KEYS[3:]]
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.cli.adapters import adapter_lines, adapters_json
 from unicorn_async.cli.amounts import size
+from unicorn_async.cli.cache_outlook import CacheOutlook, cache_outlook
 from unicorn_async.cli.model_summary import config_json, config_lines
 from unicorn_async.cli.options import MODEL_HELP, add_planning_options, engine_config
 from unicorn_async.cli.placement import DevicePlacement, placements
@@ -41,16 +42,17 @@ def run(options: argparse.Namespace) -> int:
     config = replace(engine_config(options), allow_software=options.model == DEMO)
     model = ModelOnDisk.read(options.model, config.weights, config.loras)
     rows, places = tensor_rows(model), []
-    found = model.look_up(weight_cache_folder() if config.weight_cache else None)
-    cache = found.status
+    folder = weight_cache_folder() if config.weight_cache else None
+    found = model.look_up(folder)
+    cache, outlook = found.status, cache_outlook(folder, model.plan, found.status, config.cache_bytes)
     try:
         places = placements(model, config, found)
     except VulkanUnavailableError as exc:
         print(f"unicorn inspect: {exc}", file=sys.stderr)
     if options.json:
-        print(json.dumps(_as_json(model, rows, places, cache), indent=2))
+        print(json.dumps(_as_json(model, rows, places, cache, outlook), indent=2))
     else:
-        print("\n".join(_report(model, rows, places, cache, every_layer=options.all)))
+        print("\n".join(_report(model, rows, places, cache, outlook, every_layer=options.all)))
     return 0
 
 
@@ -59,6 +61,7 @@ def _report(
     rows: Sequence[TensorRow],
     places: Sequence[DevicePlacement],
     cache: CacheStatus,
+    outlook: CacheOutlook | None,
     *,
     every_layer: bool,
 ) -> list[str]:
@@ -79,7 +82,7 @@ def _report(
         f"on the device  {size(plan.dest_bytes)} in {len(plan.destinations)} tensors",
         f"skipped        {_names(checkpoint.skipped)} ({others})",
         f"ignored        {_names(plan.ignored)} (not known to the architecture)",
-        f"cache          {f'{size(cache.nbytes)}, ' if cache.nbytes else ''}{cache.text()}",
+        f"cache          {_cache_text(cache, outlook)}",
         "",
     ]
     return lines + [text for place in places for text in place.lines()]
@@ -108,6 +111,11 @@ def _files(count: int) -> str:
     return "1 file" if count == 1 else f"{count} files"
 
 
+def _cache_text(cache: CacheStatus, outlook: CacheOutlook | None) -> str:
+    nbytes = f"{size(cache.nbytes)}, " if cache.nbytes else ""
+    return nbytes + cache.text() + (f"; {outlook.text()}" if outlook else "")
+
+
 def _names(names: Sequence[str]) -> str:
     if not names:
         return "none"
@@ -116,7 +124,11 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _as_json(
-    model: ModelOnDisk, rows: Sequence[TensorRow], places: Sequence[DevicePlacement], cache: CacheStatus
+    model: ModelOnDisk,
+    rows: Sequence[TensorRow],
+    places: Sequence[DevicePlacement],
+    cache: CacheStatus,
+    outlook: CacheOutlook | None,
 ) -> dict[str, object]:
     return {
         "name": model.name,
@@ -128,6 +140,6 @@ def _as_json(
         "ignored": list(model.plan.ignored),
         "bytes_to_read": model.plan.bytes_to_read,
         "device_bytes": model.plan.dest_bytes,
-        "cache": cache.to_json(),
+        "cache": cache.to_json() | (outlook.to_json() if outlook else {}),
         "devices": [place.to_json() for place in places],
     }

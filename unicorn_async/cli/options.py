@@ -40,12 +40,6 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     """Add what an engine is opened with."""
     group = add_planning_options(parser)
     group.add_argument("--model-name", metavar="NAME", help="name to show (default: the directory's)")
-    group.add_argument(
-        "--cache-bytes",
-        type=byte_size,
-        metavar="SIZE",
-        help="limit of the cache of quantised weights (default 64G, at most half of the disk's free space)",
-    )
     group.add_argument("--no-tuning", action="store_true", help="choose kernels by rules, whatever was measured")
     group.add_argument("--load-trace", type=Path, metavar="FILE", help="write a trace of the load, for the Perfetto UI")
     group.add_argument(
@@ -106,6 +100,12 @@ def add_planning_options(parser: argparse.ArgumentParser) -> argparse._ArgumentG
     )
     group.add_argument("--reader-threads", type=count, metavar="N", help="threads that read files (default: by cores)")
     group.add_argument("--no-cache", action="store_true", help="neither read nor write the cache of quantised weights")
+    group.add_argument(
+        "--cache-bytes",
+        type=byte_size,
+        metavar="SIZE",
+        help="limit of the cache of quantised weights (default 64G, at most half of the disk's free space)",
+    )
     return group
 
 

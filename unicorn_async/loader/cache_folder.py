@@ -115,30 +115,25 @@ class CacheFolder:
         return found.f_bavail * found.f_frsize
 
     def make_room(self, nbytes: int, limit: int) -> tuple[StoredEntry, ...]:
-        """Remove what was not used for longest, until `nbytes` more are within the limit; return what was removed.
+        """Remove what is in the way of `nbytes` more; return what was removed. Raises as `in_the_way`."""
+        return self._remove_all(self.in_the_way(self.entries(), nbytes, limit))
+
+    def in_the_way(self, stored: Sequence[StoredEntry], nbytes: int, limit: int) -> tuple[StoredEntry, ...]:
+        """Return which of these entries would go, so that `nbytes` more are within the limit: those longest unused.
 
         Raises:
-            CacheError: they would not fit the limit, or the disk, if all others were removed; nothing is removed then.
+            CacheError: they would not fit the limit, or the disk, if all were removed.
         """
         if nbytes > limit:
             raise CacheError(f"{nbytes} bytes needed, the cache may have {limit}")
-        stored = self.entries()
-        available = self.free_bytes() + sum(one.nbytes for one in stored)
-        if nbytes > available:
-            raise CacheError(f"{nbytes} bytes needed, {available} could be free on the disk of {self.path}")
-        excess = max(sum(one.nbytes for one in stored) + nbytes - limit, nbytes - self.free_bytes())
-        return self.prune(excess, stored)
+        free, used = self.free_bytes(), sum(one.nbytes for one in stored)
+        if nbytes > free + used:
+            raise CacheError(f"{nbytes} bytes needed, {free + used} could be free on the disk of {self.path}")
+        return _last(stored, max(used + nbytes - limit, nbytes - free))
 
     def prune(self, nbytes: int, stored: Sequence[StoredEntry]) -> tuple[StoredEntry, ...]:
         """Remove `nbytes` or a little more, of these entries from the last one on; return what was removed."""
-        removed: list[StoredEntry] = []
-        for one in reversed(stored):
-            if nbytes <= 0:
-                break
-            self.remove(one.key)
-            removed.append(one)
-            nbytes -= one.nbytes
-        return tuple(removed)
+        return self._remove_all(_last(stored, nbytes))
 
     def clean(self) -> None:
         """Remove what processes left that were ended while they wrote or removed."""
@@ -157,6 +152,11 @@ class CacheFolder:
             CacheError: the folder can't be written.
         """
         return None if os.path.lexists(self.folder_of(key)) else EntryDraft.begin(self.folder_of(key))
+
+    def _remove_all(self, stored: tuple[StoredEntry, ...]) -> tuple[StoredEntry, ...]:
+        for one in stored:
+            self.remove(one.key)
+        return stored
 
     def _children(self) -> Iterable[Path]:
         try:
@@ -178,6 +178,17 @@ def _stored(path: Path) -> StoredEntry:
         return StoredEntry(path, CacheEntry.read(path), "", nbytes, last_used)
     except CacheError as exc:
         return StoredEntry(path, None, str(exc), nbytes, last_used)
+
+
+def _last(stored: Sequence[StoredEntry], nbytes: int) -> tuple[StoredEntry, ...]:
+    """Return entries of `nbytes` or a little more, from the last one on."""
+    found: list[StoredEntry] = []
+    for one in reversed(stored):
+        if nbytes <= 0:
+            break
+        found.append(one)
+        nbytes -= one.nbytes
+    return tuple(found)
 
 
 def _delete(path: Path) -> None:
