@@ -9,7 +9,13 @@ import pytest
 
 from unicorn_async.config import EngineConfig, LoraSpec, WeightScheme
 from unicorn_async.engine.model_library import AdapterChoice, ModelChoice, ModelLibrary
-from unicorn_async.errors import ConfigError, ModelNotFoundError, OutOfMemoryError, UnsupportedModelError
+from unicorn_async.errors import (
+    CheckpointError,
+    ConfigError,
+    ModelNotFoundError,
+    OutOfMemoryError,
+    UnsupportedModelError,
+)
 from unicorn_async.loader.catalog import ModelCatalog, given_entry
 
 from .test_quantised import quantised_files
@@ -91,3 +97,23 @@ def test_every_name_of_the_library_can_be_prepared(catalog: ModelCatalog, config
     assert library.names()[:2] == (catalog.given.name if catalog.given else "", "unicorn-demo")
     for name in library.names():
         assert library.prepare(ModelChoice(name)).config.model_name == name
+
+
+def test_a_damaged_model_is_told_to_clients_without_the_folders_it_lies_in(
+    config: EngineConfig, tmp_path: Path
+) -> None:
+    folder = tmp_path / "secret place" / "all models"
+    for name in ("a model", "given"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "config.json").write_text("{}")
+        (folder / name / "model.safetensors").write_bytes(bytes(16))
+    catalog = ModelCatalog(given_entry(folder / "given", "mine"), [folder], {"HF_HOME": str(tmp_path)})
+    library = ModelLibrary(catalog, config)
+    for name in ("a model", "mine"):
+        with pytest.raises(CheckpointError) as caught:
+            library.prepare(ModelChoice(name))
+        assert str(tmp_path) in str(caught.value)
+        public = library.public_text(str(caught.value))
+        assert public.startswith(f"{name}/")
+        assert "secret" not in public
+        assert "all models" not in public

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tests.server.fake_engine import FakeEngine
 from unicorn_async.config import EngineConfig
 from unicorn_async.engine.model_library import ModelChoice, PreparedModel
+from unicorn_async.engine.public_text import PublicText
 from unicorn_async.errors import CheckpointError, EngineClosedError, ModelNotFoundError
 
 if TYPE_CHECKING:
@@ -57,6 +58,9 @@ class FakeLibrary:
         if choice.name not in self.names():
             raise ModelNotFoundError(f"model {choice.name!r} is not among those that may be loaded here")
         return prepared(choice.name, choice.max_context)
+
+    def public_text(self, text: str) -> str:
+        return PublicText().of(text)
 
     @asynccontextmanager
     async def open(self, model: PreparedModel) -> AsyncIterator[NamedEngine]:

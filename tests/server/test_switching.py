@@ -12,8 +12,9 @@ import pytest
 from tests.server.conftest import serving
 from tests.server.fake_library import FakeLibrary, prepared
 from tests.server.ws_client import connected, text_of
-from unicorn_async.errors import OutOfMemoryError
+from unicorn_async.errors import CheckpointError, ConfigError, OutOfMemoryError
 from unicorn_async.server import ModelHost, ServerOptions
+from unicorn_async.server.model_state import ModelStatus
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -194,6 +195,37 @@ async def test_a_model_that_can_not_be_opened_is_told_to_everybody(
     assert "2 GiB needed" in message
     await load(client, "a")
     assert await chat(client) == (200, "a", "I am a")
+
+
+async def test_clients_are_told_no_folders_of_the_disk_and_the_log_is(
+    client: httpx.AsyncClient,
+    served: Served,
+    models: ModelHost,
+    library: FakeLibrary,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    path = "/srv/hidden/m/model.safetensors"
+    library.fail_open["b"] = CheckpointError(f"{path}: ends too early")
+    async with connected(served.ws_url) as socket:
+        failed = (await load(client, "b")).json()["error"]["message"]
+        assert failed == "b: model.safetensors: ends too early"
+        await socket.create(model="b")
+        told = [failed, str(await socket.receive()), (await client.get("/health")).text, (await chat(client))[2]]
+    library.hold_load.add("c")
+    await client.post("/v1/models/load", json={"model": "c"})
+    waiting = asyncio.create_task(chat(client, model="c"))
+    async for state in models.watch():
+        if state.status is ModelStatus.LOADING:
+            break
+    await library.engines[0].fail_load(CheckpointError(f"{path}: changed"))
+    told.append((await waiting)[2])
+    for refusal in (CheckpointError(f"{path}: no layers"), ConfigError(f"{path}: no adapter")):
+        library.refuse = refusal
+        told.append((await load(client, "a")).json()["error"]["message"])
+    assert not [text for text in told if "hidden" in text or "model.safetensors: " not in text]
+    for what in ("ends too early", "changed", "no layers", "no adapter"):
+        assert f"{path}: {what}" in caplog.text
 
 
 async def test_a_load_that_a_newer_one_replaced_is_told_so(client: httpx.AsyncClient, library: FakeLibrary) -> None:

@@ -128,10 +128,10 @@ async def _show_loads(models: ModelHost, first: Change | None, line: ProgressLin
         if state.status is ModelStatus.FAILED:
             if not models.can_switch:
                 raise UnicornError(
-                    f"{state.name} could not be loaded: {state.error}\n"
+                    f"{state.name} could not be loaded: {state.full_error}\n"
                     "the server has no model now and, because of --keep-model, takes no other: start it again"
                 )
-            line.note(f"failed   {state.name}: {state.error}")
+            line.note(f"failed   {state.name}: {state.full_error}")
         elif state.status is ModelStatus.EMPTY and not is_start:
             line.note("unloaded")
         is_start = False

@@ -10,6 +10,8 @@ from unicorn_async.config import EngineConfig, LoraSpec, WeightScheme
 from unicorn_async.engine.engine import Engine
 from unicorn_async.engine.memory_plan import plan_memory
 from unicorn_async.engine.model_on_disk import ModelOnDisk
+from unicorn_async.engine.public_text import PublicText
+from unicorn_async.engine.startup import weight_cache_folder
 from unicorn_async.errors import ConfigError, OutOfMemoryError
 from unicorn_async.gpu.device_info import device_candidates
 from unicorn_async.gpu.instance import Instance
@@ -62,6 +64,9 @@ class ModelLibrary:
         self._catalog = catalog
         self._config = config
         self._on_open = on_open
+        adapters = [(lora.path.parent, "") for lora in config.loras]
+        cache = weight_cache_folder().path
+        self._public = PublicText([*catalog.places(), *adapters, (cache, "weight cache")])
 
     def given(self) -> PreparedModel | None:
         """Return the model that the server was started with, as it was asked for."""
@@ -71,6 +76,10 @@ class ModelLibrary:
     def names(self) -> tuple[str, ...]:
         """Return the names of what may be loaded; blocks on the disk."""
         return tuple(entry.name for entry in self._catalog.entries())
+
+    def public_text(self, text: str) -> str:
+        """Return a text as clients may read it: without the folders that models, adapters and the cache lie in."""
+        return self._public.of(text)
 
     def prepare(self, choice: ModelChoice) -> PreparedModel:
         """Find a model and check its files, and that a device would have room if nothing else were on it; blocks.

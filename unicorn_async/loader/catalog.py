@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,11 +15,13 @@ from unicorn_async.loader.location import (
     DEMO_NAME,
     find_in_hub,
     find_model,
+    hub_cache,
     is_repo_name,
     model_in,
     model_name,
     names_in_hub,
 )
+from unicorn_async.resources import demo_model_dir
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -105,6 +108,16 @@ class ModelCatalog:
             if path is not None and (path / _ADAPTER_CONFIG).is_file():
                 return path
         raise ConfigError(f"adapter {name[:200]!r} is not among those that may be loaded here")
+
+    def places(self) -> list[tuple[Path, str]]:
+        """Return where models lie, and what to say to clients in place of each path; "" for nothing."""
+        found = [(demo_model_dir(), DEMO_NAME), (hub_cache(self._environ), "")]
+        found += [(folder, "") for folder in self._folders]
+        if self.given is not None:
+            with suppress(ConfigError, CheckpointError):  # a model that is gone by now has no place
+                path = find_model(self.given.location, self._environ)
+                found.append((path, self.given.name) if path.is_dir() else (path.parent, ""))
+        return found
 
     def _candidates(self) -> Iterator[CatalogEntry]:
         if self.given is not None:

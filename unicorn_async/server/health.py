@@ -9,8 +9,8 @@ from unicorn_async.server.model_state import ModelStatus
 from unicorn_async.server.protocol.model_event import progress_fields
 
 if TYPE_CHECKING:
-    from unicorn_async.engine.types import EngineAPI
     from unicorn_async.server.model_state import ModelState
+    from unicorn_async.server.served_model import ServedModel
 
 # None of these gets well by waiting.
 UNWELL = (ModelStatus.EMPTY, ModelStatus.FAILED)
@@ -26,11 +26,12 @@ def health(state: ModelState, *, can_switch: bool) -> dict[str, object]:
         "error": state.error,
     }
     if state.model is not None:
-        report |= _engine_report(state.model.engine)
+        report |= _engine_report(state.model)
     return report
 
 
-def _engine_report(engine: EngineAPI) -> dict[str, object]:
+def _engine_report(model: ServedModel) -> dict[str, object]:
+    engine = model.engine
     progress, stats, device = engine.progress, engine.stats(), engine.device
     return {
         "open_model": engine.model_name,
@@ -49,7 +50,7 @@ def _engine_report(engine: EngineAPI) -> dict[str, object]:
         "kernels": list(engine.kernels),
         "loaded": round(progress.share, 4),
         "load": {**progress_fields(progress), "tokenizer_s": round(engine.tokenizer_s, 3)},
-        "cache": engine.cache.to_json(),
+        "cache": engine.cache.to_json() | {"reason": model.public_text(engine.cache.reason)},
         "memory": engine.memory.to_json(),
         "stats": {name: getattr(stats, name) for name in type(stats).__dataclass_fields__}
         | {"attention": stats.attention.to_json() if stats.attention is not None else None},

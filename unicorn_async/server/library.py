@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from unicorn_async.config import EngineConfig
 from unicorn_async.engine.model_library import PreparedModel
+from unicorn_async.engine.public_text import PublicText
 from unicorn_async.errors import ModelNotFoundError
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ class Library(Protocol):
     def open(self, model: PreparedModel) -> AbstractAsyncContextManager[EngineAPI]:
         """Open an engine for the block's time."""
 
+    def public_text(self, text: str) -> str:
+        """Return a text as clients may read it: without the folders of the server's disk."""
+
 
 class OpenEngine:
     """The library of a server whose one engine is open already, and stays its owner's."""
@@ -44,6 +48,10 @@ class OpenEngine:
     def prepare(self, choice: ModelChoice) -> PreparedModel:
         """Refuse."""
         raise ModelNotFoundError(f"model {choice.name[:200]!r} is not among those that may be loaded here")
+
+    def public_text(self, text: str) -> str:
+        """Return a text as clients may read it: without the folders of the server's disk."""
+        return PublicText().of(text)
 
     @asynccontextmanager
     async def open(self, model: PreparedModel) -> AsyncIterator[EngineAPI]:

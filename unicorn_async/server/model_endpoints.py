@@ -75,7 +75,7 @@ class ModelEndpoints:
                 raise
             except Exception as exc:
                 error = describe_error(exc)
-                message = f"{change.name}: {error.message}"
+                message = f"{change.name}: {self._models.library.public_text(error.message)}"
                 status = error.status if error.status == 503 else 500
                 raise ApiError(message, status=status, code="model_load_failed") from exc
         state = self._models.state

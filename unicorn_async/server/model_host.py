@@ -9,7 +9,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from unicorn_async.background import wait_to_end
-from unicorn_async.errors import CheckpointError, DeviceError, EngineClosedError, ModelNotFoundError, UnicornError
+from unicorn_async.errors import (
+    CheckpointError,
+    ConfigError,
+    DeviceError,
+    EngineClosedError,
+    ModelNotFoundError,
+    UnicornError,
+)
 from unicorn_async.server.library import OpenEngine
 from unicorn_async.server.model_change import Change
 from unicorn_async.server.model_state import ModelState, ModelStatus
@@ -125,7 +132,7 @@ class ModelHost:
         """Check a model and begin to serve it in place of the last one; what is refused leaves that alone.
 
         Raises:
-            ApiError, ConfigError: the model can't work, this server keeps its model, or a newer request came.
+            ApiError: the model can't work, this server keeps its model, or a newer request came.
         """
         self._check_can_switch()
         ticket = next(self._tickets)
@@ -134,8 +141,12 @@ class ModelHost:
                 model = await asyncio.to_thread(self.library.prepare, choice)
         except ModelNotFoundError as exc:
             raise ApiError(str(exc), status=404, code="model_not_found", param="model") from exc
-        except (CheckpointError, DeviceError) as exc:
-            raise ApiError(str(exc), status=400, code="model_unusable", param="model") from exc
+        except (ConfigError, CheckpointError, DeviceError) as exc:
+            logger.info("model %s is refused: %s", choice.name, exc)
+            message = self.library.public_text(str(exc))
+            if isinstance(exc, ConfigError):
+                raise ApiError(message, code="invalid_value") from exc
+            raise ApiError(message, code="model_unusable", param="model") from exc
         if ticket < self._newest_ticket:
             raise _superseded()
         self._newest_ticket = ticket
@@ -246,7 +257,7 @@ class ModelHost:
         """Open a model, see it loaded and keep it open, until cancelled."""
         try:
             async with self.library.open(wanted) as engine:
-                model = ServedModel(engine)
+                model = ServedModel(engine, self.library.public_text)
                 self._tell(change, ModelState(ModelStatus.LOADING, wanted.name, model))
                 change.note_opened()
                 try:
@@ -265,7 +276,9 @@ class ModelHost:
                 logger.info("model %s: %s", wanted.name, exc)
             else:
                 logger.exception("model %s", wanted.name)
-            self._tell(change, ModelState(ModelStatus.FAILED, wanted.name, error=describe_error(exc).message))
+            full = describe_error(exc).message
+            public = self.library.public_text(full)
+            self._tell(change, ModelState(ModelStatus.FAILED, wanted.name, error=public, full_error=full))
             change.finish(exc)
 
     def _tell(self, change: Change, state: ModelState) -> None:

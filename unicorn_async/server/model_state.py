@@ -29,4 +29,5 @@ class ModelState:
     status: ModelStatus
     name: str | None = None
     model: ServedModel | None = None
-    error: str | None = None  # why it failed
+    error: str | None = None  # why it failed, for clients
+    full_error: str | None = None  # the same with paths on the disk, for who runs the server

@@ -12,7 +12,7 @@ from unicorn_async.server.generation import Generation
 from unicorn_async.server.protocol.errors import describe_error, load_failed
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
 
     from unicorn_async.engine.types import EngineAPI, Token
     from unicorn_async.errors import UnicornError
@@ -21,10 +21,14 @@ END_TIMEOUT_S = 0.25
 
 
 class ServedModel:
-    """One open engine and the generations on it; its name is the engine's."""
+    """One open engine and the generations on it; its name is the engine's.
 
-    def __init__(self, engine: EngineAPI) -> None:
+    `public_text` makes texts out of those that name paths on the server's disk.
+    """
+
+    def __init__(self, engine: EngineAPI, public_text: Callable[[str], str]) -> None:
         self.engine = engine
+        self.public_text = public_text
         self.is_loaded = False
         self._end: UnicornError | None = None
         self._generations: WeakSet[Generation] = WeakSet()
@@ -51,7 +55,7 @@ class ServedModel:
         """Return an engine's error as clients are to see it: what fails while the model loads is the load."""
         if self.is_loaded or isinstance(error, RequestError | TokenizerError | EngineClosedError):
             return error
-        return load_failed(self.engine.model_name, describe_error(error).message)
+        return load_failed(self.engine.model_name, self.public_text(describe_error(error).message))
 
     async def end(self, cause: UnicornError) -> None:
         """End every answer under way with an error, and refuse further ones; slow clients are not waited for long."""
