@@ -1,0 +1,87 @@
+"""What is made of the benchmarks' reports: estimates for another device, and plots."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "benchmarks"))
+
+import plot
+import roofline
+from step_work import StepWork
+
+WORK = {
+    "weight_bytes": 1_000,
+    "layer_weights": 1_800,
+    "head_weights": 200,
+    "kv_token_bytes": 4,
+    "windows": (0, 0, 8),
+}
+
+
+def run(streams: int, rate: float, kv_bytes: float = 0.0) -> dict[str, Any]:
+    return {
+        "streams": streams,
+        "context": 16.0,
+        "tokens_per_s": {"median": rate, "lowest": 0.9 * rate, "highest": 1.1 * rate},
+        "weight_bytes": 1_000,
+        "kv_bytes": kv_bytes,
+        "flops": 4_000.0 * streams,
+    }
+
+
+def report(*runs: dict[str, Any], **more: Any) -> dict[str, Any]:
+    names = {"model": "a & b", "weights": "int4", "device": "some GPU", "driver": "driver 1", "software": True}
+    return {**names, "work": WORK, "decode": list(runs), **more}
+
+
+def time(tokens: int, kernel: str, detail: str, us: float) -> dict[str, Any]:
+    return {"tokens": tokens, "kernel": kernel, "detail": detail, "ns": int(us * 2e3), "steps": 2}
+
+
+def test_a_token_sees_the_whole_context_in_global_layers_and_the_window_in_others() -> None:
+    assert StepWork(**WORK).kv_bytes(5) == 4 * (5 + 5 + 5)
+    assert StepWork(**WORK).kv_bytes(20) == 4 * (20 + 20 + 8)
+
+
+def test_a_prompt_computes_the_output_head_once() -> None:
+    assert StepWork(**WORK).prompt_flops(10) == 2 * (10 * 1_800 + 200)
+    assert StepWork(**WORK).decode_flops(10) == 2 * 10 * (1_800 + 200)
+
+
+def test_another_device_is_taken_to_reach_the_same_fraction_of_its_own_limit() -> None:
+    measured, other = roofline.Limits(10_000.0, 1e9), roofline.Limits(1_000.0, 1e9)
+    (found,) = roofline.estimates(report(run(1, 5.0)), measured, other, context=0, streams=[1])
+    assert found.fraction == pytest.approx(0.5)  # 1,000 bytes at 10,000 a second are 0.1 s, and a step took 0.2
+    assert (found.bound, found.tokens_per_s) == ("memory", pytest.approx(0.5))
+
+
+def test_more_streams_than_were_measured_get_the_fraction_of_the_most() -> None:
+    limits = roofline.Limits(10_000.0, 1e9)
+    runs = report(run(1, 5.0), run(4, 10.0, kv_bytes=1_000.0))
+    few, many = roofline.estimates(runs, limits, limits, context=0, streams=[3, 9])
+    assert (few.measured_streams, many.measured_streams) == (4, 4)
+    assert few.fraction == many.fraction == pytest.approx(0.5)
+
+
+def test_plots_are_xml_and_name_a_software_device() -> None:
+    times = [time(tokens, f"kernel_{index}", "", 1.0 + index) for tokens in (1, 8) for index in range(12)]
+    times += [time(1, "linear_vec_f16", "64x32", 5.0), time(1, "rms_norm_floats", "", 2.0)]
+    found = report(run(1, 5.0), run(8, 30.0), kernel_times=times)
+    for drawn in (plot.throughput([found, found]), plot.kernels(found)):
+        words = [element.text or "" for element in ElementTree.fromstring(drawn).iter() if element.tag.endswith("text")]
+        assert any("SOFTWARE device" in line for line in words)
+        assert any("a & b" in line for line in words)
+
+
+def test_parts_beyond_the_colours_are_drawn_as_others() -> None:
+    times = [time(1, f"kernel_{index}", "", 10.0) for index in range(20)]
+    drawn = ElementTree.fromstring(plot.kernels(report(kernel_times=times)))
+    words = [element.text for element in drawn.iter() if element.tag.endswith("text")]
+    assert "others" in words
+    assert "1 token: 200 µs in kernels" in words
