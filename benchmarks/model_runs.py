@@ -102,7 +102,7 @@ class DecodeRun:
 
 
 @dataclass(frozen=True, slots=True)
-class _Moment:
+class Moment:
     """Counters when a token came."""
 
     time_s: float
@@ -112,7 +112,7 @@ class _Moment:
     host_s: float
 
     @classmethod
-    def now(cls, engine: Engine, tokens: int) -> _Moment:
+    def now(cls, engine: Engine, tokens: int) -> Moment:
         stats = engine.stats()
         host_s = stats.host_us_per_step * stats.steps / 1e6
         return cls(time.perf_counter(), tokens, stats.steps, stats.device_s, host_s)
@@ -193,7 +193,9 @@ def heading(engine: Engine, options: argparse.Namespace, weights: str) -> str:
     )
 
 
-def facts(engine: Engine, options: argparse.Namespace, weights: str, work: StepWork, limits: Limits) -> dict[str, Any]:
+def facts(
+    engine: Engine, options: argparse.Namespace, weights: str, work: StepWork, limits: Limits | None = None
+) -> dict[str, Any]:
     """Return what every report begins with."""
     info = engine.device
     return {
@@ -203,7 +205,7 @@ def facts(engine: Engine, options: argparse.Namespace, weights: str, work: StepW
         "driver": f"{info.driver_name} {info.driver_info}",
         "software": info.is_software,
         "kernels": list(engine.kernels),
-        "limits": asdict(limits),
+        "limits": limits and asdict(limits),
         "work": asdict(work),
     }
 
@@ -236,11 +238,19 @@ async def decode_run(
 
 
 async def decode_windows(
-    engine: Engine, rng: Random, *, streams: int, context: int, tokens: int, repeat: int
-) -> list[_Moment]:
+    engine: Engine,
+    rng: Random,
+    *,
+    streams: int,
+    context: int,
+    tokens: int,
+    repeat: int,
+    on_moment: Callable[[], None] = lambda: None,
+) -> list[Moment]:
     """Return the moments between windows of `tokens` steps in which all streams decode.
 
     The streams begin one after the other; the last of them has the shortest context, and says when a window ends.
+    `on_moment` is called at each of these moments.
     """
     size = engine.model_config.vocab_size
     room = decode_room(context, streams, tokens, repeat) - context
@@ -260,7 +270,8 @@ async def decode_windows(
     def note(number: int) -> bool:
         """Note the moment if it is between windows; returns whether it is the last one."""
         if (number - WARM_UP_TOKENS) % tokens == 0 and number >= WARM_UP_TOKENS:
-            moments.append(_Moment.now(engine, count))
+            on_moment()
+            moments.append(Moment.now(engine, count))
         return len(moments) == repeat + 1
 
     async with asyncio.TaskGroup() as group:

@@ -67,10 +67,10 @@ class Recording:
         """Return the commands after the last layer: output head, sampling, end of the clock."""
         return self._recorded(tail_key(shape), lambda rec: self._tail(rec, shape))
 
-    def device_seconds(self) -> float:
-        """Return how long the last step took on the device, once it is done."""
+    def device_seconds(self) -> tuple[float, float]:
+        """Return how long the last step took, once it is done, and when it began, by the device's own clock."""
         start, stop = self._frame.results.arrays["ticks"].tolist()
-        return self._timestamps.ticks_to_s(start, stop)
+        return self._timestamps.ticks_to_s(start, stop), self._timestamps.ticks_to_s(0, start)
 
     def close(self) -> None:
         """Free the command buffers."""

@@ -185,14 +185,14 @@ class Runner:
         value = step.value if isinstance(step.value, int) else await self._loading.submitted(step.value)
         await self._device.compute.timeline.reached(value)
         await self._readiness.checked()  # the host looks at a layer's values after the device may use them
-        device_s = step.slot.recording.device_seconds()
+        device_s, start_s = step.slot.recording.device_seconds()
         if step.parts:
             self._submissions.observe(step.shape.tokens, device_s)
             if self.kernel_times is not None:
                 times = step.slot.recording.dispatch_times(step.shape, step.work, step.parts)
                 self.kernel_times.note_step(step.shape.tokens, times)
         tokens = read_tokens(step.slot.frame, step.shape, step.batch)
-        result = StepResult(step.batch, tokens, read_logits(step.slot.copy, step.batch), device_s)
+        result = StepResult(step.batch, tokens, read_logits(step.slot.copy, step.batch), device_s, start_s)
         step.slot.busy = False
         self._close_spare_slots()
         return result
