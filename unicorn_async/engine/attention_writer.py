@@ -43,6 +43,11 @@ class AttentionWriter:
         for item in batch.scheduled:
             starts.append(row)
             row += item.num_tokens
+            if item.num_tokens == 1:  # most items of most steps
+                block, offset = divmod(item.start, size)
+                for group_slots, table in zip(slots, item.sequence.block_tables, strict=True):
+                    group_slots.append(table[block] * size + offset)
+                continue
             where = range(item.start, item.start + item.num_tokens)
             for group_slots, table in zip(slots, item.sequence.block_tables, strict=True):
                 group_slots += [table[position // size] * size + position % size for position in where]
@@ -60,11 +65,12 @@ class AttentionWriter:
             for group, table in enumerate(sequence.block_tables):
                 key, length = (group, index), len(table)
                 known, written = frame.block_rows.get(key, (None, 0))
+                if known is table and written == length:
+                    continue
                 # What lies before the first block is freed, and seen by no query, also if the row never had it.
                 written = max(written if known is table else 0, sequence.first_blocks[group])
-                if known is not table or written < length:
-                    tables[group, index, written:length] = table[written:]
-                    frame.block_rows[key] = (table, length)
+                tables[group, index, written:length] = table[written:]
+                frame.block_rows[key] = (table, length)
 
     def _write_work(self, batch: Batch, frame: AttentionFrame) -> AttentionParts:
         """Write the lists of decode items and prefill tiles, and the sizes of their dispatches."""

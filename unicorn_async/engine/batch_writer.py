@@ -55,7 +55,10 @@ class BatchWriter:
         positions: list[int] = []
         for item in batch.scheduled:
             token_ids += item.token_ids if PENDING not in item.token_ids else _fed_back(item)
-            positions += range(item.start, item.start + item.num_tokens)
+            if item.num_tokens == 1:  # most items of most steps
+                positions.append(item.start)
+            else:
+                positions += range(item.start, item.start + item.num_tokens)
         tokens = bucket_for(len(token_ids), self.token_buckets)
         padding = tokens - len(token_ids)
         arrays["token_ids"][:tokens] = token_ids + [0] * padding
@@ -64,21 +67,23 @@ class BatchWriter:
 
     def _write_rows(self, batch: Batch, frame: Frame) -> tuple[int, int]:
         """Write which rows need logits, those that are sampled first; returns the counts of all and of those."""
-        arrays = frame.arguments.arrays
+        arrays, known = frame.arguments.arrays, frame.sampled_rows
         sampled: list[int] = []
+        positions: list[int] = []
         evaluated: list[int] = []
         row = 0
         for item in batch.scheduled:
             sequence, row = item.sequence, row + item.num_tokens
             if item.samples:
-                write_row(
-                    arrays["sample_rows"][len(sampled) : len(sampled) + 1],
-                    sequence.sampling,
-                    state_slot=sequence.slot,
-                    seed=sequence.seed,
-                    position=item.start + item.num_tokens,
-                )
+                index, position = len(sampled), item.start + item.num_tokens
+                wanted = (sequence.sampling, sequence.slot, sequence.seed)
+                if index == len(known) or known[index] != wanted:
+                    params, slot, seed = wanted
+                    cell = arrays["sample_rows"][index : index + 1]
+                    write_row(cell, params, state_slot=slot, seed=seed, position=position)
+                    known[index : index + 1] = [wanted]
                 sampled.append(row - 1)
+                positions.append(position)
             elif sequence.want_logits:
                 evaluated += range(row - item.num_tokens, row)
         count = len(sampled) + len(evaluated)
@@ -87,7 +92,9 @@ class BatchWriter:
             arrays["logit_rows"][count : bucket_for(count, self.logit_buckets)] = 0
         if sampled:
             stop = bucket_for(len(sampled), self.sequence_buckets)
+            arrays["sample_rows"]["position"][: len(sampled)] = positions
             arrays["sample_rows"]["state_slot"][len(sampled) : stop] = NO_SLOT
+            del known[len(sampled) :]
         return count, len(sampled)
 
     def _write_counts(self, batch: Batch, frame: Frame) -> bool:

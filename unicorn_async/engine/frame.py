@@ -14,7 +14,7 @@ from unicorn_async.models.step_arrays import StepArrays
 from unicorn_async.ops.sample_rows import SAMPLE_MARK, SAMPLE_RESULT, SAMPLE_ROW
 
 if TYPE_CHECKING:
-    from unicorn_async.config import EngineConfig
+    from unicorn_async.config import EngineConfig, SamplingParams
     from unicorn_async.engine.kv_plan import KVPlan
     from unicorn_async.gpu.device import Device
     from unicorn_async.models.activations import Residual
@@ -55,7 +55,8 @@ class Frame:
     """The mapped memory of one step in flight, and its `residual`; whoever makes it closes it, after the step.
 
     Nothing of it is written while a submission that uses it is pending. What the attention reads is an
-    `AttentionFrame`'s.
+    `AttentionFrame`'s. `sampled_rows` is the writer's: by row of what is sampled, the parameters, slot and seed that
+    are there.
     """
 
     def __init__(self, device: Device, limits: FrameLimits, residual: Residual, index: int) -> None:
@@ -69,6 +70,7 @@ class Frame:
             "marks": Field(SAMPLE_MARK, (tokens,)),
         }
         results = {"samples": Field(SAMPLE_RESULT, (sequences,)), "ticks": Field(np.uint64, (2,))}
+        self.sampled_rows: list[tuple[SamplingParams, int, int]] = []
         with contextlib.ExitStack() as made:  # closes what there is if the next does not fit
             self.arguments = made_block(made, device, fields, MemoryKind.FRAME, f"frame {index}")
             self.results = made_block(made, device, results, MemoryKind.STAGING, f"results {index}")

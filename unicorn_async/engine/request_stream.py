@@ -28,12 +28,16 @@ class RequestStream:
         self._decoder = None if tokenizer is None else StreamDecoder(tokenizer)
         self._stops = StopChecker(sequence.sampling.stop)
         self._starts: deque[int] | None = None if sequence.sampling.top_logprobs is None else deque()
+        self._is_plain = self._starts is None and not sequence.sampling.stop  # text goes out as it comes
         self._num_decoded = 0  # characters
         self._num_shown = 0
         self._queue: asyncio.Queue[Token | BaseException] = asyncio.Queue(sequence.sampling.max_tokens + 1)
 
     def add(self, sampled: SampledToken, reason: FinishReason | None) -> FinishReason | None:
         """Take one token; returns why the answer ends with it, a stop string included, or None."""
+        if reason is None and self._is_plain:
+            self._queue.put_nowait(Token(sampled.id, "" if self._decoder is None else self._decoder.add(sampled.id)))
+            return None
         is_end_token = reason is FinishReason.STOP
         piece = "" if is_end_token or self._decoder is None else self._decoder.add(sampled.id)
         text, stopped = self._stops.feed(piece)

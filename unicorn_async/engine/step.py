@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from unicorn_async.scheduler.batch import Batch, ScheduledSequence
 
 
-@dataclass(frozen=True, slots=True)
-class SampledToken:
+class SampledToken(NamedTuple):
     """A token id with its log-probability and the most probable alternatives, where these were asked for."""
 
     id: int

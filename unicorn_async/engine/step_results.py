@@ -22,7 +22,7 @@ def read_tokens(frame: Frame, shape: StepShape, batch: Batch) -> tuple[SampledTo
     samples = frame.results.arrays["samples"][: batch.num_samples]
     ids = samples["token"].tolist()
     if shape.path is SamplingPath.GREEDY:
-        return tuple(SampledToken(token_id) for token_id in ids)
+        return tuple(map(SampledToken, ids))
     asking = (item.sequence.sampling.top_logprobs for item in batch.scheduled if item.samples)
     return tuple(
         SampledToken(token_id)

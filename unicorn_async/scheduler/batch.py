@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from unicorn_async.scheduler.request import FinishReason
     from unicorn_async.scheduler.sequence import Sequence
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduledSequence:
+class ScheduledSequence(NamedTuple):
     """One sequence's part of a step: positions `start` to `start + num_tokens - 1`.
 
     The sequence's block tables cover these positions, and those that their attention windows reach back to. They
@@ -45,8 +44,7 @@ class Batch:
         return sum(item.samples for item in self.scheduled)
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(NamedTuple):
     """What a committed step did for a sequence: a token, its end, or both.
 
     The end token itself is reported. `token_id` is None where an evaluation request ended.

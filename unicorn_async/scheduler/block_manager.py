@@ -109,6 +109,8 @@ class BlockManager:
         if not sequence.block_tables:
             sequence.block_tables = [[] for _ in self.pools]
             sequence.first_blocks = [0] * len(self.pools)
+        if len(sequence.block_tables[0]) * self.block_size >= num_positions:  # all tables have one length
+            return
         for table, pool in zip(sequence.block_tables, self.pools, strict=True):
             while len(table) * self.block_size < num_positions:
                 table.append(pool.allocate())
@@ -116,8 +118,10 @@ class BlockManager:
     def trim(self, sequence: Sequence) -> None:
         """Free blocks that lie before every window of the steps in flight and of those to come."""
         for index, group in enumerate(self.groups):
+            if not group.window:
+                continue
             first = (sequence.oldest_start - group.window + 1) // self.block_size
-            if group.window and first > sequence.first_blocks[index]:
+            if first > sequence.first_blocks[index]:
                 passed = slice(sequence.first_blocks[index], first)
                 self.pools[index].free(sequence.block_tables[index][passed])
                 sequence.block_tables[index][passed] = [-1] * (first - passed.start)

@@ -188,7 +188,10 @@ class Scheduler:
         ready = [sequence for sequence in self._running if sequence.num_remaining]
         if known_only:  # a step that samples takes all that is known, so that what remains is still to be sampled
             ready = [sequence for sequence in ready if not sequence.num_pending]
-        return sorted(ready, key=lambda sequence: not sequence.is_decoding)
+        decoding = [sequence for sequence in ready if sequence.is_decoding]
+        if len(decoding) < len(ready):
+            decoding += [sequence for sequence in ready if not sequence.is_decoding]
+        return decoding
 
     def _has_room(self, sequence: Sequence) -> bool:
         """Make sure of at least one position more, at the cost of those who came later."""

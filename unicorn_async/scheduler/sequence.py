@@ -50,7 +50,7 @@ class Sequence:
     @property
     def num_remaining(self) -> int:
         """Positions that can be scheduled now; 0 when the last token is already on its way."""
-        length = self.length
+        length = len(self.prompt_ids) + len(self.output_ids) + self.num_pending
         if length >= self.max_length and not self.want_logits:
             return 0
         return length - self.num_scheduled
@@ -68,6 +68,8 @@ class Sequence:
     def token_ids(self, start: int, count: int) -> tuple[int, ...]:
         """Return `count` tokens from position `start` on; PENDING for those that the host has not seen."""
         stop, num_prompt = start + count, len(self.prompt_ids)
+        if start >= num_prompt + len(self.output_ids):
+            return (PENDING,) * count
         known = self.prompt_ids[start:stop]
         if stop > num_prompt:
             known += tuple(self.output_ids[max(start - num_prompt, 0) : stop - num_prompt])

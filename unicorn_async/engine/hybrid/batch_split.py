@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.scheduler.batch import Batch
@@ -40,9 +39,9 @@ def split_batch(batch: Batch) -> tuple[Batch, ...]:
 
 def cut(item: ScheduledSequence, count: int) -> tuple[ScheduledSequence, ScheduledSequence]:
     """Return the first `count` tokens of a sequence's part of a step, and the others."""
-    first = replace(item, num_tokens=count, token_ids=item.token_ids[:count], samples=False)
-    second = replace(
-        item, start=item.start + count, num_tokens=item.num_tokens - count, token_ids=item.token_ids[count:]
+    first = item._replace(num_tokens=count, token_ids=item.token_ids[:count], samples=False)
+    second = item._replace(
+        start=item.start + count, num_tokens=item.num_tokens - count, token_ids=item.token_ids[count:]
     )
     return first, second
 
