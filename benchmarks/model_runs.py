@@ -167,6 +167,7 @@ def engine_config(options: argparse.Namespace, weights: str, *, streams: int, co
         weights=WeightScheme(weights),
         kv_dtype=KVDType(options.kv_dtype),
         weight_cache=False,
+        max_mixed_step_s=None,  # prompts before the measurement as fast as they can be
     )
 
 

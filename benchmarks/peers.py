@@ -52,6 +52,7 @@ async def measure_ours(options: argparse.Namespace) -> Rates:
         device=options.device,
         allow_software=True,
         max_num_seqs=max(options.streams),
+        max_mixed_step_s=None,  # all streams should decode soon, as with llama.cpp
         max_context=max(options.prompt, options.context) + options.tokens + SPARE,
     )
     rng = random.Random(0)

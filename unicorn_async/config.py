@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from math import inf
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import ConfigError
@@ -133,6 +134,7 @@ class EngineConfig:
     kv_cache_bytes: int | None = None  # None = what is left of the budget, within reason
     vram_bytes: int | None = None  # at most so much of the device's own memory; None = what is free
     gtt_bytes: int | None = None  # of the host's; None = what is free on a GPU that shares it, nothing on others
+    max_mixed_step_s: float | None = 0.1  # prompts beside decoding sequences get no more of a step; None = no limit
     submission_budget_s: float = 1.0  # no submission to a queue should run longer
     skip_tokenizer: bool = False  # token ids in and out, without text: a start need not wait for the tokenizer
     allow_software: bool = False  # take a software device where there is no GPU
@@ -180,6 +182,8 @@ class EngineConfig:
             raise ConfigError("step_trace: there is one only where the attention runs on another device")
         if self.time_kernels and self.attends_elsewhere:
             raise ConfigError(f"time_kernels: not with attention {self.attention}; step_trace shows both devices")
+        if self.max_mixed_step_s is not None and not 0 < self.max_mixed_step_s < inf:
+            raise ConfigError(f"max_mixed_step_s: expected more than 0, or None, got {self.max_mixed_step_s!r}")
         if self.block_size not in (8, 16, 32, 64):
             raise ConfigError(f"block_size: expected 8, 16, 32 or 64, got {self.block_size}")
 

@@ -39,7 +39,7 @@ class FakeRunner:
         self.submitted.append(batch)
         self.most_in_flight = max(self.most_in_flight, len(self.submitted) - self.num_done)
         self._changed.set()
-        return FakeStep(self, batch)
+        return FakeStep(self, batch, self.is_loading)
 
     async def follow_load(self, on_change: Callable[[], None]) -> None:
         if self.is_loading:
@@ -65,6 +65,7 @@ class FakeStep:
 
     runner: FakeRunner
     batch: Batch
+    waited: bool
 
     async def result(self) -> StepResult:
         await self.runner.gate.wait()
@@ -77,4 +78,4 @@ class FakeStep:
             for item in self.batch.scheduled
             if item.sequence.want_logits
         )
-        return StepResult(self.batch, tokens, logits, 0.001)
+        return StepResult(self.batch, tokens, logits, 0.001, waited=self.waited)

@@ -16,6 +16,7 @@ from unicorn_async.engine.types import FinishReason
 from unicorn_async.scheduler.block_manager import BlockGroup
 from unicorn_async.scheduler.scheduler import Scheduler
 from unicorn_async.scheduler.sequence import PENDING, Sequence
+from unicorn_async.scheduler.step_budget import StepBudget
 from unicorn_async.tokenizer import Tokenizer
 
 from .checkpoint_files import write_tokenizer
@@ -89,6 +90,21 @@ async def test_a_step_is_submitted_before_the_tokens_of_the_one_before_it_are_se
     assert [token.finish_reason for token in tokens] == [None] * 5 + [FinishReason.LENGTH]
     assert runner.most_in_flight == 2
     assert (loop.counters.steps, loop.counters.tokens_generated, loop.counters.tokens_prefilled) == (6, 6, 3)
+
+
+async def test_steps_that_waited_for_layers_say_nothing_of_what_steps_take(tokenizer: Tokenizer) -> None:
+    runner, budget = FakeRunner(is_loading=True), StepBudget((8, 16, 32), 1.0)
+    async with running(make_scheduler(step_budget=budget), runner) as loop:
+        streams = [RequestStream(request(name, max_tokens=3), tokenizer) for name in "ab"]
+        loop.add(streams[0])
+        await runner.has_submitted(1)
+        runner.loaded.set()
+        runner.gate.set()
+        await all_tokens(streams[0])
+        assert budget.room_beside(1) == 0
+        loop.add(streams[1])
+        await all_tokens(streams[1])
+        assert budget.room_beside(1) == 15  # a size more than the prompt's
 
 
 async def test_consumers_get_tokens_while_the_loop_never_has_to_wait(tokenizer: Tokenizer) -> None:

@@ -12,6 +12,7 @@ from tests.golden.checkpoints import golden
 from unicorn_async.config import SamplingParams
 from unicorn_async.errors import QueueFullError, RequestError
 from unicorn_async.ops.linear_plan import matrix_subgroup_size
+from unicorn_async.scheduler.step_budget import StepBudget
 
 from .answers import PROMPT, answer, prompt_of
 from .test_batch_invariance import Job, margin
@@ -149,9 +150,32 @@ async def test_requests_that_lose_their_place_give_the_same_tokens(open_engine: 
                 assert await margin(engine, job, one.ids, other.ids) < 2 * error
 
 
+@pytest.mark.parametrize(("max_mixed_step_s", "num_steps"), [(0.1, 5), (None, 0)])
+async def test_a_prompt_beside_an_answer_under_way_comes_in_small_chunks_where_steps_have_a_limit(
+    max_mixed_step_s: float | None, num_steps: int, open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StepBudget, "room_beside", lambda budget, num_decodes: 0)  # as if every step took too long
+    async with open_engine(max_mixed_step_s=max_mixed_step_s) as engine:
+        await engine.loaded()
+        await answer(engine, prompt_of(90), max_tokens=1)
+        assert engine.stats().bounded_steps == 0  # nobody else is there
+        stream = endless(engine)
+        for _ in range(4):
+            await anext(stream)
+        await answer(engine, prompt_of(90), max_tokens=1)
+        assert engine.stats().bounded_steps == num_steps
+        await stream.aclose()
+
+
 @pytest.mark.parametrize(
     "options",
-    [{"num_frames": 1}, {"num_frames": 3}, {"submission_budget_s": 1e-9}, {"max_num_batched_tokens": 8}],
+    [
+        {"num_frames": 1},
+        {"num_frames": 3},
+        {"submission_budget_s": 1e-9},
+        {"max_num_batched_tokens": 8},
+        {"max_mixed_step_s": 1e-9},
+    ],
     ids=str,
 )
 async def test_how_steps_are_run_changes_no_token(options: dict[str, Any], open_engine: OpenEngine) -> None:

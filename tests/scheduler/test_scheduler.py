@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -15,6 +16,7 @@ from unicorn_async.scheduler.sequence import PENDING, Sequence
 
 if TYPE_CHECKING:
     from unicorn_async.scheduler.batch import Batch
+    from unicorn_async.scheduler.step_budget import StepBudget
 
 EOS = 99
 
@@ -27,6 +29,7 @@ def make_scheduler(
     max_context: int = 64,
     max_waiting: int = 8,
     max_logit_rows: int = 64,
+    step_budget: StepBudget | None = None,
 ) -> Scheduler:
     return Scheduler(
         groups=groups,
@@ -37,6 +40,7 @@ def make_scheduler(
         max_waiting=max_waiting,
         max_logit_rows=max_logit_rows,
         eos_token_ids=(EOS,),
+        step_budget=step_budget,
     )
 
 
@@ -343,3 +347,74 @@ def test_steps_are_committed_in_order() -> None:
     second = schedule(scheduler)
     with pytest.raises(AssertionError, match="step 1 is not the oldest in flight"):
         scheduler.commit(second, [1])
+
+
+@dataclass
+class FixedBudget:
+    """Has room for so many tokens of prompts, whoever decodes; notes what it is told."""
+
+    room: int
+    seen: list[tuple[int, int, float]] = field(default_factory=list)
+
+    def room_beside(self, num_decodes: int) -> int:
+        return self.room
+
+    def observe(self, num_decodes: int, num_tokens: int, seconds: float) -> None:
+        self.seen.append((num_decodes, num_tokens, seconds))
+
+
+def decoding(budget: FixedBudget) -> tuple[Scheduler, Sequence]:
+    """A scheduler with one sequence that decodes from the next step on."""
+    scheduler = make_scheduler(step_budget=cast("StepBudget", budget), max_num_batched_tokens=32)
+    first = add(scheduler, 3, max_tokens=40)
+    scheduler.commit(schedule(scheduler), [7], step_s=0.5)
+    return scheduler, first
+
+
+def test_prompts_beside_decodes_get_what_the_budget_leaves() -> None:
+    scheduler, first = decoding(FixedBudget(9))
+    long = add(scheduler, 30)
+    assert sizes(schedule(scheduler)) == [(first, 3, 1), (long, 0, 9)]
+    assert sizes(schedule(scheduler)) == [(first, 4, 1), (long, 9, 9)]
+    assert scheduler.num_bounded_steps == 2
+
+
+def test_all_prompts_of_a_step_share_what_the_budget_leaves() -> None:
+    scheduler, first = decoding(FixedBudget(9))
+    short, long = add(scheduler, 6, max_tokens=9), add(scheduler, 30)
+    assert sizes(schedule(scheduler)) == [(first, 3, 1), (short, 0, 6), (long, 0, 3)]
+    assert sizes(schedule(scheduler)) == [(first, 4, 1), (short, 6, 1), (long, 3, 9)]
+
+
+@pytest.mark.parametrize("room", [0, 1])
+def test_a_prompt_gets_a_block_where_the_budget_leaves_less(room: int) -> None:
+    scheduler, first = decoding(FixedBudget(room))
+    long = add(scheduler, 30)
+    assert sizes(schedule(scheduler)) == [(first, 3, 1), (long, 0, 4)]
+
+
+def test_prompts_get_all_there_is_while_nobody_decodes() -> None:
+    budget = FixedBudget(4)
+    scheduler = make_scheduler(step_budget=cast("StepBudget", budget), max_num_batched_tokens=32)
+    one, other = add(scheduler, 20, max_tokens=1), add(scheduler, 30, max_tokens=1)
+    assert sizes(schedule(scheduler)) == [(one, 0, 20), (other, 0, 12)]
+    assert sizes(schedule(scheduler)) == [(other, 12, 18)]
+    assert scheduler.num_bounded_steps == 0
+
+
+def test_a_step_that_has_room_for_all_that_waits_is_not_bounded() -> None:
+    scheduler, _ = decoding(FixedBudget(9))
+    add(scheduler, 5)
+    schedule(scheduler)
+    assert scheduler.num_bounded_steps == 0
+
+
+def test_the_budget_is_told_what_steps_took_where_that_is_known() -> None:
+    budget = FixedBudget(9)
+    scheduler, _ = decoding(budget)
+    add(scheduler, 5)
+    scheduler.commit(schedule(scheduler), [7, 7])
+    scheduler.commit(schedule(scheduler), [7, 7], step_s=0.25)
+    add(scheduler, 5)
+    scheduler.commit(schedule(scheduler), [7, 7, 7], step_s=0.125)
+    assert budget.seen == [(0, 3, 0.5), (2, 2, 0.25), (2, 7, 0.125)]

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from unicorn_async.config import SamplingParams
+from unicorn_async.engine.buckets import bucket_sizes
 from unicorn_async.errors import RequestError
 from unicorn_async.scheduler.block_manager import BlockGroup, num_blocks_spanned
 from unicorn_async.scheduler.request import FinishReason
 from unicorn_async.scheduler.scheduler import Scheduler
 from unicorn_async.scheduler.sequence import PENDING, Sequence
+from unicorn_async.scheduler.step_budget import StepBudget
 
 from .toy_gpu import VOCAB_SIZE, ToyGPU, answer_alone
 
@@ -35,6 +37,7 @@ class World:
     max_num_seqs: int
     max_num_batched_tokens: int
     prompt_lengths: tuple[int, ...] = (1, 2, 7, 8, 16, 40)
+    max_step_s: float | None = None
     requests: list[Sequence] = field(default_factory=list)
     cancelled: set[Sequence] = field(default_factory=set)
     num_computed: int = 0
@@ -50,6 +53,7 @@ class World:
             max_waiting=1000,
             max_logit_rows=self.max_num_seqs + 3,
             eos_token_ids=EOS_TOKEN_IDS,
+            step_budget=self.max_step_s and StepBudget(bucket_sizes(self.max_num_batched_tokens), self.max_step_s),
         )
 
     def arrive(self) -> None:
@@ -105,7 +109,8 @@ class World:
 
     def commit(self) -> None:
         batch, sampled = self.gpu.run_oldest()
-        for result in self.scheduler.commit(batch, sampled):
+        step_s = self.random.choice((None, 0.001 * batch.num_tokens, self.random.random()))
+        for result in self.scheduler.commit(batch, sampled, step_s=step_s):
             if result.token_id is not None:
                 assert result.sequence.output_ids[-1] == result.token_id
             assert result.finish_reason is result.sequence.finish_reason
@@ -165,6 +170,7 @@ def random_world(seed: int) -> World:
         max_num_seqs=8 if is_crowded else random.choice((1, 4, 8)),
         max_num_batched_tokens=random.choice((16, 64)) if is_crowded else random.choice((1, 5, 16)),
         prompt_lengths=(2, 7, 9) if is_crowded else (1, 2, 7, 8, 16, 40),
+        max_step_s=random.choice((None, 1e-9, 0.01, 0.5)),
     )
 
 

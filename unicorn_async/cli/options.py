@@ -59,6 +59,12 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="with attention elsewhere: write what both devices did in the last steps, for the Perfetto UI",
     )
+    group.add_argument(
+        "--max-mixed-step",
+        type=step_seconds,
+        metavar="SECONDS",
+        help="how long a step with prompts may keep answers under way waiting (default 0.1; 0 = no limit)",
+    )
     group.add_argument("--validation", action="store_true", help="switch on Vulkan's validation layers")
 
 
@@ -115,6 +121,9 @@ def engine_config(options: argparse.Namespace) -> EngineConfig:
     given |= {"num_reader_threads": options.reader_threads, "weight_cache": not options.no_cache}
     given |= {"tuning": not getattr(options, "no_tuning", False)}
     config = EngineConfig(loras=tuple(options.lora), **given)
+    max_mixed_step_s = getattr(options, "max_mixed_step", None)
+    if max_mixed_step_s is not None:
+        config = replace(config, max_mixed_step_s=max_mixed_step_s or None)
     if options.weights:
         config = replace(config, weights=WeightScheme(options.weights))
     if getattr(options, "attention_split", None):
@@ -178,6 +187,17 @@ def attention_target(text: str) -> AttentionTarget:
         return AttentionTarget.parse(text)
     except ConfigError as exc:
         raise argparse.ArgumentTypeError(str(exc)) from None
+
+
+def step_seconds(text: str) -> float:
+    """Parse seconds, 0 to an hour."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 3600:
+        raise argparse.ArgumentTypeError(f"expected seconds, 0 to 3600, got {text!r}")
+    return value
 
 
 def count(text: str) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 
 from unicorn_async.background import wait_to_end
 from unicorn_async.config import EngineConfig, SamplingParams
+from unicorn_async.engine.buckets import bucket_sizes
 from unicorn_async.engine.engine_loop import EngineLoop
 from unicorn_async.engine.hybrid.runner import HybridRunner
 from unicorn_async.engine.memory_report import memory_report
@@ -23,6 +24,7 @@ from unicorn_async.engine.types import EngineStats, LoadProgress, Token
 from unicorn_async.errors import ConfigError, EngineClosedError, RequestError
 from unicorn_async.scheduler.scheduler import Scheduler
 from unicorn_async.scheduler.sequence import Sequence
+from unicorn_async.scheduler.step_budget import StepBudget
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -58,6 +60,7 @@ class Engine:
             max_waiting=config.max_waiting,
             max_logit_rows=model.runner.max_logit_rows,
             eos_token_ids=() if started.tokenizer is None else started.tokenizer.eos_token_ids,
+            step_budget=_step_budget(config),
         )
         self._loop = EngineLoop(self._scheduler, model.runner)
         self._failure: BaseException | None = None
@@ -279,6 +282,7 @@ class Engine:
             host_us_per_step=1e6 * counters.host_s / max(counters.steps, 1),
             device_s=counters.device_s,
             attention=self._attention_stats(),
+            bounded_steps=scheduler.num_bounded_steps,
         )
 
     def _attention_stats(self) -> AttentionStats | None:
@@ -335,3 +339,9 @@ class Engine:
         if self._failure is None:
             self._failure = error
         self._loop.fail(self._failure)
+
+
+def _step_budget(config: EngineConfig) -> StepBudget | None:
+    if config.max_mixed_step_s is None:
+        return None
+    return StepBudget(bucket_sizes(config.max_num_batched_tokens), config.max_mixed_step_s)

@@ -164,7 +164,8 @@ class EngineLoop:
                 evaluation.rows.append(rows)
         tokens = iter(result.tokens)
         sampled = {item.sequence: next(tokens) for item in result.batch.scheduled if item.samples}
-        for committed in self._scheduler.commit(result.batch, [token.id for token in result.tokens]):
+        step_s = None if result.waited else result.device_s
+        for committed in self._scheduler.commit(result.batch, [token.id for token in result.tokens], step_s=step_s):
             sequence = committed.sequence
             if sequence in self._evaluations:
                 if committed.finish_reason is not None:

@@ -192,7 +192,8 @@ class Runner:
                 times = step.slot.recording.dispatch_times(step.shape, step.work, step.parts)
                 self.kernel_times.note_step(step.shape.tokens, times)
         tokens = read_tokens(step.slot.frame, step.shape, step.batch)
-        result = StepResult(step.batch, tokens, read_logits(step.slot.copy, step.batch), device_s, start_s)
+        logits = read_logits(step.slot.copy, step.batch)
+        result = StepResult(step.batch, tokens, logits, device_s, start_s, waited=not step.parts)
         step.slot.busy = False
         self._close_spare_slots()
         return result

@@ -27,7 +27,8 @@ class StepResult:
     `tokens` has one entry for each part of the batch that samples, in order. `logits` has, for each evaluation request
     in the step, the logits (num_tokens, vocabulary) of the positions that the step computed. `device_s` is the time
     between the first and the last operation on the device. `device_start_s` is when the first began, by a clock of the
-    device's own: only beside that of other steps it says something.
+    device's own: only beside that of other steps it says something. A step that `waited` for layers to be loaded has
+    their time in its own.
     """
 
     batch: Batch
@@ -35,3 +36,4 @@ class StepResult:
     logits: tuple[tuple[ScheduledSequence, NDArray[np.float32]], ...]
     device_s: float
     device_start_s: float = 0.0
+    waited: bool = False

@@ -136,6 +136,11 @@ class AttentionStats:
 class EngineStats:
     """Counters since the engine was opened, and what it holds now; `attention` where it is on another device."""
 
+    """Counters since the engine was opened, and what it holds now.
+
+    `bounded_steps` are those in which prompts got fewer tokens than there was room for, because sequences decoded.
+    """
+
     running: int
     waiting: int
     blocks_used: int
@@ -146,6 +151,7 @@ class EngineStats:
     preemptions: int
     host_us_per_step: float
     device_s: float
+    bounded_steps: int
     attention: AttentionStats | None = None
 
 

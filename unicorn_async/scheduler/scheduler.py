@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence as SequenceOf
 
     from unicorn_async.scheduler.sequence import Sequence
+    from unicorn_async.scheduler.step_budget import StepBudget
 
 
 @dataclass(slots=True)
@@ -26,6 +27,8 @@ class _Draft:
     tokens_left: int
     logit_rows_left: int  # one for each sampled token, and for each position of an evaluation
     scheduled: list[ScheduledSequence] = field(default_factory=list)
+    num_tokens: int = 0
+    is_bounded: bool = False  # prompts may take less than there is room for
 
     @property
     def is_full(self) -> bool:
@@ -38,6 +41,9 @@ class Scheduler:
     `schedule` is called while earlier steps run: it takes for granted that each of them yields its tokens and that no
     sequence ends. `commit` sets that right, in the order in which the batches were scheduled. Every running sequence
     arrived before every waiting one, and nobody can preempt the oldest, so that it always goes on.
+
+    With a `step_budget` prompts get as many tokens beside decoding sequences as the budget allows, and a block's at
+    least; without decoding sequences they get all there is room for.
     """
 
     def __init__(
@@ -51,6 +57,7 @@ class Scheduler:
         max_waiting: int,
         max_logit_rows: int,
         eos_token_ids: Iterable[int],
+        step_budget: StepBudget | None = None,
     ) -> None:
         self._blocks = BlockManager(groups, block_size)
         self._max_num_seqs = max_num_seqs
@@ -59,6 +66,7 @@ class Scheduler:
         self._max_waiting = max_waiting
         self._max_logit_rows = max_logit_rows
         self._eos_token_ids = frozenset(eos_token_ids)
+        self._step_budget = step_budget
         self._waiting: list[Sequence] = []  # in order of arrival, as is _running
         self._running: list[Sequence] = []
         self._leaving: list[Sequence] = []  # ended or preempted, with steps in flight that use their blocks
@@ -67,6 +75,7 @@ class Scheduler:
         self._num_arrivals = 0
         self._num_steps = 0
         self.num_preemptions = 0
+        self.num_bounded_steps = 0  # whose prompts got less than there was room for
 
     @property
     def has_work(self) -> bool:
@@ -129,26 +138,34 @@ class Scheduler:
             if sequence.preempted:  # by one before it in this very loop
                 continue
             if self._has_room(sequence):
+                if not sequence.is_decoding:
+                    self._bound_prompts(draft)
                 self._place(sequence, draft)
             else:
                 is_stalled = True
         while not draft.is_full and not is_stalled and self._can_admit():
+            self._bound_prompts(draft)
             self._place(self._admit(), draft)
         if not draft.scheduled:
             return None
-        batch = Batch(tuple(draft.scheduled), self._max_num_batched_tokens - draft.tokens_left, self._num_steps)
+        self.num_bounded_steps += draft.is_bounded and draft.tokens_left == 0
+        batch = Batch(tuple(draft.scheduled), draft.num_tokens, self._num_steps)
         self._num_steps += 1
         self._in_flight.append(batch)
         return batch
 
-    def commit(self, batch: Batch, sampled: SequenceOf[int]) -> list[Committed]:
+    def commit(self, batch: Batch, sampled: SequenceOf[int], *, step_s: float | None = None) -> list[Committed]:
         """Take the tokens of the oldest step in flight, one for each of its parts that samples, in order.
 
         Tokens of sequences that have ended meanwhile are dropped. The rest of the result keeps the batch's order.
+        `step_s` is how long the device worked on the step, where that is known.
         """
         assert self._in_flight and self._in_flight[0] is batch, f"step {batch.step} is not the oldest in flight"
         assert len(sampled) == batch.num_samples, f"step {batch.step}: {batch.num_samples} tokens, got {len(sampled)}"
         self._in_flight.popleft()
+        if self._step_budget is not None and step_s is not None:
+            num_decodes = sum(item.is_decode for item in batch.scheduled)
+            self._step_budget.observe(num_decodes, batch.num_tokens, step_s)
         tokens = iter(sampled)
         committed: list[Committed] = []
         for item in batch.scheduled:
@@ -206,6 +223,16 @@ class Scheduler:
             self._retire(victim)
         return True
 
+    def _bound_prompts(self, draft: _Draft) -> None:
+        """Before a step's first prompt, behind all of its decodes: leave as much room as these allow."""
+        if self._step_budget is None or draft.is_bounded or not draft.scheduled:
+            return
+        if not draft.scheduled[-1].is_decode:
+            return
+        room = max(self._step_budget.room_beside(len(draft.scheduled)), self._blocks.block_size)
+        if room < draft.tokens_left:
+            draft.tokens_left, draft.is_bounded = room, True
+
     def _place(self, sequence: Sequence, draft: _Draft) -> None:
         """Add what fits of the sequence to the step; there is room for a token at least."""
         start, remaining = sequence.num_scheduled, sequence.num_remaining
@@ -218,6 +245,7 @@ class Scheduler:
         self._blocks.grow(sequence, start + count)
         token_ids, is_decode = sequence.token_ids(start, count), sequence.is_decoding
         draft.scheduled.append(ScheduledSequence(sequence, start, count, token_ids, samples, is_decode))
+        draft.num_tokens += count
         draft.tokens_left -= count
         draft.logit_rows_left -= count if sequence.want_logits else samples
         sequence.num_scheduled += count
