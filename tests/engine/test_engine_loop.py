@@ -92,6 +92,18 @@ async def test_a_step_is_submitted_before_the_tokens_of_the_one_before_it_are_se
     assert (loop.counters.steps, loop.counters.tokens_generated, loop.counters.tokens_prefilled) == (6, 6, 3)
 
 
+async def test_the_next_step_is_submitted_before_consumers_take_the_tokens_of_the_last(tokenizer: Tokenizer) -> None:
+    runner = FakeRunner()
+    async with running(make_scheduler(), runner) as loop:
+        stream = RequestStream(request(max_tokens=20), tokenizer)
+        loop.add(stream)
+        await runner.has_submitted(2)
+        runner.gate.set()
+        for number in range(10):
+            await stream.get()
+            assert len(runner.submitted) >= number + 3  # the two in flight, and one for each that was committed
+
+
 async def test_steps_that_waited_for_layers_say_nothing_of_what_steps_take(tokenizer: Tokenizer) -> None:
     runner, budget = FakeRunner(is_loading=True), StepBudget((8, 16, 32), 1.0)
     async with running(make_scheduler(step_budget=budget), runner) as loop:

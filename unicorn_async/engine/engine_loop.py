@@ -143,8 +143,8 @@ class EngineLoop:
                 in_flight.append(await self._runner.submit(batch))
                 self._note(batch, time.perf_counter() - started)
             elif in_flight and not is_loading:
-                self._commit(await in_flight.popleft().result())
                 await asyncio.sleep(0)  # consumers get their turn, also where the device is faster than this loop
+                self._commit(await in_flight.popleft().result())
             else:
                 self._wake.clear()
                 await self._wake.wait()
