@@ -18,6 +18,7 @@ import asyncio
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import model_options
 import model_runs as runs
 
 if TYPE_CHECKING:
@@ -32,11 +33,11 @@ async def measure(options: argparse.Namespace, path: str, weights: str, limits: 
     """Open the model in one format, and decode with every number of streams."""
     most = max(options.streams)
     room = runs.decode_room(options.context, most, options.tokens, options.repeat)
-    config = runs.engine_config(options, weights, streams=most, context=room)
-    work, rng = runs.read_work(path, config), Random(SEED)
+    config = model_options.engine_config(options, weights, streams=most, context=room)
+    work, rng = model_options.read_work(path, config), Random(SEED)
     found = []
     async with runs.opened(path, config) as engine:
-        print(runs.heading(engine, options, weights), flush=True)
+        print(model_options.heading(engine, options, weights), flush=True)
         for streams in options.streams:
             run = await runs.decode_run(
                 engine,
@@ -49,7 +50,7 @@ async def measure(options: argparse.Namespace, path: str, weights: str, limits: 
             )
             print(run.line(limits), flush=True)
             found.append(run)
-        report = runs.facts(engine, options, weights, work, limits) | {"decode": found}
+        report = model_options.facts(engine, options, weights, work, limits) | {"decode": found}
     if options.kernels:
 
         async def decode_all(engine: Engine) -> None:
@@ -65,16 +66,16 @@ async def measure(options: argparse.Namespace, path: str, weights: str, limits: 
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description="Decoding of many streams at once.")
-    runs.add_model_options(parser)
+    model_options.add_model_options(parser)
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 8, 32, 64], metavar="N")
     parser.add_argument("--context", type=int, default=256, metavar="N", help="tokens of each prompt (default 256)")
     parser.add_argument("--tokens", type=int, default=32, metavar="N", help="steps of a window (default 32)")
     options = parser.parse_args()
-    limits, reports = runs.limits_of(options), []
-    with runs.model_path(options) as path:
+    limits, reports = model_options.limits_of(options), []
+    with model_options.model_path(options) as path:
         for weights in options.weights:
             reports.append(asyncio.run(measure(options, path, weights, limits)))
-            runs.write_reports(options, reports)
+            model_options.write_reports(options, reports)
 
 
 if __name__ == "__main__":

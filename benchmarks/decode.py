@@ -18,6 +18,7 @@ import asyncio
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import model_options
 import model_runs as runs
 
 if TYPE_CHECKING:
@@ -31,18 +32,18 @@ KERNEL_TOKENS = 16
 async def measure(options: argparse.Namespace, path: str, weights: str, limits: Limits) -> dict[str, Any]:
     """Open the model in one format, and decode at every context."""
     room = max(runs.decode_room(context, 1, options.tokens, options.repeat) for context in options.context)
-    config = runs.engine_config(options, weights, streams=1, context=room)
-    work, rng = runs.read_work(path, config), Random(SEED)
+    config = model_options.engine_config(options, weights, streams=1, context=room)
+    work, rng = model_options.read_work(path, config), Random(SEED)
     found = []
     async with runs.opened(path, config) as engine:
-        print(runs.heading(engine, options, weights), flush=True)
+        print(model_options.heading(engine, options, weights), flush=True)
         for context in options.context:
             run = await runs.decode_run(
                 engine, rng, work, streams=1, context=context, tokens=options.tokens, repeat=options.repeat
             )
             print(run.line(limits), flush=True)
             found.append(run)
-        report = runs.facts(engine, options, weights, work, limits) | {"decode": found}
+        report = model_options.facts(engine, options, weights, work, limits) | {"decode": found}
     if options.kernels:
 
         async def decode_longest(engine: Engine) -> None:
@@ -56,15 +57,15 @@ async def measure(options: argparse.Namespace, path: str, weights: str, limits: 
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description="Decoding of one stream, beside the device's own copy.")
-    runs.add_model_options(parser)
+    model_options.add_model_options(parser)
     parser.add_argument("--context", type=int, nargs="+", default=[256], metavar="N", help="tokens (default 256)")
     parser.add_argument("--tokens", type=int, default=64, metavar="N", help="of a window (default 64)")
     options = parser.parse_args()
-    limits, reports = runs.limits_of(options), []
-    with runs.model_path(options) as path:
+    limits, reports = model_options.limits_of(options), []
+    with model_options.model_path(options) as path:
         for weights in options.weights:
             reports.append(asyncio.run(measure(options, path, weights, limits)))
-            runs.write_reports(options, reports)
+            model_options.write_reports(options, reports)
 
 
 if __name__ == "__main__":

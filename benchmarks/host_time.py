@@ -32,6 +32,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import model_options
 import model_runs as runs
 import server_tokens
 import uvloop
@@ -157,10 +158,10 @@ async def measure_runner(options: argparse.Namespace, path: str) -> dict[str, An
     """Open the model, and decode with every number of streams."""
     most = max(options.streams)
     room = runs.decode_room(options.context, most, options.tokens, 1)
-    config = runs.engine_config(options, options.weights[0], streams=most, context=room)
+    config = model_options.engine_config(options, options.weights[0], streams=most, context=room)
     rng, found, trace = Random(SEED), [], []
     async with runs.opened(path, config) as engine:
-        print(runs.heading(engine, options, options.weights[0]), flush=True)
+        print(model_options.heading(engine, options, options.weights[0]), flush=True)
         for streams in options.streams:
             watch = Watch()
             with watch.watching():
@@ -177,7 +178,7 @@ async def measure_runner(options: argparse.Namespace, path: str) -> dict[str, An
             print("\n".join(run.lines()), flush=True)
             found.append(run)
             trace = watch.trace()
-        report = runs.facts(engine, options, options.weights[0], runs.read_work(path, config))
+        report = model_options.facts(engine, options, options.weights[0], model_options.read_work(path, config))
     if options.trace:
         options.trace.write_text(json.dumps({"traceEvents": trace}))
     return report | {"host": found}
@@ -215,18 +216,18 @@ def measure_server(num_tokens: int) -> list[dict[str, object]]:
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description="What the host does for a step and for a token that is sent.")
-    runs.add_model_options(parser)
+    model_options.add_model_options(parser)
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 8, 32, 64], metavar="N")
     parser.add_argument("--context", type=int, default=8, metavar="N", help="tokens of each prompt (default 8)")
     parser.add_argument("--tokens", type=int, default=128, metavar="N", help="steps that count (default 128)")
     parser.add_argument("--server-tokens", type=int, default=20_000, metavar="N", help="of each answer; 0 = no server")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="of the last number of streams, for the Perfetto UI")
     options = parser.parse_args()
-    with runs.model_path(options) as path:
+    with model_options.model_path(options) as path:
         report = uvloop.run(measure_runner(options, path))
     if options.server_tokens:
         report["server"] = measure_server(options.server_tokens)
-    runs.write_reports(options, [report])
+    model_options.write_reports(options, [report])
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import model_options
 import model_runs as runs
 from prefill import line as prompt_line
 
@@ -48,10 +49,10 @@ async def measure(options: argparse.Namespace, path: str, weights: str, limits: 
     """Open the model in one format; prompts of one sequence, and decoding at every batch size."""
     most = max(options.batch)
     room = runs.decode_room(DECODE_PROMPT, most, options.tokens, options.repeat)
-    config = runs.engine_config(options, weights, streams=most, context=max(room, options.prompt + 1))
-    work, rng = runs.read_work(path, config), Random(SEED)
+    config = model_options.engine_config(options, weights, streams=most, context=max(room, options.prompt + 1))
+    work, rng = model_options.read_work(path, config), Random(SEED)
     async with runs.opened(path, config) as engine:
-        print(runs.heading(engine, options, weights), flush=True)
+        print(model_options.heading(engine, options, weights), flush=True)
         prompt = await runs.prompt_run(engine, rng, work, tokens=options.prompt, repeat=options.repeat)
         print(prompt_line(prompt, limits), flush=True)
         decode = []
@@ -61,24 +62,24 @@ async def measure(options: argparse.Namespace, path: str, weights: str, limits: 
             )
             print(run.line(limits), flush=True)
             decode.append(run)
-        return runs.facts(engine, options, weights, work, limits) | {"prompt": [prompt], "decode": decode}
+        return model_options.facts(engine, options, weights, work, limits) | {"prompt": [prompt], "decode": decode}
 
 
 def main() -> None:
     """Make the model, measure, print."""
     parser = argparse.ArgumentParser(description="One model from disk to tokens, beside what the machine allows.")
-    runs.add_model_options(parser)
+    model_options.add_model_options(parser)
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32, 64])
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--load-rounds", type=int, default=1, help="0 = no loads")
     options = parser.parse_args()
-    with runs.model_path(options) as path:
+    with model_options.model_path(options) as path:
         loads = measure_loads(path, options) if options.load_rounds else {}
-        limits, reports = runs.limits_of(options), []
+        limits, reports = model_options.limits_of(options), []
         for weights in options.weights:
             reports.append(asyncio.run(measure(options, path, weights, limits)) | {"loads": loads})
-            runs.write_reports(options, reports)
+            model_options.write_reports(options, reports)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import model_options
 import model_runs as runs
 
 from unicorn_async.cli.bench_run import measure_prompt
@@ -44,18 +45,18 @@ def line(run: runs.PromptRun, limits: Limits) -> str:
 async def measure(options: argparse.Namespace, path: str, weights: str, limits: Limits) -> dict[str, Any]:
     """Open the model in one format, and process prompts of every length."""
     config = replace(
-        runs.engine_config(options, weights, streams=1, context=max(options.prompt) + SPARE),
+        model_options.engine_config(options, weights, streams=1, context=max(options.prompt) + SPARE),
         max_num_batched_tokens=options.batched_tokens,
     )
-    work, rng = runs.read_work(path, config), Random(SEED)
+    work, rng = model_options.read_work(path, config), Random(SEED)
     found = []
     async with runs.opened(path, config) as engine:
-        print(runs.heading(engine, options, weights), flush=True)
+        print(model_options.heading(engine, options, weights), flush=True)
         for tokens in options.prompt:
             run = await runs.prompt_run(engine, rng, work, tokens=tokens, repeat=options.repeat)
             print(line(run, limits), flush=True)
             found.append(run)
-        report = runs.facts(engine, options, weights, work, limits) | {"prompt": found}
+        report = model_options.facts(engine, options, weights, work, limits) | {"prompt": found}
     if options.kernels:
 
         async def process(engine: Engine) -> None:
@@ -70,16 +71,16 @@ async def measure(options: argparse.Namespace, path: str, weights: str, limits: 
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description="Prompt processing, beside what the device's units can do.")
-    runs.add_model_options(parser)
+    model_options.add_model_options(parser)
     parser.set_defaults(repeat=5)
     parser.add_argument("--prompt", type=int, nargs="+", default=[512], metavar="N", help="tokens (default 512)")
     parser.add_argument("--batched-tokens", type=int, default=512, metavar="N", help="of one step (default 512)")
     options = parser.parse_args()
-    limits, reports = runs.limits_of(options), []
-    with runs.model_path(options) as path:
+    limits, reports = model_options.limits_of(options), []
+    with model_options.model_path(options) as path:
         for weights in options.weights:
             reports.append(asyncio.run(measure(options, path, weights, limits)))
-            runs.write_reports(options, reports)
+            model_options.write_reports(options, reports)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import model_options
 import model_runs as runs
 
 from unicorn_async.cli.bench_run import measure_prompt
@@ -84,18 +85,18 @@ async def measure(options: argparse.Namespace, path: str, limit_s: float, *, is_
     """Open the model with a limit; let prompts come while streams decode, and while none does."""
     weights = options.weights[0]
     room = max(options.prompt + SPARE, DECODE_PROMPT + options.prompt)
-    config = runs.engine_config(options, weights, streams=options.streams + 1, context=room)
+    config = model_options.engine_config(options, weights, streams=options.streams + 1, context=room)
     config = replace(config, max_mixed_step_s=limit_s or None)
     rng = Random(SEED)
     async with runs.opened(path, config) as engine:
         if is_first:
-            print(runs.heading(engine, options, weights), flush=True)
+            print(model_options.heading(engine, options, weights), flush=True)
         found = [
             await arrival(engine, rng, streams=options.streams, prompt=options.prompt)
             for _ in range(WARM_UP + options.repeat)
         ]
         alone = [await measure_prompt(engine, rng, batch=1, num_tokens=options.prompt) for _ in range(WARM_UP + 1)]
-        facts = runs.facts(engine, options, weights, runs.read_work(path, config))
+        facts = model_options.facts(engine, options, weights, model_options.read_work(path, config))
     return facts | {"limit_s": limit_s, "arrivals": found[WARM_UP:], "alone_s": alone[-1].token_s}
 
 
@@ -117,18 +118,18 @@ def lines(limit_s: float, rounds: list[dict[str, Any]]) -> str:
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description="How long streams wait for a token while a long prompt comes.")
-    runs.add_model_options(parser)
+    model_options.add_model_options(parser)
     parser.add_argument("--limits", type=float, nargs="+", default=[0.0, 0.1], metavar="SECONDS", help="0 = none")
     parser.add_argument("--streams", type=int, default=4, metavar="N", help="that decode (default 4)")
     parser.add_argument("--prompt", type=int, default=2048, metavar="N", help="tokens (default 2048)")
     parser.add_argument("--rounds", type=int, default=2, metavar="N")
     options = parser.parse_args()
     found: list[dict[str, Any]] = []
-    with runs.model_path(options) as path:
+    with model_options.model_path(options) as path:
         for number in range(options.rounds):
             for limit_s in options.limits[:: -1 if number % 2 else 1]:
                 found.append(asyncio.run(measure(options, path, limit_s, is_first=not found)))
-                runs.write_reports(options, found)
+                model_options.write_reports(options, found)
     for limit_s in options.limits:
         print(lines(limit_s, [report for report in found if report["limit_s"] == limit_s]))
 

@@ -1,0 +1,129 @@
+"""What the scripts that measure whole models ask for, and write: which model, how it is opened, reports.
+
+A report is what one model in one format did on one device; files hold `{"reports": [...]}`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from step_work import StepWork
+
+from unicorn_async.cli.bench_limits import Limits, measure_limits
+from unicorn_async.config import EngineConfig, KVDType, WeightScheme
+from unicorn_async.engine.model_on_disk import ModelOnDisk
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Sequence
+
+    from unicorn_async.engine.engine import Engine
+
+MAKE = Path(__file__).parent.parent / "tools" / "make_checkpoint.py"
+
+
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """Add what chooses a model, its format and the device."""
+    parser.add_argument("model", help="a folder, a GGUF file, `demo`, or a shape that tools/make_checkpoint.py knows")
+    parser.add_argument("--dtype", choices=("BF16", "F16"), default="BF16", help="of a checkpoint that is made")
+    parser.add_argument("--layers", type=int, help="of a checkpoint that is made: fewer or more than the shape has")
+    parser.add_argument("--folder", type=Path, help="where a made checkpoint goes, or is already (default: temporary)")
+    parser.add_argument("--keep", action="store_true", help="leave the checkpoint that was made")
+    parser.add_argument(
+        "--weights",
+        nargs="+",
+        choices=[scheme.value for scheme in WeightScheme],
+        default=["auto"],
+        help="what weights become while they are loaded, one report each (default: what they are)",
+    )
+    parser.add_argument("--kv-dtype", choices=[kind.value for kind in KVDType], default=KVDType.F16.value)
+    parser.add_argument("--device", help="index or part of the name; a software device is taken only when it is named")
+    parser.add_argument("--repeat", type=int, default=3, metavar="N", help="measurements that count (default 3)")
+    parser.add_argument("--kernels", action="store_true", help="open the model again and time every dispatch")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+
+
+@contextlib.contextmanager
+def model_path(options: argparse.Namespace) -> Iterator[str]:
+    """Yield what to open, after making it where it is a shape; what was made is removed unless it is to be kept."""
+    if options.model == "demo" or Path(options.model).exists():
+        yield options.model
+        return
+    folder = options.folder or Path(tempfile.mkdtemp(prefix="unicorn-bench-"))
+    is_made = not (folder / "config.json").exists()
+    try:
+        if is_made:
+            command = [sys.executable, str(MAKE), options.model, str(folder), "--dtype", options.dtype]
+            command += ["--layers", str(options.layers)] if options.layers else []
+            subprocess.run(command, check=True)
+        yield str(folder)
+    finally:
+        if is_made and not options.keep:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def engine_config(options: argparse.Namespace, weights: str, *, streams: int, context: int) -> EngineConfig:
+    """Return a configuration with room for so many streams of so many tokens, and no weight cache."""
+    return EngineConfig(
+        device=options.device,
+        max_num_seqs=streams,
+        max_context=context,
+        weights=WeightScheme(weights),
+        kv_dtype=KVDType(options.kv_dtype),
+        weight_cache=False,
+        max_mixed_step_s=None,  # prompts before the measurement as fast as they can be
+    )
+
+
+def heading(engine: Engine, options: argparse.Namespace, weights: str) -> str:
+    """Say what is measured, on what."""
+    info = engine.device
+    kind = "SOFTWARE device" if info.is_software else "GPU"
+    return (
+        f"{options.model}, weights {weights}: {info.name}, {info.driver_name} {info.driver_info}, {kind},"
+        f" {os.cpu_count()} cores\nkernels: {', '.join(engine.kernels)}"
+    )
+
+
+def facts(
+    engine: Engine, options: argparse.Namespace, weights: str, work: StepWork, limits: Limits | None = None
+) -> dict[str, Any]:
+    """Return what every report begins with."""
+    info = engine.device
+    return {
+        "model": options.model,
+        "weights": weights,
+        "device": info.name,
+        "driver": f"{info.driver_name} {info.driver_info}",
+        "software": info.is_software,
+        "kernels": list(engine.kernels),
+        "limits": limits and asdict(limits),
+        "work": asdict(work),
+    }
+
+
+def limits_of(options: argparse.Namespace) -> Limits:
+    """Measure what the device can do, and print it."""
+    limits = measure_limits(options.device)
+    print("\n".join(limits.lines()), flush=True)
+    return limits
+
+
+def read_work(path: str, config: EngineConfig) -> StepWork:
+    """Count what steps of a model must do."""
+    return StepWork.of(ModelOnDisk.read(path, config.weights), config)
+
+
+def write_reports(options: argparse.Namespace, reports: Sequence[dict[str, Any]]) -> None:
+    """Write what there is so far, if a file is asked for."""
+    if options.json:
+        options.json.write_text(json.dumps({"reports": reports}, indent=1, default=asdict) + "\n")
