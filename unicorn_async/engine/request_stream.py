@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class RequestStream:
     """Turns sampled tokens into text and hands them to one consumer.
 
-    The queue is bounded by the request's own `max_tokens`, so the engine never waits for a consumer. Without a
-    tokenizer no token has text.
+    What waits for the consumer is bounded by the request's own `max_tokens`, so the engine never waits for it.
+    Without a tokenizer no token has text.
     """
 
     def __init__(self, sequence: Sequence, tokenizer: Tokenizer | None) -> None:
@@ -31,12 +31,13 @@ class RequestStream:
         self._is_plain = self._starts is None and not sequence.sampling.stop  # text goes out as it comes
         self._num_decoded = 0  # characters
         self._num_shown = 0
-        self._queue: asyncio.Queue[Token | BaseException] = asyncio.Queue(sequence.sampling.max_tokens + 1)
+        self._items: deque[Token | BaseException] = deque()
+        self._arrival: asyncio.Future[None] | None = None  # while the consumer waits
 
     def add(self, sampled: SampledToken, reason: FinishReason | None) -> FinishReason | None:
         """Take one token; returns why the answer ends with it, a stop string included, or None."""
         if reason is None and self._is_plain:
-            self._queue.put_nowait(Token(sampled.id, "" if self._decoder is None else self._decoder.add(sampled.id)))
+            self._put(Token(sampled.id, "" if self._decoder is None else self._decoder.add(sampled.id)))
             return None
         is_end_token = reason is FinishReason.STOP
         piece = "" if is_end_token or self._decoder is None else self._decoder.add(sampled.id)
@@ -50,7 +51,7 @@ class RequestStream:
         if stopped:
             reason = FinishReason.STOP
         top = tuple((token_id, self._text_of(token_id), value) for token_id, value in sampled.top)
-        self._queue.put_nowait(Token(sampled.id, text, sampled.logprob, top, reason, num_unseen))
+        self._put(Token(sampled.id, text, sampled.logprob, top, reason, num_unseen))
         return reason
 
     def _text_of(self, token_id: int) -> str:
@@ -69,11 +70,22 @@ class RequestStream:
 
     def fail(self, error: BaseException) -> None:
         """End the stream with an error; a consumer gets it after the tokens that it has not read yet."""
-        self._queue.put_nowait(error)
+        self._put(error)
 
     async def get(self) -> Token:
         """Return the next token, or raise what ended the stream."""
-        item = await self._queue.get()
+        while not self._items:
+            self._arrival = asyncio.get_running_loop().create_future()
+            try:
+                await self._arrival
+            finally:
+                self._arrival = None
+        item = self._items.popleft()
         if isinstance(item, BaseException):
             raise item
         return item
+
+    def _put(self, item: Token | BaseException) -> None:
+        self._items.append(item)
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
