@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 WARM_UP = 3  # prompts: a step of a new shape is recorded once for each frame, and the first one is cut fine
 WARM_UP_TOKENS = 16
-SMALLEST_CHUNK = 16  # tokens of a prompt in a step, at least
+SMALLEST_CHUNK = 16  # tokens of prompts in a step, at least
+SPARE_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +111,10 @@ async def opened(path: str, config: EngineConfig) -> AsyncIterator[Engine]:
 
 
 def decode_room(context: int, streams: int, tokens: int, repeat: int) -> int:
-    """Tokens that a stream may come to have in `decode_windows`."""
-    return context + WARM_UP_TOKENS + tokens * repeat + streams * -(-context // SMALLEST_CHUNK) + SMALLEST_CHUNK
+    """Tokens that a stream may come to have in `decode_windows`: the first decode while the last ones' prompts come."""
+    chunk = max(EngineConfig().max_num_batched_tokens - streams, SMALLEST_CHUNK)
+    steps_of_prompts = -(-streams * context // chunk) if streams > 1 else 0
+    return context + WARM_UP_TOKENS + tokens * repeat + steps_of_prompts + SPARE_TOKENS
 
 
 async def prompt_run(engine: Engine, rng: Random, work: StepWork, *, tokens: int, repeat: int) -> PromptRun:

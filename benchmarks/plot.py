@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 WIDTH, HEIGHT = 760, 440
-LEFT, RIGHT, TOP, BOTTOM = 72, 150, 44, 76
+LEFT, RIGHT, TOP, BOTTOM = 72, 170, 44, 76
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f5f3f", "#5f5f9f", "#999999")
 INK, FAINT = "#333333", "#dddddd"
 BAR, GAP, LEGEND = 34, 18, 22
@@ -46,6 +46,11 @@ def picture(parts: list[str], width: float, height: float) -> str:
 def source(report: dict[str, Any]) -> str:
     """Return where a report was measured."""
     return f"{report['device']}, {report['driver']}{', SOFTWARE device' if report['software'] else ''}"
+
+
+def named(report: dict[str, Any]) -> str:
+    """Name a report's model and format."""
+    return f"{Path(report['model']).name} {report['weights']}"
 
 
 def ticks(low: float, high: float) -> list[float]:
@@ -91,7 +96,7 @@ def throughput(reports: list[dict[str, Any]]) -> str:
             parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>')
             parts.append(text(x, y - 8, f"{spread['median']:,.0f}", size=11, anchor="middle", colour=colour))
         x, y = points[-1]
-        parts.append(text(x + 26, y + 4, f"{report['model']} {report['weights']}"[-20:], colour=colour))
+        parts.append(text(x + 26, y + 4, named(report), colour=colour))
     contexts = sorted({round(run["context"]) for run in runs})
     parts.append(text(LEFT, HEIGHT - 24, f"context of {' and '.join(map(str, contexts))} tokens", size=11))
     parts.append(text(LEFT, HEIGHT - 8, "; ".join(sorted({source(report) for report in reports})), size=11))
@@ -119,7 +124,7 @@ def kernels(report: dict[str, Any]) -> str:
     colours = dict(zip(names, COLOURS, strict=False))
     bars_top = TOP + LEGEND * -(-len(names) // 3) + 12
     height, span = bars_top + len(sums) * (BAR + GAP) + 40, WIDTH - LEFT - 40
-    parts = [text(LEFT, 24, f"Where a step's time goes: {report['model']}, weights {report['weights']}", size=15)]
+    parts = [text(LEFT, 24, f"Where a step's time goes: {named(report)}", size=15)]
     for index, name in enumerate(names):
         x, y = LEFT + (index % 3) * span / 3, TOP + LEGEND * (index // 3)
         parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="12" height="12" fill="{colours[name]}"/>')
