@@ -45,8 +45,8 @@ class AttentionWriter:
             row += item.num_tokens
             if item.num_tokens == 1:  # most items of most steps
                 block, offset = divmod(item.start, size)
-                for group_slots, table in zip(slots, item.sequence.block_tables, strict=True):
-                    group_slots.append(table[block] * size + offset)
+                for group, table in enumerate(item.sequence.block_tables):
+                    slots[group].append(table[block] * size + offset)
                 continue
             where = range(item.start, item.start + item.num_tokens)
             for group_slots, table in zip(slots, item.sequence.block_tables, strict=True):

@@ -54,11 +54,13 @@ class BatchWriter:
         token_ids: list[int] = []
         positions: list[int] = []
         for item in batch.scheduled:
-            token_ids += item.token_ids if PENDING not in item.token_ids else _fed_back(item)
-            if item.num_tokens == 1:  # most items of most steps
-                positions.append(item.start)
-            else:
-                positions += range(item.start, item.start + item.num_tokens)
+            sequence, start, count, ids, _, _ = item
+            if count == 1:  # most items of most steps
+                token_ids.append(-1 - sequence.slot if ids[0] == PENDING else ids[0])
+                positions.append(start)
+                continue
+            token_ids += ids if PENDING not in ids else _fed_back(item)
+            positions += range(start, start + count)
         tokens = bucket_for(len(token_ids), self.token_buckets)
         padding = tokens - len(token_ids)
         arrays["token_ids"][:tokens] = token_ids + [0] * padding

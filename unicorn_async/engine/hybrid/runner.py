@@ -220,7 +220,7 @@ class HybridRunner:
             task.exception()  # a step that nobody waits for any more has nobody to tell
 
     async def _run(self, step: HybridStep) -> None:
-        was_loaded = self._readiness.all_active
+        step.waited = not self._readiness.all_active
         try:
             async with self._turn:
                 step.started_s = time.perf_counter()
@@ -237,7 +237,7 @@ class HybridRunner:
             await self._device.compute.timeline.reached(value)
             self._near.ended(step.batch.step, half.number, self._num_layers, submitted_s)
         await self._readiness.checked()  # the host looks at a layer's values after the device may use them
-        self._note(step, observe=was_loaded)
+        self._note(step)
 
     async def _run_layers(self, step: HybridStep, half: _Half, attended: list[asyncio.Event]) -> tuple[int, float]:
         """Take a half through all layers; in a cut prompt the second half attends behind the first.
@@ -270,20 +270,20 @@ class HybridRunner:
     async def _waits(self, layer: int) -> Sequence[tuple[Timeline, int]]:
         return () if self._readiness.all_active else (await self._readiness.layer_submitted(layer),)
 
-    def _note(self, step: HybridStep, *, observe: bool) -> None:
+    def _note(self, step: HybridStep) -> None:
         """Count a step that is done, and learn from how long it took."""
         near, far = (track.take(step.batch.step) for track in (self._near, self._far))
         is_split = len(step.halves) > 1
-        step.near_s = busy_s(near)
+        step.device_s = near[-1].stop_s - near[0].start_s
         counters = self.counters
         counters.split_steps += is_split
         counters.whole_steps += not is_split
-        counters.near_s += step.near_s
+        counters.near_s += busy_s(near)
         counters.far_s += busy_s(far)
         counters.both_s += both_busy_s(near, far)
         if self._trace is not None:
             self._trace.step(near, far)
-        if observe and step.can_split:
+        if step.can_split and not step.waited:
             self.policy.observe(step.kind, time.perf_counter() - step.started_s, split=is_split)
 
     def stats(self) -> AttentionStats:
@@ -306,7 +306,8 @@ class HybridRunner:
         ]
         step.slot.busy = False
         tokens = tuple(token for tokens, _ in results for token in tokens)
-        return StepResult(step.batch, tokens, tuple(rows for _, logits in results for rows in logits), step.near_s)
+        logits = tuple(rows for _, of_half in results for rows in of_half)
+        return StepResult(step.batch, tokens, logits, step.device_s, waited=step.waited)
 
     async def stop(self) -> None:
         """End the steps under way, and wait until no device has work of them."""
@@ -337,7 +338,8 @@ class HybridStep:
     can_split: bool
     is_cut: bool
     started_s: float = 0.0
-    near_s: float = 0.0
+    device_s: float = 0.0
+    waited: bool = False
     task: asyncio.Task[None] | None = None
 
     async def result(self) -> StepResult:
