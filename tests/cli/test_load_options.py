@@ -29,6 +29,23 @@ def test_options_of_the_load_reach_the_engine() -> None:
     assert not engine_config(parser.parse_args(["--no-tuning"])).tuning
 
 
+@pytest.mark.parametrize(("text", "limit_s"), [("0.25", 0.25), ("0", None)])
+def test_the_limit_of_steps_with_prompts_reaches_the_engine(text: str, limit_s: float | None) -> None:
+    parser = argparse.ArgumentParser()
+    add_engine_options(parser)
+    assert engine_config(parser.parse_args(["--max-mixed-step", text])).max_mixed_step_s == limit_s
+    assert engine_config(parser.parse_args([])).max_mixed_step_s == 0.1
+
+
+@pytest.mark.parametrize("text", ["-1", "nan", "inf", "fast", "1e9"])
+def test_a_limit_that_is_no_time_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    add_engine_options(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args([f"--max-mixed-step={text}"])
+    assert "expected seconds" in capsys.readouterr().err
+
+
 @pytest.mark.skipif(
     not SOFTWARE_DRIVERS, reason="Mesa's software Vulkan driver is not installed (Debian: mesa-vulkan-drivers)"
 )
