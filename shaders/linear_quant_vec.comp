@@ -3,7 +3,8 @@
 // then y) for TOKENS tokens (z). Its subgroups take ROWS rows at a time, each for itself, so that they need not wait for
 // each other; their lanes share the blocks of K and have UNROLL of them under way. GATED: the weight's first half of rows
 // makes gates, the second what they are for, and y (T, N / 2) = act(gate) * up; half of the rows of a pass are gates, and
-// the others belong to them. BLOCKED: y becomes blocks of 32 bytes, of which a workgroup owns whole ones.
+// the others belong to them. BLOCKED: y becomes blocks of 32 bytes, of which a workgroup owns whole ones. PREFETCH: while
+// a subgroup multiplies by some rows, those that follow come from memory.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
@@ -12,6 +13,7 @@
 #include "include/activation.glsl"
 #include "include/block_dot.glsl"
 #include "include/block_store.glsl"
+#include "include/prefetch.glsl"
 #include "include/soft_cap.glsl"
 
 layout(constant_id = 0) const uint WORKGROUP = 32;
@@ -24,6 +26,7 @@ layout(constant_id = 6) const bool HAS_SOFT_CAP = false;
 layout(constant_id = 7) const bool GATED = false;
 layout(constant_id = 8) const uint ACT = 0;  // of include/activation.glsl
 layout(constant_id = 9) const bool BLOCKED = false;
+layout(constant_id = 10) const uint PREFETCH = 0;  // bytes of a block in Quants; 0: nothing is
 layout(local_size_x = 32, local_size_x_id = 0) in;
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly restrict buffer Bias { float v[]; };
@@ -78,6 +81,13 @@ void store(uint token, uint first_output, uint output_index, float value, float 
     }
 }
 
+// Begins to bring in the codes of OUTPUTS rows; returns what `prefetch` does.
+uint prefetch_rows(uint first_row, uint end_row) {
+    const uint num_rows = min(first_row + OUTPUTS, end_row) - min(first_row, end_row);
+    const uint row_bytes = p.blocks * PREFETCH;
+    return prefetch(uint64_t(p.quants) + uint64_t(first_row) * row_bytes, num_rows * row_bytes);
+}
+
 void add_rows(uint first_output) {
     uint rows[ROWS];  // where they begin, in blocks
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
@@ -129,10 +139,18 @@ void main() {
     if (first >= num_outputs) {
         return;
     }
+    uint touched = 0;
     for (uint pass = gl_SubgroupID; pass < PASSES; pass += gl_NumSubgroups) {
         const uint first_output = first + pass * OUTPUTS;
         if (first_output >= num_outputs) {
             break;
+        }
+        if (PREFETCH > 0) {
+            const uint next = first_output + OUTPUTS;
+            touched += prefetch_rows(next, num_outputs);
+            if (GATED) {
+                touched += prefetch_rows(num_outputs + next, p.n);
+            }
         }
         add_rows(first_output);
         [[unroll]] for (uint i = 0; i < UP; i++) {
@@ -140,6 +158,9 @@ void main() {
                 store(i % TOKENS, first_output, i / TOKENS, sums[i], GATED ? sums[i + UP] : 0.0);
             }
         }
+    }
+    if (PREFETCH > 0 && p.n == 0) {  // it never is, but the compiler can't know and leaves the loads alone
+        p.y.v[0] = float(touched);
     }
     if (BLOCKED) {
         barrier();

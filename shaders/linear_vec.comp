@@ -1,5 +1,6 @@
 // y (T, N) = x (T, K) · weight (N, K)^T + bias (N), for few tokens: the weights are read once for TOKENS tokens.
-// A workgroup owns ROWS weight rows (counted along x, then y) for TOKENS tokens (z); its lanes share K among them.
+// A workgroup owns PASSES times ROWS weight rows (counted along x, then y) for TOKENS tokens (z), and takes ROWS of them at a
+// time; its lanes share K among them. PREFETCH: meanwhile the rows that follow come from memory.
 // GATED: the weight's first half of rows makes gates, the second what they are for, and y (T, N / 2) = act(gate) * up;
 // half of a workgroup's rows are gates, and the others belong to them.
 #version 460
@@ -13,6 +14,7 @@
 
 #include FORMAT
 #include "include/activation.glsl"
+#include "include/prefetch.glsl"
 #include "include/soft_cap.glsl"
 
 layout(constant_id = 0) const uint WORKGROUP = 32;
@@ -23,6 +25,8 @@ layout(constant_id = 4) const bool HAS_BIAS = false;
 layout(constant_id = 5) const bool HAS_SOFT_CAP = false;
 layout(constant_id = 6) const bool GATED = false;
 layout(constant_id = 7) const uint ACT = 0;  // of include/activation.glsl
+layout(constant_id = 8) const uint PASSES = 1;  // more only where MAX_SUBGROUPS is 1
+layout(constant_id = 9) const uint PREFETCH = 0;  // bytes of a weight; 0: nothing is
 layout(local_size_x = 32, local_size_x_id = 0) in;
 
 // In words of 64 bits, as the weights are.
@@ -87,12 +91,14 @@ void add(Raw8 raws[ROWS], uint first_token, uint block, uint blocks) {
     }
 }
 
-void main() {
-    const uint first_row = (gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x) * OUTPUTS;
-    const uint first_token = gl_WorkGroupID.z * TOKENS;
-    if (first_row >= (GATED ? p.n / 2 : p.n)) {
-        return;
-    }
+// Begins to bring in OUTPUTS rows; returns what `prefetch` does.
+uint prefetch_rows(uint first_row, uint end_row) {
+    const uint num_rows = min(first_row + OUTPUTS, end_row) - min(first_row, end_row);
+    const uint row_bytes = p.k * PREFETCH;
+    return prefetch(uint64_t(p.weight) + uint64_t(first_row) * row_bytes, num_rows * row_bytes);
+}
+
+void multiply(uint first_row, uint first_token) {
     const uint blocks = p.k / 8;
     uint weight_rows[ROWS];
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
@@ -134,5 +140,27 @@ void main() {
             }
             store(first_token + i % TOKENS, first_row + i / TOKENS, sum, up);
         }
+    }
+}
+
+void main() {
+    const uint num_rows = GATED ? p.n / 2 : p.n;
+    const uint first = (gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x) * OUTPUTS * PASSES;
+    uint touched = 0;
+    for (uint pass = 0; pass < PASSES; pass++) {
+        const uint first_row = first + pass * OUTPUTS;
+        if (first_row >= num_rows) {
+            break;
+        }
+        if (PREFETCH > 0) {
+            touched += prefetch_rows(first_row + OUTPUTS, num_rows);
+            if (GATED) {
+                touched += prefetch_rows(num_rows + first_row + OUTPUTS, p.n);
+            }
+        }
+        multiply(first_row, gl_WorkGroupID.z * TOKENS);
+    }
+    if (PREFETCH > 0 && p.n == 0) {  // it never is, but the compiler can't know and leaves the loads alone
+        p.y.v[0] = float(touched);
     }
 }

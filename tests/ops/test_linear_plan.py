@@ -54,14 +54,33 @@ def plan(info: DeviceInfo, tokens: int, n: int = 4096) -> LinearPlan:
 def covers(chosen: LinearPlan, tokens: int, n: int) -> bool:
     constants, (x, y, z) = dict(chosen.constants), chosen.grid
     if chosen.entry.startswith("linear_vec"):
-        return x * y * constants["ROWS"] >= n and z * constants["TOKENS"] >= tokens
+        return x * y * constants["ROWS"] * constants["PASSES"] >= n and z * constants["TOKENS"] >= tokens
     return x * constants["TILE_T"] >= tokens and y * constants["TILE_N"] >= n
+
+
+@pytest.fixture
+def software(gpu: DeviceInfo) -> DeviceInfo:
+    """A made-up device that is a CPU."""
+    return replace(gpu, type=DeviceType.SOFTWARE, subgroup_size=8, min_subgroup_size=8, max_subgroup_size=8)
+
+
+@pytest.mark.parametrize("n", [1, 255, 576, 3072, 49_152])
+def test_on_a_cpu_workgroups_are_few_but_leave_none_of_many_cores_idle(software: DeviceInfo, n: int) -> None:
+    chosen = plan(software, 1, n)
+    assert dict(chosen.constants)["PREFETCH"] == DType.BF16.itemsize
+    assert min(32, -(-n // 8)) <= chosen.grid[0] <= max(63, -(-n // 128))
+
+
+def test_a_gpu_takes_rows_once_and_prefetches_nothing(gpu: DeviceInfo) -> None:
+    constants = dict(plan(gpu, 1).constants)
+    assert (constants["PASSES"], constants["PREFETCH"]) == (1, 0)
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 5, 8, 31, 32, 33, 300, 2048])
 @pytest.mark.parametrize("n", [1, 97, 4096, 262_144])
-def test_the_grid_covers_the_output(gpu: DeviceInfo, matrix_gpu: DeviceInfo, tokens: int, n: int) -> None:
-    software = replace(gpu, type=DeviceType.SOFTWARE, subgroup_size=8, min_subgroup_size=8, max_subgroup_size=8)
+def test_the_grid_covers_the_output(
+    gpu: DeviceInfo, matrix_gpu: DeviceInfo, software: DeviceInfo, tokens: int, n: int
+) -> None:
     for info in (gpu, matrix_gpu, software):
         chosen = plan(info, tokens, n)
         assert covers(chosen, tokens, n), chosen

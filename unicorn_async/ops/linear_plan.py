@@ -107,6 +107,8 @@ _VEC_GPU = (
 # There a barrier is dear, so a workgroup is one subgroup, and a load is too, so many rows share the input's. Longer
 # steps go in groups of the largest size.
 _VEC_SOFTWARE = (VecTuning(1, 1, 8), VecTuning(4, 1, 8), VecTuning(8, 1, 8))
+_SOFTWARE_WORKGROUPS = 32  # of a product, at least
+_MAX_PASSES = 16
 MANY = TileTuning(_ANY, tile_t=64, tile_n=64, parts_t=16, parts_n=16)
 # K is cut so that the workgroups nearly fill the device a few times.
 _COOPMAT: CoopmatTable = (
@@ -247,13 +249,18 @@ def vec_plan(
 ) -> LinearPlan:
     """linear_vec with the given tuning."""
     workgroup = min(tuning.subgroups * info.subgroup_size, info.max_workgroup_invocations)
+    max_subgroups = -(-workgroup // known_subgroup_size(info))
+    groups = -(-n // tuning.rows)
+    passes = software_passes(groups) if info.is_software and max_subgroups == 1 else 1
     constants = {
         "WORKGROUP": workgroup,
         "ROWS": tuning.rows,
         "TOKENS": tuning.tokens,
-        "MAX_SUBGROUPS": -(-workgroup // known_subgroup_size(info)),
+        "MAX_SUBGROUPS": max_subgroups,
+        "PASSES": passes,
+        "PREFETCH": dtype.itemsize if info.is_software else 0,
     }
-    x, y = split_grid(-(-n // tuning.rows))
+    x, y = split_grid(-(-groups // passes))
     grid = (x, y, -(-num_tokens // tuning.tokens))
     return LinearPlan(f"linear_vec_{FORMATS[dtype]}", (*constants.items(), *options), grid)
 
@@ -314,6 +321,11 @@ def linear_options(*, has_bias: bool, has_soft_cap: bool, activation: Activation
     flags = (("HAS_BIAS", has_bias), ("HAS_SOFT_CAP", has_soft_cap), ("GATED", activation is not None))
     options = tuple((name, True) for name, wanted in flags if wanted)
     return options if activation is None else (*options, ("ACT", ACTIVATION_NUMBER[activation]))
+
+
+def software_passes(groups: int) -> int:
+    """Groups of rows of a workgroup on a device that is a CPU: a workgroup is dear there, but every core wants some."""
+    return max(1, min(_MAX_PASSES, groups // _SOFTWARE_WORKGROUPS))
 
 
 def split_grid(count: int) -> tuple[int, int]:

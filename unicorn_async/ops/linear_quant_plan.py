@@ -22,6 +22,7 @@ from unicorn_async.ops.linear_plan import (
     linear_options,
     many_plan,
     matrix_subgroup_size,
+    software_passes,
     split_grid,
     tuned_plan,
 )
@@ -187,7 +188,9 @@ def plan_linear_quant(
     if num_tokens <= _MAX_VEC_TOKENS or info.is_software:
         vec = _VEC_SOFTWARE if info.is_software else _VEC_GPU
         choice = next((t for t in vec if num_tokens <= t.tokens), vec[-1])
-        if not info.is_software:
+        if info.is_software:
+            choice = replace(choice, passes=software_passes(n // choice.rows))
+        else:
             choice = _spread(choice, n, blocked=blocked, gated=activation is not None)
         return quant_vec_plan(info, choice, num_tokens, n, quant_format, options, blocked=blocked)
     return many_plan(MANY, num_tokens, n, f"linear_quant_many_{name}", options, InputForm.BLOCKS)
@@ -252,6 +255,7 @@ def quant_vec_plan(
         "TOKENS": tuning.tokens,
         "PASSES": passes,
         "UNROLL": tuning.unroll,
+        "PREFETCH": quant_format.layout.quant_bytes if info.is_software else 0,
     }
     options = (*options, ("BLOCKED", True)) if blocked else options
     x, y = split_grid(-(-(n // 2 if gated else n) // (outputs * passes)))
