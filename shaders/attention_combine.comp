@@ -1,29 +1,37 @@
 #version 460
-// Joins the splits of attention_decode. One workgroup owns one query head (x) of one item (y).
+// Joins the splits of attention_decode. One workgroup owns one query head (x) of one item (y); its lanes share the splits, and
+// each has four neighbouring elements of some of them. All loads are under way before the first barrier.
+#extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "include/pointers.glsl"
 #include "include/attention.glsl"
 #include "include/attention_splits.glsl"
 #include "reduce/workgroup.glsl"
 
-layout(constant_id = 0) const uint WORKGROUP = 32;
+layout(constant_id = 0) const uint WORKGROUP = 32; // HEAD_DIM / 4 or more
 layout(local_size_x = 32, local_size_x_id = 0) in;
 layout(constant_id = 1) const uint HEAD_DIM = 64;
 layout(constant_id = 2) const uint TILE = 64;
 layout(constant_id = 3) const uint MAX_SPLITS = 32;
 
 layout(push_constant, scalar) uniform P {
-    Floats partials; // (items, num_heads, MAX_SPLITS, HEAD_DIM + 4)
-    Floats y; // (tokens, num_heads, HEAD_DIM)
+    Vec4s partials; // (items, num_heads, MAX_SPLITS, HEAD_DIM + 4)
+    Vec4s y; // (tokens, num_heads, HEAD_DIM)
     Uints items; // (items): the sequence's row
     Uints query_start; // (sequences)
     Uints context_len; // (sequences)
     uint window;
 } p;
 
-const uint ROW = HEAD_DIM + 4;
+const uint COLUMNS = HEAD_DIM / 4;
+const uint ROW = COLUMNS + 1;
+const uint PARTS = WORKGROUP / COLUMNS; // of the splits, as many as there are lanes for
+const uint ROUNDS = (MAX_SPLITS + PARTS - 1) / PARTS;
+const uint STATES = (MAX_SPLITS + WORKGROUP - 1) / WORKGROUP;
+const float LOWEST = -1e30;
 
 shared float weights[MAX_SPLITS];
+shared vec4 joined[WORKGROUP];
 
 void main() {
     uint item = gl_WorkGroupID.y;
@@ -35,25 +43,44 @@ void main() {
     if (splits == 1)
         return; // attention_decode wrote the result itself
 
-    Floats partial = p.partials + uint64_t((item * num_heads + head) * MAX_SPLITS) * ROW;
-    float highest = -1e30;
-    for (uint i = gl_LocalInvocationID.x; i < splits; i += WORKGROUP)
-        highest = max(highest, (partial + i * ROW + HEAD_DIM).v);
+    uint lane = gl_LocalInvocationID.x;
+    uint part = lane / COLUMNS, column = lane % COLUMNS;
+    Vec4s partial = p.partials + uint64_t((item * num_heads + head) * MAX_SPLITS) * ROW;
+    vec4 states[STATES]; // a split's maximum and its sum
+    [[unroll]] for (uint r = 0; r < STATES; ++r)
+        states[r] = (partial + min(lane + r * WORKGROUP, splits - 1) * ROW + COLUMNS).v;
+    vec4 values[ROUNDS];
+    [[unroll]] for (uint r = 0; r < ROUNDS; ++r)
+        if (r * PARTS < splits)
+            values[r] = (partial + min(part + r * PARTS, splits - 1) * ROW + column).v;
+
+    float highest = LOWEST;
+    [[unroll]] for (uint r = 0; r < STATES; ++r)
+        highest = max(highest, states[r].x);
     highest = workgroup_max(highest);
     float sum = 0;
-    for (uint i = gl_LocalInvocationID.x; i < splits; i += WORKGROUP) {
-        weights[i] = exp((partial + i * ROW + HEAD_DIM).v - highest);
-        sum += weights[i] * (partial + i * ROW + HEAD_DIM + 1).v;
+    [[unroll]] for (uint r = 0; r < STATES; ++r) {
+        uint i = lane + r * WORKGROUP;
+        if (i < splits) {
+            weights[i] = exp(states[r].x - highest);
+            sum += weights[i] * states[r].y;
+        }
     }
     sum = workgroup_sum(sum);
     barrier();
 
-    uint token = (p.query_start + sequence).v;
-    Floats y = p.y + uint64_t(token * num_heads + head) * HEAD_DIM;
-    for (uint d = gl_LocalInvocationID.x; d < HEAD_DIM; d += WORKGROUP) {
-        float value = 0;
-        for (uint i = 0; i < splits; ++i)
-            value += weights[i] * (partial + i * ROW + d).v;
-        (y + d).v = value / sum;
+    vec4 value = vec4(0);
+    [[unroll]] for (uint r = 0; r < ROUNDS; ++r) {
+        uint i = part + r * PARTS;
+        if (i < splits)
+            value += weights[i] * values[r];
     }
+    joined[lane] = value;
+    barrier();
+    if (part > 0)
+        return;
+    for (uint i = 1; i < PARTS; ++i)
+        value += joined[i * COLUMNS + column];
+    uint token = (p.query_start + sequence).v;
+    (p.y + uint64_t(token * num_heads + head) * COLUMNS + column).v = value / sum;
 }

@@ -1,6 +1,8 @@
 #version 460
 // Attention of one query token per item over the paged cache, cut into splits of the context (flash-decoding).
-// One workgroup owns one split (x) for HEADS query heads of one kv head (y) of one item (z). LANES lanes share a key.
+// One workgroup owns one split (x) for HEADS query heads of one kv head (y) of one item (z). LANES lanes share a key and
+// keep a softmax of the keys that they have seen, which they need not tell anybody before the end: no lane waits for
+// another subgroup while there are keys. The keys and values of UNROLL keys are under way in a lane at once.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_shader_subgroup_basic : require
@@ -17,10 +19,11 @@ layout(constant_id = 1) const uint HEAD_DIM = 64; // a multiple of 8 * LANES
 layout(constant_id = 2) const uint HEADS = 1; // query heads of a workgroup
 layout(constant_id = 3) const uint BLOCK_SIZE = 16;
 layout(constant_id = 4) const uint LANES = 8; // a power of two, at most the subgroup's size
-layout(constant_id = 5) const uint TILE = 64; // keys between two barriers
+layout(constant_id = 5) const uint TILE = 64; // keys of the shortest splits
 layout(constant_id = 6) const uint MAX_SPLITS = 32;
 layout(constant_id = 7) const float SOFT_CAP = 0;
-layout(constant_id = 8) const uint UNROLL = 1; // keys whose loads a lane has under way at once
+layout(constant_id = 8) const uint UNROLL = 1;
+layout(constant_id = 9) const uint MAX_SUBGROUPS = 64; // of a workgroup; with one there are no barriers
 
 layout(push_constant, scalar) uniform P {
     Vec4s q; // (tokens, num_heads, HEAD_DIM), scaled
@@ -40,21 +43,24 @@ layout(push_constant, scalar) uniform P {
 
 const uint CHUNKS = HEAD_DIM / 8 / LANES; // 8 elements each, of one key, in one lane
 const uint KEYS = WORKGROUP / LANES; // keys at a time
-const uint MAX_SUBGROUPS = 64;
+const uint LOADS = UNROLL * CHUNKS; // of keys, or of values, under way in a lane
+const uint SCORES = UNROLL * HEADS;
+const uint VECTORS = HEADS * HEAD_DIM / 4; // of the workgroup's output
 const float LOWEST = -1e30; // a maximum over nothing; its differences stay finite
 
-shared float scores[HEADS * TILE]; // then probabilities
-shared uint rows[TILE];
-shared float maxima[HEADS * MAX_SUBGROUPS]; // of the subgroups, at the end their sums
-shared vec4 merged[HEADS * HEAD_DIM / 4];
+const bool SHARES = MAX_SUBGROUPS > 1;
+shared float maxima[SHARES ? HEADS * MAX_SUBGROUPS : 1];
+shared float sums[SHARES ? HEADS * MAX_SUBGROUPS : 1];
+shared vec4 outputs[SHARES ? MAX_SUBGROUPS * VECTORS : 1];
 
 vec4 q[HEADS * CHUNKS * 2];
 vec4 acc[HEADS * CHUNKS * 2];
 float maximum[HEADS];
 float sum[HEADS];
 
-uint lane = gl_LocalInvocationID.x % LANES;
-uint key_lane = gl_LocalInvocationID.x / LANES;
+uint local_lane = gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID;
+uint lane = local_lane % LANES;
+uint key_lane = local_lane / LANES;
 
 uint64_t cache_address(uint64_t cache, uint row) {
     return cache + uint64_t(row) * (HEAD_DIM * KV_BYTES);
@@ -69,116 +75,145 @@ float lanes_sum(float value) {
     return value;
 }
 
-// Scores of the tile's keys into shared memory; returns after each subgroup has left its maxima there.
-void score_tile(Uints table, uint kv_head, uint first, uint count) {
-    float highest[HEADS];
-    [[unroll]] for (uint h = 0; h < HEADS; ++h)
-        highest[h] = LOWEST;
-    for (uint base = 0; base < count; base += KEYS * UNROLL) {
-        uint row[UNROLL];
-        vec4 low[UNROLL * CHUNKS], high[UNROLL * CHUNKS];
-        [[unroll]] for (uint u = 0; u < UNROLL; ++u) // past the end, the last key stands in
-            row[u] = cache_row(table, first + min(base + u * KEYS + key_lane, count - 1), kv_head, p.num_kv_heads, BLOCK_SIZE);
-        [[unroll]] for (uint u = 0; u < UNROLL; ++u)
-            [[unroll]] for (uint c = 0; c < CHUNKS; ++c) {
-                uint i = u * CHUNKS + c;
-                kv_load8(cache_address(p.k_cache, row[u]), 8 * (c * LANES + lane), low[i], high[i]);
-            }
-        [[unroll]] for (uint u = 0; u < UNROLL; ++u) {
-            uint key = base + u * KEYS + key_lane;
-            if (lane == 0 && key < count)
-                rows[key] = row[u];
+// The rows of the cache with this lane's next keys; past the end, the last key stands in.
+void find_rows(Uints table, uint kv_head, uint first, uint end, out uint rows[UNROLL]) {
+    [[unroll]] for (uint u = 0; u < UNROLL; ++u)
+        rows[u] = cache_row(table, min(first + u * KEYS + key_lane, end - 1), kv_head, p.num_kv_heads, BLOCK_SIZE);
+}
+
+void score(KvRaw keys[LOADS], uint first, uint end, out float scores[SCORES]) {
+    [[unroll]] for (uint u = 0; u < UNROLL; ++u) {
+        [[unroll]] for (uint h = 0; h < HEADS; ++h)
+            scores[u * HEADS + h] = 0;
+        [[unroll]] for (uint c = 0; c < CHUNKS; ++c) {
+            vec4 low, high;
+            kv_unpack8(keys[u * CHUNKS + c], low, high);
             [[unroll]] for (uint h = 0; h < HEADS; ++h) {
-                float score = 0;
-                [[unroll]] for (uint c = 0; c < CHUNKS; ++c) {
-                    uint i = 2 * (h * CHUNKS + c);
-                    score += dot(q[i], low[u * CHUNKS + c]) + dot(q[i + 1], high[u * CHUNKS + c]);
-                }
-                score = lanes_sum(score);
-                if (SOFT_CAP > 0)
-                    score = soft_capped(score, SOFT_CAP);
-                highest[h] = max(highest[h], score);
-                if (lane == 0 && key < count)
-                    scores[h * TILE + key] = score;
+                uint i = 2 * (h * CHUNKS + c);
+                scores[u * HEADS + h] += dot(q[i], low) + dot(q[i + 1], high);
             }
         }
-    }
-    [[unroll]] for (uint h = 0; h < HEADS; ++h) {
-        highest[h] = subgroupMax(highest[h]);
-        if (subgroupElect())
-            maxima[h * MAX_SUBGROUPS + gl_SubgroupID] = highest[h];
+        [[unroll]] for (uint h = 0; h < HEADS; ++h) {
+            float value = lanes_sum(scores[u * HEADS + h]);
+            if (SOFT_CAP > 0)
+                value = soft_capped(value, SOFT_CAP);
+            scores[u * HEADS + h] = first + u * KEYS + key_lane < end ? value : LOWEST;
+        }
     }
 }
 
-// Turns the tile's scores into probabilities relative to the new maxima, and rescales what has been summed.
-void softmax_tile(uint count) {
+// Turns scores into probabilities relative to the new maxima, and rescales what has been summed.
+void soften(inout float scores[SCORES]) {
     [[unroll]] for (uint h = 0; h < HEADS; ++h) {
         float highest = maximum[h];
-        for (uint i = 0; i < gl_NumSubgroups; ++i)
-            highest = max(highest, maxima[h * MAX_SUBGROUPS + i]);
+        [[unroll]] for (uint u = 0; u < UNROLL; ++u)
+            highest = max(highest, scores[u * HEADS + h]);
         float rescale = exp(maximum[h] - highest);
         maximum[h] = highest;
         sum[h] *= rescale;
         [[unroll]] for (uint i = 0; i < 2 * CHUNKS; ++i)
             acc[2 * h * CHUNKS + i] *= rescale;
-        for (uint key = gl_LocalInvocationID.x; key < count; key += WORKGROUP) {
-            float probability = exp(scores[h * TILE + key] - highest);
-            scores[h * TILE + key] = probability;
+        [[unroll]] for (uint u = 0; u < UNROLL; ++u) {
+            float value = scores[u * HEADS + h];
+            float probability = value > LOWEST ? exp(value - highest) : 0;
             sum[h] += probability;
+            scores[u * HEADS + h] = probability;
         }
     }
 }
 
-void accumulate_tile(uint count) {
-    for (uint base = key_lane; base < count; base += KEYS * UNROLL) {
-        vec4 low[UNROLL * CHUNKS], high[UNROLL * CHUNKS];
-        [[unroll]] for (uint u = 0; u < UNROLL; ++u) {
-            uint64_t row = cache_address(p.v_cache, rows[min(base + u * KEYS, count - 1)]);
-            [[unroll]] for (uint c = 0; c < CHUNKS; ++c)
-                kv_load8(row, 8 * (c * LANES + lane), low[u * CHUNKS + c], high[u * CHUNKS + c]);
-        }
-        [[unroll]] for (uint u = 0; u < UNROLL; ++u) {
-            uint key = base + u * KEYS;
+void accumulate(KvRaw values[LOADS], float probabilities[SCORES]) {
+    [[unroll]] for (uint u = 0; u < UNROLL; ++u)
+        [[unroll]] for (uint c = 0; c < CHUNKS; ++c) {
+            vec4 low, high;
+            kv_unpack8(values[u * CHUNKS + c], low, high);
             [[unroll]] for (uint h = 0; h < HEADS; ++h) {
-                float probability = key < count ? scores[h * TILE + key] : 0;
-                [[unroll]] for (uint c = 0; c < CHUNKS; ++c) {
-                    acc[2 * (h * CHUNKS + c)] += probability * low[u * CHUNKS + c];
-                    acc[2 * (h * CHUNKS + c) + 1] += probability * high[u * CHUNKS + c];
-                }
+                uint i = 2 * (h * CHUNKS + c);
+                acc[i] += probabilities[u * HEADS + h] * low;
+                acc[i + 1] += probabilities[u * HEADS + h] * high;
             }
         }
+}
+
+void attend(Uints table, uint kv_head, uint begin, uint end) {
+    uint rows[UNROLL];
+    find_rows(table, kv_head, begin, end, rows);
+    for (uint first = begin; first < end; first += KEYS * UNROLL) {
+        KvRaw keys[LOADS], values[LOADS];
+        [[unroll]] for (uint i = 0; i < LOADS; ++i)
+            keys[i] = kv_fetch8(cache_address(p.k_cache, rows[i / CHUNKS]), 8 * (i % CHUNKS * LANES + lane));
+        [[unroll]] for (uint i = 0; i < LOADS; ++i)
+            values[i] = kv_fetch8(cache_address(p.v_cache, rows[i / CHUNKS]), 8 * (i % CHUNKS * LANES + lane));
+        find_rows(table, kv_head, first + KEYS * UNROLL, end, rows);
+        float scores[SCORES];
+        score(keys, first, end, scores);
+        soften(scores);
+        accumulate(values, scores);
     }
 }
 
-// Sums acc over the workgroup into `merged`, and sum into every lane, one subgroup after the other.
-void merge() {
-    [[unroll]] for (uint i = 0; i < HEADS * CHUNKS * 2; ++i)
-        for (uint step = LANES; step < gl_SubgroupSize; step *= 2)
-            acc[i] += subgroupShuffleXor(acc[i], step);
-    for (uint turn = 0; turn < gl_NumSubgroups; ++turn) {
-        if (gl_SubgroupID == turn && gl_SubgroupInvocationID < LANES)
-            [[unroll]] for (uint i = 0; i < HEADS * CHUNKS * 2; ++i) {
-                uint at = i * LANES + lane;
-                merged[at] = turn == 0 ? acc[i] : merged[at] + acc[i];
-            }
-        barrier();
-    }
-    [[unroll]] for (uint i = 0; i < HEADS * CHUNKS * 2; ++i)
-        acc[i] = merged[i * LANES + lane];
-}
-
-// The workgroup's sum of each head's probabilities, in every lane.
-void merge_sums() {
+// Joins what the subgroup's groups of LANES lanes have, so that each of them has it all.
+void merge_groups() {
     [[unroll]] for (uint h = 0; h < HEADS; ++h) {
-        sum[h] = subgroupAdd(sum[h]);
-        if (WORKGROUP > gl_SubgroupSize) {
-            if (subgroupElect())
-                maxima[h * MAX_SUBGROUPS + gl_SubgroupID] = sum[h];
-            barrier();
-            sum[h] = 0;
-            for (uint i = 0; i < gl_NumSubgroups; ++i)
-                sum[h] += maxima[h * MAX_SUBGROUPS + i];
+        float highest = subgroupMax(maximum[h]);
+        float scale = exp(maximum[h] - highest);
+        maximum[h] = highest;
+        sum[h] *= scale;
+        [[unroll]] for (uint i = 0; i < 2 * CHUNKS; ++i)
+            acc[2 * h * CHUNKS + i] *= scale;
+        for (uint step = LANES; step < gl_SubgroupSize; step *= 2) {
+            sum[h] += subgroupShuffleXor(sum[h], step);
+            [[unroll]] for (uint i = 0; i < 2 * CHUNKS; ++i)
+                acc[2 * h * CHUNKS + i] += subgroupShuffleXor(acc[2 * h * CHUNKS + i], step);
         }
+    }
+}
+
+// Where a head's result belongs: in y, or with the other splits' if there are any.
+Vec4s target(uint item, uint token, uint head, bool whole) {
+    uint64_t partial = uint64_t((item * p.num_heads + head) * MAX_SPLITS + gl_WorkGroupID.x) * (HEAD_DIM / 4 + 1);
+    return whole ? p.y + uint64_t(token * p.num_heads + head) * (HEAD_DIM / 4) : p.partials + partial;
+}
+
+void store_alone(uint item, uint token, uint head, bool whole) {
+    if (key_lane != 0)
+        return;
+    [[unroll]] for (uint h = 0; h < HEADS; ++h) {
+        Vec4s row = target(item, token, head + h, whole);
+        float scale = whole ? 1 / sum[h] : 1;
+        [[unroll]] for (uint i = 0; i < 2 * CHUNKS; ++i)
+            (row + 2 * (i / 2 * LANES + lane) + i % 2).v = acc[2 * h * CHUNKS + i] * scale;
+        if (!whole && lane == 0)
+            (row + HEAD_DIM / 4).v = vec4(maximum[h], sum[h], 0, 0);
+    }
+}
+
+void store_together(uint item, uint token, uint head, bool whole) {
+    if (gl_SubgroupInvocationID < LANES)
+        [[unroll]] for (uint h = 0; h < HEADS; ++h) {
+            [[unroll]] for (uint i = 0; i < 2 * CHUNKS; ++i) {
+                uint at = h * HEAD_DIM / 4 + 2 * (i / 2 * LANES + lane) + i % 2;
+                outputs[gl_SubgroupID * VECTORS + at] = acc[2 * h * CHUNKS + i];
+            }
+            maxima[h * MAX_SUBGROUPS + gl_SubgroupID] = maximum[h];
+            sums[h * MAX_SUBGROUPS + gl_SubgroupID] = sum[h];
+        }
+    barrier();
+    for (uint i = local_lane; i < VECTORS; i += WORKGROUP) {
+        uint h = i / (HEAD_DIM / 4), column = i % (HEAD_DIM / 4);
+        float highest = LOWEST, total = 0;
+        for (uint s = 0; s < gl_NumSubgroups; ++s)
+            highest = max(highest, maxima[h * MAX_SUBGROUPS + s]);
+        vec4 value = vec4(0);
+        for (uint s = 0; s < gl_NumSubgroups; ++s) {
+            float scale = exp(maxima[h * MAX_SUBGROUPS + s] - highest);
+            total += scale * sums[h * MAX_SUBGROUPS + s];
+            value += scale * outputs[s * VECTORS + i];
+        }
+        Vec4s row = target(item, token, head + h, whole);
+        (row + column).v = whole ? value / total : value;
+        if (!whole && column == 0)
+            (row + HEAD_DIM / 4).v = vec4(highest, total, 0, 0);
     }
 }
 
@@ -187,7 +222,7 @@ void main() {
     uint sequence = (p.items + item).v;
     uint context = (p.context_len + sequence).v;
     uint first = first_key(context, p.window);
-    uint split_keys = tiles_per_split(context - first, TILE, MAX_SPLITS) * TILE;
+    uint split_keys = keys_per_split(context - first, TILE, MAX_SPLITS);
     uint begin = first + gl_WorkGroupID.x * split_keys;
     if (begin >= context)
         return;
@@ -209,30 +244,11 @@ void main() {
         sum[h] = 0;
     }
 
-    for (uint tile = begin; tile < end; tile += TILE) {
-        uint count = min(TILE, end - tile);
-        score_tile(table, kv_head, tile, count);
-        barrier();
-        softmax_tile(count);
-        barrier();
-        accumulate_tile(count);
-        barrier();
-    }
-    merge_sums();
-    if (WORKGROUP > LANES)
-        merge();
-    if (key_lane != 0)
-        return;
-
+    attend(table, kv_head, begin, end);
+    merge_groups();
     bool whole = first + split_keys >= context;
-    [[unroll]] for (uint h = 0; h < HEADS; ++h) {
-        uint64_t partial = uint64_t((item * p.num_heads + head + h) * MAX_SPLITS + gl_WorkGroupID.x) * (HEAD_DIM / 4 + 1);
-        Vec4s target = whole ? p.y + uint64_t(token * p.num_heads + head + h) * (HEAD_DIM / 4) : p.partials + partial;
-        float scale = whole ? 1 / sum[h] : 1;
-        [[unroll]] for (uint c = 0; c < CHUNKS; ++c)
-            [[unroll]] for (uint j = 0; j < 2; ++j)
-                (target + 2 * (c * LANES + lane) + j).v = acc[2 * (h * CHUNKS + c) + j] * scale;
-        if (!whole && lane == 0)
-            (target + HEAD_DIM / 4).v = vec4(maximum[h], sum[h], 0, 0);
-    }
+    if (SHARES)
+        store_together(item, token, head, whole);
+    else
+        store_alone(item, token, head, whole);
 }

@@ -5,7 +5,22 @@
 layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer KvLoad { uvec4 v; };
 layout(buffer_reference, scalar, buffer_reference_align = 8) writeonly buffer KvStore { f16vec4 v; };
 
+layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer KvWords { u64vec2 v; };
+
 const uint KV_BYTES = 2;
+
+// 8 elements as they lie in memory, in words of 64 bits as the weights are (quant/f16.glsl).
+#define KvRaw u64vec2
+
+KvRaw kv_fetch8(uint64_t row, uint element) {
+    return KvWords(row + element * KV_BYTES).v;
+}
+
+void kv_unpack8(KvRaw raw, out vec4 low, out vec4 high) {
+    uvec2 first = unpack32(raw.x), second = unpack32(raw.y);
+    low = vec4(unpackHalf2x16(first.x), unpackHalf2x16(first.y));
+    high = vec4(unpackHalf2x16(second.x), unpackHalf2x16(second.y));
+}
 
 void kv_load8(uint64_t row, uint element, out vec4 low, out vec4 high) {
     uvec4 packed = KvLoad(row + element * KV_BYTES).v;

@@ -112,9 +112,11 @@ class Step:
         *,
         soft_cap: float = 0.0,
         info: DeviceInfo | None = None,
+        plan: AttentionPlan | None = None,
         **flags: bool,
     ) -> np.ndarray[Any, Any]:
         attention = GpuAttention(info or device.info, device.kernels, self.shape, soft_cap=soft_cap)
+        attention.plan = plan or attention.plan
         self.plan = attention.plan
         batch = replace(self.batch(arrays, attention.plan), **flags)
         cache = KVCache(self.k_cache.address, self.v_cache.address)
@@ -171,6 +173,40 @@ def test_the_constants_of_a_gpu_equal_the_reference(device: Device, arrays: Arra
     info = replace(device.info, type=DeviceType.DISCRETE)
     step = Step(arrays, AttentionShape(group, 1, head_dim, 16, KVDType.F16), [*MIXED, Query(700)])
     check(step.run(device, arrays, info=info), step.expected(), step.plan)
+
+
+@pytest.mark.parametrize("context", [1, 2, 31, 33, 127, 129, 1023, 4097, 16_385, 33_000])
+def test_contexts_of_any_length_equal_the_reference_with_the_constants_of_a_gpu(
+    device: Device, arrays: Arrays, context: int
+) -> None:
+    info = replace(device.info, type=DeviceType.DISCRETE)
+    step = Step(arrays, AttentionShape(2, 1, 128, 16, KVDType.F16), [Query(context)])
+    check(step.run(device, arrays, info=info), step.expected(), step.plan)
+
+
+@pytest.mark.parametrize("unroll", [1, 2, 8])
+@pytest.mark.parametrize(("workgroup", "heads", "lanes"), [(8, 4, 8), (16, 2, 4), (32, 1, 2), (128, 4, 8)])
+def test_other_cuts_of_decode_equal_the_reference(
+    device: Device, arrays: Arrays, workgroup: int, heads: int, lanes: int, unroll: int
+) -> None:
+    step = Step(arrays, AttentionShape(8, 2, 64, 16, KVDType.F16), [Query(1), Query(700), Query(2500)])
+    plan = replace(
+        AttentionPlan.of(device.info, step.shape),
+        decode_workgroup=workgroup,
+        decode_subgroups=-(-workgroup // device.info.min_subgroup_size),
+        decode_heads=heads,
+        lanes=lanes,
+        unroll=unroll,
+        max_splits=20,
+    )
+    check(step.run(device, arrays, plan=plan), step.expected(), step.plan)
+
+
+def test_a_decode_workgroup_fits_into_little_shared_memory(device: Device) -> None:
+    info = replace(device.info, type=DeviceType.INTEGRATED, max_shared_memory=16 << 10)
+    shape = AttentionShape(16, 1, 256, 16, KVDType.F16)
+    plan = AttentionPlan.of(info, shape)
+    assert plan.decode_subgroups * plan.decode_heads * (shape.head_dim + 2) * 4 <= info.max_shared_memory
 
 
 @pytest.mark.parametrize("window", [0, 20])

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from unicorn_async.ops.attention_device import AttentionBatch
     from unicorn_async.ops.kv_cache import AttentionShape, KVCache
 
-_COMBINE_LANES = 32
 _MAX_PREFETCH_DIM = 128  # larger heads leave no registers for the keys and values that are under way
 
 
@@ -45,9 +44,10 @@ class GpuAttention:
             "MAX_SPLITS": plan.max_splits,
             "SOFT_CAP": self._soft_cap,
             "UNROLL": plan.unroll,
+            "MAX_SUBGROUPS": plan.decode_subgroups,
         }
         combine: dict[str, int | float] = {
-            "WORKGROUP": _COMBINE_LANES,
+            "WORKGROUP": plan.combine_workgroup,
             "HEAD_DIM": shape.head_dim,
             "TILE": plan.tile,
             "MAX_SPLITS": plan.max_splits,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from unicorn_async.config import KVDType
-from unicorn_async.ops.linear_plan import matrix_subgroup_size
+from unicorn_async.ops.linear_plan import known_subgroup_size, matrix_subgroup_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,12 +18,27 @@ Grid: TypeAlias = tuple[int, int, int]
 
 _MATRIX_ROWS = 64  # of attention_prefill_coopmat
 _MATRIX_SHARED_BYTES = 14592  # of it, beside the rows that it stages
+_SOFTWARE_LANES = 4  # that share a key; sums over more of them cost more than they save
+_DECODE_WORKGROUP = 128  # lanes
+_DECODE_WORKGROUPS = 384  # of one sequence with a long context: an H200 holds them all at once
+_SPLIT_GRAIN = 32  # keys, of shaders/include/attention_splits.glsl
+_COMBINE_WORKGROUP = 256  # lanes
 _PARTIAL_EXTRA = 4  # f32 of a partial beside the head's elements
 
 
 def _divisor(number: int, limit: int) -> int:
     """The largest divisor that is not above the limit."""
     return max(i for i in range(1, min(number, limit) + 1) if number % i == 0)
+
+
+def _subgroups(info: DeviceInfo, workgroup: int) -> int:
+    """Subgroups of a workgroup of so many lanes, at most."""
+    return -(-workgroup // known_subgroup_size(info))
+
+
+def _decode_shared_bytes(info: DeviceInfo, shape: AttentionShape, workgroup: int, heads: int) -> int:
+    """Shared memory of attention_decode: each subgroup's output, maximum and sum of each head."""
+    return _subgroups(info, workgroup) * heads * (shape.head_dim + 2) * 4
 
 
 def _matrix_subgroup(info: DeviceInfo, shape: AttentionShape) -> int | None:
@@ -47,19 +62,22 @@ class DecodeGrids:
 class AttentionPlan:
     """The kernels' constants for one shape on one device; a pure function of both.
 
-    `lanes` lanes share a key in decode and load `unroll` of them at once, `tile` keys lie between two of its barriers,
-    and an item has at most `max_splits` splits. `decode_heads` and `prefill_heads` are the query heads of a workgroup,
+    `lanes` lanes share a key in decode and load `unroll` of them at once; a workgroup has at most `decode_subgroups`
+    subgroups. An item has at most `max_splits` splits of `tile` keys or more, which workgroups of
+    `combine_workgroup` lanes join. `decode_heads` and `prefill_heads` are the query heads of a workgroup,
     `rows` the pairs of a query and a head in a prefill tile, of which a lane scores `prefill_keys` keys at a time. With
     a `matrix_subgroup` prefill runs on matrix units, in subgroups of this size.
     """
 
     shape: AttentionShape
     decode_workgroup: int
+    decode_subgroups: int
     lanes: int
     decode_heads: int
     tile: int
     unroll: int
     max_splits: int
+    combine_workgroup: int
     rows: int
     prefill_heads: int
     prefill_keys: int
@@ -70,21 +88,29 @@ class AttentionPlan:
         """Choose the constants."""
         chunks = shape.head_dim // 8
         lanes = 1
-        while lanes < min(info.min_subgroup_size, 32) and chunks % (2 * lanes) == 0:
+        most_lanes = _SOFTWARE_LANES if info.is_software else 32
+        while lanes < min(info.min_subgroup_size, most_lanes) and chunks % (2 * lanes) == 0:
             lanes *= 2
         # A lane holds 16 f32 of q and of output per head and chunk: at most 64 registers of each on a GPU.
         decode_heads = _divisor(shape.group, max(1, (1 if info.is_software else 8) * lanes // chunks))
         workgroups = shape.num_heads // decode_heads  # of one split
         matrix_subgroup = _matrix_subgroup(info, shape)
         rows = _MATRIX_ROWS if matrix_subgroup else 32 if shape.head_dim <= 128 and not info.is_software else 16
+        decode_workgroup = info.subgroup_size if info.is_software else _DECODE_WORKGROUP
+        while decode_workgroup > info.subgroup_size and (
+            _decode_shared_bytes(info, shape, decode_workgroup, decode_heads) > info.max_shared_memory
+        ):
+            decode_workgroup //= 2
         return cls(
             shape=shape,
-            decode_workgroup=info.subgroup_size if info.is_software else 128,
+            decode_workgroup=decode_workgroup,
+            decode_subgroups=_subgroups(info, decode_workgroup),
             lanes=lanes,
             decode_heads=decode_heads,
             tile=64 if info.is_software else 128,
             unroll=1 if info.is_software else max(1, 4 * lanes // chunks),
-            max_splits=8 if info.is_software else min(128, max(16, 512 // workgroups)),
+            max_splits=8 if info.is_software else min(128, max(16, _DECODE_WORKGROUPS // workgroups)),
+            combine_workgroup=max(32, shape.head_dim // 4) if info.is_software else _COMBINE_WORKGROUP,
             rows=rows,
             prefill_heads=_divisor(shape.group, rows),
             prefill_keys=1 if info.is_software else 4,
@@ -98,8 +124,9 @@ class AttentionPlan:
 
     def num_splits(self, context_len: int, window: int) -> int:
         """Splits of a decode item with so many tokens, its own included; it does not depend on other items."""
-        tiles = -(-self._num_keys(context_len, window) // self.tile)
-        return -(-tiles // -(-tiles // self.max_splits))
+        num_keys = self._num_keys(context_len, window)
+        share = -(-num_keys // self.max_splits)
+        return -(-num_keys // max(self.tile, -(-share // _SPLIT_GRAIN) * _SPLIT_GRAIN))
 
     @staticmethod
     def _num_keys(context_len: int, window: int) -> int:

@@ -1,0 +1,250 @@
+#!/usr/bin/env python3
+"""Times decode attention on a device: bytes of keys and values read, against the device's copy rate.
+
+    kernels_attention.py [--device NAME] [--shape 32:16:128 ...] [--context 1024 8192 32768] [--streams 1] [--sweep]
+                         [--splits N ...] [--best N] [--json FILE]
+
+A shape is query heads, kv heads and the size of a head; by default those of Gemma 3 27B and Llama 3 8B. Each figure is
+a layer's attention as a step pays for it, with the splits' join and the barriers after both: the median over rounds of
+layers whose caches are different parts of one pool with its blocks in random order, timed by the device's own
+timestamps. Without --sweep the constants are those that the engine would take; with it, all candidates of the tables
+below are timed, the fastest first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import sys
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from unicorn_async.cli.bench_limits import Limits, measure_limits
+from unicorn_async.config import KVDType
+from unicorn_async.errors import UnicornError
+from unicorn_async.gpu.command import CommandPool, TimestampPool
+from unicorn_async.gpu.device import Device
+from unicorn_async.gpu.device_info import DeviceInfo, select_device
+from unicorn_async.gpu.instance import Instance
+from unicorn_async.gpu.memory import MemoryKind
+from unicorn_async.ops.attention import GpuAttention
+from unicorn_async.ops.attention_device import AttentionBatch
+from unicorn_async.ops.attention_plan import AttentionPlan
+from unicorn_async.ops.kv_cache import AttentionShape, KVCache
+from unicorn_async.ops.linear_plan import known_subgroup_size
+from unicorn_async.resources import resource_dir
+from unicorn_async.tensor import DType, Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from unicorn_async.gpu.memory import Buffer
+
+SHAPES = ("32:16:128", "32:8:128")
+BLOCK_SIZE = 16
+WORKGROUPS = (32, 64, 128, 256)
+UNROLLS = (1, 2, 4, 8)
+SPLITS = (8, 16, 32, 64, 128)
+HEADS = (1, 2, 4, 8)
+LANES = (4, 8, 16, 32)
+ROUNDS = 5  # of repeats
+MAX_REGISTERS = 160  # f32 of a lane that are worth a try: queries, sums, and what is under way
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One shape at one context."""
+
+    shape: str
+    context: int
+    streams: int
+    constants: str
+    us: float
+    gb_per_s: float
+    of_copy: float
+
+
+def candidates(info: DeviceInfo, shape: AttentionShape, options: argparse.Namespace) -> Iterator[AttentionPlan]:
+    """The plans to time, the engine's own first."""
+    plan = AttentionPlan.of(info, shape)
+    yield plan
+    splits = options.splits or (SPLITS if options.sweep else ())
+    cuts = itertools.product(WORKGROUPS, UNROLLS, HEADS, LANES) if options.sweep else [_cut(plan)]
+    for (workgroup, unroll, heads, lanes), most in itertools.product(cuts, splits):
+        chunks = shape.head_dim // 8
+        fits = shape.group % heads == 0 and chunks % lanes == 0 and lanes <= info.min_subgroup_size <= workgroup
+        registers = 8 * chunks // max(lanes, 1) * (2 * heads + unroll)
+        if fits and registers <= MAX_REGISTERS:
+            yield replace(
+                plan,
+                decode_workgroup=workgroup,
+                decode_subgroups=-(-workgroup // known_subgroup_size(info)),
+                unroll=unroll,
+                decode_heads=heads,
+                lanes=lanes,
+                max_splits=most,
+            )
+
+
+def _cut(plan: AttentionPlan) -> tuple[int, int, int, int]:
+    return plan.decode_workgroup, plan.unroll, plan.decode_heads, plan.lanes
+
+
+class Bench:
+    """A pool of keys and values, and what one step's attention reads beside it."""
+
+    def __init__(self, device: Device, pool_bytes: int, repeats: int) -> None:
+        self._device, self._repeats = device, repeats
+        self._pool = CommandPool(device, device.compute)
+        self._times = TimestampPool(device, 2 * ROUNDS)
+        self._cache = self._random(pool_bytes)
+
+    def time(self, plan: AttentionPlan, context: int, streams: int, limits: Limits) -> Figure:
+        """Median time of a layer's attention."""
+        shape = plan.shape
+        per_stream = -(-context // shape.block_size)
+        nbytes = 2 * streams * context * shape.num_kv_heads * shape.head_dim * 2  # K and V, f16
+        layer = per_stream * streams * shape.block_nbytes
+        copies = max(1, self._cache.nbytes // (2 * layer))
+        grids = plan.decode_grids([context] * streams, 0)
+        table = np.random.default_rng(0).permutation(per_stream * streams).astype(np.uint32)
+        columns = shape.num_heads * shape.head_dim
+        with_combine = grids.combine[0] > 0
+        buffers = [
+            self._put(np.arange(streams, dtype=np.uint32)),
+            self._put(np.full(streams, context, np.uint32)),
+            self._put(table),
+            self._put(np.array([grids.decode, grids.combine, (0, 0, 0)], np.uint32)),
+            self._put(np.random.default_rng(1).standard_normal((streams, columns)).astype(np.float32) / 4),
+            self._put(np.zeros((streams, columns), np.float32)),
+            self._device.memory.allocate(plan.partials_nbytes(streams), MemoryKind.DEVICE, name="partials"),
+        ]
+        items, contexts, blocks, sizes, q, out, partials = buffers
+        batch = AttentionBatch(
+            query_start=items.address,
+            query_len=0,
+            context_len=contexts.address,
+            block_table=blocks.address,
+            max_blocks=per_stream,
+            decode_items=items.address,
+            prefill_tiles=0,
+            partials=partials.address,
+            grids=sizes,
+            decode_grid_offset=0,
+            combine_grid_offset=12,
+            prefill_grid_offset=24,
+            has_combine=with_combine,
+            has_prefill=False,
+        )
+        attention = GpuAttention(self._device.info, self._device.kernels, shape)
+        attention.plan = plan
+        recorder = self._pool.recorder()
+        for run in range(ROUNDS):
+            recorder.timestamp(self._times, 2 * run)
+            for i in range(self._repeats):
+                k = self._cache.address + (run * self._repeats + i) % copies * 2 * layer
+                attention.record(
+                    recorder,
+                    q=Tensor(q.address, (streams, columns), DType.F32),
+                    cache=KVCache(k, k + layer),
+                    window=0,
+                    batch=batch,
+                    out=Tensor(out.address, (streams, columns), DType.F32),
+                )
+                recorder.barrier()
+            recorder.timestamp(self._times, 2 * run + 1)
+        commands = recorder.end()
+        for _ in range(2):  # the first run compiles what the driver left to the first use
+            self._device.compute.timeline.wait(self._device.compute.submit([commands]))
+        stamps = self._times.read(0, 2 * ROUNDS)
+        self._pool.free(commands)
+        for buffer in buffers:
+            buffer.close()
+        pairs = zip(stamps[::2], stamps[1::2], strict=True)
+        ns = statistics.median((end - start) / self._repeats for start, end in pairs)
+        named = (
+            f"workgroup={plan.decode_workgroup} unroll={plan.unroll} heads={plan.decode_heads} lanes={plan.lanes} "
+            f"splits={grids.decode[0]}"
+        )
+        label = f"{shape.num_heads}:{shape.num_kv_heads}:{shape.head_dim}"
+        rate = nbytes / ns
+        return Figure(label, context, streams, named, ns / 1e3, rate, rate * 1e9 / limits.copy_bytes_per_s)
+
+    def _random(self, nbytes: int) -> Buffer:
+        """Small random halves."""
+        memory = self._device.memory
+        block = memory.allocate(min(nbytes, 16 << 20), MemoryKind.STAGING, name="random")
+        assert block.mapped is not None
+        values = np.random.default_rng(0).standard_normal(block.nbytes // 2, np.float32) * 0.5
+        np.frombuffer(block.mapped, np.float16)[:] = values.astype(np.float16)
+        buffer = memory.allocate(nbytes, MemoryKind.DEVICE, name="cache")
+        recorder = self._pool.recorder()
+        for offset in range(0, nbytes, block.nbytes):
+            recorder.copy(block, 0, buffer, offset, min(block.nbytes, nbytes - offset))
+        self._device.compute.timeline.wait(self._device.compute.submit([recorder.end()]))
+        block.close()
+        return buffer
+
+    def _put(self, values: np.ndarray[Any, Any]) -> Buffer:
+        buffer = self._device.memory.allocate(values.nbytes, MemoryKind.FRAME, name="step")
+        assert buffer.mapped is not None
+        np.frombuffer(buffer.mapped, values.dtype, values.size)[:] = values.reshape(-1)
+        return buffer
+
+
+def measure(device: Device, limits: Limits, options: argparse.Namespace) -> Iterator[Figure]:
+    sizes = [tuple(map(int, text.split(":"))) for text in options.shape]
+    shapes = [AttentionShape(heads, kv_heads, dim, BLOCK_SIZE, KVDType.F16) for heads, kv_heads, dim in sizes]
+    largest = max(2 * (-(-max(options.context) // BLOCK_SIZE)) * options.streams * s.block_nbytes for s in shapes)
+    bench = Bench(device, max(largest, options.pool_mib << 20), options.repeats)
+    for shape, context in itertools.product(shapes, options.context):
+        plans = dict.fromkeys(candidates(device.info, shape, options))
+        figures = [bench.time(plan, context, options.streams, limits) for plan in plans]
+        chosen = figures[0]
+        for figure in sorted(figures, key=lambda f: f.us)[: options.best]:
+            mark = "*" if figure is chosen else " "
+            print(
+                f"{mark} {figure.shape} context {context:<6} {figure.us:10.1f} µs {figure.gb_per_s:8.1f} GB/s "
+                f"{figure.of_copy:6.0%} of copy  {figure.constants}",
+                flush=True,
+            )
+            yield figure
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Time decode attention.")
+    parser.add_argument("--device", help="index or part of the name; default: the fastest GPU")
+    parser.add_argument("--shape", nargs="+", default=SHAPES, help="query heads:kv heads:size of a head")
+    parser.add_argument("--context", nargs="+", type=int, default=[1024, 8192, 32768])
+    parser.add_argument("--streams", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=20, help="layers between two timestamps")
+    parser.add_argument("--pool-mib", type=int, default=2048, help="memory for caches")
+    parser.add_argument("--sweep", action="store_true", help="time every candidate")
+    parser.add_argument("--splits", nargs="+", type=int, help="most splits to try")
+    parser.add_argument("--best", type=int, default=6, help="how many of a sweep to print")
+    parser.add_argument("--json", type=Path, help="write the figures there")
+    options = parser.parse_args(arguments)
+    try:
+        limits = measure_limits(options.device)
+        with Instance.create() as instance:
+            info = select_device(instance.devices(), options.device, allow_software=True)
+            print(f"{info.name}, {info.driver_name} {info.driver_info}; * = what the engine takes", flush=True)
+            print("\n".join(limits.lines()), flush=True)
+            with Device.open(instance, info, cache_dir=None, shader_dir=resource_dir("shaders")) as device:
+                figures = list(measure(device, limits, options))
+    except UnicornError as exc:
+        print(f"kernels_attention: {exc}", file=sys.stderr)
+        return 1
+    if options.json:
+        report = {"device": info.name, "limits": asdict(limits), "figures": [asdict(figure) for figure in figures]}
+        options.json.write_text(json.dumps(report, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
