@@ -2,13 +2,13 @@
 """Times decode attention on a device: bytes of keys and values read, against the device's copy rate.
 
     kernels_attention.py [--device NAME] [--shape 32:16:128 ...] [--context 1024 8192 32768] [--streams 1] [--sweep]
-                         [--splits N ...] [--best N] [--json FILE]
+                         [--splits N ...] [--tile N ...] [--best N] [--json FILE]
 
 A shape is query heads, kv heads and the size of a head; by default those of Gemma 3 27B and Llama 3 8B. Each figure is
 a layer's attention as a step pays for it, with the splits' join and the barriers after both: the median over rounds of
 layers whose caches are different parts of one pool with its blocks in random order, timed by the device's own
 timestamps. Without --sweep the constants are those that the engine would take; with it, all candidates of the tables
-below are timed, the fastest first.
+below are timed, the fastest first. --splits and --tile add their values to either.
 """
 
 from __future__ import annotations
@@ -43,15 +43,16 @@ from unicorn_async.tensor import DType, Tensor
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from unicorn_async.gpu.kernel import KernelRequest
     from unicorn_async.gpu.memory import Buffer
 
 SHAPES = ("32:16:128", "32:8:128")
 BLOCK_SIZE = 16
-WORKGROUPS = (32, 64, 128, 256)
-UNROLLS = (1, 2, 4, 8)
-SPLITS = (8, 16, 32, 64, 128)
-HEADS = (1, 2, 4, 8)
-LANES = (4, 8, 16, 32)
+WORKGROUPS = (64, 128, 256)
+UNROLLS = (2, 4, 8)
+SPLITS = (16, 24, 48, 96)
+HEADS = (2, 4, 8)
+LANES = (8, 16, 32)
 ROUNDS = 5  # of repeats
 MAX_REGISTERS = 160  # f32 of a lane that are worth a try: queries, sums, and what is under way
 
@@ -73,9 +74,9 @@ def candidates(info: DeviceInfo, shape: AttentionShape, options: argparse.Namesp
     """The plans to time, the engine's own first."""
     plan = AttentionPlan.of(info, shape)
     yield plan
-    splits = options.splits or (SPLITS if options.sweep else ())
+    splits = options.splits or (SPLITS if options.sweep else [plan.max_splits])
     cuts = itertools.product(WORKGROUPS, UNROLLS, HEADS, LANES) if options.sweep else [_cut(plan)]
-    for (workgroup, unroll, heads, lanes), most in itertools.product(cuts, splits):
+    for (workgroup, unroll, heads, lanes), most, tile in itertools.product(cuts, splits, options.tile or [plan.tile]):
         chunks = shape.head_dim // 8
         fits = shape.group % heads == 0 and chunks % lanes == 0 and lanes <= info.min_subgroup_size <= workgroup
         registers = 8 * chunks // max(lanes, 1) * (2 * heads + unroll)
@@ -88,6 +89,7 @@ def candidates(info: DeviceInfo, shape: AttentionShape, options: argparse.Namesp
                 decode_heads=heads,
                 lanes=lanes,
                 max_splits=most,
+                tile=tile,
             )
 
 
@@ -141,8 +143,7 @@ class Bench:
             has_combine=with_combine,
             has_prefill=False,
         )
-        attention = GpuAttention(self._device.info, self._device.kernels, shape)
-        attention.plan = plan
+        attention = _attention(self._device, plan)
         recorder = self._pool.recorder()
         for run in range(ROUNDS):
             recorder.timestamp(self._times, 2 * run)
@@ -169,7 +170,7 @@ class Bench:
         ns = statistics.median((end - start) / self._repeats for start, end in pairs)
         named = (
             f"workgroup={plan.decode_workgroup} unroll={plan.unroll} heads={plan.decode_heads} lanes={plan.lanes} "
-            f"splits={grids.decode[0]}"
+            f"tile={plan.tile} splits={grids.decode[0]}"
         )
         label = f"{shape.num_heads}:{shape.num_kv_heads}:{shape.head_dim}"
         rate = nbytes / ns
@@ -197,6 +198,17 @@ class Bench:
         return buffer
 
 
+def _attention(device: Device, plan: AttentionPlan) -> GpuAttention:
+    attention = GpuAttention(device.info, device.kernels, plan.shape)
+    attention.plan = plan
+    return attention
+
+
+def _kernels(device: Device, plan: AttentionPlan) -> tuple[KernelRequest, ...]:
+    """What decode takes of the attention's kernels."""
+    return _attention(device, plan).kernels_for()[:2]
+
+
 def measure(device: Device, limits: Limits, options: argparse.Namespace) -> Iterator[Figure]:
     sizes = [tuple(map(int, text.split(":"))) for text in options.shape]
     shapes = [AttentionShape(heads, kv_heads, dim, BLOCK_SIZE, KVDType.F16) for heads, kv_heads, dim in sizes]
@@ -204,6 +216,7 @@ def measure(device: Device, limits: Limits, options: argparse.Namespace) -> Iter
     bench = Bench(device, max(largest, options.pool_mib << 20), options.repeats)
     for shape, context in itertools.product(shapes, options.context):
         plans = dict.fromkeys(candidates(device.info, shape, options))
+        device.kernels.prepare(request for plan in plans for request in _kernels(device, plan))
         figures = [bench.time(plan, context, options.streams, limits) for plan in plans]
         chosen = figures[0]
         for figure in sorted(figures, key=lambda f: f.us)[: options.best]:
@@ -226,6 +239,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--pool-mib", type=int, default=2048, help="memory for caches")
     parser.add_argument("--sweep", action="store_true", help="time every candidate")
     parser.add_argument("--splits", nargs="+", type=int, help="most splits to try")
+    parser.add_argument("--tile", nargs="+", type=int, help="keys of the shortest splits to try, multiples of 32")
     parser.add_argument("--best", type=int, default=6, help="how many of a sweep to print")
     parser.add_argument("--json", type=Path, help="write the figures there")
     options = parser.parse_args(arguments)
