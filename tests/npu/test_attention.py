@@ -179,6 +179,47 @@ async def test_a_call_cancelled_between_two_runs_leaves_all_frames_free(context:
         step.check(await step.run(attention))
 
 
+async def test_a_cancelled_call_leaves_no_thread_that_reads_or_writes_its_arrays(
+    context: Context, npu: Npu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unicorn_async.npu.attention._THREAD_BYTES", 0)
+    step = Step(HEADS, MIXED)
+    async with opened(context, options=NpuOptions(items_per_run=4)) as attention:
+        cache, prepared = step.fill(attention), step.prepare(attention)
+        for delay in range(0, 60, 3):
+            out = step.poisoned()
+            call = asyncio.create_task(attention.submit(prepared, q=step.q, cache=cache, out=out))
+            for _ in range(delay):
+                await asyncio.sleep(0)
+            call.cancel()
+            await asyncio.wait([call])
+            left = out.copy()
+            await attention.drain()
+            np.testing.assert_array_equal(out, left)
+        step.check(await step.run(attention))
+        cache.close()
+
+
+async def test_closing_while_a_thread_copies_waits_for_it(
+    context: Context, npu: Npu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unicorn_async.npu.attention._THREAD_BYTES", 0)
+    step = Step(HEADS, MIXED)
+    for delay in range(1, 9, 2):
+        attention = NpuAttention(context, HEADS)
+        cache, prepared = step.fill(attention), step.prepare(attention)
+        call = asyncio.create_task(attention.submit(prepared, q=step.q, cache=cache, out=step.poisoned()))
+        for _ in range(delay):
+            await asyncio.sleep(0)
+        closing = asyncio.create_task(attention.close())
+        for _ in range(delay):
+            await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.wait([call, closing])
+        assert context.device.num_buffers == 1  # the cache
+        cache.close()
+
+
 async def test_closing_waits_for_runs_and_refuses_calls_that_wait(context: Context, npu: Npu) -> None:
     step = Step(HEADS, MIXED)
     attention = NpuAttention(context, HEADS, options=NpuOptions(num_frames=1))

@@ -2,7 +2,8 @@
 
 Once a step, `prepare` cuts its sequences into items (`work`), spreads them over the lanes and writes the instructions
 that stream packets and cache to the lanes and results back (`schedule`). Then `submit`, layer by layer, copies queries
-into a frame's packets (`packets`), starts the run, and copies the results to `out` when it ends.
+into a frame's packets (`packets`), starts the run, and copies the results to `out` when it ends. What is large is
+copied in a thread.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from unicorn_async.background import run_to_end, wait_to_end
 from unicorn_async.errors import ConfigError, NpuContextLostError, NpuError, NpuTimeoutError
 from unicorn_async.npu.cache import NpuCache
 from unicorn_async.npu.completion import HANG_HINT, RunEnd
@@ -22,7 +24,7 @@ from unicorn_async.npu.step import PreparedStep, prepare_step
 from unicorn_async.npu.work import SequenceWork
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from unicorn_async.npu.packets import Bf16Bits
     from unicorn_async.npu.step import PreparedPart
     from unicorn_async.npu.work import AttentionHeads
+
+_THREAD_BYTES = 1 << 18  # copies from this size on leave the event loop to others
 
 __all__ = ["AttentionCounts", "NpuAttention", "NpuOptions", "PreparedStep", "SequenceWork"]
 
@@ -63,14 +67,40 @@ class _Failure(NamedTuple):
     generation: int
 
 
-class _Flight(NamedTuple):
-    """A part under way, and the array that its results go to; emptying the list keeps them from being written.
+class _Call(NamedTuple):
+    """The arrays of a call of `submit`."""
 
-    The task's code knows the list alone: a failed task is in its error's traceback, and must not be in itself.
+    q: Bf16Bits
+    out: NDArray[np.float32]
+
+
+@dataclass(slots=True)
+class _Caller:
+    """Whose part it is: nobody's any more without a call. `is_copying` says that a thread has the arrays now."""
+
+    call: _Call | None
+    is_copying: bool = False
+
+    async def copy(self, work: Callable[[], None], nbytes: int) -> None:
+        """Do `work`, which copies so much from or to the arrays, here or in a thread; it is done when this ends."""
+        if nbytes < _THREAD_BYTES:
+            work()
+            return
+        self.is_copying = True
+        try:
+            await run_to_end(work)
+        finally:
+            self.is_copying = False
+
+
+class _Flight(NamedTuple):
+    """A part under way, and whose it is.
+
+    The task's code knows the caller alone: a failed task is in its error's traceback, and must not be in itself.
     """
 
     task: asyncio.Task[None]
-    outs: list[NDArray[np.float32]]
+    caller: _Caller
 
 
 class NpuAttention:
@@ -174,14 +204,20 @@ class NpuAttention:
             for part in step.parts:
                 flights.append(await self._launch(part, q, cache, out))
                 if len(flights) > self._options.num_frames:
-                    await asyncio.shield(flights.pop(0).task)
+                    await asyncio.shield(flights[0].task)
+                    flights.pop(0)
             while flights:
                 await asyncio.shield(flights[0].task)
                 flights.pop(0)
         finally:
             for flight in flights:
-                flight.outs.clear()
+                flight.caller.call = None
+            copying = [flight.task for flight in flights if flight.caller.is_copying]
             flights.clear()  # a failed task's traceback holds this list, and with it the run's buffers
+            try:
+                await wait_to_end(*copying)
+            finally:
+                copying.clear()
 
     def poison_results(self) -> None:
         """Fill the frames' results with NaN, so that a run which does nothing is seen; no run may be under way."""
@@ -191,13 +227,21 @@ class NpuAttention:
     async def close(self) -> None:
         """Wait for the runs under way, then free the frames; a second call does nothing. Waiting calls get NpuError."""
         self._closed = True
-        await self.drain()
-        self._release_frames()
+        try:
+            await self.drain()
+        finally:
+            self._release_frames()
 
     async def drain(self) -> None:
-        """Wait until no run is under way, those of cancelled callers included."""
+        """Wait until no run is under way, those of cancelled callers included; a cancellation is raised after it."""
+        cancelled: asyncio.CancelledError | None = None
         while self._tasks:
-            await asyncio.wait(self._tasks)
+            try:
+                await asyncio.wait(self._tasks)
+            except asyncio.CancelledError as exc:
+                cancelled = exc
+        if cancelled is not None:
+            raise cancelled
 
     def _release_frames(self) -> None:
         if self._broken is not None:
@@ -227,26 +271,29 @@ class NpuAttention:
                 raise NpuTimeoutError(str(self._broken))
             if self._closed:
                 raise NpuError("NPU attention: closed before the call could start")
-            frame.load(self.heads, part, q)
         except BaseException:
             self._free.put_nowait(frame)
             raise
-        outs = [out]
-        work = self._fly(frame, part, cache, outs)
+        caller = _Caller(_Call(q, out))
+        work = self._fly(frame, part, cache, caller)
         task = asyncio.create_task(work, name=f"npu-attention-{frame.number}")
         self._tasks.add(task)
         task.add_done_callback(self._landed)
-        return _Flight(task, outs)
+        return _Flight(task, caller)
 
     def _landed(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # an abandoned flight's error has nobody to go to
 
-    async def _fly(self, frame: Frame, part: PreparedPart, cache: NpuCache, outs: list[NDArray[np.float32]]) -> None:
-        """Compute what is in the frame, copy the results, free the frame."""
+    async def _fly(self, frame: Frame, part: PreparedPart, cache: NpuCache, caller: _Caller) -> None:
+        """Copy queries, compute, copy the results, free the frame."""
         failure: _Failure | None = None
         try:
+            if (call := caller.call) is None:
+                return
+            q, heads = call.q, self.heads
+            await caller.copy(lambda: frame.load(heads, part, q), part.query_bytes)
             failure = await self._attempt(frame, cache)
             if failure is not None:
                 await self._recover(failure.generation)
@@ -254,8 +301,9 @@ class NpuAttention:
             if failure is not None:
                 raise failure.error
             self.counts.runs += 1
-            if outs:
-                frame.unload(self.heads, part, outs[0])
+            if (call := caller.call) is not None:
+                out = call.out
+                await caller.copy(lambda: frame.unload(heads, part, out), part.result_bytes * len(part.items))
         except NpuTimeoutError as exc:
             self._broken = exc
             raise

@@ -95,16 +95,21 @@ class CompletionThread:
                     self._wakeup.wait()
                 if self._closed:
                     return
-                current = list(self._watched)
-            ended = [(watched, end) for watched in current if (end := _look(watched)) is not None]
-            with self._wakeup:
-                for watched, _ in ended:
-                    self._watched.remove(watched)
-            for watched, end in ended:
-                _resolve(watched, end)
+            self._look_at_all()
             with self._wakeup:
                 if self._watched and not self._closed:
                     self._wakeup.wait(_interval(time.monotonic() - max(w.started_s for w in self._watched)))
+
+    def _look_at_all(self) -> None:
+        """Look at each run once; nothing of those that have ended is kept, so that their buffers can go."""
+        with self._wakeup:
+            current = list(self._watched)
+        ended = [(watched, end) for watched in current if (end := _look(watched)) is not None]
+        with self._wakeup:
+            for watched, _ in ended:
+                self._watched.remove(watched)
+        for watched, end in ended:
+            _resolve(watched, end)
 
 
 def _interval(elapsed_s: float) -> float:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
+from unicorn_async.background import run_to_end
 from unicorn_async.npu.attention import NpuAttention
 from unicorn_async.npu.context import Context
 from unicorn_async.npu.device import Device
@@ -37,14 +38,17 @@ async def open_attention(
         NpuUnavailableError: no NPU, no driver, no permission, no XRT. NpuBuildError: no kernels for this chip and
         head_dim. NpuBusyError: no context is free. NpuSelfCheckError: the kernels answer wrongly.
     """
-    with Device.open(host) as device:
-        context = Context(device, find_build(builds, device.chip, heads.layout.head_dim))
+    with ExitStack() as made:
+
+        def load() -> NpuAttention:
+            device = made.enter_context(Device.open(host))
+            context = Context(device, find_build(builds, device.chip, heads.layout.head_dim))
+            made.callback(context.close)
+            return NpuAttention(context, heads, soft_cap=soft_cap, options=options)
+
+        attention = await run_to_end(load)
         try:
-            attention = NpuAttention(context, heads, soft_cap=soft_cap, options=options)
-            try:
-                await self_check(attention)
-                yield attention
-            finally:
-                await attention.close()
+            await self_check(attention)
+            yield attention
         finally:
-            context.close()
+            await attention.close()

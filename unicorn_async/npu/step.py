@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unicorn_async.errors import ConfigError
+from unicorn_async.npu.geometry import BF16_BYTES, F32_BYTES
 from unicorn_async.npu.packets import parameters
 from unicorn_async.npu.schedule import ScheduledItem, instructions, stream_bytes
 from unicorn_async.npu.work import plan_items, spread
@@ -38,6 +39,11 @@ class PreparedPart:
     heads: NDArray[np.int64]
     used: NDArray[np.bool_]
     stream: NDArray[np.uint32]
+
+    @property
+    def query_bytes(self) -> int:
+        """Bytes of the items' queries."""
+        return self.result_bytes * len(self.items) * BF16_BYTES // F32_BYTES
 
 
 @dataclass(frozen=True, slots=True, eq=False)
