@@ -12,6 +12,7 @@ from unicorn_async.errors import ConfigError
 if TYPE_CHECKING:
     from pathlib import Path
 
+BLOCK_SIZES = (8, 16, 32, 64)
 MAX_TOP_LOGPROBS = 20
 MAX_TOP_K = 1024
 MAX_LORA_WEIGHT = 1000.0  # magnitude
@@ -125,10 +126,10 @@ class EngineConfig:
     max_num_seqs: int = 32  # sequences in one step
     max_num_batched_tokens: int = 512  # tokens in one step; longer prompts are chunked
     max_waiting: int = 256  # requests that may wait for a place
-    block_size: int = 16  # tokens of one KV-cache block
+    block_size: int = 16  # tokens of one KV-cache block; with attention on an NPU more, where its kernels want it
     num_frames: int = 2  # steps in flight
     num_loading_frames: int = 8  # steps in flight while layers are missing, if that is more
-    kv_dtype: KVDType = KVDType.F16
+    kv_dtype: KVDType = KVDType.F16  # an NPU's cache is bf16
     weights: WeightScheme = WeightScheme.AUTO
     loras: tuple[LoraSpec, ...] = ()  # adapters to blend into the weights, in this order
     kv_cache_bytes: int | None = None  # None = what is left of the budget, within reason
@@ -178,13 +179,17 @@ class EngineConfig:
             raise ConfigError(f"submission_budget_s: expected more than 0, got {self.submission_budget_s!r}")
         if self.attention_exchange is not None and not isinstance(self.attention_exchange, ExchangeKind):
             raise ConfigError(f"attention_exchange: expected an ExchangeKind or None, got {self.attention_exchange!r}")
+        if self.attention.kind is AttentionKind.NPU and self.attention_exchange is ExchangeKind.SHARED:
+            raise ConfigError("attention_exchange: XRT's Python interface has no memory to share, it is copied")
         if self.step_trace is not None and not self.attends_elsewhere:
             raise ConfigError("step_trace: there is one only where the attention runs on another device")
         if self.time_kernels and self.attends_elsewhere:
             raise ConfigError(f"time_kernels: not with attention {self.attention}; step_trace shows both devices")
         if self.max_mixed_step_s is not None and not 0 < self.max_mixed_step_s < inf:
             raise ConfigError(f"max_mixed_step_s: expected more than 0, or None, got {self.max_mixed_step_s!r}")
-        if self.block_size not in (8, 16, 32, 64):
+        if self.attention.kind is AttentionKind.NPU and self.kv_dtype is not KVDType.F16:
+            raise ConfigError(f"kv_dtype: the NPU's cache is bf16, {self.kv_dtype.value} can't be asked for")
+        if self.block_size not in BLOCK_SIZES:
             raise ConfigError(f"block_size: expected 8, 16, 32 or 64, got {self.block_size}")
 
     @property

@@ -92,7 +92,8 @@ class Engine:
         if device is not None:
             config = replace(config, device=str(device))
         async with AsyncExitStack() as stack:
-            engine = cls(await start(model, config, stack), config)
+            started = await start(model, config, stack)
+            engine = cls(started, started.options)
             tasks = [
                 asyncio.create_task(engine._guarded(engine._load), name="load"),
                 asyncio.create_task(engine._guarded(engine._run), name="engine loop"),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from unicorn_async.background import run_to_end, wait_to_end
 from unicorn_async.config import AttentionKind
 from unicorn_async.engine.conversion import WeightConverter, factor_converter
+from unicorn_async.engine.hybrid.npu_choice import fit_options
 from unicorn_async.engine.hybrid.opening import FarChoice, open_far_attention
 from unicorn_async.engine.hybrid.runner import HybridRunner
 from unicorn_async.engine.hybrid.step_trace import StepTrace
@@ -102,10 +103,12 @@ class LoadingModel:
 class StartedModel:
     """A model whose weights are on their way; `load` is the task that brings them.
 
-    `tokenizer_s` is how long the tokenizer took, beside everything else. Without one, nobody wanted it.
+    `options` are those that it was opened with, fitted to the model. `tokenizer_s` is how long the tokenizer took,
+    beside everything else. Without one, nobody wanted it.
     """
 
     model: LoadingModel
+    options: EngineConfig
     load: asyncio.Task[None]
     tokenizer: Tokenizer | None
     tokenizer_s: float
@@ -126,16 +129,17 @@ async def start(model: str | Path, options: EngineConfig, stack: AsyncExitStack)
         await _end(opening)
         raise
     instance = await opening
+    options = fit_options(on_disk.config, options)
     making = None if options.skip_tokenizer else await _start_tokenizer(on_disk, stack)
     loading = await _prepare(on_disk, instance, options, stack)
     stack.callback(loading.cache.finish)  # also where the task is cancelled before it begins
     load = asyncio.create_task(loading.load(), name="load")
     stack.push_async_callback(_end, load)
     if making is None:
-        return StartedModel(loading, load, None, 0.0)
+        return StartedModel(loading, options, load, None, 0.0)
     tokenizer, seconds = await making
     _check_vocabulary(tokenizer, on_disk)
-    return StartedModel(loading, load, tokenizer, seconds)
+    return StartedModel(loading, options, load, tokenizer, seconds)
 
 
 async def _start_tokenizer(on_disk: ModelOnDisk, stack: AsyncExitStack) -> asyncio.Task[MadeTokenizer]:

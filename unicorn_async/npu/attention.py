@@ -19,7 +19,7 @@ from unicorn_async.errors import ConfigError, NpuContextLostError, NpuError, Npu
 from unicorn_async.npu.cache import NpuCache
 from unicorn_async.npu.completion import HANG_HINT, RunEnd
 from unicorn_async.npu.frame import Frame
-from unicorn_async.npu.schedule import Argument
+from unicorn_async.npu.schedule import PACKET_BYTES, Argument
 from unicorn_async.npu.step import PreparedStep, prepare_step
 from unicorn_async.npu.work import SequenceWork
 
@@ -29,11 +29,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unicorn_async.npu.context import Context
+    from unicorn_async.npu.geometry import HeadLayout
     from unicorn_async.npu.packets import Bf16Bits
     from unicorn_async.npu.step import PreparedPart
     from unicorn_async.npu.work import AttentionHeads
 
-_THREAD_BYTES = 1 << 18  # copies from this size on leave the event loop to others
+_THREAD_BYTES = 1 << 20  # copies from this size on leave the event loop to others
 
 __all__ = ["AttentionCounts", "NpuAttention", "NpuOptions", "PreparedStep", "SequenceWork"]
 
@@ -50,6 +51,10 @@ class NpuOptions:
     def __post_init__(self) -> None:
         if self.num_frames < 1 or self.items_per_run < 1 or self.instruction_bytes < 4096 or not self.timeout_s > 0:
             raise ConfigError(f"NPU options: expected positive sizes, and 4096 bytes of instructions, got {self}")
+
+    def frame_bytes(self, layout: HeadLayout) -> int:
+        """Return the memory that the frames take."""
+        return self.num_frames * (self.instruction_bytes + self.items_per_run * (PACKET_BYTES + layout.result_bytes))
 
 
 @dataclass(slots=True)

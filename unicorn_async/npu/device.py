@@ -9,7 +9,7 @@ import numpy as np
 from unicorn_async.errors import ConfigError, NpuUnavailableError
 from unicorn_async.npu.buffer import Buffer
 from unicorn_async.npu.completion import CompletionThread
-from unicorn_async.npu.doctor import first_problem, npu_chip
+from unicorn_async.npu.doctor import require_npu
 from unicorn_async.npu.host import NpuHost
 from unicorn_async.npu.xrt import require_pyxrt, xrt_errors
 
@@ -39,10 +39,7 @@ class Device:
             NpuUnavailableError: there is none, or it can't be used; the message says why, and what to do.
         """
         host = host or NpuHost()
-        problem = first_problem(host)
-        if problem is not None:
-            raise NpuUnavailableError(f"{problem.summary}; {problem.remedy}")
-        chip = npu_chip(host)
+        _, chip = require_npu(host)
         require_pyxrt()
         import pyxrt
 

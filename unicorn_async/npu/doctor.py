@@ -34,7 +34,7 @@ class Finding:
 
 def examine(host: NpuHost) -> tuple[Finding, ...]:
     """Check everything that can be seen without XRT, in the order in which things build on each other."""
-    found = _npu(host)
+    found = find_npu(host)
     if found is None:
         devices = ", ".join(device.device for device in host.amd_devices()) or "none"
         known = ", ".join(f"1022:{chip.pci_device[2:]} ({chip.name})" for chip in CHIPS)
@@ -65,13 +65,28 @@ def npu_chip(host: NpuHost) -> Chip:
     Raises:
         NpuUnavailableError: it has none.
     """
-    found = _npu(host)
+    found = find_npu(host)
     if found is None:
         raise NpuUnavailableError("no NPU of AMD on the PCI bus")
     return found[1]
 
 
-def _npu(host: NpuHost) -> tuple[PciDevice, Chip] | None:
+def require_npu(host: NpuHost) -> tuple[PciDevice, Chip]:
+    """Return the machine's NPU, of which nothing that can be seen without XRT keeps it from being used.
+
+    Raises:
+        NpuUnavailableError: there is none, or something does; the message says what, and what to do.
+    """
+    problem = first_problem(host)
+    if problem is not None:
+        raise NpuUnavailableError(f"{problem.summary}; {problem.remedy}")
+    found = find_npu(host)
+    assert found is not None, "an NPU is the first thing that is looked for"
+    return found
+
+
+def find_npu(host: NpuHost) -> tuple[PciDevice, Chip] | None:
+    """Return the machine's NPU, usable or not."""
     for device in host.amd_devices():
         for chip in CHIPS:
             if device.device == chip.pci_device:

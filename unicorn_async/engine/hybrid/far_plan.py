@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from unicorn_async.config import EngineConfig, ModelConfig
+    from unicorn_async.engine.hybrid.npu_choice import NpuChoice
     from unicorn_async.engine.kv_plan import KVPlan
     from unicorn_async.gpu.device_info import DeviceInfo
 
@@ -27,13 +28,14 @@ if TYPE_CHECKING:
 class FarPlan:
     """The far device, its cache, and how much of the near device's memory it takes.
 
-    `device` is its name; `info` is None for an NPU.
+    `device` is its name. Either `info` says which Vulkan device it is, or `npu` which NPU.
     """
 
     kv: KVPlan
     near_bytes: int
     device: str
     info: DeviceInfo | None = None
+    npu: NpuChoice | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return everything as JSON values; sizes in bytes."""

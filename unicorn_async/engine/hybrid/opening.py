@@ -6,13 +6,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.background import run_to_end
-from unicorn_async.config import AttentionKind
+from unicorn_async.config import AttentionKind, ExchangeKind
 from unicorn_async.engine.frame import FrameLimits
 from unicorn_async.engine.hybrid.far_plan import far_device, near_devices, plan_vulkan
+from unicorn_async.engine.hybrid.npu_attention import NpuRemoteAttention
+from unicorn_async.engine.hybrid.npu_choice import NpuChoice, fit_options
+from unicorn_async.engine.hybrid.npu_exchange import EXCHANGE_REASON, exchange_shape
+from unicorn_async.engine.hybrid.npu_plan import NPU_OPTIONS, plan_npu
 from unicorn_async.engine.hybrid.spans import BusyTrack
 from unicorn_async.engine.hybrid.vulkan_attention import VulkanAttention
 from unicorn_async.engine.memory_plan import attention_shape, max_logit_rows
 from unicorn_async.engine.types import AttentionInfo
+from unicorn_async.npu.opening import open_attention
 from unicorn_async.ops.attention import GpuAttention
 
 if TYPE_CHECKING:
@@ -51,10 +56,12 @@ class FarChoice:
 
         Raises:
             ConfigError: there is no such device. MissingFeatureError: it can't be used.
+            NpuUnavailableError, NpuBuildError, UnsupportedModelError: as `NpuChoice.find`.
         """
         self._model = model
-        self._options = options
+        self._options = options = fit_options(model, options)
         self._vulkan = far_device(options, devices)
+        self._npu = NpuChoice.find(model, options) if options.attention.kind is AttentionKind.NPU else None
 
     def near(self, candidates: Sequence[DeviceInfo]) -> tuple[DeviceInfo, ...]:
         """Return those of the candidates that may run the model."""
@@ -66,6 +73,8 @@ class FarChoice:
         Raises:
             ConfigError, OutOfMemoryError: as `plan_kv_cache`.
         """
+        if self._npu is not None:
+            return plan_npu(self._model, self._options, near, self._npu)
         return None if self._vulkan is None else plan_vulkan(self._model, self._options, near, self._vulkan)
 
 
@@ -78,11 +87,13 @@ async def open_far_attention(
     open_device: Callable[[DeviceInfo], Device],
     stack: AsyncExitStack,
 ) -> FarAttention:
-    """Open a second Vulkan device and allocate its part; `stack` gets what has to be closed.
+    """Open what attends and allocate its part; `stack` gets what has to be closed.
 
     Raises:
-        DeviceError: the device can't be opened, or it does not fit.
+        DeviceError: it can't be opened, it does not fit, or an NPU's kernels answer wrongly.
     """
+    if plan.npu is not None:
+        return await _open_npu(near, model, options, kv_plan, plan.npu, stack)
     track, far = BusyTrack(), plan.info
     assert far is not None
 
@@ -107,3 +118,29 @@ async def open_far_attention(
     shape = replace(attention_shape(model, options), block_size=1)
     twin = attention.far if far.index == near.info.index else None
     return FarAttention(attention, track, info, limits, shape, twin)
+
+
+async def _open_npu(
+    near: Device, model: ModelConfig, options: EngineConfig, kv_plan: KVPlan, choice: NpuChoice, stack: AsyncExitStack
+) -> FarAttention:
+    npu = await stack.enter_async_context(
+        open_attention(
+            choice.heads,
+            builds=choice.builds,
+            soft_cap=model.attention_soft_cap,
+            options=NPU_OPTIONS,
+            host=choice.host,
+        )
+    )
+    track, limits = BusyTrack(), FrameLimits.of(options, kv_plan, None, max_logit_rows(options))
+
+    def make() -> NpuRemoteAttention:
+        attention = NpuRemoteAttention(near, npu, options, kv_plan, limits, track)
+        stack.push_async_callback(attention.close)
+        return attention
+
+    attention = await run_to_end(make)
+    info = AttentionInfo(
+        AttentionKind.NPU, choice.name, is_software=False, exchange=ExchangeKind.COPIED.value, reason=EXCHANGE_REASON
+    )
+    return FarAttention(attention, track, info, limits, exchange_shape(choice.heads))

@@ -34,6 +34,7 @@ class Exchange(Protocol):
     new_kv: KVCache
     result: Buffer
     result_offset: int
+    nbytes: int  # of the near device's memory
 
     def record_filled(self, recorder: CommandRecorder, num_tokens: int) -> None:
         """Record what is to be done once q, k and v of so many tokens are written, up to the barrier for the host."""

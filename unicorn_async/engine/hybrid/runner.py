@@ -151,7 +151,7 @@ class HybridRunner:
     def nbytes(self) -> int:
         """Size of the frames, of what evaluations have their logits copied to, and of the exchanges."""
         frames = sum(place.frame.nbytes + place.copy.nbytes for slot in self._slots for place in slot.places)
-        return frames + sum(exchange.result.nbytes for exchange in self._attention.exchanges)
+        return frames + sum(exchange.nbytes for exchange in self._attention.exchanges)
 
     @property
     def max_logit_rows(self) -> int:

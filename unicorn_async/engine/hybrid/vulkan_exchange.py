@@ -92,6 +92,7 @@ class VulkanExchange:
         self.q = start
         self.new_kv = KVCache(start + layout.k_offset, start + layout.v_offset)
         self.result_offset = layout.result_offset
+        self.nbytes = self.result.nbytes
         far_start = self.far.address
         self.far_kv = KVCache(far_start + layout.k_offset, far_start + layout.v_offset)
 

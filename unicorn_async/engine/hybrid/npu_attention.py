@@ -1,0 +1,172 @@
+"""Attention on an NPU: its caches, and passes over layers."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unicorn_async.background import run_to_end
+from unicorn_async.config import KVDType
+from unicorn_async.engine.hybrid.npu_exchange import NpuExchange
+from unicorn_async.engine.hybrid.remote_attention import NUM_HALVES
+from unicorn_async.npu.work import SequenceWork
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from unicorn_async.config import EngineConfig
+    from unicorn_async.engine.frame import FrameLimits
+    from unicorn_async.engine.hybrid.spans import BusyTrack
+    from unicorn_async.engine.kv_plan import KVPlan
+    from unicorn_async.gpu.device import Device
+    from unicorn_async.gpu.kernel import KernelRequest
+    from unicorn_async.npu.attention import NpuAttention, PreparedStep
+    from unicorn_async.npu.cache import NpuCache
+    from unicorn_async.scheduler.batch import Batch
+
+_THREAD_BYTES = 1 << 20  # copies from this size on leave the event loop to others
+
+
+class NpuRemoteAttention:
+    """Keys, values and attention on an NPU; a `RemoteAttention`. Close it when the near device has no work of it.
+
+    A pass is an `AttentionPass`: for each layer the host copies the new keys and values into the layer's cache, and has
+    the NPU attend. The NPU's attention is borrowed, but closed before the caches are.
+    """
+
+    def __init__(
+        self,
+        near: Device,
+        npu: NpuAttention,
+        options: EngineConfig,
+        kv_plan: KVPlan,
+        limits: FrameLimits,
+        track: BusyTrack,
+    ) -> None:
+        """Allocate the caches and the exchanges; `track` gets the NPU's spans, with the host's copies around them.
+
+        Raises:
+            OutOfMemoryError: they do not fit; nothing stays allocated.
+        """
+        self.kv_dtype: KVDType = KVDType.F32
+        self._npu = npu
+        self._block_size = options.block_size
+        self._kv_plan = kv_plan
+        self._track = track
+        self._is_abandoned = False
+        with contextlib.ExitStack() as made:
+            exchanges = []
+            for half in range(NUM_HALVES):
+                name = f"exchange {'AB'[half]}"
+                exchanges.append(NpuExchange(near, npu.heads, limits.tokens, name=name))
+                made.callback(exchanges[-1].close)
+            self._exchanges = tuple(exchanges)
+            self._caches: list[NpuCache] = []
+            for layer, group in enumerate(kv_plan.layer_group):
+                cache = npu.allocate_cache(kv_plan.groups[group].num_blocks, name=f"KV cache of layer {layer}")
+                made.callback(cache.close)
+                self._caches.append(cache)
+            self._made = made.pop_all()
+
+    @property
+    def exchanges(self) -> Sequence[NpuExchange]:
+        """One for each half."""
+        return self._exchanges
+
+    def near_kernels(self) -> tuple[KernelRequest, ...]:
+        """Name the pipelines that round to the NPU's type."""
+        return NpuExchange.kernels()
+
+    def prepare_kernels(self) -> None:
+        """Do nothing: the NPU's kernels are loaded, and have answered known questions."""
+
+    def save_kernels(self) -> None:
+        """Do nothing: nothing was compiled."""
+
+    async def begin(self, slot: int, half: int, batch: Batch, num_tokens: int) -> NpuPass:
+        """See `RemoteAttention`; rows of padding are not handed to the NPU."""
+        del slot, num_tokens
+        groups = list(enumerate(self._kv_plan.groups))
+        works = [_works(batch, group) for group, _ in groups]
+        slots = tuple(_slots(batch, group, self._block_size) for group, _ in groups)
+
+        def prepare() -> tuple[PreparedStep, ...]:
+            count = batch.num_tokens
+            return tuple(
+                self._npu.prepare(works[group], num_tokens=count, num_blocks=blocks.num_blocks, window=blocks.window)
+                for group, blocks in groups
+            )
+
+        # Thousands of instructions for a long prompt: in a thread the event loop gets its turns in between.
+        return NpuPass(self, batch.step, half, batch.num_tokens, await run_to_end(prepare), slots)
+
+    async def attend(self, turn: NpuPass, layer: int) -> None:
+        """Compute a layer on behalf of a pass."""
+        if self._is_abandoned:  # a run may still read what is about to be written
+            await self._npu.drain()
+            self._is_abandoned = False
+        rows = self._exchanges[turn.half].rows(turn.num_tokens)
+        cache, group = self._caches[layer], self._kv_plan.layer_group[layer]
+        if rows.k.nbytes + rows.v.nbytes < _THREAD_BYTES:
+            cache.write(rows.k, rows.v, turn.slots[group])
+        else:
+            await run_to_end(lambda: cache.write(rows.k, rows.v, turn.slots[group]))
+        submitted_s = time.perf_counter()
+        try:
+            await self._npu.submit(turn.steps[group], q=rows.q, cache=cache, out=rows.result)
+        except BaseException:
+            self._is_abandoned = True
+            raise
+        self._track.ended(turn.step, turn.half, layer, submitted_s)
+
+    async def drain(self) -> None:
+        """See `RemoteAttention`."""
+        await self._npu.drain()
+
+    async def close(self) -> None:
+        """Close the NPU's attention, which waits for its runs, then free everything; a second call does nothing."""
+        try:
+            await self._npu.close()
+        finally:
+            self._made.close()
+
+
+@dataclass(frozen=True, slots=True)
+class NpuPass:
+    """The attention of one half of a step; `steps` and `slots` are by block group."""
+
+    attention: NpuRemoteAttention
+    step: int
+    half: int
+    num_tokens: int
+    steps: tuple[PreparedStep, ...]
+    slots: tuple[NDArray[np.int64], ...]
+
+    async def attend(self, layer: int) -> None:
+        """See `AttentionPass`."""
+        await self.attention.attend(self, layer)
+
+
+def _works(batch: Batch, group: int) -> list[SequenceWork]:
+    works, row = [], 0
+    for item in batch.scheduled:
+        blocks = tuple(item.sequence.block_tables[group])
+        works.append(SequenceWork(row, item.num_tokens, item.start + item.num_tokens, blocks))
+        row += item.num_tokens
+    return works
+
+
+def _slots(batch: Batch, group: int, block_size: int) -> NDArray[np.int64]:
+    """Return the places of the batch's tokens in the caches of a group, (tokens)."""
+    slots: list[int] = []
+    for item in batch.scheduled:
+        table = item.sequence.block_tables[group]
+        where = range(item.start, item.start + item.num_tokens)
+        slots += [table[position // block_size] * block_size + position % block_size for position in where]
+    return np.array(slots, np.int64)

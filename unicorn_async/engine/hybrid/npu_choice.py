@@ -1,0 +1,62 @@
+"""The NPU that is to attend: what it asks of a model, and whether it is there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from unicorn_async.config import BLOCK_SIZES, AttentionKind
+from unicorn_async.npu.doctor import require_npu
+from unicorn_async.npu.geometry import NPU1, HeadLayout
+from unicorn_async.npu.host import NpuHost
+from unicorn_async.npu.manifest import build_dir, find_build
+from unicorn_async.npu.work import AttentionHeads
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from unicorn_async.config import EngineConfig, ModelConfig
+    from unicorn_async.npu.geometry import Chip
+
+
+def fit_options(model: ModelConfig, options: EngineConfig) -> EngineConfig:
+    """Return the options with a block size that the NPU's kernels take, if an NPU is to attend.
+
+    Raises:
+        UnsupportedModelError: it has no kernels for the model's heads.
+    """
+    if options.attention.kind is not AttentionKind.NPU:
+        return options
+    layout = HeadLayout(NPU1, model.head_dim)  # chunks and rows are those of all chips
+    sizes = (options.block_size, *BLOCK_SIZES)
+    fitted = replace(options, block_size=next(size for size in sizes if size % layout.chunk_keys == 0))
+    _heads(NPU1, model, fitted)
+    return fitted
+
+
+@dataclass(frozen=True, slots=True)
+class NpuChoice:
+    """This machine's NPU, and the folder with kernels for it; `heads` are the model's."""
+
+    name: str
+    host: NpuHost
+    builds: Path
+    heads: AttentionHeads
+
+    @classmethod
+    def find(cls, model: ModelConfig, options: EngineConfig) -> NpuChoice:
+        """Look for an NPU, for all that it needs, and for kernels of the model's head_dim; nothing is opened by it.
+
+        Raises:
+            NpuUnavailableError: no NPU, no driver, no permission, no XRT. NpuBuildError: no kernels for it.
+            UnsupportedModelError: as `fit_options`.
+        """
+        host, builds = NpuHost(), build_dir()
+        device, chip = require_npu(host)
+        find_build(builds, chip, model.head_dim)
+        return cls(f"AMD NPU {chip.name} at {device.address}", host, builds, _heads(chip, model, options))
+
+
+def _heads(chip: Chip, model: ModelConfig, options: EngineConfig) -> AttentionHeads:
+    layout = HeadLayout(chip, model.head_dim)
+    return AttentionHeads(layout, model.num_heads, model.num_kv_heads, options.block_size)

@@ -1,0 +1,135 @@
+"""Memory through which a Vulkan device and the NPU hand over a half's q, k, v and result, for the host to copy."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from unicorn_async.config import KVDType
+from unicorn_async.engine.frame_layout import Field, made_block
+from unicorn_async.gpu.memory import MemoryKind
+from unicorn_async.ops.convert import convert, convert_kernel
+from unicorn_async.ops.kv_cache import AttentionShape, KVCache
+from unicorn_async.tensor import DType
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from unicorn_async.gpu.command import CommandRecorder
+    from unicorn_async.gpu.device import Device
+    from unicorn_async.gpu.kernel import KernelRequest
+    from unicorn_async.npu.packets import Bf16Bits
+    from unicorn_async.npu.work import AttentionHeads
+
+EXCHANGE_REASON = "pyxrt's buffers can't be made of memory that is there already"
+_ALIGNMENT = 256
+
+
+class ExchangeRows(NamedTuple):
+    """What the host copies from and to: q, k and v are (tokens, heads, head_dim) bf16, the result is f32."""
+
+    q: Bf16Bits
+    k: Bf16Bits
+    v: Bf16Bits
+    result: NDArray[np.float32]
+
+
+def exchange_shape(heads: AttentionHeads) -> AttentionShape:
+    """Return the shape in which the near device writes k and v: f32, a token to a block."""
+    return AttentionShape(heads.num_heads, heads.num_kv_heads, heads.layout.head_dim, 1, KVDType.F32)
+
+
+def exchange_bytes(heads: AttentionHeads, max_tokens: int) -> int:
+    """Return the memory that a half's exchange takes for so many tokens."""
+    fields = _fields(heads, max_tokens).values()
+    return _offsets(heads, max_tokens)[2] + sum(_aligned(field.nbytes) for field in fields)
+
+
+class NpuExchange:
+    """One half's exchange memory; an `Exchange`. Close it when the near device does not use it any more.
+
+    The rotary kernel writes f32 into the device's memory; from there the device itself rounds to bf16 into mapped
+    memory, so that the host has nothing to compute.
+    """
+
+    def __init__(self, near: Device, heads: AttentionHeads, max_tokens: int, *, name: str) -> None:
+        """Allocate.
+
+        Raises:
+            OutOfMemoryError: there is not so much memory.
+        """
+        self._kernels = near.kernels
+        self._row_elements = (_elements(heads.num_heads, heads), _elements(heads.num_kv_heads, heads))
+        k_offset, v_offset, nbytes = _offsets(heads, max_tokens)
+        with contextlib.ExitStack() as made:
+            rotated = near.memory.allocate(nbytes, MemoryKind.DEVICE, name=f"{name}: rotated")
+            made.callback(rotated.close)
+            self._block = made_block(made, near, _fields(heads, max_tokens), MemoryKind.STAGING, name)
+            self._made = made.pop_all()
+        self.q = rotated.address
+        self.new_kv = KVCache(rotated.address + k_offset, rotated.address + v_offset)
+        self.result = self._block.buffer
+        self.result_offset = self._block.offset["result"]
+        self.nbytes = rotated.nbytes + self.result.nbytes
+        self._block.arrays["result"][:] = 0  # rows of padding stay so
+
+    @staticmethod
+    def kernels() -> tuple[KernelRequest, ...]:
+        """Name the pipelines that `record_filled` uses."""
+        return (convert_kernel(DType.F32, DType.BF16),)
+
+    def record_filled(self, recorder: CommandRecorder, num_tokens: int) -> None:
+        """See `Exchange`: rounds q, k and v to bf16; what leads here ends with a barrier."""
+        address, (q_elements, kv_elements) = self._block.address, self._row_elements
+        for source, name, elements in (
+            (self.q, "q", q_elements),
+            (self.new_kv.k, "k", kv_elements),
+            (self.new_kv.v, "v", kv_elements),
+        ):
+            convert(
+                recorder,
+                self._kernels,
+                src=source,
+                src_dtype=DType.F32,
+                dst=address[name],
+                dst_dtype=DType.BF16,
+                num_elements=num_tokens * elements,
+            )
+        recorder.host_barrier()
+
+    def rows(self, num_tokens: int) -> ExchangeRows:
+        """Return the first rows, as the host sees them; no view may outlive the exchange."""
+        return ExchangeRows(*(self._block.arrays[name][:num_tokens] for name in ExchangeRows._fields))
+
+    def close(self) -> None:
+        """Free the memory; a second call does nothing."""
+        self._made.close()
+
+
+def _fields(heads: AttentionHeads, max_tokens: int) -> dict[str, Field]:
+    dim = heads.layout.head_dim
+    queries, keys = (max_tokens, heads.num_heads, dim), (max_tokens, heads.num_kv_heads, dim)
+    return {
+        "q": Field(np.uint16, queries),
+        "k": Field(np.uint16, keys),
+        "v": Field(np.uint16, keys),
+        "result": Field(np.float32, queries),
+    }
+
+
+def _offsets(heads: AttentionHeads, max_tokens: int) -> tuple[int, int, int]:
+    """Where k and v begin behind q, and where they end, in bytes."""
+    itemsize = DType.F32.itemsize
+    k_offset = _aligned(max_tokens * _elements(heads.num_heads, heads) * itemsize)
+    kv_bytes = _aligned(max_tokens * _elements(heads.num_kv_heads, heads) * itemsize)
+    return k_offset, k_offset + kv_bytes, k_offset + 2 * kv_bytes
+
+
+def _elements(num_heads: int, heads: AttentionHeads) -> int:
+    return num_heads * heads.layout.head_dim
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT

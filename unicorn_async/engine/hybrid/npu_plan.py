@@ -1,0 +1,46 @@
+"""What attention on an NPU takes of the host's memory, before anything is allocated."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unicorn_async.engine.hybrid.far_plan import FarPlan
+from unicorn_async.engine.hybrid.npu_exchange import exchange_bytes
+from unicorn_async.engine.hybrid.remote_attention import NUM_HALVES
+from unicorn_async.engine.kv_plan import kv_budget, plan_kv_cache
+from unicorn_async.errors import OutOfMemoryError
+from unicorn_async.gpu.host_memory import HostMemory
+from unicorn_async.gpu.memory_room import MemoryRoom
+from unicorn_async.npu.attention import NpuOptions
+
+if TYPE_CHECKING:
+    from unicorn_async.config import EngineConfig, ModelConfig
+    from unicorn_async.engine.hybrid.npu_choice import NpuChoice
+    from unicorn_async.gpu.device_info import DeviceInfo
+
+NPU_OPTIONS = NpuOptions(num_frames=NUM_HALVES)
+_USABLE_SHARE = 0.9  # of what is free
+_MAX_KEYS_BYTES = (1 << 31) - 1  # of a layer: with its values, what an instruction of the NPU reaches
+
+
+def plan_npu(
+    model: ModelConfig, options: EngineConfig, near: DeviceInfo, npu: NpuChoice, *, host_bytes: int | None = None
+) -> FarPlan:
+    """Plan the cache in the host's memory; `host_bytes` is what is free there, None = as it is now.
+
+    It takes a quarter of that at most, or what was asked for: programs of the host use it too.
+
+    Raises:
+        ConfigError: as `plan_kv_cache`.
+        OutOfMemoryError: it does not fit, or nobody tells what is free.
+    """
+    free = HostMemory().available_bytes() if host_bytes is None else host_bytes
+    if free is None:
+        raise OutOfMemoryError("KV cache of the NPU: the host does not tell how much of its memory is free")
+    total = int(free * _USABLE_SHARE)
+    room = MemoryRoom(0, total, total, is_shared=True)
+    frames = NPU_OPTIONS.frame_bytes(npu.heads.layout)
+    exchange = NUM_HALVES * exchange_bytes(npu.heads, options.max_num_batched_tokens)
+    budget = kv_budget(room, model, options, weights=0, fast_weights=0, others=frames + exchange)
+    kv = plan_kv_cache(model, options, budget, max_allocation=_MAX_KEYS_BYTES)
+    return FarPlan(kv, exchange + (frames + kv.nbytes if near.shares_host_memory else 0), npu.name, npu=npu)
