@@ -1,0 +1,222 @@
+"""The attention on an NPU, which is a double here that runs the NPU's own kernels, built by g++."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tests.golden.checkpoints import golden
+from tests.golden.demo import demo_answers
+from unicorn_async.config import AttentionKind, AttentionTarget, SamplingParams, SplitMode
+from unicorn_async.gpu.queue import Queue
+from unicorn_async.npu.attention import NpuOptions
+from unicorn_async.npu.context import Run
+
+from ..answers import PROMPT, answer, logits_behind, prompt_of
+from ..leftovers import no_leftovers
+from ..test_demo_model import MODEL
+from ..test_golden import check_mixed
+from ..test_requests import check_all_freed
+from .wide_model import write_wide_model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from ..conftest import OpenEngine, WriteModel
+    from .npu_machine import NpuMachine
+
+NPU = AttentionTarget(AttentionKind.NPU)
+SPLITS = [SplitMode.ALWAYS, SplitMode.NEVER]
+FAMILIES = ["mistral", "qwen2", "qwen3"]  # those with a head_dim that the NPU's kernels have; mistral has windows
+# In deviations of the logits. The NPU takes q, k and v in bf16, whose rounding is 8 times as coarse as f16's. Every
+# mistake that a reference knows of is 14 times as large, or more.
+ROUNDING = 5e-2
+QWEN3_BLOCK_BYTES = 2 * 3 * 2 * 32 * 64 * 2  # k and v, layers, kv heads, tokens, head_dim, bf16
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(monkeypatch: pytest.MonkeyPatch, machine: NpuMachine) -> Iterator[None]:
+    with no_leftovers(monkeypatch):
+        yield
+
+
+@pytest.fixture
+def model(request: pytest.FixtureRequest, tmp_path: Path, model_directory: WriteModel) -> Path:
+    """A small random model."""
+    name = request.param
+    return write_wide_model(tmp_path / "wide") if name == "wide" else model_directory(name)
+
+
+@pytest.mark.parametrize("split", SPLITS)
+async def test_the_demo_model_gives_the_tokens_of_attention_on_the_gpu(
+    split: SplitMode, open_engine: OpenEngine
+) -> None:
+    """They are also those of transformers, in test_demo_model."""
+    conversations = demo_answers()[:6]
+    expected = [one.continuation[:20] for one in conversations]
+    async with open_engine(MODEL, attention=NPU, attention_split=split) as engine:
+        found = await asyncio.gather(*(answer(engine, one.prompt, max_tokens=20) for one in conversations))
+        assert [tuple(one.ids) for one in found] == expected
+        await check_all_freed(engine)
+        stats = engine.stats().attention
+        assert stats is not None
+        assert (stats.split_steps > 0) == (split is SplitMode.ALWAYS)
+        assert stats.far_s > 0
+        assert engine.attention.kind is AttentionKind.NPU
+        assert engine.attention.device == "AMD NPU npu1 at 0000:c4:00.1"
+        assert engine.attention.exchange == "copied"
+        assert engine.config.block_size == 32
+        assert "convert_f32_bf16" in engine.kernels
+        assert not any(name.startswith("attention_") for name in engine.kernels)
+        assert engine.memory.agrees is not False
+    async with open_engine(MODEL) as engine:
+        found = await asyncio.gather(*(answer(engine, one.prompt, max_tokens=20) for one in conversations))
+        assert [tuple(one.ids) for one in found] == expected
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("name", FAMILIES)
+async def test_logits_agree_with_the_reference(name: str, split: SplitMode, open_engine: OpenEngine) -> None:
+    """While the model loads, then chunked and mixed in the same steps."""
+    reference = golden(name)
+    async with open_engine(name, attention=NPU, attention_split=split) as engine:
+        assert reference.error(1, await engine.logits(reference.prompts[1])) <= ROUNDING
+        await check_mixed(engine, reference, ROUNDING)
+
+
+@pytest.mark.parametrize("model", [*FAMILIES, "wide"], indirect=True)
+async def test_greedy_tokens_are_the_best_of_attention_on_the_gpu_or_as_good(
+    model: Path, open_engine: OpenEngine
+) -> None:
+    """Random weights give near-ties, which rounding decides: a token may be behind the best one by as much as that."""
+    prompts = [PROMPT, prompt_of(70), prompt_of(150)]
+    async with open_engine(model, attention=NPU, attention_split=SplitMode.ALWAYS) as engine:
+        found = await asyncio.gather(*(answer(engine, prompt, max_tokens=12) for prompt in prompts))
+    num_best = 0
+    async with open_engine(model) as engine:
+        for prompt, one in zip(prompts, found, strict=True):
+            logits = await logits_behind(engine, prompt, one.ids)
+            chosen = logits[np.arange(len(one.ids)), one.ids]
+            behind = logits.max(axis=1) - chosen
+            assert behind.max() <= 2 * ROUNDING * logits.std()
+            num_best += int((behind == 0).sum())
+    assert num_best >= 30  # of 36
+
+
+@pytest.mark.parametrize("items", [256, 3])
+async def test_a_head_dim_of_128_gives_the_logits_of_attention_on_the_gpu(
+    items: int, open_engine: OpenEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a layer takes many runs."""
+    monkeypatch.setattr("unicorn_async.engine.hybrid.opening.NPU_OPTIONS", NpuOptions(items_per_run=items))
+    model, prompt = write_wide_model(tmp_path / "wide"), prompt_of(200)
+    async with open_engine(model) as engine:
+        expected = await engine.logits(prompt)
+    async with open_engine(model, attention=NPU, attention_split=SplitMode.ALWAYS) as engine:
+        assert engine.config.block_size == 16
+        found = await engine.logits(prompt)
+    assert np.abs(found - expected).max() <= ROUNDING * expected.std()
+
+
+async def test_copies_in_threads_give_the_same_tokens(open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = []
+    for threshold in (1 << 20, 0):
+        monkeypatch.setattr("unicorn_async.engine.hybrid.npu_attention._THREAD_BYTES", threshold)
+        monkeypatch.setattr("unicorn_async.npu.attention._THREAD_BYTES", threshold)
+        async with open_engine("qwen3", attention=NPU, attention_split=SplitMode.ALWAYS) as engine:
+            jobs = (answer(engine, prompt_of(60, seed), max_tokens=8) for seed in range(3))
+            tokens.append([one.ids for one in await asyncio.gather(*jobs)])
+    assert tokens[0] == tokens[1]
+
+
+async def test_requests_that_lose_their_place_give_the_same_tokens(open_engine: OpenEngine) -> None:
+    prompts = [prompt_of(30, seed) for seed in range(4)]
+    options = {"attention": NPU, "attention_split": SplitMode.ALWAYS, "max_context": 128}
+    async with open_engine("qwen3", **options, kv_cache_bytes=8 * QWEN3_BLOCK_BYTES) as engine:
+        assert engine.kv_cache_bytes == 8 * QWEN3_BLOCK_BYTES
+        alone = [(await answer(engine, prompt, max_tokens=70)).ids for prompt in prompts]
+        assert engine.stats().preemptions == 0
+        found = await asyncio.gather(*(answer(engine, prompt, max_tokens=70) for prompt in prompts))
+        assert engine.stats().preemptions > 0
+        assert [one.ids for one in found] == alone
+        await check_all_freed(engine)
+
+
+async def test_the_gpu_works_while_the_npu_attends(open_engine: OpenEngine, tmp_path: Path) -> None:
+    path = tmp_path / "steps.json"
+    options = {"attention": NPU, "attention_split": SplitMode.ALWAYS, "step_trace": path}
+    async with open_engine("qwen3", **options) as engine:
+        await engine.loaded()
+        num_layers = engine.model_config.num_layers
+        await asyncio.gather(*(answer(engine, prompt_of(60, seed), max_tokens=4) for seed in range(4)))
+        stats = engine.stats().attention
+    assert stats is not None
+    assert 0 < stats.both_s <= min(stats.near_s, stats.far_s)
+    events = json.loads(path.read_text())["traceEvents"]
+    assert events[1]["args"]["name"] == "attention: AMD NPU npu1 at 0000:c4:00.1"
+    spans = [event["args"] for event in events if event["ph"] == "X" and event["cat"] == "attention"]
+    halves = {(span["step"], span["half"]) for span in spans}
+    assert len(spans) == num_layers * len(halves)
+
+
+@pytest.mark.parametrize("split", SPLITS)
+async def test_an_engine_can_be_closed_at_any_moment(
+    split: SplitMode, open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At every so-manieth submission to either device, those of the start among them, who waits then is cancelled."""
+    submit, start = Queue.submit, Run.start
+    count, at, cancel = 0, 0, lambda: None
+
+    def note() -> None:
+        nonlocal count
+        count += 1
+        if count == at:
+            cancel()
+
+    def counted_submit(queue: Queue, *args: Any, **kwargs: Any) -> int:
+        note()
+        return submit(queue, *args, **kwargs)
+
+    def counted_start(run: Run, *args: Any) -> None:
+        note()
+        start(run, *args)
+
+    async def run() -> list[list[int]]:
+        async with open_engine("qwen2", attention=NPU, attention_split=split) as engine:
+            jobs = (answer(engine, prompt_of(40, seed), max_tokens=3) for seed in range(2))
+            return [found.ids for found in await asyncio.gather(*jobs)]
+
+    monkeypatch.setattr(Queue, "submit", counted_submit)
+    monkeypatch.setattr(Run, "start", counted_start)
+    expected = await run()
+    total, num_cancelled = count, 0
+    loop = asyncio.get_running_loop()
+    for number in (1, 2, 3, *range(4, total, max(1, total // 12))):
+        task = asyncio.create_task(run())
+        count, at, cancel = 0, number, lambda task=task: loop.call_soon_threadsafe(task.cancel)  # type: ignore[misc]
+        try:
+            assert await task == expected
+        except asyncio.CancelledError:
+            num_cancelled += 1
+    assert num_cancelled > 6
+    at = 0
+    assert await run() == expected
+
+
+async def test_a_request_may_be_cancelled_while_the_npu_works(open_engine: OpenEngine) -> None:
+    async with open_engine("qwen2", attention=NPU, attention_split=SplitMode.ALWAYS) as engine:
+        alone = await answer(engine, max_tokens=16)
+        asking = [asyncio.create_task(answer(engine, prompt_of(100, seed), max_tokens=200)) for seed in range(4)]
+        other = asyncio.create_task(answer(engine, max_tokens=16))
+        began = engine.stream(prompt_of(100, 9), SamplingParams(max_tokens=200))
+        await anext(began)  # all that asked before are running by then
+        await began.aclose()
+        for task in asking:
+            task.cancel()
+        assert (await other).ids == alone.ids
+        await check_all_freed(engine)
