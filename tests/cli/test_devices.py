@@ -2,10 +2,18 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from gpu.made_up import DISCRETE, INTEGRATED, SOFTWARE
 
+from tests.npu.builds import write_build
+from tests.npu.machine import Machine
 from unicorn_async.cli.devices import devices_json, format_devices
+from unicorn_async.cli.npu_facts import NpuFacts
+from unicorn_async.npu.geometry import NPU1
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_each_device_has_its_index_and_name() -> None:
@@ -46,3 +54,35 @@ def test_the_json_is_an_array_of_everything() -> None:
     parsed = json.loads(devices_json([SOFTWARE, DISCRETE]))
     assert [device["index"] for device in parsed] == [0, 2]
     assert parsed[1]["subgroup_size"] == 64
+
+
+def test_an_npu_is_listed_with_its_kernels(tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "machine")
+    facts = NpuFacts.of(machine.host(), tmp_path / "builds")
+    assert facts is not None
+    assert "AMD NPU npu1\n" in facts.text()
+    assert "PCI           1022:1502 at 0000:c4:00.1" in facts.text()
+    assert "kernels       none; `unicorn npu build`" in facts.text()
+    assert "not tried" not in facts.text()
+    write_build(tmp_path / "builds", NPU1, 64)
+    write_build(tmp_path / "builds", NPU1, 128)
+    facts = NpuFacts.of(machine.host(), tmp_path / "builds")
+    assert facts is not None
+    assert "kernels       for a head_dim of 64, 128" in facts.text()
+    assert "not tried     `unicorn npu doctor`" in facts.text()
+    parsed = json.loads(devices_json([SOFTWARE], facts))
+    assert [device["type"] for device in parsed] == ["software", "npu"]
+    assert (parsed[1]["problems"], parsed[1]["kernels"]) == ([], [64, 128])
+
+
+def test_an_npu_that_cannot_be_used_says_why(tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "machine")
+    machine.remove("sys/module/amdxdna")
+    facts = NpuFacts.of(machine.host(), tmp_path)
+    assert facts is not None
+    assert "can't be used the kernel (6.14.0-15-generic) has not loaded amdxdna" in facts.text()
+    assert [problem["check"] for problem in facts.to_json()["problems"]] == ["driver"]
+
+
+def test_a_machine_without_an_npu_has_no_facts(tmp_path: Path) -> None:
+    assert NpuFacts.of(Machine(tmp_path, replace(NPU1, pci_device="0x14e8")).host(), tmp_path) is None

@@ -1,13 +1,16 @@
-"""`unicorn devices`: the Vulkan devices, and what of them matters."""
+"""`unicorn devices`: the Vulkan devices and the NPU, and what of them matters."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING
 
+from unicorn_async.cli.npu_facts import NpuFacts
 from unicorn_async.gpu.device_info import why_no_gpu
 from unicorn_async.gpu.host import HostGraphics
 from unicorn_async.gpu.instance import Instance
+from unicorn_async.npu.host import NpuHost
+from unicorn_async.npu.manifest import build_dir
 
 if TYPE_CHECKING:
     import argparse
@@ -25,10 +28,11 @@ def run(options: argparse.Namespace) -> int:
     """List the devices; a machine without a GPU gets the reason, too."""
     with Instance.create() as instance:
         infos = instance.devices()
+    npu = NpuFacts.of(NpuHost(), build_dir())
     if options.json:
-        print(devices_json(infos))
+        print(devices_json(infos, npu))
         return 0
-    print(format_devices(infos))
+    print(f"{format_devices(infos)}\n\n{'no NPU found' if npu is None else npu.text()}")
     if all(info.is_software for info in infos):
         print("\nno GPU found" + why_no_gpu(HostGraphics()))
     return 0
@@ -41,9 +45,12 @@ def format_devices(infos: Sequence[DeviceInfo]) -> str:
     return "\n\n".join(_block(info) for info in infos)
 
 
-def devices_json(infos: Sequence[DeviceInfo]) -> str:
-    """Return a JSON array with everything that is known of each device."""
-    return json.dumps([info.to_json() for info in infos], indent=2)
+def devices_json(infos: Sequence[DeviceInfo], npu: NpuFacts | None = None) -> str:
+    """Return a JSON array with everything that is known of each device; an NPU is the last."""
+    known = [info.to_json() for info in infos]
+    if npu is not None:
+        known.append(npu.to_json())
+    return json.dumps(known, indent=2)
 
 
 def _block(info: DeviceInfo) -> str:
