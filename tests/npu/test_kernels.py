@@ -64,7 +64,7 @@ class Problem:
         self, item: Any, rows: Any, strips: int, cache: Any, window: int, soft_cap: float
     ) -> list[NDArray[np.uint8]]:
         layout = self.heads.layout
-        words = parameters(self.heads, item, strips=strips, window=window, soft_cap=soft_cap).view(np.uint8)
+        words = parameters(self.heads, [item], strips=[strips], window=window, soft_cap=soft_cap)[0].view(np.uint8)
         first = np.full(SLOT_BYTES, 0xFF, np.uint8)
         first[: len(words)] = words
         padded = np.full((layout.rows, layout.head_dim), 0x7FC0, np.uint16)  # rows that are not there are NaN

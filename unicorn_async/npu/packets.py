@@ -11,6 +11,8 @@ from unicorn_async.npu.geometry import SLOT_BYTES, TILE_DEPTH, TILE_M
 from unicorn_async.npu.schedule import PACKET_BYTES
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from unicorn_async.npu.step import PreparedPart
@@ -21,22 +23,25 @@ Bf16Bits: TypeAlias = "NDArray[np.uint16]"
 _PARAMETER_WORDS = 16
 
 
-def parameters(heads: AttentionHeads, item: Item, *, strips: int, window: int, soft_cap: float) -> NDArray[np.int32]:
-    """Return an item's parameters: `Parameters` in npu/kernels/tile_shape.h.
+def parameters(
+    heads: AttentionHeads, items: Sequence[Item], *, strips: Sequence[int], window: int, soft_cap: float
+) -> NDArray[np.int32]:
+    """Return the parameters of items with so many strips, (items, words): `Parameters` in npu/kernels/tile_shape.h.
 
     `window` in tokens and `soft_cap`, 0 = none. Rows without a query see nothing.
     """
     layout = heads.layout
-    row_lanes = layout.num_strips * layout.chip.tile_lanes
-    words = np.zeros(_PARAMETER_WORDS + 2 * row_lanes, np.int32)
-    words[:3] = item.num_chunks, strips, item.base
-    words[3:4].view(np.float32)[0] = soft_cap
-    rows = item.num_queries * heads.group
-    first, last = np.ones(layout.rows, np.int32), np.zeros(layout.rows, np.int32)
-    last[:rows] = np.repeat(item.position + np.arange(item.num_queries, dtype=np.int32), heads.group)
-    first[:rows] = np.maximum(0, last[:rows] + 1 - window) if window else 0
-    bounds = words[_PARAMETER_WORDS:].reshape(2, layout.num_strips, TILE_M, layout.chip.tile_n)
-    bounds[0], bounds[1] = (rows.reshape(layout.num_strips, 1, layout.chip.tile_n) for rows in (first, last))
+    facts = [(item.num_chunks, count, item.base) for item, count in zip(items, strips, strict=True)]
+    rows = np.arange(layout.rows, dtype=np.int32)
+    used = rows < np.array([item.num_queries * heads.group for item in items])[:, None]
+    last = np.where(used, np.array([item.position for item in items], np.int32)[:, None] + rows // heads.group, 0)
+    first = np.where(used, np.maximum(0, last + 1 - window) if window else 0, 1)
+    bounds = np.stack((first, last), 1).reshape(len(items), 2, layout.num_strips, 1, layout.chip.tile_n)
+    lanes = bounds.repeat(TILE_M, axis=3).reshape(len(items), -1)
+    words = np.zeros((len(items), _PARAMETER_WORDS + lanes.shape[1]), np.int32)
+    words[:, :3] = facts
+    words[:, 3] = np.float32(soft_cap).view(np.int32)
+    words[:, _PARAMETER_WORDS:] = lanes
     return words
 
 

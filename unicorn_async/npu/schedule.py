@@ -84,7 +84,7 @@ class _LaneStream:
 
     def __init__(self, writer: TransactionWriter, lane: Lane, items: Sequence[ScheduledItem]) -> None:
         self._writer = writer
-        self._lane = lane
+        self._source, self._sink = lane.source, lane.sink
         # Both lanes of a column share its descriptors; which is which is told by their reading channel.
         self._inputs = lane.input_channel * _INPUTS_PER_LANE
         self._outputs = LANES_PER_COLUMN * _INPUTS_PER_LANE + lane.input_channel * TASKS_IN_FLIGHT
@@ -104,23 +104,23 @@ class _LaneStream:
         if item is not None:
             self._push_output(item)
         if step >= TASKS_IN_FLIGHT:
-            self._writer.wait(self._lane.source)
+            self._writer.wait(self._source)
         first = self._inputs + step % TASKS_IN_FLIGHT * CHAIN
-        self._writer.task(self._lane.source, list(enumerate(transfers, first)))
+        self._writer.task(self._source, list(enumerate(transfers, first)))
 
     def finish(self) -> None:
         """Take the tokens that are left."""
         for _ in range(min(TASKS_IN_FLIGHT, len(self.tasks))):
-            self._writer.wait(self._lane.source)
+            self._writer.wait(self._source)
         for _ in range(min(TASKS_IN_FLIGHT, self._num_outputs)):
-            self._writer.wait(self._lane.sink)
+            self._writer.wait(self._sink)
 
     def _push_output(self, item: ScheduledItem) -> None:
         if self._num_outputs >= TASKS_IN_FLIGHT:
-            self._writer.wait(self._lane.sink)
+            self._writer.wait(self._sink)
         index = self._outputs + self._num_outputs % TASKS_IN_FLIGHT
         transfer = Transfer(Argument.RESULTS, item.result_offset, item.result_bytes)
-        self._writer.task(self._lane.sink, [(index, transfer)])
+        self._writer.task(self._sink, [(index, transfer)])
         self._num_outputs += 1
 
 

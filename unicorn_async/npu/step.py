@@ -140,12 +140,7 @@ def _part(build: Build, heads: AttentionHeads, items: tuple[Item, ...], window: 
         items=items,
         strips=strips,
         result_bytes=result_bytes,
-        parameters=np.stack(
-            [
-                parameters(heads, item, strips=count, window=window, soft_cap=soft_cap)
-                for item, count in zip(items, item_strips, strict=True)
-            ]
-        ),
+        parameters=parameters(heads, items, strips=item_strips, window=window, soft_cap=soft_cap),
         tokens=first_query + query,
         heads=first_head + rows % heads.group,
         used=used,

@@ -9,9 +9,10 @@ the compiler's own instructions when the kernels are built, and lies in their ma
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -60,8 +61,7 @@ class Channel:
         return self.column << _COLUMN_SHIFT | _QUEUE_ADDRESSES[self.direction, self.index]
 
 
-@dataclass(frozen=True, slots=True)
-class Transfer:
+class Transfer(NamedTuple):
     """A piece of one of the run's buffers, `argument` counted among them; offset and size in bytes, both of words."""
 
     argument: int
@@ -137,25 +137,32 @@ class Dialect:
     preamble: tuple[tuple[int, ...], ...]
 
 
+_PACK_TRANSFER = struct.Struct(f"<{_BLOCK_WRITE_HEADER + DESCRIPTOR_WORDS + _WORDS[_PATCH]}I").pack
+_PACK = {count: struct.Struct(f"<{count}I").pack for count in _WORDS.values()}
+
+
 class TransactionWriter:
-    """Collects a run's instructions."""
+    """Collects a run's instructions; of a long prompt there are hundreds of thousands."""
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
-        self._words: list[int] = [word for words in dialect.preamble for word in words]
+        self._pieces = [_PACK[len(words)](*words) for words in dialect.preamble]
+        self._nbytes = 4 * _HEADER_WORDS + sum(map(len, self._pieces))
         self._num_operations = len(dialect.preamble)
 
     def task(self, channel: Channel, transfers: Sequence[tuple[int, Transfer]]) -> None:
         """Write a chain of (descriptor's number, transfer), and push it; it gives a token at its end."""
-        words, column = self._words, channel.column
+        column = channel.column
         *constants, control = self._dialect.descriptor
         last = len(transfers) - 1
-        for position, (index, transfer) in enumerate(transfers):
-            address = _descriptor_address(column, index)
+        for position, (index, (argument, offset, nbytes)) in enumerate(transfers):
+            address = column << _COLUMN_SHIFT | _DESCRIPTOR_BASE + _DESCRIPTOR_STRIDE * index
             following = transfers[position + 1][0] << _NEXT_SHIFT | _USE_NEXT if position < last else 0
-            words += (_BLOCK_WRITE, column, address, _BLOCK_WRITE_BYTES, transfer.nbytes // 4, 0)
-            words += (*constants, control | following)
-            words += (_PATCH, _PATCH_BYTES, 0, 0, 0, 0, address + 4, 0, transfer.argument, 0, transfer.offset, 0)
+            words = (nbytes // 4, 0, *constants, control | following)
+            block_write = (_BLOCK_WRITE, column, address, _BLOCK_WRITE_BYTES, *words)
+            patch = (_PATCH, _PATCH_BYTES, 0, 0, 0, 0, address + 4, 0, argument, 0, offset, 0)
+            self._pieces.append(_PACK_TRANSFER(*block_write, *patch))
+        self._nbytes += len(transfers) * (_BLOCK_WRITE_BYTES + _PATCH_BYTES)
         self._num_operations += 2 * len(transfers)
         self._add(_WRITE, 0, channel.queue, 0, transfers[0][0] | _TOKEN, 4 * _WORDS[_WRITE])
 
@@ -167,14 +174,16 @@ class TransactionWriter:
     @property
     def nbytes(self) -> int:
         """Size of the stream so far."""
-        return 4 * (_HEADER_WORDS + len(self._words))
+        return self._nbytes
 
     def words(self) -> NDArray[np.uint32]:
         """Return the stream."""
-        return np.array([*self._dialect.header, self._num_operations, self.nbytes, *self._words], np.uint32)
+        header = _PACK[_HEADER_WORDS](*self._dialect.header, self._num_operations, self.nbytes)
+        return np.frombuffer(b"".join([header, *self._pieces]), "<u4")
 
     def _add(self, *words: int) -> None:
-        self._words += words
+        self._pieces.append(_PACK[len(words)](*words))
+        self._nbytes += 4 * len(words)
         self._num_operations += 1
 
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.npu.geometry import SLOT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
 
     from unicorn_async.npu.geometry import HeadLayout
 
@@ -98,22 +102,19 @@ def plan_items(
     heads: AttentionHeads, sequences: Sequence[SequenceWork], *, window: int, num_blocks: int
 ) -> Iterator[Item]:
     """Cut a step's sequences into items; `window` in tokens, 0 = none. The layer's cache has `num_blocks` blocks."""
-    keys = heads.layout.chunk_keys
+    keys, per_block = heads.layout.chunk_keys, heads.chunks_per_block
     for sequence in sequences:
+        blocks = np.array(sequence.blocks)
         start = sequence.context_len - sequence.query_len
         for done in range(0, sequence.query_len, heads.queries_per_item):
             count = min(heads.queries_per_item, sequence.query_len - done)
             position = start + done
             first = max(0, position + 1 - window) if window else 0
             chunks = range(first // keys, (position + count - 1) // keys + 1)
-            places = [
-                sequence.blocks[chunk // heads.chunks_per_block] * heads.chunks_per_block
-                + chunk % heads.chunks_per_block
-                for chunk in chunks
-            ]
-            runs = _runs(places)
+            block, place = np.divmod(chunks, per_block)
+            runs = _runs(blocks[block] * per_block + place)
             for kv_head in range(heads.num_kv_heads):
-                head = kv_head * num_blocks * heads.chunks_per_block
+                head = kv_head * num_blocks * per_block
                 yield Item(
                     kv_head=kv_head,
                     first_query=sequence.query_start + done,
@@ -121,7 +122,7 @@ def plan_items(
                     position=position,
                     base=chunks.start * keys,
                     num_chunks=len(chunks),
-                    runs=tuple((SLOT_BYTES * (head + place), SLOT_BYTES * length) for place, length in runs),
+                    runs=tuple((SLOT_BYTES * (head + chunk), SLOT_BYTES * length) for chunk, length in runs),
                 )
 
 
@@ -136,12 +137,8 @@ def spread(items: Sequence[Item], num_lanes: int) -> tuple[tuple[int, ...], ...]
     return tuple(map(tuple, lanes))
 
 
-def _runs(places: Sequence[int]) -> list[tuple[int, int]]:
+def _runs(places: NDArray[np.int64]) -> list[tuple[int, int]]:
     """Join neighbours: (first place, how many)."""
-    runs: list[tuple[int, int]] = []
-    for place in places:
-        if runs and place == sum(runs[-1]):
-            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
-        else:
-            runs.append((place, 1))
-    return runs
+    starts = np.flatnonzero(np.diff(places, prepend=places[0] - 2) != 1)
+    lengths = np.diff(starts, append=len(places))
+    return list(zip(places[starts].tolist(), lengths.tolist(), strict=True))
