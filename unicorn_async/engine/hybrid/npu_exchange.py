@@ -64,15 +64,15 @@ class NpuExchange:
         self._row_elements = (_elements(heads.num_heads, heads), _elements(heads.num_kv_heads, heads))
         k_offset, v_offset, nbytes = _offsets(heads, max_tokens)
         with contextlib.ExitStack() as made:
-            rotated = near.memory.allocate(nbytes, MemoryKind.DEVICE, name=f"{name}: rotated")
-            made.callback(rotated.close)
+            self._rotated = near.memory.allocate(nbytes, MemoryKind.DEVICE, name=f"{name}: rotated")
+            made.callback(self._rotated.close)
             self._block = made_block(made, near, _fields(heads, max_tokens), MemoryKind.STAGING, name)
             self._made = made.pop_all()
-        self.q = rotated.address
-        self.new_kv = KVCache(rotated.address + k_offset, rotated.address + v_offset)
+        self.q = self._rotated.address
+        self.new_kv = KVCache(self.q + k_offset, self.q + v_offset)
         self.result = self._block.buffer
         self.result_offset = self._block.offset["result"]
-        self.nbytes = rotated.nbytes + self.result.nbytes
+        self.nbytes = self._rotated.nbytes + self.result.nbytes
         self._block.arrays["result"][:] = 0  # rows of padding stay so
 
     @staticmethod
