@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from unicorn_async.config import EngineConfig, LoraSpec, WeightScheme
+from unicorn_async.config import AttentionKind, AttentionTarget, EngineConfig, LoraSpec, WeightScheme
 from unicorn_async.engine.model_library import AdapterChoice, ModelChoice, ModelLibrary
 from unicorn_async.errors import (
     CheckpointError,
@@ -61,6 +61,13 @@ def test_a_default_scheme_gives_way_where_weights_are_quantised_already(config: 
     assert library.prepare(ModelChoice("blocks.gguf", weights=WeightScheme.AUTO)).name == "blocks.gguf"
     with pytest.raises(UnsupportedModelError, match="quantised as Q8_0 already"):
         library.prepare(ModelChoice("blocks.gguf", weights=WeightScheme.INT4))
+
+
+def test_a_model_that_the_npu_can_not_attend_for_is_refused(catalog: ModelCatalog, config: EngineConfig) -> None:
+    library = ModelLibrary(catalog, replace(config, attention=AttentionTarget(AttentionKind.NPU)))
+    with pytest.raises(UnsupportedModelError, match="attention on the NPU: head_dim"):
+        library.prepare(ModelChoice("llama-bfloat16"))
+    assert library.prepare(ModelChoice("demo")).config.block_size == 16
 
 
 def test_adapters_and_the_trace_belong_to_the_first_load_of_the_given_model(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.config import EngineConfig, LoraSpec, WeightScheme
 from unicorn_async.engine.engine import Engine
+from unicorn_async.engine.hybrid.npu_choice import fit_options
 from unicorn_async.engine.memory_plan import plan_memory
 from unicorn_async.engine.model_on_disk import ModelOnDisk
 from unicorn_async.engine.public_text import PublicText
@@ -102,7 +103,7 @@ class ModelLibrary:
         limit = on_disk.config.max_position
         if config.max_context is not None and config.max_context > limit:
             raise ConfigError(f"max_context: expected at most the model's {limit} tokens, got {config.max_context}")
-        _check_size(on_disk, config)
+        _check_size(on_disk, fit_options(on_disk.config, config))
         return PreparedModel(entry.name, entry.location, config)
 
     @asynccontextmanager

@@ -12,9 +12,7 @@ import pytest
 from tests.golden.checkpoints import golden
 from tests.golden.demo import demo_answers
 from unicorn_async.config import AttentionKind, AttentionTarget, SamplingParams, SplitMode
-from unicorn_async.gpu.queue import Queue
 from unicorn_async.npu.attention import NpuOptions
-from unicorn_async.npu.context import Run
 
 from ..answers import PROMPT, answer, logits_behind, prompt_of
 from ..leftovers import no_leftovers
@@ -164,41 +162,35 @@ async def test_the_gpu_works_while_the_npu_attends(open_engine: OpenEngine, tmp_
     assert len(spans) == num_layers * len(halves)
 
 
-@pytest.mark.parametrize("split", SPLITS)
-async def test_an_engine_can_be_closed_at_any_moment(
-    split: SplitMode, open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("split", "again"), [(SplitMode.ALWAYS, 1), (SplitMode.NEVER, 10)])
+async def test_an_engine_can_be_cancelled_at_any_await(
+    split: SplitMode, again: int, open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At every so-manieth submission to either device, those of the start among them, who waits then is cancelled."""
-    submit, start = Queue.submit, Run.start
-    count, at, cancel = 0, 0, lambda: None
+    """Whenever the event loop goes on, from the start to the end, and `again` some turns later."""
+    loop = asyncio.get_running_loop()
+    call_soon = loop.call_soon
+    count, at = 0, 0
+    task: asyncio.Task[list[list[int]]]
 
-    def note() -> None:
+    def counted(*args: Any, **kwargs: Any) -> asyncio.Handle:
         nonlocal count
         count += 1
-        if count == at:
-            cancel()
-
-    def counted_submit(queue: Queue, *args: Any, **kwargs: Any) -> int:
-        note()
-        return submit(queue, *args, **kwargs)
-
-    def counted_start(run: Run, *args: Any) -> None:
-        note()
-        start(run, *args)
+        if at and count in (at, at + again):
+            call_soon(task.cancel)
+        return call_soon(*args, **kwargs)
 
     async def run() -> list[list[int]]:
         async with open_engine("qwen2", attention=NPU, attention_split=split) as engine:
             jobs = (answer(engine, prompt_of(40, seed), max_tokens=3) for seed in range(2))
             return [found.ids for found in await asyncio.gather(*jobs)]
 
-    monkeypatch.setattr(Queue, "submit", counted_submit)
-    monkeypatch.setattr(Run, "start", counted_start)
     expected = await run()
+    monkeypatch.setattr(loop, "call_soon", counted)
+    assert await run() == expected
     total, num_cancelled = count, 0
-    loop = asyncio.get_running_loop()
-    for number in (1, 2, 3, *range(4, total, max(1, total // 12))):
+    for turn in range(1 + again, total, max(1, total // 10)):
+        count, at = 0, turn
         task = asyncio.create_task(run())
-        count, at, cancel = 0, number, lambda task=task: loop.call_soon_threadsafe(task.cancel)  # type: ignore[misc]
         try:
             assert await task == expected
         except asyncio.CancelledError:
