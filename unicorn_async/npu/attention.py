@@ -14,17 +14,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from unicorn_async.background import run_to_end, wait_to_end
+from unicorn_async.background import wait_to_end
 from unicorn_async.errors import ConfigError, NpuContextLostError, NpuError, NpuTimeoutError
 from unicorn_async.npu.cache import NpuCache
 from unicorn_async.npu.completion import HANG_HINT, RunEnd
+from unicorn_async.npu.flight import Call, Caller, Flight
 from unicorn_async.npu.frame import Frame
 from unicorn_async.npu.schedule import PACKET_BYTES, Argument
 from unicorn_async.npu.step import PreparedStep, prepare_step
 from unicorn_async.npu.work import SequenceWork
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from unicorn_async.npu.packets import Bf16Bits
     from unicorn_async.npu.step import PreparedPart
     from unicorn_async.npu.work import AttentionHeads
-
-_THREAD_BYTES = 1 << 20  # copies from this size on leave the event loop to others
 
 __all__ = ["AttentionCounts", "NpuAttention", "NpuOptions", "PreparedStep", "SequenceWork"]
 
@@ -70,42 +69,6 @@ class _Failure(NamedTuple):
 
     error: NpuError
     generation: int
-
-
-class _Call(NamedTuple):
-    """The arrays of a call of `submit`."""
-
-    q: Bf16Bits
-    out: NDArray[np.float32]
-
-
-@dataclass(slots=True)
-class _Caller:
-    """Whose part it is: nobody's any more without a call. `is_copying` says that a thread has the arrays now."""
-
-    call: _Call | None
-    is_copying: bool = False
-
-    async def copy(self, work: Callable[[], None], nbytes: int) -> None:
-        """Do `work`, which copies so much from or to the arrays, here or in a thread; it is done when this ends."""
-        if nbytes < _THREAD_BYTES:
-            work()
-            return
-        self.is_copying = True
-        try:
-            await run_to_end(work)
-        finally:
-            self.is_copying = False
-
-
-class _Flight(NamedTuple):
-    """A part under way, and whose it is.
-
-    The task's code knows the caller alone: a failed task is in its error's traceback, and must not be in itself.
-    """
-
-    task: asyncio.Task[None]
-    caller: _Caller
 
 
 class NpuAttention:
@@ -204,7 +167,7 @@ class NpuAttention:
             NpuError: the attention was closed.
         """
         self._check(step, q, cache, out)
-        flights: list[_Flight] = []
+        flights: list[Flight] = []
         try:
             for part in step.parts:
                 flights.append(await self._launch(part, q, cache, out))
@@ -268,7 +231,7 @@ class NpuAttention:
                 f" {step.heads} and a cache of {cache.num_blocks} blocks for {cache.heads}"
             )
 
-    async def _launch(self, part: PreparedPart, q: Bf16Bits, cache: NpuCache, out: NDArray[np.float32]) -> _Flight:
+    async def _launch(self, part: PreparedPart, q: Bf16Bits, cache: NpuCache, out: NDArray[np.float32]) -> Flight:
         """Wait for a frame, and have it compute the part."""
         frame = await self._free.get()
         try:
@@ -279,26 +242,26 @@ class NpuAttention:
         except BaseException:
             self._free.put_nowait(frame)
             raise
-        caller = _Caller(_Call(q, out))
+        caller = Caller(Call(q, out))
         work = self._fly(frame, part, cache, caller)
         task = asyncio.create_task(work, name=f"npu-attention-{frame.number}")
         self._tasks.add(task)
         task.add_done_callback(self._landed)
-        return _Flight(task, caller)
+        return Flight(task, caller)
 
     def _landed(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # an abandoned flight's error has nobody to go to
 
-    async def _fly(self, frame: Frame, part: PreparedPart, cache: NpuCache, caller: _Caller) -> None:
+    async def _fly(self, frame: Frame, part: PreparedPart, cache: NpuCache, caller: Caller) -> None:
         """Copy queries, compute, copy the results, free the frame."""
         failure: _Failure | None = None
         try:
             if (call := caller.call) is None:
                 return
             q, heads = call.q, self.heads
-            await caller.copy(lambda: frame.load(heads, part, q), part.query_bytes)
+            await caller.copy(lambda: frame.load(heads, part, q), part.load_bytes)
             failure = await self._attempt(frame, cache)
             if failure is not None:
                 await self._recover(failure.generation)

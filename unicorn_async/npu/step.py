@@ -41,9 +41,9 @@ class PreparedPart:
     stream: NDArray[np.uint32]
 
     @property
-    def query_bytes(self) -> int:
-        """Bytes of the items' queries."""
-        return self.result_bytes * len(self.items) * BF16_BYTES // F32_BYTES
+    def load_bytes(self) -> int:
+        """Bytes that are copied for a run, if nothing of the part is there already: its queries and instructions."""
+        return self.result_bytes * len(self.items) * BF16_BYTES // F32_BYTES + self.stream.nbytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -125,7 +125,7 @@ async def test_copies_in_threads_give_the_same_tokens(open_engine: OpenEngine, m
     tokens = []
     for threshold in (1 << 20, 0):
         monkeypatch.setattr("unicorn_async.engine.hybrid.npu_attention._THREAD_BYTES", threshold)
-        monkeypatch.setattr("unicorn_async.npu.attention._THREAD_BYTES", threshold)
+        monkeypatch.setattr("unicorn_async.npu.flight._THREAD_BYTES", threshold)
         async with open_engine("qwen3", attention=NPU, attention_split=SplitMode.ALWAYS) as engine:
             jobs = (answer(engine, prompt_of(60, seed), max_tokens=8) for seed in range(3))
             tokens.append([one.ids for one in await asyncio.gather(*jobs)])
