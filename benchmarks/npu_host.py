@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unicorn_async.engine.hybrid.npu_plan import NPU_OPTIONS
+from unicorn_async.engine.hybrid.npu_plan import npu_options
 from unicorn_async.npu.geometry import CHIPS, HeadLayout, chip_named
 from unicorn_async.npu.manifest import Build
 from unicorn_async.npu.packets import read_results, write_queries, write_tokens
@@ -82,7 +82,8 @@ def measure(case: Case, build: Build, heads: AttentionHeads, repeat: int) -> dic
         for row, table in enumerate(tables)
     ]
     tokens = case.sequences * case.queries
-    limits = {"items_per_run": NPU_OPTIONS.items_per_run, "instruction_bytes": NPU_OPTIONS.instruction_bytes}
+    options = npu_options(heads, case.context)
+    limits = {"items_per_run": options.items_per_run, "instruction_bytes": options.instruction_bytes}
 
     def prepare() -> PreparedStep:
         shared = {"num_tokens": tokens, "num_blocks": NUM_BLOCKS, "window": 0, "soft_cap": 0.0}
@@ -90,8 +91,8 @@ def measure(case: Case, build: Build, heads: AttentionHeads, repeat: int) -> dic
 
     step, dim = prepare(), heads.layout.head_dim
     q, out = np.zeros((tokens, heads.num_heads, dim), np.uint16), np.zeros((tokens, heads.num_heads, dim), np.float32)
-    packets = np.zeros(NPU_OPTIONS.items_per_run * PACKET_BYTES, np.uint8)
-    results = np.zeros(NPU_OPTIONS.items_per_run * heads.layout.result_bytes, np.uint8)
+    packets = np.zeros(options.items_per_run * PACKET_BYTES, np.uint8)
+    results = np.zeros(options.items_per_run * heads.layout.result_bytes, np.uint8)
     cache = np.zeros(heads.cache_bytes(NUM_BLOCKS // 8) // 2, np.uint16)
     new = np.zeros((tokens, heads.num_kv_heads, dim), np.uint16)
     positions = np.arange(case.context - case.queries, case.context)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unicorn_async.errors import ConfigError
-from unicorn_async.npu.geometry import BF16_BYTES, F32_BYTES
+from unicorn_async.npu.geometry import BF16_BYTES, F32_BYTES, SLOT_BYTES
 from unicorn_async.npu.packets import parameters
 from unicorn_async.npu.schedule import ScheduledItem, instructions, stream_bytes
 from unicorn_async.npu.work import plan_items, spread
@@ -54,6 +54,12 @@ class PreparedStep:
     num_tokens: int
     num_blocks: int
     parts: tuple[PreparedPart, ...]
+
+
+def instruction_bytes(heads: AttentionHeads, max_context: int) -> int:
+    """Return what suffices for the instructions of any item of a context so long, wherever its blocks are."""
+    scattered = ((0, SLOT_BYTES),) * -(-max_context // heads.layout.chunk_keys)
+    return _OVERHEAD_BYTES + stream_bytes([ScheduledItem(0, scattered, 0, 0)])
 
 
 def prepare_step(

@@ -10,8 +10,12 @@ from gpu.made_up import DISCRETE, INTEGRATED
 
 from unicorn_async.config import AttentionKind, AttentionTarget, EngineConfig
 from unicorn_async.engine.hybrid.npu_choice import NpuChoice, fit_options
-from unicorn_async.engine.hybrid.npu_plan import plan_npu
+from unicorn_async.engine.hybrid.npu_plan import npu_options, plan_npu
 from unicorn_async.errors import OutOfMemoryError, UnsupportedModelError
+from unicorn_async.npu.geometry import NPU1
+from unicorn_async.npu.manifest import find_build
+from unicorn_async.npu.step import prepare_step
+from unicorn_async.npu.work import SequenceWork
 
 from ..test_plans import GEMMA_27B
 
@@ -55,6 +59,26 @@ def test_a_device_that_shares_the_host_s_memory_counts_the_cache_as_taken(machin
     assert shared.kv == alone.kv
     assert alone.near_bytes < 1 * GIB < shared.kv.nbytes < shared.near_bytes
     assert shared.device == "AMD NPU npu1 at 0000:c4:00.1"
+
+
+@pytest.mark.parametrize("max_context", [100, 131_072, 1_000_000])
+def test_a_run_takes_the_instructions_of_any_context(machine: NpuMachine, max_context: int) -> None:
+    npu = NpuChoice.find(GEMMA_27B, NPU)
+    options = npu_options(npu.heads, max_context)
+    blocks = tuple(range(0, 2 * -(-max_context // npu.heads.block_size), 2))  # no two of them are neighbours
+    heads = replace(npu.heads, num_heads=2, num_kv_heads=1)
+    step = prepare_step(
+        find_build(npu.builds, NPU1, 128),
+        heads,
+        [SequenceWork(0, 1, max_context, blocks)],
+        num_tokens=1,
+        num_blocks=2 * len(blocks),
+        window=0,
+        soft_cap=0.0,
+        items_per_run=options.items_per_run,
+        instruction_bytes=options.instruction_bytes,
+    )
+    assert 0 < step.parts[0].stream.nbytes <= options.instruction_bytes
 
 
 def test_no_layer_has_more_than_an_instruction_reaches(machine: NpuMachine) -> None:

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.engine.hybrid.far_plan import FarPlan
 from unicorn_async.engine.hybrid.npu_exchange import exchange_bytes
 from unicorn_async.engine.hybrid.remote_attention import NUM_HALVES
-from unicorn_async.engine.kv_plan import kv_budget, plan_kv_cache
+from unicorn_async.engine.kv_plan import kv_budget, plan_kv_cache, wanted_context
 from unicorn_async.errors import OutOfMemoryError
 from unicorn_async.gpu.host_memory import HostMemory
 from unicorn_async.gpu.memory_room import MemoryRoom
 from unicorn_async.npu.attention import NpuOptions
+from unicorn_async.npu.step import instruction_bytes
 
 if TYPE_CHECKING:
     from unicorn_async.config import EngineConfig, ModelConfig
     from unicorn_async.engine.hybrid.npu_choice import NpuChoice
     from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.npu.work import AttentionHeads
 
-NPU_OPTIONS = NpuOptions(num_frames=NUM_HALVES)
 _USABLE_SHARE = 0.9  # of what is free
 _MAX_KEYS_BYTES = (1 << 31) - 1  # of a layer: with its values, what an instruction of the NPU reaches
+
+
+def npu_options(heads: AttentionHeads, max_context: int) -> NpuOptions:
+    """Return how the NPU's runs are made, so that a context of this length fits however scattered its blocks are."""
+    options = NpuOptions(num_frames=NUM_HALVES)
+    return replace(options, instruction_bytes=max(options.instruction_bytes, instruction_bytes(heads, max_context)))
 
 
 def plan_npu(
@@ -39,7 +47,7 @@ def plan_npu(
         raise OutOfMemoryError("KV cache of the NPU: the host does not tell how much of its memory is free")
     total = int(free * _USABLE_SHARE)
     room = MemoryRoom(0, total, total, is_shared=True)
-    frames = NPU_OPTIONS.frame_bytes(npu.heads.layout)
+    frames = npu_options(npu.heads, wanted_context(model, options)).frame_bytes(npu.heads.layout)
     exchange = NUM_HALVES * exchange_bytes(npu.heads, options.max_num_batched_tokens)
     budget = kv_budget(room, model, options, weights=0, fast_weights=0, others=frames + exchange)
     kv = plan_kv_cache(model, options, budget, max_allocation=_MAX_KEYS_BYTES)

@@ -12,7 +12,7 @@ from unicorn_async.engine.hybrid.far_plan import far_device, near_devices, plan_
 from unicorn_async.engine.hybrid.npu_attention import NpuRemoteAttention
 from unicorn_async.engine.hybrid.npu_choice import NpuChoice, fit_options
 from unicorn_async.engine.hybrid.npu_exchange import EXCHANGE_REASON, exchange_shape
-from unicorn_async.engine.hybrid.npu_plan import NPU_OPTIONS, plan_npu
+from unicorn_async.engine.hybrid.npu_plan import npu_options, plan_npu
 from unicorn_async.engine.hybrid.spans import BusyTrack
 from unicorn_async.engine.hybrid.vulkan_attention import VulkanAttention
 from unicorn_async.engine.memory_plan import attention_shape, max_logit_rows
@@ -128,7 +128,7 @@ async def _open_npu(
             choice.heads,
             builds=choice.builds,
             soft_cap=model.attention_soft_cap,
-            options=NPU_OPTIONS,
+            options=npu_options(choice.heads, kv_plan.max_context),
             host=choice.host,
         )
     )
