@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from unicorn_async.config import AttentionKind, AttentionTarget, EngineConfig, LoraSpec, WeightScheme
+from unicorn_async.engine.hybrid import npu_choice
 from unicorn_async.engine.model_library import AdapterChoice, ModelChoice, ModelLibrary
 from unicorn_async.errors import (
     CheckpointError,
     ConfigError,
     ModelNotFoundError,
+    NpuUnavailableError,
     OutOfMemoryError,
     UnsupportedModelError,
 )
 from unicorn_async.loader.catalog import ModelCatalog, given_entry
+from unicorn_async.npu.host import NpuHost
 
 from .test_quantised import quantised_files
 
@@ -63,11 +66,15 @@ def test_a_default_scheme_gives_way_where_weights_are_quantised_already(config: 
         library.prepare(ModelChoice("blocks.gguf", weights=WeightScheme.INT4))
 
 
-def test_a_model_that_the_npu_can_not_attend_for_is_refused(catalog: ModelCatalog, config: EngineConfig) -> None:
+def test_a_model_that_the_npu_can_not_attend_for_is_refused(
+    catalog: ModelCatalog, config: EngineConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(npu_choice, "NpuHost", lambda: NpuHost(root=tmp_path))
     library = ModelLibrary(catalog, replace(config, attention=AttentionTarget(AttentionKind.NPU)))
     with pytest.raises(UnsupportedModelError, match="attention on the NPU: head_dim"):
         library.prepare(ModelChoice("llama-bfloat16"))
-    assert library.prepare(ModelChoice("demo")).config.block_size == 16
+    with pytest.raises(NpuUnavailableError, match="no NPU of AMD on the PCI bus"):
+        library.prepare(ModelChoice("demo"))
 
 
 def test_adapters_and_the_trace_belong_to_the_first_load_of_the_given_model(
@@ -97,6 +104,9 @@ def test_what_can_not_work_is_refused_before_anything_is_opened(catalog: ModelCa
         ModelLibrary(catalog, replace(config, vram_bytes=1000)).prepare(ModelChoice("demo"))
     with pytest.raises(ConfigError, match="no device"):
         ModelLibrary(catalog, replace(config, device="voodoo")).prepare(ModelChoice("demo"))
+    with pytest.raises(ConfigError, match="no device"):
+        elsewhere = replace(config, attention=AttentionTarget.parse("vulkan:voodoo"))
+        ModelLibrary(catalog, elsewhere).prepare(ModelChoice("demo"))
 
 
 def test_every_name_of_the_library_can_be_prepared(catalog: ModelCatalog, config: EngineConfig) -> None:

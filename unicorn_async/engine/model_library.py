@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from unicorn_async.config import EngineConfig, LoraSpec, WeightScheme
 from unicorn_async.engine.engine import Engine
 from unicorn_async.engine.hybrid.npu_choice import fit_options
+from unicorn_async.engine.hybrid.opening import FarChoice
 from unicorn_async.engine.memory_plan import plan_memory
 from unicorn_async.engine.model_on_disk import ModelOnDisk
 from unicorn_async.engine.public_text import PublicText
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
+    from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.loader.catalog import CatalogEntry, ModelCatalog
 
 
@@ -125,21 +127,29 @@ class ModelLibrary:
 def _check_size(on_disk: ModelOnDisk, config: EngineConfig) -> None:
     """Plan the model's memory on the devices as they will be at best, when the model that is open now is closed."""
     with Instance.create() as instance:
-        candidates = device_candidates(instance.devices(), config.device, allow_software=config.allow_software)
+        devices = [
+            replace(info, heaps=tuple(replace(heap, used=0) for heap in info.heaps)) for info in instance.devices()
+        ]
+    far = FarChoice(on_disk.config, config, devices)
     errors: list[OutOfMemoryError] = []
-    for info in candidates:
-        emptied = replace(info, heaps=tuple(replace(heap, used=0) for heap in info.heaps))
+    for info in far.near(device_candidates(devices, config.device, allow_software=config.allow_software)):
+        host_bytes = info.memory_bytes
         try:
             plan_memory(
                 on_disk.config,
                 config,
                 on_disk.plan,
-                emptied,
+                info,
                 passing_bytes=on_disk.passing_bytes,
-                host_bytes=info.memory_bytes,
+                host_bytes=host_bytes,
+                far=far.plan(info, host_bytes=host_bytes),
             )
         except OutOfMemoryError as exc:
             errors.append(exc)
         else:
             return
     raise OutOfMemoryError("\n".join(map(str, errors)))
+
+
+def _emptied(info: DeviceInfo) -> DeviceInfo:
+    return replace(info, heaps=tuple(replace(heap, used=0) for heap in info.heaps))

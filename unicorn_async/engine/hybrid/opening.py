@@ -67,15 +67,19 @@ class FarChoice:
         """Return those of the candidates that may run the model."""
         return near_devices(candidates, self._vulkan)
 
-    def plan(self, near: DeviceInfo) -> FarPlan | None:
+    def plan(self, near: DeviceInfo, *, host_bytes: int | None = None) -> FarPlan | None:
         """Plan the cache beside a model on `near`; None where that attends itself.
+
+        `host_bytes` is the host's free memory, None = as it is now.
 
         Raises:
             ConfigError, OutOfMemoryError: as `plan_kv_cache`.
         """
         if self._npu is not None:
-            return plan_npu(self._model, self._options, near, self._npu)
-        return None if self._vulkan is None else plan_vulkan(self._model, self._options, near, self._vulkan)
+            return plan_npu(self._model, self._options, near, self._npu, host_bytes=host_bytes)
+        if self._vulkan is not None:
+            return plan_vulkan(self._model, self._options, near, self._vulkan, host_bytes=host_bytes)
+        return None
 
 
 async def open_far_attention(
