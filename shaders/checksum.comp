@@ -1,9 +1,9 @@
 // Checksums of bytes, for finding damage: two sums over blocks of 16 bytes, modulo 2^64, of products of two words, to each
 // of which a key was added that hangs on the word's place (NH: Black et al., "UMAC", 1999).
 // A workgroup owns runs of UNROLL * WORKGROUP blocks; what comes of it is its share of the sums.
-// On a GPU a run is a piece of memory, and workgroups take turns, so that all lanes side by side read what lies side by
-// side. On a CPU it is a piece of each of UNROLL streams that the workgroup follows from end to end: the CPU fetches
-// ahead in each, and lanes, which load one after another there, load as much at once as they can.
+// On a GPU a run is a piece of memory, and workgroups take turns, so that lanes side by side read what lies side by side.
+// On a CPU every lane follows UNROLL streams of its own from end to end: lanes load one after another there, so that the
+// loads that wait for memory are many at once, and the CPU fetches ahead in each stream.
 #version 460
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_control_flow_attributes : require
@@ -68,9 +68,9 @@ void main() {
     const uint all_runs = p.blocks / run;
     // Workgroups that follow streams have the same number of runs each; what is left over is all workgroups' as well.
     const uint runs = (all_runs + (STREAMS ? 0 : gl_NumWorkGroups.x - 1 - workgroup)) / gl_NumWorkGroups.x;
-    const uint first = workgroup * run * (STREAMS ? runs : 1) + lane;
+    const uint first = (workgroup * run + lane) * (STREAMS ? runs : 1);
     const uint next_load = STREAMS ? runs * WORKGROUP : WORKGROUP;
-    const uint next_run = STREAMS ? WORKGROUP : gl_NumWorkGroups.x * run;
+    const uint next_run = STREAMS ? 1 : gl_NumWorkGroups.x * run;
     u64vec2 sum = u64vec2(0);
     for (uint n = 0; n < runs; n++) {
         uvec4 loaded[UNROLL];
