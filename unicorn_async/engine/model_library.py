@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.config import EngineConfig, LoraSpec, WeightScheme
 from unicorn_async.engine.engine import Engine
-from unicorn_async.engine.hybrid.npu_choice import fit_options
-from unicorn_async.engine.hybrid.opening import FarChoice
+from unicorn_async.engine.hybrid.opening import FarChoice, fit_options
 from unicorn_async.engine.memory_plan import plan_memory
 from unicorn_async.engine.model_on_disk import ModelOnDisk
 from unicorn_async.engine.public_text import PublicText

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from unicorn_async.background import run_to_end, wait_to_end
 from unicorn_async.config import AttentionKind
 from unicorn_async.engine.conversion import WeightConverter, factor_converter
-from unicorn_async.engine.hybrid.npu_choice import fit_options
-from unicorn_async.engine.hybrid.opening import FarChoice, open_far_attention
+from unicorn_async.engine.hybrid.opening import FarChoice, fit_options, open_far_attention
 from unicorn_async.engine.hybrid.runner import HybridRunner
 from unicorn_async.engine.hybrid.step_trace import StepTrace
 from unicorn_async.engine.kernel_list import kernel_requests

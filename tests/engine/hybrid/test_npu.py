@@ -111,7 +111,9 @@ async def test_a_head_dim_of_128_gives_the_logits_of_attention_on_the_gpu(
     items: int, open_engine: OpenEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where a layer takes many runs."""
-    monkeypatch.setattr("unicorn_async.engine.hybrid.opening.npu_options", lambda *_: NpuOptions(items_per_run=items))
+    monkeypatch.setattr(
+        "unicorn_async.engine.hybrid.npu_opening.npu_options", lambda *_: NpuOptions(items_per_run=items)
+    )
     model, prompt = write_wide_model(tmp_path / "wide"), prompt_of(200)
     async with open_engine(model) as engine:
         expected = await engine.logits(prompt)

@@ -103,7 +103,7 @@ async def test_a_context_that_can_not_be_had_again_is_an_error(open_engine: Open
 async def test_a_run_without_an_end_is_an_error_and_the_engine_can_be_closed(
     open_engine: OpenEngine, machine: NpuMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("unicorn_async.engine.hybrid.opening.npu_options", lambda *_: NpuOptions(timeout_s=0.5))
+    monkeypatch.setattr("unicorn_async.engine.hybrid.npu_opening.npu_options", lambda *_: NpuOptions(timeout_s=0.5))
     async with open_engine("qwen2", attention=NPU, attention_split=SplitMode.ALWAYS) as engine:
         await engine.loaded()
         machine.npu.faults = deque(["ok", "ok", "stuck"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -9,8 +11,9 @@ import pytest
 from gpu.made_up import DISCRETE, INTEGRATED
 
 from unicorn_async.config import AttentionKind, AttentionTarget, EngineConfig
-from unicorn_async.engine.hybrid.npu_choice import NpuChoice, fit_options
+from unicorn_async.engine.hybrid.npu_choice import NpuChoice
 from unicorn_async.engine.hybrid.npu_plan import npu_options, plan_npu
+from unicorn_async.engine.hybrid.opening import fit_options
 from unicorn_async.errors import OutOfMemoryError, UnsupportedModelError
 from unicorn_async.npu.geometry import NPU1
 from unicorn_async.npu.manifest import find_build
@@ -85,3 +88,9 @@ def test_no_layer_has_more_than_an_instruction_reaches(machine: NpuMachine) -> N
     model = replace(GEMMA_27B, layer_windows=(0,) * GEMMA_27B.num_layers, max_position=1 << 20)
     plan = plan_npu(model, NPU, DISCRETE, NpuChoice.find(model, NPU), host_bytes=10_000 * GIB)
     assert 2 * max(plan.kv.layer_bytes) < 4 * GIB
+
+
+def test_a_start_without_an_npu_imports_nothing_of_it() -> None:
+    code = "import sys, unicorn_async.engine.engine; print([m for m in sys.modules if '.npu' in m])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

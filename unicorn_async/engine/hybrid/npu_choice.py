@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from unicorn_async.config import BLOCK_SIZES, AttentionKind
+from unicorn_async.config import BLOCK_SIZES
 from unicorn_async.npu.doctor import require_npu
 from unicorn_async.npu.geometry import NPU1, HeadLayout
 from unicorn_async.npu.host import NpuHost
@@ -19,14 +19,12 @@ if TYPE_CHECKING:
     from unicorn_async.npu.geometry import Chip
 
 
-def fit_options(model: ModelConfig, options: EngineConfig) -> EngineConfig:
-    """Return the options with a block size that the NPU's kernels take, if an NPU is to attend.
+def fit_npu_options(model: ModelConfig, options: EngineConfig) -> EngineConfig:
+    """Return the options with a block size that the NPU's kernels take.
 
     Raises:
         UnsupportedModelError: it has no kernels for the model's heads.
     """
-    if options.attention.kind is not AttentionKind.NPU:
-        return options
     layout = HeadLayout(NPU1, model.head_dim)  # chunks and rows are those of all chips
     sizes = (options.block_size, *BLOCK_SIZES)
     fitted = replace(options, block_size=next(size for size in sizes if size % layout.chunk_keys == 0))
@@ -49,7 +47,7 @@ class NpuChoice:
 
         Raises:
             NpuUnavailableError: no NPU, no driver, no permission, no XRT. NpuBuildError: no kernels for it.
-            UnsupportedModelError: as `fit_options`.
+            UnsupportedModelError: as `fit_npu_options`.
         """
         host, builds = NpuHost(), build_dir()
         device, chip = require_npu(host)

@@ -1,23 +1,22 @@
-"""Opens the device that attends, where that is not the one that runs the model."""
+"""Opens the device that attends, where that is not the one that runs the model.
+
+What an NPU needs is imported where one is asked for: other starts need not wait for it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.background import run_to_end
-from unicorn_async.config import AttentionKind, ExchangeKind
+from unicorn_async.config import AttentionKind
 from unicorn_async.engine.frame import FrameLimits
+from unicorn_async.engine.hybrid.far_attention import FarAttention
 from unicorn_async.engine.hybrid.far_plan import far_device, near_devices, plan_vulkan
-from unicorn_async.engine.hybrid.npu_attention import NpuRemoteAttention
-from unicorn_async.engine.hybrid.npu_choice import NpuChoice, fit_options
-from unicorn_async.engine.hybrid.npu_exchange import EXCHANGE_REASON, exchange_shape
-from unicorn_async.engine.hybrid.npu_plan import npu_options, plan_npu
 from unicorn_async.engine.hybrid.spans import BusyTrack
 from unicorn_async.engine.hybrid.vulkan_attention import VulkanAttention
 from unicorn_async.engine.memory_plan import attention_shape, max_logit_rows
 from unicorn_async.engine.types import AttentionInfo
-from unicorn_async.npu.opening import open_attention
 from unicorn_async.ops.attention import GpuAttention
 
 if TYPE_CHECKING:
@@ -26,26 +25,31 @@ if TYPE_CHECKING:
 
     from unicorn_async.config import EngineConfig, ModelConfig
     from unicorn_async.engine.hybrid.far_plan import FarPlan
-    from unicorn_async.engine.hybrid.remote_attention import RemoteAttention
+    from unicorn_async.engine.hybrid.npu_choice import NpuChoice
     from unicorn_async.engine.kv_plan import KVPlan
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.device_info import DeviceInfo
-    from unicorn_async.ops.kv_cache import AttentionShape
 
 
-@dataclass(frozen=True, slots=True)
-class FarAttention:
-    """An opened attention; `track` gets its spans, `shape` is that of the keys and values that it is handed.
+def fit_options(model: ModelConfig, options: EngineConfig) -> EngineConfig:
+    """Return the options with a block size that what attends can take.
 
-    `twin` is its device where that is another logical one of the GPU that runs the model.
+    Raises:
+        UnsupportedModelError: it can't take the model's heads.
     """
+    if options.attention.kind is not AttentionKind.NPU:
+        return options
+    from unicorn_async.engine.hybrid.npu_choice import fit_npu_options
 
-    attention: RemoteAttention
-    track: BusyTrack
-    info: AttentionInfo
-    limits: FrameLimits
-    shape: AttentionShape
-    twin: Device | None = None
+    return fit_npu_options(model, options)
+
+
+def _npu_choice(model: ModelConfig, options: EngineConfig) -> NpuChoice | None:
+    if options.attention.kind is not AttentionKind.NPU:
+        return None
+    from unicorn_async.engine.hybrid.npu_choice import NpuChoice
+
+    return NpuChoice.find(model, options)
 
 
 class FarChoice:
@@ -61,7 +65,7 @@ class FarChoice:
         self._model = model
         self._options = options = fit_options(model, options)
         self._vulkan = far_device(options, devices)
-        self._npu = NpuChoice.find(model, options) if options.attention.kind is AttentionKind.NPU else None
+        self._npu = _npu_choice(model, options)
 
     def near(self, candidates: Sequence[DeviceInfo]) -> tuple[DeviceInfo, ...]:
         """Return those of the candidates that may run the model."""
@@ -76,6 +80,8 @@ class FarChoice:
             ConfigError, OutOfMemoryError: as `plan_kv_cache`.
         """
         if self._npu is not None:
+            from unicorn_async.engine.hybrid.npu_plan import plan_npu
+
             return plan_npu(self._model, self._options, near, self._npu, host_bytes=host_bytes)
         if self._vulkan is not None:
             return plan_vulkan(self._model, self._options, near, self._vulkan, host_bytes=host_bytes)
@@ -97,7 +103,9 @@ async def open_far_attention(
         DeviceError: it can't be opened, it does not fit, or an NPU's kernels answer wrongly.
     """
     if plan.npu is not None:
-        return await _open_npu(near, model, options, kv_plan, plan.npu, stack)
+        from unicorn_async.engine.hybrid.npu_opening import open_npu
+
+        return await open_npu(near, model, options, kv_plan, plan.npu, stack)
     track, far = BusyTrack(), plan.info
     assert far is not None
 
@@ -122,29 +130,3 @@ async def open_far_attention(
     shape = replace(attention_shape(model, options), block_size=1)
     twin = attention.far if far.index == near.info.index else None
     return FarAttention(attention, track, info, limits, shape, twin)
-
-
-async def _open_npu(
-    near: Device, model: ModelConfig, options: EngineConfig, kv_plan: KVPlan, choice: NpuChoice, stack: AsyncExitStack
-) -> FarAttention:
-    npu = await stack.enter_async_context(
-        open_attention(
-            choice.heads,
-            builds=choice.builds,
-            soft_cap=model.attention_soft_cap,
-            options=npu_options(choice.heads, kv_plan.max_context),
-            host=choice.host,
-        )
-    )
-    track, limits = BusyTrack(), FrameLimits.of(options, kv_plan, None, max_logit_rows(options))
-
-    def make() -> NpuRemoteAttention:
-        attention = NpuRemoteAttention(near, npu, options, kv_plan, limits, track)
-        stack.push_async_callback(attention.close)
-        return attention
-
-    attention = await run_to_end(make)
-    info = AttentionInfo(
-        AttentionKind.NPU, choice.name, is_software=False, exchange=ExchangeKind.COPIED.value, reason=EXCHANGE_REASON
-    )
-    return FarAttention(attention, track, info, limits, exchange_shape(choice.heads))

@@ -1,0 +1,56 @@
+"""Opens an NPU that attends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unicorn_async.background import run_to_end
+from unicorn_async.config import AttentionKind, ExchangeKind
+from unicorn_async.engine.frame import FrameLimits
+from unicorn_async.engine.hybrid.far_attention import FarAttention
+from unicorn_async.engine.hybrid.npu_attention import NpuRemoteAttention
+from unicorn_async.engine.hybrid.npu_exchange import EXCHANGE_REASON, exchange_shape
+from unicorn_async.engine.hybrid.npu_plan import npu_options
+from unicorn_async.engine.hybrid.spans import BusyTrack
+from unicorn_async.engine.memory_plan import max_logit_rows
+from unicorn_async.engine.types import AttentionInfo
+from unicorn_async.npu.opening import open_attention
+
+if TYPE_CHECKING:
+    from contextlib import AsyncExitStack
+
+    from unicorn_async.config import EngineConfig, ModelConfig
+    from unicorn_async.engine.hybrid.npu_choice import NpuChoice
+    from unicorn_async.engine.kv_plan import KVPlan
+    from unicorn_async.gpu.device import Device
+
+
+async def open_npu(
+    near: Device, model: ModelConfig, options: EngineConfig, kv_plan: KVPlan, choice: NpuChoice, stack: AsyncExitStack
+) -> FarAttention:
+    """Open the NPU and allocate its caches; `stack` gets what has to be closed.
+
+    Raises:
+        NpuError: it can't be opened, or its kernels answer wrongly. OutOfMemoryError: it does not fit.
+    """
+    npu = await stack.enter_async_context(
+        open_attention(
+            choice.heads,
+            builds=choice.builds,
+            soft_cap=model.attention_soft_cap,
+            options=npu_options(choice.heads, kv_plan.max_context),
+            host=choice.host,
+        )
+    )
+    track, limits = BusyTrack(), FrameLimits.of(options, kv_plan, None, max_logit_rows(options))
+
+    def make() -> NpuRemoteAttention:
+        attention = NpuRemoteAttention(near, npu, options, kv_plan, limits, track)
+        stack.push_async_callback(attention.close)
+        return attention
+
+    attention = await run_to_end(make)
+    info = AttentionInfo(
+        AttentionKind.NPU, choice.name, is_software=False, exchange=ExchangeKind.COPIED.value, reason=EXCHANGE_REASON
+    )
+    return FarAttention(attention, track, info, limits, exchange_shape(choice.heads))
