@@ -9,7 +9,8 @@ device that runs the model; on the other one with whole steps; on the other one 
 with an exchange that the host copies, where the others share memory if they can. Without
 --attention the other one is a second logical device of the same GPU: then both share its cores, nothing can be gained,
 and what is measured is the cost of the hand-over. Rates are medians with the lowest and the highest; the overlap is the
-share of the attention's time in which the other device worked as well, as the host saw it.
+share of the attention's time in which the other device worked as well, and bubbles are the share of the steps' time in
+which the model's device waited, both as the host saw it.
 """
 
 from __future__ import annotations
@@ -20,14 +21,28 @@ import json
 import os
 import random
 import statistics
+import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from unicorn_async.cli.bench_run import measure_decode, measure_prompt
-from unicorn_async.config import AttentionTarget, EngineConfig, ExchangeKind, SplitMode, WeightScheme
+from unicorn_async.cli.bench_run import measure_prompt
+from unicorn_async.config import (
+    AttentionKind,
+    AttentionTarget,
+    EngineConfig,
+    ExchangeKind,
+    SamplingParams,
+    SplitMode,
+    WeightScheme,
+)
 from unicorn_async.engine.engine import Engine
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from unicorn_async.engine.types import AttentionStats, Token
 
 SEED = 5
 WARM_UP = 2  # runs: the engine records a step of a new shape once for each of its frames
@@ -36,12 +51,11 @@ WAYS = ("gpu", "whole", "halves", "copied")
 
 @dataclass(slots=True)
 class Runs:
-    """What one way gave in one kind of work; `overlap` is None where nothing is elsewhere."""
+    """What one way gave in one kind of work; the last two are empty where nothing is elsewhere."""
 
     tokens_per_s: list[float] = field(default_factory=list)
     overlap: list[float] = field(default_factory=list)
-    near_share: list[float] = field(default_factory=list)  # of the time, in which the model's device worked
-    far_share: list[float] = field(default_factory=list)
+    bubbles: list[float] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """Return medians and extremes."""
@@ -57,7 +71,7 @@ def ways(options: argparse.Namespace, device: str) -> dict[str, EngineConfig]:
     base = EngineConfig(
         device=device,
         max_num_seqs=max(options.streams),
-        max_context=max(options.context, options.prompt) + options.tokens + 8,
+        max_context=max(options.context, options.prompt) + options.tokens + 64,
         weights=WeightScheme(options.weights),
         skip_tokenizer=True,
     )
@@ -70,19 +84,39 @@ def ways(options: argparse.Namespace, device: str) -> dict[str, EngineConfig]:
     }
 
 
-async def run_once(engine: Engine, work: str, count: int, options: argparse.Namespace, rng: random.Random) -> Runs:
-    """Do one kind of work once."""
+async def decode(engine: Engine, count: int, options: argparse.Namespace, rng: random.Random) -> Runs:
+    """Decode with so many streams; counted is what lies between two tokens that all of them have."""
+    size = engine.model_config.vocab_size
+    sampling = SamplingParams(max_tokens=options.tokens + 64, ignore_eos=True)
+    streams = [engine.stream([rng.randrange(size) for _ in range(options.context)], sampling) for _ in range(count)]
+
+    async def read(stream: AsyncGenerator[Token, None], num_tokens: int) -> None:
+        for _ in range(num_tokens):
+            await anext(stream)
+
+    try:
+        await asyncio.gather(*(read(stream, 2) for stream in streams))
+        before, started_s = engine.stats().attention, time.perf_counter()
+        await asyncio.gather(*(read(stream, options.tokens) for stream in streams))
+        return _runs(before, engine.stats().attention, count * options.tokens, time.perf_counter() - started_s)
+    finally:
+        for stream in streams:
+            await stream.aclose()
+
+
+async def prompt(engine: Engine, options: argparse.Namespace, rng: random.Random) -> Runs:
+    """Process one prompt."""
     before = engine.stats().attention
-    if work == "prompt":
-        measured = await measure_prompt(engine, rng, batch=count, num_tokens=options.prompt)
-    else:
-        measured = await measure_decode(engine, rng, batch=count, num_tokens=options.tokens, num_prompt=options.context)
-    found, after = Runs([measured.tokens_per_s]), engine.stats().attention
+    measured = await measure_prompt(engine, rng, batch=1, num_tokens=options.prompt)
+    return _runs(before, engine.stats().attention, measured.tokens, measured.token_s)
+
+
+def _runs(before: AttentionStats | None, after: AttentionStats | None, tokens: int, seconds: float) -> Runs:
+    found = Runs([tokens / seconds])
     if before is not None and after is not None:
-        far_s = after.far_s - before.far_s
+        far_s, step_s = after.far_s - before.far_s, after.step_s - before.step_s
         found.overlap.append((after.both_s - before.both_s) / far_s)
-        found.near_share.append((after.near_s - before.near_s) / measured.wall_s)
-        found.far_share.append(far_s / measured.wall_s)
+        found.bubbles.append(1.0 - (after.near_s - before.near_s) / step_s)
     return found
 
 
@@ -102,7 +136,8 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
             runs = {way: Runs() for way in WAYS}
             for number in range(WARM_UP + options.repeat):
                 for way, engine in engines.items():
-                    found = await run_once(engine, work, count, options, rng)
+                    prompted = work == "prompt"
+                    found = await (prompt(engine, options, rng) if prompted else decode(engine, count, options, rng))
                     if number >= WARM_UP:
                         for name in type(found).__dataclass_fields__:
                             getattr(runs[way], name).extend(getattr(found, name))
@@ -128,8 +163,9 @@ def row_text(row: dict[str, Any]) -> str:
     parts = []
     for way in WAYS:
         rate, low, high = row[way]["tokens_per_s"]
-        overlap = row[way]["overlap"]
-        parts.append(f"{way} {rate:,.1f} ({low:,.1f} to {high:,.1f}){f', overlap {overlap[0]:.0%}' if overlap else ''}")
+        overlap, bubbles = row[way]["overlap"], row[way]["bubbles"]
+        shares = f", overlap {overlap[0]:.0%}, bubbles {bubbles[0]:.0%}" if overlap else ""
+        parts.append(f"{way} {rate:,.1f} ({low:,.1f} to {high:,.1f}){shares}")
     ratio = row["halves"]["tokens_per_s"][0] / row["whole"]["tokens_per_s"][0]
     return f"{row['work']} × {row['streams']}, tok/s: {'; '.join(parts)}; halves / whole {ratio:.2f}"
 
@@ -148,6 +184,8 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
+    if options.attention and AttentionTarget.parse(options.attention).kind is not AttentionKind.VULKAN:
+        parser.error("--attention: expected vulkan:NAME")
     found = asyncio.run(measure(options))
     kind = "SOFTWARE device" if found["software"] else "GPU"
     attention = found["attention"]

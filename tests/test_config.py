@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from unicorn_async.config import EngineConfig, LoraSpec, SamplingParams
+from unicorn_async.config import (
+    AttentionKind,
+    AttentionTarget,
+    EngineConfig,
+    ExchangeKind,
+    LoraSpec,
+    SamplingParams,
+    SplitMode,
+)
 from unicorn_async.errors import ConfigError
 
 
@@ -75,6 +83,31 @@ def test_a_sampling_parameter_that_cannot_work_is_refused(name: str, value: obje
 def test_an_adapter_s_weight_is_a_moderate_number(weight: Any) -> None:
     with pytest.raises(ConfigError, match="adapter poet: weight: expected a number of at most 1000"):
         LoraSpec(Path("poet"), weight)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("attention_split", SplitMode.ALWAYS),
+        ("attention_exchange", ExchangeKind.COPIED),
+        ("step_trace", Path("steps.json")),
+    ],
+)
+def test_what_is_for_attention_elsewhere_is_refused_without_it(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"{name}: it is for attention on another device"):
+        EngineConfig(**{name: value})
+    EngineConfig(**{name: value}, attention=AttentionTarget(AttentionKind.VULKAN, "1"))
+
+
+@pytest.mark.parametrize("text", ["", "gpu:0", "vulkan", "vulkan:", "vulkan: ", "npu:0", "NPU", "cpu"])
+def test_a_place_for_the_attention_that_means_nothing_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="attention: expected gpu, npu, or vulkan:DEVICE"):
+        AttentionTarget.parse(text)
+
+
+def test_a_place_for_the_attention_is_its_own_text() -> None:
+    for text in ("gpu", "npu", "vulkan:1", "vulkan:RTX 4060"):
+        assert str(AttentionTarget.parse(text)) == text
 
 
 def test_adapters_are_a_bounded_tuple() -> None:

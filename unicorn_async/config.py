@@ -181,8 +181,13 @@ class EngineConfig:
             raise ConfigError(f"attention_exchange: expected an ExchangeKind or None, got {self.attention_exchange!r}")
         if self.attention.kind is AttentionKind.NPU and self.attention_exchange is ExchangeKind.SHARED:
             raise ConfigError("attention_exchange: XRT's Python interface has no memory to share, it is copied")
-        if self.step_trace is not None and not self.attends_elsewhere:
-            raise ConfigError("step_trace: there is one only where the attention runs on another device")
+        for name, value in (
+            ("attention_split", self.attention_split is not SplitMode.AUTO),
+            ("attention_exchange", self.attention_exchange is not None),
+            ("step_trace", self.step_trace is not None),
+        ):
+            if value and not self.attends_elsewhere:
+                raise ConfigError(f"{name}: it is for attention on another device, and attention is on the GPU")
         if self.time_kernels and self.attends_elsewhere:
             raise ConfigError(f"time_kernels: not with attention {self.attention}; step_trace shows both devices")
         if self.max_mixed_step_s is not None and not 0 < self.max_mixed_step_s < inf:

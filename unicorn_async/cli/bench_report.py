@@ -22,11 +22,14 @@ def report_lines(engine: Engine, results: Sequence[BatchResult]) -> list[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADS))]
     table = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     first = results[0]
+    clock = "by its own timestamps" if engine.stats().attention is None else "as the host saw it"
     legend = [
         f"Medians (lowest to highest of {len(first.decode)}), sums over the batch: prompts of"
         f" {first.prompt_tokens} tokens, then {first.decode_tokens} tokens decoded.",
-        "busy: the device's share of the time by its own timestamps; CPU: of all threads; both while decoding.",
+        f"busy: the device's share of the time, {clock}; CPU: of all threads; both while decoding.",
     ]
+    if engine.stats().attention is not None:
+        legend.append(f"attention {engine.attention.text()}")
     if engine.device.is_software:
         legend.append("SOFTWARE device: it runs on the CPU, so the last column contains the model's work.")
     return [*table, "", *legend, f"kernels: {', '.join(engine.kernels)}"]

@@ -22,7 +22,8 @@ DECODE_PROMPT = 8  # tokens: short enough that all sequences begin in one step
 class Measurement:
     """What one run took. `tokens` came in `token_s` seconds; the other figures are of the whole run, `wall_s` long.
 
-    `device_s` is by the device's own timestamps, `process_cpu_s` is of all threads, `loop_cpu_s` of the event loop's.
+    `device_s` is by the device's own timestamps, or, where another one attends, what the host saw. `process_cpu_s` is
+    of all threads, `loop_cpu_s` of the event loop's.
     """
 
     tokens: int
@@ -73,7 +74,7 @@ class _Clocks:
             time.process_time(),
             time.thread_time(),
             stats.steps,
-            stats.device_s,
+            stats.device_s if stats.attention is None else stats.attention.near_s,
             stats.host_us_per_step * stats.steps / 1e6,
         )
 

@@ -98,9 +98,7 @@ def _placement(
 ) -> DevicePlacement:
     plan, problem = None, None
     try:
-        plan = plan_memory(
-            model.config, options, model.plan, info, passing_bytes=model.passing_bytes, far=far.plan(info)
-        )
+        plan = plan_memory(model.config, options, model.plan, info, passing_bytes=model.passing_bytes, far=far.plan)
     except OutOfMemoryError as exc:
         problem = str(exc).removeprefix(f"{info.name}: ")
     except ConfigError as exc:
@@ -123,14 +121,15 @@ def _table(info: DeviceInfo, plan: MemoryPlan) -> list[str]:
             name = "embeddings, output head"
         where = heap_name(info, row.heap)
         lines.append(f"{name:<26}{size(row.nbytes):>10}  {where:<14}{', '.join(row.transforms)}".rstrip())
-    if plan.far is not None:
-        lines.append(f"{'KV cache':<26}{size(plan.kv.nbytes):>10}  {plan.far.device}")
     for heap in HeapKind:
         if placement.room.of(heap):
             used, room = placement.nbytes(heap), placement.room.of(heap)
             lines.append(f"{'in all':<26}{size(used):>10}  {heap_name(info, heap)}, of which {size(room)} may be used")
     if placement.room.is_shared and placement.room.total < placement.room.vram + placement.room.gtt:
         lines.append(f"{'':<26}{size(placement.room.total):>10}  may be used of both, which are one memory")
+    if plan.far is not None:
+        beside = f"; with the exchange {size(plan.far.near_bytes)} of the model's memory" if plan.far.near_bytes else ""
+        lines.append(f"{'beside it, KV cache':<26}{size(plan.kv.nbytes):>10}  {plan.far.device}{beside}")
     return lines
 
 

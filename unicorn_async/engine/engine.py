@@ -176,13 +176,18 @@ class Engine:
             model.usage_before,
             beside_bytes=beside,
             twin=model.twin,
+            twin_cache_bytes=0 if model.twin is None else model.memory_plan.kv.nbytes,
         )
 
     @property
     def kernels(self) -> tuple[str, ...]:
-        """Names of the kernel variants that the model runs on, those still to be compiled for it among them."""
+        """Names of the kernel variants that the model runs on, those still to be compiled for it among them.
+
+        Those of another device that attends are among them, too.
+        """
         model = self._model
-        return tuple(sorted({request.name for request in model.requests}.union(model.device.kernels.names)))
+        own = {request.name for request in model.requests}.union(model.device.kernels.names)
+        return tuple(sorted(own.union(model.far.kernels if model.far is not None else ())))
 
     @property
     def validation_messages(self) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from unicorn_async.config import WeightScheme
 from unicorn_async.engine.kv_plan import kv_budget, kv_cache_bytes, plan_kv_cache, wanted_context
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.memory_room import MemoryRoom
     from unicorn_async.loader.placement import Placement
     from unicorn_async.loader.plan import LoadPlan
+
+# Plans what another device has beside a model on a device, of whose memory so many bytes are left; None if none does.
+FarPlanner: TypeAlias = "Callable[[DeviceInfo, int], FarPlan | None]"
 
 EVALUATION_ROWS = 64  # logits that evaluation requests may have computed in one step
 
@@ -81,12 +84,12 @@ def plan_memory(
     *,
     passing_bytes: int = 0,
     host_bytes: int | None = None,
-    far: FarPlan | None = None,
+    far: FarPlanner | None = None,
 ) -> MemoryPlan:
     """Plan a model's memory on a device.
 
     `passing_bytes` are needed beside it for as long as it loads. `host_bytes` is the free memory of `host_room`, None =
-    as it is now. `far` is what another device has of it.
+    as it is now. `far` plans what another device has of it, if one does.
 
     Raises:
         ConfigError: the context is longer than the model's, or a limit is for a heap that is not there.
@@ -105,18 +108,25 @@ def plan_memory(
     padding = 2 * SLICE_ALIGNMENT * model.num_layers + passing_bytes
     if room.gtt:  # where a tensor does not fit any more, some of VRAM is left over
         padding += max((claim.nbytes for claim in weights), default=0)
-    if far is not None:
-        padding += far.near_bytes
-    least = 0 if far is not None else kv_cache_bytes(model, options, options.max_context or options.block_size)
-    missing = weight_bytes + workspace_bytes + padding + least - room.total
-    if missing > 0:
+    elsewhere = options.attends_elsewhere
+    least = 0 if elsewhere else kv_cache_bytes(model, options, options.max_context or options.block_size)
+    left = room.total - weight_bytes - workspace_bytes - padding
+    if left < least:
+        cache = "" if elsewhere else f", a KV cache of {options.max_context or options.block_size} tokens {least:,}"
         raise OutOfMemoryError(
-            f"{info.name}: {missing:,} bytes of memory are missing: the weights need {weight_bytes:,}, the workspace "
-            f"{workspace_bytes:,}, a KV cache of {options.max_context or options.block_size} tokens {least:,}; "
-            f"{_room_text(room)}{_advice(options, plan, info, room)}"
+            f"{info.name}: {least - left:,} bytes of memory are missing: the weights need {weight_bytes:,}, the "
+            f"workspace {workspace_bytes:,}{cache}; {_room_text(room)}{_advice(options, plan, info, room)}"
         )
-    if far is not None:
-        return MemoryPlan(far.kv, place([*workspace, *weights], room, max_allocation=info.max_allocation), far)
+    far_plan = far(info, left) if far is not None else None
+    if far_plan is not None:
+        if far_plan.near_bytes > left:
+            raise OutOfMemoryError(
+                f"{info.name}: {far_plan.near_bytes - left:,} bytes of memory are missing: {left:,} are left beside the"
+                f" model, attention on {far_plan.device} needs {far_plan.near_bytes:,} of them; {_room_text(room)}"
+            )
+        return MemoryPlan(
+            far_plan.kv, place([*workspace, *weights], room, max_allocation=info.max_allocation), far_plan
+        )
     fast = _padded(claim for claim in weights if claim.group is not MemoryGroup.EMBEDDINGS)
     budget = kv_budget(room, model, options, weights=weight_bytes, fast_weights=fast, others=workspace_bytes + padding)
     kv = plan_kv_cache(model, options, budget, max_allocation=info.max_allocation)
@@ -130,11 +140,11 @@ def choose_device(
     plan: LoadPlan,
     *,
     passing_bytes: int = 0,
-    far: Callable[[DeviceInfo], FarPlan | None] = lambda _: None,
+    far: FarPlanner | None = None,
 ) -> tuple[DeviceInfo, MemoryPlan]:
     """Return the first of the devices, best first, that the model fits, and its plan there.
 
-    `far` plans what another device has of the model beside one of the devices.
+    `far` plans what another device has of the model, if one does.
 
     Raises:
         ConfigError: as `plan_memory`.
@@ -143,7 +153,7 @@ def choose_device(
     errors: list[OutOfMemoryError] = []
     for info in devices:
         try:
-            return info, plan_memory(model, options, plan, info, passing_bytes=passing_bytes, far=far(info))
+            return info, plan_memory(model, options, plan, info, passing_bytes=passing_bytes, far=far)
         except OutOfMemoryError as exc:
             errors.append(exc)
     raise OutOfMemoryError("\n".join(map(str, errors)))

@@ -90,25 +90,28 @@ def memory_report(
     *,
     beside_bytes: int = 0,
     twin: Device | None = None,
+    twin_cache_bytes: int = 0,
 ) -> MemoryReport:
     """Compare; `usage_before` is the `driver_usage` from before anything was allocated.
 
     `beside_bytes` is what there may be beside the plan, in each kind of memory. `twin` is another logical device of the
-    same GPU, whose memory the driver counts in.
+    same GPU, whose memory the driver counts in; `twin_cache_bytes` are planned there.
     """
     kinds, usage = heap_kinds(device.info), driver_usage(device)
     grown = None
     if usage is not None and usage_before is not None:
         grown = [now - before for now, before in zip(usage, usage_before, strict=True)]
     others = {heap: 0 if twin is None else twin.memory.used_of(heap) for heap in HeapKind}
+    twin_heap = max(others, key=lambda heap: others[heap])
+    cache = {heap: twin_cache_bytes if heap is twin_heap else 0 for heap in HeapKind}
     return MemoryReport(
         tuple(
             HeapReport(
                 heap,
-                placement.nbytes(heap),
+                placement.nbytes(heap) + cache[heap],
                 device.memory.used_of(heap) + others[heap],
                 None if grown is None else sum(g for g, kind in zip(grown, kinds, strict=True) if kind is heap),
-                beside_bytes + others[heap],
+                beside_bytes + others[heap] - cache[heap],
             )
             for heap in HeapKind
             if heap in kinds

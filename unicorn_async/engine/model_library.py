@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from unicorn_async.config import EngineConfig, LoraSpec, WeightScheme
@@ -141,7 +142,7 @@ def _check_size(on_disk: ModelOnDisk, config: EngineConfig) -> None:
                 info,
                 passing_bytes=on_disk.passing_bytes,
                 host_bytes=host_bytes,
-                far=far.plan(info, host_bytes=host_bytes),
+                far=partial(far.plan, host_bytes=host_bytes),
             )
         except OutOfMemoryError as exc:
             errors.append(exc)

@@ -103,12 +103,14 @@ class AttentionInfo:
 class AttentionStats:
     """Steps whose attention was on another device, as halves that alternate or whole.
 
-    `near_s` is how long the model's device worked, `far_s` the one that attends, `both_s` both at the same time, as the
-    host saw it. `step_times` is what the choice between the two ways goes by, see `SplitPolicy.preferences`.
+    Of `step_s`, from each step's first work to its last, the model's device worked `near_s`, the one that attends
+    `far_s`, and both at the same time `both_s`, as the host saw it. `step_times` is what the choice between the two
+    ways goes by, see `SplitPolicy.preferences`.
     """
 
     split_steps: int
     whole_steps: int
+    step_s: float
     near_s: float
     far_s: float
     both_s: float
@@ -119,15 +121,22 @@ class AttentionStats:
         """The share of the attention's time in which the model's device worked as well."""
         return self.both_s / self.far_s if self.far_s else 0.0
 
+    @property
+    def bubble_share(self) -> float:
+        """The share of the steps' time in which the model's device waited for the attention."""
+        return 1.0 - self.near_s / self.step_s if self.step_s else 0.0
+
     def to_json(self) -> dict[str, object]:
         """Return everything as JSON values."""
         return {
             "split_steps": self.split_steps,
             "whole_steps": self.whole_steps,
+            "step_s": self.step_s,
             "near_s": self.near_s,
             "far_s": self.far_s,
             "both_s": self.both_s,
             "overlap_share": round(self.overlap_share, 4),
+            "bubble_share": round(self.bubble_share, 4),
             "step_times": list(self.step_times),
         }
 

@@ -13,7 +13,8 @@ from tests.golden.checkpoints import golden
 from tests.golden.demo import demo_answers
 from unicorn_async.config import AttentionKind, AttentionTarget, ExchangeKind, KVDType, SamplingParams, SplitMode
 from unicorn_async.engine.hybrid.vulkan_attention import VulkanAttention
-from unicorn_async.errors import CheckpointError, ConfigError, DeviceLostError, UnicornError
+from unicorn_async.errors import CheckpointError, ConfigError, DeviceLostError, OutOfMemoryError, UnicornError
+from unicorn_async.gpu.memory_room import HeapKind
 from unicorn_async.gpu.queue import Queue
 
 from ..answers import PROMPT, answer, prompt_of
@@ -71,7 +72,8 @@ async def test_tokens_are_those_of_attention_on_the_gpu(
             assert (stats.split_steps > 0) == (split is SplitMode.ALWAYS)
             assert engine.attention.kind is AttentionKind.VULKAN
             assert "second logical device" in engine.attention.device
-            assert engine.memory.agrees is not False
+            assert all(heap.plan_agrees for heap in engine.memory.heaps)
+            assert {"attention_decode_f16", "kv_append"} <= set(engine.kernels)
 
 
 @pytest.mark.parametrize("split", ELSEWHERE)
@@ -155,6 +157,8 @@ async def test_both_devices_work_at_the_same_time(
         stats = engine.stats().attention
     assert stats is not None
     assert 0 < stats.both_s <= min(stats.near_s, stats.far_s)
+    assert max(stats.near_s, stats.far_s) <= stats.step_s
+    assert 0 <= stats.bubble_share < 1
     events = [event for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "X"]
     split_steps = {event["args"]["step"] for event in events if event["args"]["half"] == "B"}
     assert split_steps
@@ -295,3 +299,18 @@ async def test_the_context_that_is_asked_for_is_there(open_engine: OpenEngine, t
         assert engine.max_context == 256
         assert engine.kv_cache_bytes > 0
         assert len((await answer(engine, PROMPT, max_tokens=3)).ids) == 3
+
+
+async def test_limits_of_memory_are_the_cache_s_too(open_engine: OpenEngine, there: AttentionTarget) -> None:
+    """Two logical devices have one memory."""
+    async with open_engine(attention=there, max_context=None) as engine:
+        heaps, free = engine.memory.heaps, engine.kv_cache_bytes
+        planned = sum(heap.planned for heap in heaps)
+    limit = planned - free // 2
+    async with open_engine(attention=there, max_context=None, vram_bytes=limit) as engine:
+        assert engine.kv_cache_bytes < free
+        assert sum(heap.planned for heap in engine.memory.heaps if heap.heap is HeapKind.VRAM) <= limit
+        assert len((await answer(engine, max_tokens=3)).ids) == 3
+    with pytest.raises(OutOfMemoryError, match=r"KV cache: a context of|are left beside the model, attention on"):
+        async with open_engine(attention=there, vram_bytes=planned - free):
+            pass

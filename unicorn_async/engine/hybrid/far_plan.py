@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.config import AttentionKind
@@ -63,22 +63,35 @@ def near_devices(candidates: Sequence[DeviceInfo], far: DeviceInfo | None) -> tu
 
 
 def plan_vulkan(
-    model: ModelConfig, options: EngineConfig, near: DeviceInfo, far: DeviceInfo, *, host_bytes: int | None = None
+    model: ModelConfig,
+    options: EngineConfig,
+    near: DeviceInfo,
+    far: DeviceInfo,
+    left: int,
+    *,
+    host_bytes: int | None = None,
 ) -> FarPlan:
-    """Plan the cache on a second Vulkan device; `host_bytes` is as in `plan_memory`.
+    """Plan the cache on a second Vulkan device; the model leaves `left` bytes of `near`'s memory.
 
-    Where both devices have one memory, the cache takes a quarter of it at most, or what was asked for.
+    `host_bytes` is as in `plan_memory`. Where both devices have one memory, the cache takes a quarter of it at most, or
+    what was asked for, and no more than is left. Limits of memory are those of the device that runs the model.
 
     Raises:
         ConfigError, OutOfMemoryError: as `plan_kv_cache`.
     """
     shape = AttentionShape(model.num_heads, model.num_kv_heads, model.head_dim, options.block_size, options.kv_dtype)
     layout = ExchangeLayout(shape, options.max_num_batched_tokens)
-    partials = AttentionPlan.of(far, shape).partials_nbytes(options.max_num_seqs)
-    others = partials + options.max_num_batched_tokens * layout.row_bytes + NUM_HALVES * layout.nbytes
-    room = memory_room(far, HeapLimits(), host_room(far) if host_bytes is None else host_bytes)
-    budget = kv_budget(room, model, options, weights=0, fast_weights=0, others=others)
+    exchange = NUM_HALVES * layout.nbytes
+    queries = options.max_num_batched_tokens * layout.row_bytes
+    own = AttentionPlan.of(far, shape).partials_nbytes(options.max_num_seqs) + queries
+    is_twin = near.index == far.index
+    one_memory = is_twin or (near.shares_host_memory and far.shares_host_memory)
+    limits = HeapLimits(options.vram_bytes, options.gtt_bytes) if is_twin else HeapLimits()
+    room = memory_room(far, limits, host_room(far) if host_bytes is None else host_bytes)
+    room = replace(room, is_shared=room.is_shared or one_memory)
+    budget = kv_budget(room, model, options, weights=0, fast_weights=0, others=own + exchange)
+    if one_memory:
+        budget = min(budget, left - own - exchange)
     kv = plan_kv_cache(model, options, budget, max_allocation=far.max_allocation)
-    one_memory = near.index == far.index or (near.shares_host_memory and far.shares_host_memory)
-    same = " (a second logical device of the same GPU)" if far.index == near.index else ""
-    return FarPlan(kv, (kv.nbytes if one_memory else 0) + others, f"{far.name}{same}", far)
+    same = " (a second logical device of the same GPU)" if is_twin else ""
+    return FarPlan(kv, exchange + (kv.nbytes + own if one_memory else 0), f"{far.name}{same}", far)

@@ -79,6 +79,12 @@ class NpuRemoteAttention:
         """One for each half."""
         return self._exchanges
 
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """Name the kernels that the NPU runs, by its chip and their head_dim."""
+        layout = self._npu.heads.layout
+        return (f"npu_attention_{layout.chip.name}_{layout.head_dim}",)
+
     def near_kernels(self) -> tuple[KernelRequest, ...]:
         """Name the pipelines that round to the NPU's type."""
         return NpuExchange.kernels()

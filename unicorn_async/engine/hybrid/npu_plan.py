@@ -32,11 +32,18 @@ def npu_options(heads: AttentionHeads, max_context: int) -> NpuOptions:
 
 
 def plan_npu(
-    model: ModelConfig, options: EngineConfig, near: DeviceInfo, npu: NpuChoice, *, host_bytes: int | None = None
+    model: ModelConfig,
+    options: EngineConfig,
+    near: DeviceInfo,
+    npu: NpuChoice,
+    left: int,
+    *,
+    host_bytes: int | None = None,
 ) -> FarPlan:
     """Plan the cache in the host's memory; `host_bytes` is what is free there, None = as it is now.
 
-    It takes a quarter of that at most, or what was asked for: programs of the host use it too.
+    It takes a quarter of that at most, or what was asked for: programs of the host use it too. Where the device that
+    runs the model has the same memory, it takes no more than the `left` bytes that the model leaves of it.
 
     Raises:
         ConfigError: as `plan_kv_cache`.
@@ -50,5 +57,7 @@ def plan_npu(
     frames = npu_options(npu.heads, wanted_context(model, options)).frame_bytes(npu.heads.layout)
     exchange = NUM_HALVES * exchange_bytes(npu.heads, options.max_num_batched_tokens)
     budget = kv_budget(room, model, options, weights=0, fast_weights=0, others=frames + exchange)
+    if near.shares_host_memory:
+        budget = min(budget, left - frames - exchange)
     kv = plan_kv_cache(model, options, budget, max_allocation=_MAX_KEYS_BYTES)
     return FarPlan(kv, exchange + (frames + kv.nbytes if near.shares_host_memory else 0), npu.name, npu=npu)

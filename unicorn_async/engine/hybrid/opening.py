@@ -71,10 +71,10 @@ class FarChoice:
         """Return those of the candidates that may run the model."""
         return near_devices(candidates, self._vulkan)
 
-    def plan(self, near: DeviceInfo, *, host_bytes: int | None = None) -> FarPlan | None:
+    def plan(self, near: DeviceInfo, left: int, *, host_bytes: int | None = None) -> FarPlan | None:
         """Plan the cache beside a model on `near`; None where that attends itself.
 
-        `host_bytes` is the host's free memory, None = as it is now.
+        Of that device's memory `left` bytes are left. `host_bytes` is the host's free memory, None = as it is now.
 
         Raises:
             ConfigError, OutOfMemoryError: as `plan_kv_cache`.
@@ -82,9 +82,9 @@ class FarChoice:
         if self._npu is not None:
             from unicorn_async.engine.hybrid.npu_plan import plan_npu
 
-            return plan_npu(self._model, self._options, near, self._npu, host_bytes=host_bytes)
+            return plan_npu(self._model, self._options, near, self._npu, left, host_bytes=host_bytes)
         if self._vulkan is not None:
-            return plan_vulkan(self._model, self._options, near, self._vulkan, host_bytes=host_bytes)
+            return plan_vulkan(self._model, self._options, near, self._vulkan, left, host_bytes=host_bytes)
         return None
 
 

@@ -62,6 +62,10 @@ class RemoteAttention(Protocol):
     def exchanges(self) -> Sequence[Exchange]:
         """One for each half."""
 
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """Names of what runs on the far device."""
+
     def near_kernels(self) -> tuple[KernelRequest, ...]:
         """Name the pipelines that the near device needs to fill the exchanges."""
 

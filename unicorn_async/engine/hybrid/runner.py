@@ -50,10 +50,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class HybridCounters:
-    """What was done so far; `both_s` is the time in which both devices worked."""
+    """What was done so far; `step_s` is the time from each step's first work to its last, `both_s` that of both."""
 
     split_steps: int = 0
     whole_steps: int = 0
+    step_s: float = 0.0
     near_s: float = 0.0
     far_s: float = 0.0
     both_s: float = 0.0
@@ -193,13 +194,13 @@ class HybridRunner:
             DeviceError: a device is lost, or lacks what a kernel needs.
         """
         slot = next(slot for slot in self._slots if not slot.busy)
-        slot.busy = True
         kind = StepKind.of(bucket_for(batch.num_tokens, self._writer.token_buckets), num_keys(batch))
         parts = split_batch(batch)
         can_split = len(parts) > 1
         if can_split and not self.policy.choose(kind):
             parts = (batch,)
         halves = [await self._prepare(slot, number, part) for number, part in enumerate(parts)]
+        slot.busy = True
         step = HybridStep(self, slot, batch, kind, halves, can_split, is_cut(parts))
         step.task = asyncio.create_task(self._run(step), name=f"hybrid step {batch.step}")
         self._tasks.add(step.task)
@@ -274,10 +275,13 @@ class HybridRunner:
         """Count a step that is done, and learn from how long it took."""
         near, far = (track.take(step.batch.step) for track in (self._near, self._far))
         is_split = len(step.halves) > 1
-        step.device_s = near[-1].stop_s - near[0].start_s
+        times = [half.place.recording.device_seconds() for half in step.halves]
+        step.start_s = min(start_s for _, start_s in times)
+        step.device_s = max(start_s + device_s for device_s, start_s in times) - step.start_s
         counters = self.counters
         counters.split_steps += is_split
         counters.whole_steps += not is_split
+        counters.step_s += near[-1].stop_s - near[0].start_s
         counters.near_s += busy_s(near)
         counters.far_s += busy_s(far)
         counters.both_s += both_busy_s(near, far)
@@ -292,6 +296,7 @@ class HybridRunner:
         return AttentionStats(
             counters.split_steps,
             counters.whole_steps,
+            counters.step_s,
             counters.near_s,
             counters.far_s,
             counters.both_s,
@@ -307,7 +312,7 @@ class HybridRunner:
         step.slot.busy = False
         tokens = tuple(token for tokens, _ in results for token in tokens)
         logits = tuple(rows for _, of_half in results for rows in of_half)
-        return StepResult(step.batch, tokens, logits, step.device_s, waited=step.waited)
+        return StepResult(step.batch, tokens, logits, step.device_s, step.start_s, waited=step.waited)
 
     async def stop(self) -> None:
         """End the steps under way, and wait until no device has work of them."""
@@ -338,6 +343,7 @@ class HybridStep:
     can_split: bool
     is_cut: bool
     started_s: float = 0.0
+    start_s: float = 0.0
     device_s: float = 0.0
     waited: bool = False
     task: asyncio.Task[None] | None = None

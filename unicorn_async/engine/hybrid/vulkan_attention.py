@@ -95,17 +95,25 @@ class VulkanAttention:
         """One for each half."""
         return self._exchanges
 
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """Names of the kernel variants that the far device runs."""
+        return tuple(request.name for request in self._kernel_requests())
+
     def near_kernels(self) -> tuple[KernelRequest, ...]:
         """None: the exchange takes what the rotary kernel writes."""
         return ()
 
     def prepare_kernels(self) -> None:
         """See `RemoteAttention`."""
-        self.far.kernels.prepare((kv_append_kernel(self._attention.plan.shape), *self._attention.kernels_for()))
+        self.far.kernels.prepare(self._kernel_requests())
 
     def save_kernels(self) -> None:
         """See `RemoteAttention`."""
         self.far.kernels.save_cache()
+
+    def _kernel_requests(self) -> tuple[KernelRequest, ...]:
+        return kv_append_kernel(self._attention.plan.shape), *self._attention.kernels_for()
 
     async def begin(self, slot: int, half: int, batch: Batch, num_tokens: int) -> VulkanPass:
         """See `RemoteAttention`; records commands for a batch of a new kind."""
