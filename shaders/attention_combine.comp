@@ -6,6 +6,7 @@
 #include "include/pointers.glsl"
 #include "include/attention.glsl"
 #include "include/attention_splits.glsl"
+#include FORM
 #include "reduce/workgroup.glsl"
 
 layout(constant_id = 0) const uint WORKGROUP = 32; // HEAD_DIM / 4 or more
@@ -16,7 +17,8 @@ layout(constant_id = 3) const uint MAX_SPLITS = 32;
 
 layout(push_constant, scalar) uniform P {
     Vec4s partials; // (items, num_heads, MAX_SPLITS, HEAD_DIM + 4)
-    Vec4s y; // (tokens, num_heads, HEAD_DIM)
+    OutValues y; // (tokens, num_heads, HEAD_DIM), in the form, as attention_decode leaves it
+    OutScales y_scale;
     Uints items; // (items): the sequence's row
     Uints query_start; // (sequences)
     Uints context_len; // (sequences)
@@ -43,7 +45,7 @@ void main() {
     if (splits == 1)
         return; // attention_decode wrote the result itself
 
-    uint lane = gl_LocalInvocationID.x;
+    uint lane = gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID;
     uint part = lane / COLUMNS, column = lane % COLUMNS;
     Vec4s partial = p.partials + uint64_t((item * num_heads + head) * MAX_SPLITS) * ROW;
     vec4 states[STATES]; // a split's maximum and its sum
@@ -82,5 +84,5 @@ void main() {
     for (uint i = 1; i < PARTS; ++i)
         value += joined[i * COLUMNS + column];
     uint token = (p.query_start + sequence).v;
-    (p.y + uint64_t(token * num_heads + head) * COLUMNS + column).v = value / sum;
+    store_part(p.y, p.y_scale, token, num_heads * COLUMNS, head * COLUMNS + column, value / sum, LARGEST);
 }

@@ -12,6 +12,7 @@
 #include "include/attention.glsl"
 #include "include/attention_splits.glsl"
 #include KV
+#include FORM
 
 layout(constant_id = 0) const uint WORKGROUP = 64;
 layout(local_size_x = 64, local_size_x_id = 0) in;
@@ -29,7 +30,9 @@ layout(push_constant, scalar) uniform P {
     Vec4s q; // (tokens, num_heads, HEAD_DIM), scaled
     uint64_t k_cache; // (blocks, num_kv_heads, BLOCK_SIZE, HEAD_DIM)
     uint64_t v_cache; // as k_cache
-    Vec4s y; // (tokens, num_heads, HEAD_DIM)
+    OutValues y; // (tokens, num_heads, HEAD_DIM), in the form
+    OutScales y_scale;
+    OutCounters counters;
     Vec4s partials; // (items, num_heads, MAX_SPLITS, HEAD_DIM + 4)
     Uints items; // (items): the sequence's row
     Uints query_start; // (sequences)
@@ -39,12 +42,14 @@ layout(push_constant, scalar) uniform P {
     uint window;
     uint num_heads;
     uint num_kv_heads;
+    uint num_counters;
 } p;
 
 const uint CHUNKS = HEAD_DIM / 8 / LANES; // 8 elements each, of one key, in one lane
 const uint KEYS = WORKGROUP / LANES; // keys at a time
 const uint LOADS = UNROLL * CHUNKS; // of keys, or of values, under way in a lane
 const uint SCORES = UNROLL * HEADS;
+const uint OCTETS = HEAD_DIM / 8;
 const uint VECTORS = HEADS * HEAD_DIM / 4; // of the workgroup's output
 const float LOWEST = -1e30; // a maximum over nothing; its differences stay finite
 
@@ -169,21 +174,28 @@ void merge_groups() {
     }
 }
 
-// Where a head's result belongs: in y, or with the other splits' if there are any.
-Vec4s target(uint item, uint token, uint head, bool whole) {
-    uint64_t partial = uint64_t((item * p.num_heads + head) * MAX_SPLITS + gl_WorkGroupID.x) * (HEAD_DIM / 4 + 1);
-    return whole ? p.y + uint64_t(token * p.num_heads + head) * (HEAD_DIM / 4) : p.partials + partial;
+// Where a head's result belongs if there are other splits.
+Vec4s partial_row(uint item, uint head) {
+    return p.partials + uint64_t((item * p.num_heads + head) * MAX_SPLITS + gl_WorkGroupID.x) * (HEAD_DIM / 4 + 1);
 }
 
 void store_alone(uint item, uint token, uint head, bool whole) {
     if (key_lane != 0)
         return;
     [[unroll]] for (uint h = 0; h < HEADS; ++h) {
-        Vec4s row = target(item, token, head + h, whole);
-        float scale = whole ? 1 / sum[h] : 1;
+        if (whole) {
+            float scale = 1 / sum[h];
+            [[unroll]] for (uint c = 0; c < CHUNKS; ++c) {
+                uint i = 2 * (h * CHUNKS + c);
+                store_octet(p.y, p.y_scale, token, p.num_heads * OCTETS, (head + h) * OCTETS + c * LANES + lane,
+                            acc[i] * scale, acc[i + 1] * scale);
+            }
+            continue;
+        }
+        Vec4s row = partial_row(item, head + h);
         [[unroll]] for (uint i = 0; i < 2 * CHUNKS; ++i)
-            (row + 2 * (i / 2 * LANES + lane) + i % 2).v = acc[2 * h * CHUNKS + i] * scale;
-        if (!whole && lane == 0)
+            (row + 2 * (i / 2 * LANES + lane) + i % 2).v = acc[2 * h * CHUNKS + i];
+        if (lane == 0)
             (row + HEAD_DIM / 4).v = vec4(maximum[h], sum[h], 0, 0);
     }
 }
@@ -210,9 +222,14 @@ void store_together(uint item, uint token, uint head, bool whole) {
             total += scale * sums[h * MAX_SUBGROUPS + s];
             value += scale * outputs[s * VECTORS + i];
         }
-        Vec4s row = target(item, token, head + h, whole);
-        (row + column).v = whole ? value / total : value;
-        if (!whole && column == 0)
+        if (whole) {
+            uint quads = HEAD_DIM / 4;
+            store_part(p.y, p.y_scale, token, p.num_heads * quads, (head + h) * quads + column, value / total, LARGEST);
+            continue;
+        }
+        Vec4s row = partial_row(item, head + h);
+        (row + column).v = value;
+        if (column == 0)
             (row + HEAD_DIM / 4).v = vec4(highest, total, 0, 0);
     }
 }
@@ -232,6 +249,13 @@ void main() {
     uint kv_head = head / (p.num_heads / p.num_kv_heads);
     uint token = (p.query_start + sequence).v;
     Uints table = p.block_table + uint64_t(sequence) * p.max_blocks;
+
+    if (gl_WorkGroupID.xy == uvec2(0)) {
+        if (local_lane == 0)
+            begin_row(p.y_scale, token);
+        if (item == 0)
+            clear_counters(p.counters, p.num_counters, local_lane, WORKGROUP);
+    }
 
     [[unroll]] for (uint h = 0; h < HEADS; ++h) {
         Vec4s source = p.q + uint64_t(token * p.num_heads + head + h) * (HEAD_DIM / 4);

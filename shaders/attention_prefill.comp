@@ -4,9 +4,11 @@
 // A lane owns four rows of it: with KEYS keys for the scores, with eight elements of the head for the output.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
+#extension GL_KHR_shader_subgroup_basic : require
 #include "include/pointers.glsl"
 #include "include/attention.glsl"
 #include KV
+#include FORM
 
 layout(constant_id = 0) const uint WORKGROUP = 32; // ROWS / 4 * HEAD_DIM / 8
 layout(local_size_x = 32, local_size_x_id = 0) in;
@@ -21,7 +23,9 @@ layout(push_constant, scalar) uniform P {
     Vec4s q; // (tokens, num_heads, HEAD_DIM), scaled
     uint64_t k_cache; // (blocks, num_kv_heads, BLOCK_SIZE, HEAD_DIM)
     uint64_t v_cache; // as k_cache
-    Vec4s y; // (tokens, num_heads, HEAD_DIM)
+    OutValues y; // (tokens, num_heads, HEAD_DIM), in the form
+    OutScales y_scale;
+    OutCounters counters;
     Uvec2s tiles; // (tiles): the sequence's row, its first query in this step's chunk
     Uints query_start; // (sequences)
     Uints query_len; // (sequences)
@@ -31,11 +35,13 @@ layout(push_constant, scalar) uniform P {
     uint window;
     uint num_heads;
     uint num_kv_heads;
+    uint num_counters;
 } p;
 
 const uint QUERIES = ROWS / HEADS; // queries of a tile
 const uint ROW_GROUPS = ROWS / 4;
 const uint COLUMNS = HEAD_DIM / 8; // lanes with the same rows
+const uint QUADS = HEAD_DIM / 4;
 const uint TILE = KEYS * COLUMNS; // keys between two barriers
 const float LOWEST = -1e30; // a maximum over nothing; its differences stay finite
 const float MASKED = -3e38;
@@ -48,10 +54,14 @@ shared uint rows[TILE];
 uint group = gl_LocalInvocationID.x % ROW_GROUPS;
 uint column = gl_LocalInvocationID.x / ROW_GROUPS;
 
-// Where a row's query lies in q and y, in vec4s; false for a row without a query.
+bool has_query(uint row, uint num_queries) {
+    return row < QUERIES * HEADS && row / HEADS < num_queries;
+}
+
+// Where a row's query lies in q, in vec4s; false for a row without a query.
 bool locate(uint row, uint token, uint num_queries, uint head, out uint64_t offset) {
     offset = uint64_t((token + row / HEADS) * p.num_heads + head + row % HEADS) * (HEAD_DIM / 4);
-    return row < QUERIES * HEADS && row / HEADS < num_queries;
+    return has_query(row, num_queries);
 }
 
 uint64_t cache_address(uint64_t cache, uint row) {
@@ -77,6 +87,21 @@ void score(uint row_of[KEYS], out vec4 scores[KEYS]) {
     }
 }
 
+// Stores the output by way of shared memory, so that neighbouring lanes have neighbouring elements of a row.
+void store_side_by_side(uint token, uint num_queries, uint head, vec4 low[4], vec4 high[4]) {
+    [[unroll]] for (uint i = 0; i < 4; ++i) {
+        q[(4 * group + i) * QUADS + 2 * column] = low[i];
+        q[(4 * group + i) * QUADS + 2 * column + 1] = high[i];
+    }
+    barrier();
+    for (uint i = gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID; i < ROWS * QUADS; i += WORKGROUP) {
+        uint row = i / QUADS;
+        uint quad = (head + row % HEADS) * QUADS + i % QUADS;
+        if (has_query(row, num_queries))
+            store_part(p.y, p.y_scale, token + row / HEADS, p.num_heads * QUADS, quad, q[i], LARGEST);
+    }
+}
+
 void main() {
     uvec2 tile = (p.tiles + gl_WorkGroupID.x).v;
     uint sequence = tile.x;
@@ -87,6 +112,13 @@ void main() {
     uint head = gl_WorkGroupID.y * HEADS; // the first of the workgroup's query heads
     uint kv_head = head / (p.num_heads / p.num_kv_heads);
     Uints table = p.block_table + uint64_t(sequence) * p.max_blocks;
+
+    if (gl_WorkGroupID.y == 0) {
+        if (gl_LocalInvocationID.x < num_queries)
+            begin_row(p.y_scale, token + gl_LocalInvocationID.x);
+        if (gl_WorkGroupID.x == 0)
+            clear_counters(p.counters, p.num_counters, gl_LocalInvocationID.x, WORKGROUP);
+    }
 
     [[dont_unroll]] for (uint i = gl_LocalInvocationID.x; i < ROWS * HEAD_DIM / 4; i += WORKGROUP) {
         uint row = i / (HEAD_DIM / 4);
@@ -164,10 +196,16 @@ void main() {
     [[dont_unroll]] for (uint c = 0; c < COLUMNS; ++c)
         total += partial[c * ROW_GROUPS + group];
     [[unroll]] for (uint i = 0; i < 4; ++i) {
-        uint64_t offset;
-        if (locate(4 * group + i, token, num_queries, head, offset)) {
-            (p.y + offset + 2 * column).v = acc_low[i] / total[i];
-            (p.y + offset + 2 * column + 1).v = acc_high[i] / total[i];
-        }
+        acc_low[i] /= total[i];
+        acc_high[i] /= total[i];
     }
+    if (NEEDS_NEIGHBOURS)
+        store_side_by_side(token, num_queries, head, acc_low, acc_high);
+    else
+        [[unroll]] for (uint i = 0; i < 4; ++i) {
+            uint row = 4 * group + i;
+            uint octet = (head + row % HEADS) * COLUMNS + column;
+            if (has_query(row, num_queries))
+                store_octet(p.y, p.y_scale, token + row / HEADS, p.num_heads * COLUMNS, octet, acc_low[i], acc_high[i]);
+        }
 }

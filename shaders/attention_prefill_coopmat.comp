@@ -12,8 +12,8 @@
 #extension GL_KHR_shader_subgroup_shuffle : require
 #include "include/pointers.glsl"
 #include "include/attention.glsl"
-#include "include/half2.glsl"
-#include "include/kv_f16.glsl"
+#include KV
+#include FORM
 
 layout(constant_id = 0) const uint WORKGROUP = 128; // 4 * SUBGROUP
 layout(local_size_x = 128, local_size_x_id = 0) in;
@@ -28,7 +28,9 @@ layout(push_constant, scalar) uniform P {
     Vec4s q; // (tokens, num_heads, HEAD_DIM), scaled
     uint64_t k_cache; // (blocks, num_kv_heads, BLOCK_SIZE, HEAD_DIM)
     uint64_t v_cache; // as k_cache
-    Vec4s y; // (tokens, num_heads, HEAD_DIM)
+    OutValues y; // (tokens, num_heads, HEAD_DIM), in the form
+    OutScales y_scale;
+    OutCounters counters;
     Uvec2s tiles; // (tiles): the sequence's row, its first query in this step's chunk
     Uints query_start; // (sequences)
     Uints query_len; // (sequences)
@@ -38,6 +40,7 @@ layout(push_constant, scalar) uniform P {
     uint window;
     uint num_heads;
     uint num_kv_heads;
+    uint num_counters;
 } p;
 
 const uint ROWS = 64;
@@ -54,6 +57,8 @@ const uint SCORE_STRIDE = KEYS / 4 + 1; // in vec4s
 const uint SCORES = 16 * SCORE_STRIDE; // of a subgroup
 const uint WEIGHT_STRIDE = KEYS / 8 + 1;
 const uint WEIGHTS = 16 * WEIGHT_STRIDE;
+const uint STORED = NEEDS_NEIGHBOURS ? 2 : 1; // matrices of output at a time: a block is as wide as two
+const uint STORED_QUADS = 4 * STORED;
 const float LOWEST = -1e30; // a maximum over nothing; its differences stay finite
 const float MASKED = -3e38;
 
@@ -67,15 +72,24 @@ uvec4 value_loads[LOADS];
 coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA> queries[FRAGMENTS];
 coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> sums[FRAGMENTS];
 
+// Two floats as halves in one word, rounded to nearest.
+uint pair(float low, float high) {
+    return packFloat2x16(f16vec2(low, high));
+}
+
 uint score_room = gl_SubgroupID * SCORES;
 uint weight_room = gl_SubgroupID * WEIGHTS;
 uint own_row = gl_SubgroupInvocationID / ROW_LANES; // of the subgroup's 16
 uint row_part = gl_SubgroupInvocationID % ROW_LANES;
 
-// Where a row's query lies in q and y, in vec4s; false for a row without a query.
+bool has_query(uint row, uint num_queries) {
+    return row < QUERIES * HEADS && row / HEADS < num_queries;
+}
+
+// Where a row's query lies in q, in vec4s; false for a row without a query.
 bool locate(uint row, uint token, uint num_queries, uint head, out uint64_t offset) {
     offset = uint64_t((token + row / HEADS) * p.num_heads + head + row % HEADS) * (HEAD_DIM / 4);
-    return row < QUERIES * HEADS && row / HEADS < num_queries;
+    return has_query(row, num_queries);
 }
 
 // Brings the subgroup's rows of q into halves, and these into its registers.
@@ -100,7 +114,7 @@ void load_queries(uint token, uint num_queries, uint head) {
         [[unroll]] for (uint i = 0; i < lane_vectors; ++i) {
             uint at = gl_SubgroupInvocationID + i * SUBGROUP;
             vec4 value = values[i] * factor;
-            uvec2 halves = uvec2(half2(value.x, value.y), half2(value.z, value.w));
+            uvec2 halves = uvec2(pair(value.x, value.y), pair(value.z, value.w));
             if (at < HEAD_DIM / 4) {
                 if (at % 2 == 0)
                     staged[row * STRIDE + at / 2].xy = halves;
@@ -187,6 +201,13 @@ void main() {
     uint kv_head = head / (p.num_heads / p.num_kv_heads);
     Uints table = p.block_table + uint64_t(sequence) * p.max_blocks;
 
+    if (gl_WorkGroupID.y == 0) {
+        if (gl_LocalInvocationID.x < num_queries)
+            begin_row(p.y_scale, token + gl_LocalInvocationID.x);
+        if (gl_WorkGroupID.x == 0)
+            clear_counters(p.counters, p.num_counters, gl_LocalInvocationID.x, WORKGROUP);
+    }
+
     load_queries(token, num_queries, head);
     [[unroll]] for (uint i = 0; i < FRAGMENTS; ++i)
         sums[i] = coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>(0.0);
@@ -234,7 +255,7 @@ void main() {
             vec4 high = exp(own[2 * i + 1] - highest);
             sum += dot(low, vec4(1)) + dot(high, vec4(1));
             weights[weight_room + own_row * WEIGHT_STRIDE + row_part * (LANE_KEYS / 8) + i] =
-                uvec4(half2(low.x, low.y), half2(low.z, low.w), half2(high.x, high.y), half2(high.z, high.w));
+                uvec4(pair(low.x, low.y), pair(low.z, low.w), pair(high.x, high.y), pair(high.z, high.w));
         }
         scale_sums(rescale);
         add_values();
@@ -244,15 +265,18 @@ void main() {
     [[unroll]] for (uint step = 1; step < ROW_LANES; step *= 2)
         sum += subgroupShuffleXor(sum, step);
     scale_sums(1 / sum);
-    [[unroll]] for (uint i = 0; i < FRAGMENTS; ++i) {
+    [[unroll]] for (uint i = 0; i < FRAGMENTS; i += STORED) {
         subgroupBarrier();
-        coopMatStore(sums[i], scores, score_room, 4, gl_CooperativeMatrixLayoutRowMajor);
+        [[unroll]] for (uint j = 0; j < STORED; ++j)
+            coopMatStore(sums[i + j], scores, score_room + 4 * j, STORED_QUADS, gl_CooperativeMatrixLayoutRowMajor);
         subgroupBarrier();
-        [[unroll]] for (uint j = 0; j < 64 / SUBGROUP; ++j) {
+        [[unroll]] for (uint j = 0; j < 16 * STORED_QUADS / SUBGROUP; ++j) {
             uint at = gl_SubgroupInvocationID + j * SUBGROUP;
-            uint64_t offset;
-            if (locate(gl_SubgroupID * 16 + at / 4, token, num_queries, head, offset))
-                (p.y + offset + 4 * i + at % 4).v = scores[score_room + at];
+            uint stored_row = gl_SubgroupID * 16 + at / STORED_QUADS;
+            uint quad = (head + stored_row % HEADS) * (HEAD_DIM / 4) + 4 * i + at % STORED_QUADS;
+            if (has_query(stored_row, num_queries))
+                store_part(p.y, p.y_scale, token + stored_row / HEADS, p.num_heads * (HEAD_DIM / 4), quad,
+                           scores[score_room + at], LARGEST);
         }
     }
 }

@@ -49,8 +49,8 @@ async def test_logits_agree_with_the_reference(name: str, dtype: str, open_engin
 async def test_a_cache_in_float32_agrees_with_the_reference(dtype: str, open_engine: OpenEngine) -> None:
     async with open_engine("gemma3", dtype, kv_dtype=KVDType.F32) as engine:
         await check_mixed(engine, golden("gemma3"), TOLERANCE[dtype])
-        assert "attention_decode_f32" in engine.kernels
-        assert "attention_decode_f16" not in engine.kernels
+        assert "attention_decode_f32_floats" in engine.kernels
+        assert "attention_decode_f16_floats" not in engine.kernels
 
 
 @pytest.mark.parametrize(("dtype", "suffix"), [("float16", "f16"), ("bfloat16", "bf16"), ("float32", "f32")])
@@ -64,8 +64,8 @@ async def test_the_kernels_of_the_checkpoint_s_type_ran(dtype: str, suffix: str,
         has_matrices = matrix_subgroup_size(engine.device) is not None and suffix != "f32"
         assert (f"linear_many_coopmat_{suffix}" in kernels) == has_matrices
         assert (f"linear_many_{suffix}" in kernels) == (not has_matrices and not engine.device.is_software)
-    prefill = "attention_prefill_coopmat" if has_matrices else "attention_prefill_f16"
     form = "halves" if has_matrices else "floats"
+    prefill = f"attention_prefill_coopmat_f16_{form}" if has_matrices else f"attention_prefill_f16_{form}"
     assert {f"embed_{suffix}", f"rms_norm_{form}", f"gated_{form}", "rope_cache_f16", prefill} <= kernels
 
 

@@ -2,9 +2,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from unicorn_async.cli.bench_kernels import kernel_lines, kernels_json
 from unicorn_async.cli.bench_limits import Limits
-from unicorn_async.config import SamplingParams
+from unicorn_async.config import SamplingParams, WeightScheme
+from unicorn_async.ops.attention import GpuAttention
+from unicorn_async.ops.linear_input import InputForm
 
 if TYPE_CHECKING:
     from .conftest import OpenEngine
@@ -30,6 +34,27 @@ async def test_a_timed_engine_tells_where_the_time_of_its_steps_went(open_engine
         assert attention.kernel in text and down.detail in text
         assert any(down.detail in line and " 50%" in line for line in text.splitlines())
         assert kernels_json(engine, limits)["software"] == engine.device.is_software
+
+
+async def test_attention_leaves_what_the_next_linear_reads_without_a_dispatch_between(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def dispatches_of_a_token() -> dict[str, float]:
+        options = {"weights": WeightScheme.INT8, "time_kernels": True}
+        async with open_engine("llama", "bfloat16", **options) as engine:
+            await engine.loaded()
+            async for _ in engine.stream([1, 2, 3], SamplingParams(max_tokens=4, ignore_eos=True)):
+                pass
+            layers = engine.model_config.num_layers
+            times = [time for time in engine.kernel_times() if time.tokens == 1]
+            return {time.kernel: time.dispatches / time.steps / layers for time in times}
+
+    direct = await dispatches_of_a_token()
+    monkeypatch.setattr(GpuAttention, "writes", lambda self, form: form is InputForm.FLOATS)
+    converted = await dispatches_of_a_token()
+    assert direct["attention_decode_f16_blocks"] == converted["attention_decode_f16_floats"] == 1
+    assert "quantize_activations" not in direct and converted["quantize_activations"] == 1
+    assert sum(direct.values()) == pytest.approx(sum(converted.values()) - 1)
 
 
 async def test_an_engine_that_is_not_timed_has_no_times(open_engine: OpenEngine) -> None:

@@ -35,6 +35,29 @@ class FormedRows:
         if form is InputForm.BLOCKS:
             self.place = InputBlocks.at(self.values.address, num_rows, columns)
 
+    def check_unscaled(self, expected: NDArray[np.float64], rtol: float, atol: float) -> None:
+        """Raise where rows whose scale in half precision is 1 are not what was expected; rows of NaN are left alone."""
+        rows, columns = self.shape
+        live = ~np.isnan(expected).any(axis=1)
+        close = atol + rtol * np.abs(expected[live])
+        if isinstance(self.place, InputBlocks):
+            memory = self.values.values.copy()
+            for part in (memory[: rows * columns], memory[rows * columns : InputBlocks.size(rows, columns)]):
+                dead = part.reshape(rows, -1)[~live]
+                assert (dead == 0xFF).all()
+                part.reshape(rows, -1)[~live] = 0
+            codes, scales = read_blocks(memory, rows, columns)
+            steps = np.repeat(scales, 32, axis=1)[live]
+            assert (np.abs(codes[live] * steps - expected[live]) <= 0.501 * steps + close).all()
+            assert (np.abs(codes[live]).reshape(live.sum(), -1, 32).max(axis=2) == 127).all()
+            assert (self.values.values[InputBlocks.size(rows, columns) :] == 0xFF).all()
+            return
+        assert (self.scales.values[live] == 1).all() and np.isnan(self.scales.values[~live]).all()
+        error = np.abs(self._halves()[live].astype(np.float64) - expected[live])
+        assert (error <= np.abs(expected[live]) * 2**-11 + 2**-25 + close).all()
+        assert (self.values.values[self.room :] == 0xFF).all()
+        assert (self.counters.values == 0).all()
+
     def check(self, expected: NDArray[np.float64]) -> None:
         """Raise where they are not what was expected, as far as the form holds it, or where more was written."""
         rows, columns = self.shape

@@ -7,18 +7,22 @@ import numpy as np
 import pytest
 
 from unicorn_async.config import KVDType
-from unicorn_async.errors import ConfigError
+from unicorn_async.errors import ConfigError, UnsupportedModelError
 from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.ops.attention import GpuAttention
 from unicorn_async.ops.attention_device import AttentionBatch
 from unicorn_async.ops.attention_plan import AttentionPlan
 from unicorn_async.ops.kv_cache import AttentionShape, KVCache
+from unicorn_async.ops.linear_input import InputBlocks, InputForm
 from unicorn_async.ops.linear_plan import MATRIX_FEATURE
 from unicorn_async.tensor import DType, Tensor
+
+from .formed_rows import FORMS, FormedRows
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.ops.linear_input import LinearInput
 
     from .arrays import Array, Arrays
 
@@ -113,6 +117,7 @@ class Step:
         soft_cap: float = 0.0,
         info: DeviceInfo | None = None,
         plan: AttentionPlan | None = None,
+        out: LinearInput | None = None,
         **flags: bool,
     ) -> np.ndarray[Any, Any]:
         attention = GpuAttention(info or device.info, device.kernels, self.shape, soft_cap=soft_cap)
@@ -122,7 +127,7 @@ class Step:
         cache = KVCache(self.k_cache.address, self.v_cache.address)
         arrays.run(
             lambda rec: attention.record(
-                rec, q=self.q.tensor, cache=cache, window=self.window, batch=batch, out=self.out.tensor
+                rec, q=self.q.tensor, cache=cache, window=self.window, batch=batch, out=out or self.out.tensor
             )
         )
         return self.out.values
@@ -147,11 +152,14 @@ class Step:
         return out.reshape(self.q.values.shape)
 
 
-def check(found: np.ndarray[Any, Any], expected: np.ndarray[Any, Any], plan: AttentionPlan | None = None) -> None:
-    """Compare; a plan says whether matrix units were in use, which take queries and probabilities as halves."""
+def tolerance(plan: AttentionPlan | None) -> dict[str, float]:
+    """A plan says whether matrix units were in use, which take queries and probabilities as halves."""
     uses_halves = plan is not None and plan.matrix_subgroup is not None
-    tolerance = {"rtol": 3e-3, "atol": 3e-3} if uses_halves else {"rtol": 1e-5, "atol": 4e-6}
-    np.testing.assert_allclose(found, expected, **tolerance)
+    return {"rtol": 3e-3, "atol": 3e-3} if uses_halves else {"rtol": 1e-5, "atol": 4e-6}
+
+
+def check(found: np.ndarray[Any, Any], expected: np.ndarray[Any, Any], plan: AttentionPlan | None = None) -> None:
+    np.testing.assert_allclose(found, expected, **tolerance(plan))
 
 
 MIXED = [Query(37), Query(61, 25), Query(1), Query(150), Query(18, 18), Query(90, 2), Query(16)]
@@ -207,6 +215,61 @@ def test_a_decode_workgroup_fits_into_little_shared_memory(device: Device) -> No
     shape = AttentionShape(16, 1, 256, 16, KVDType.F16)
     plan = AttentionPlan.of(info, shape)
     assert plan.decode_subgroups * plan.decode_heads * (shape.head_dim + 2) * 4 <= info.max_shared_memory
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("head_dim", "num_heads", "as_gpu"), [(32, 8, False), (64, 4, False), (128, 6, True), (256, 4, False)]
+)
+def test_the_result_has_the_form_that_a_linear_reads(
+    device: Device, arrays: Arrays, head_dim: int, num_heads: int, as_gpu: bool, form: InputForm
+) -> None:
+    info = replace(device.info, type=DeviceType.DISCRETE) if as_gpu else device.info
+    sequences = [*MIXED, Query(1500)]  # one with several splits
+    step = Step(arrays, AttentionShape(num_heads, 2, head_dim, 16, KVDType.F16), sequences)
+    rows = FormedRows(arrays, form, *step.q.values.shape)
+    step.run(device, arrays, info=info, out=rows.place)
+    rows.check_unscaled(step.expected(), **tolerance(step.plan))
+
+
+@pytest.mark.parametrize("workgroup", [8, 32])
+def test_a_cut_of_decode_leaves_blocks_whether_or_not_subgroups_share_it(
+    device: Device, arrays: Arrays, workgroup: int
+) -> None:
+    step = Step(arrays, AttentionShape(8, 2, 128, 16, KVDType.F16), [Query(1), Query(50), Query(700)])
+    subgroups = -(-workgroup // device.info.min_subgroup_size)
+    plan = replace(
+        AttentionPlan.of(device.info, step.shape),
+        decode_workgroup=workgroup,
+        decode_subgroups=subgroups,
+        decode_heads=2,
+        lanes=8,
+    )
+    rows = FormedRows(arrays, InputForm.BLOCKS, *step.q.values.shape)
+    step.run(device, arrays, plan=plan, out=rows.place)
+    rows.check_unscaled(step.expected(), **tolerance(None))
+
+
+@pytest.mark.parametrize("size", [60000.0, 1e-7])
+def test_values_at_the_ends_of_half_precision_survive_in_halves(device: Device, arrays: Arrays, size: float) -> None:
+    step = Step(arrays, AttentionShape(2, 1, 64, 16, KVDType.F16), [Query(40), Query(30, 20)])
+    for row, values in enumerate(step.v):
+        values[...] = np.float64(np.sign(values) * size).astype(np.float16)
+        for token in range(len(values)):
+            step.v_cache.values[step.table.values[row, token // 16], :, token % 16] = values[token]
+    rows = FormedRows(arrays, InputForm.HALVES, *step.q.values.shape)
+    step.run(device, arrays, out=rows.place)
+    rows.check_unscaled(step.expected(), rtol=3e-3, atol=3e-3 * size)
+
+
+def test_forms_that_a_cache_or_a_head_does_not_allow_are_refused(device: Device, arrays: Arrays) -> None:
+    floats = GpuAttention(device.info, device.kernels, AttentionShape(2, 1, 64, 16, KVDType.F32))
+    odd = GpuAttention(device.info, device.kernels, AttentionShape(2, 1, 40, 16, KVDType.F16))
+    assert [form for form in InputForm if floats.writes(form)] == [InputForm.FLOATS, InputForm.BLOCKS]
+    assert [form for form in InputForm if not odd.writes(form)] == [InputForm.BLOCKS]
+    step = Step(arrays, odd.plan.shape, [Query(9)])
+    with pytest.raises(UnsupportedModelError, match="blocks of heads of 40"):
+        step.run(device, arrays, out=InputBlocks(0, 0))
 
 
 @pytest.mark.parametrize("window", [0, 20])
@@ -281,10 +344,10 @@ def test_prefill_runs_on_matrix_units_where_the_device_has_them(device: Device) 
         features=frozenset({"float16", MATRIX_FEATURE, "subgroup_size_control"}),
     )
     name = GpuAttention(info, device.kernels, halves).kernels_for()[2].name
-    assert name == "attention_prefill_coopmat"
-    assert GpuAttention(info, device.kernels, floats).kernels_for()[2].name == "attention_prefill_f32"
+    assert name == "attention_prefill_coopmat_f16_floats"
+    assert GpuAttention(info, device.kernels, floats).kernels_for()[2].name == "attention_prefill_f32_floats"
     odd = AttentionShape(4, 2, 40, 16, KVDType.F16)
-    assert GpuAttention(info, device.kernels, odd).kernels_for()[2].name == "attention_prefill_f16"
+    assert GpuAttention(info, device.kernels, odd).kernels_for()[2].name == "attention_prefill_f16_floats"
 
 
 def test_grids_cover_the_work_and_are_empty_without_it(device: Device) -> None:

@@ -12,6 +12,7 @@ from unicorn_async.models import projection
 from unicorn_async.models.weights import head_name
 from unicorn_async.ops import embedding, embedding_quant, gated, norm, rotary, sampling
 from unicorn_async.ops.checksum import checksum_kernel
+from unicorn_async.ops.linear_input import InputForm
 from unicorn_async.ops.sample_rows import SamplingPath
 from unicorn_async.tensor import QuantTensor, Tensor
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.loader.lora_plan import LoraPlan
     from unicorn_async.loader.plan import LoadPlan
+    from unicorn_async.ops.attention import GpuAttention
     from unicorn_async.ops.kv_cache import AttentionShape
     from unicorn_async.tensor import Weight
 
@@ -32,7 +34,8 @@ def kernel_requests(
     info: DeviceInfo,
     model: ModelConfig,
     shape: AttentionShape,
-    attention: Iterable[KernelRequest],
+    attention: GpuAttention | None,
+    seam: Iterable[KernelRequest],
     matrices: Mapping[str, Weight],
     plan: LoadPlan,
     lora: LoraPlan,
@@ -42,7 +45,8 @@ def kernel_requests(
 ) -> tuple[KernelRequest, ...]:
     """Return what to compile, in the order of need: the load, a short prompt and decoding, then longer prompts.
 
-    `attention` names those of the attention, or what leads to it. A load `from_cache` converts nothing.
+    `attention` is what attends on this device; where another one does, `seam` names what leads there. A load
+    `from_cache` converts nothing.
     """
     head = matrices[head_name(model)]
     others = tuple(size for size in bucket_sizes(options.max_num_batched_tokens) if size not in _FIRST_STEPS)
@@ -50,20 +54,36 @@ def kernel_requests(
     requests = [
         *(replace(request, urgent=True) for request in load),
         *_embedding(matrices["embed"]),
-        *_rows(info, model, matrices, head, _FIRST_STEPS),
+        *_rows(info, model, matrices, head, attention, _FIRST_STEPS),
         *_linears(info, model, matrices, head, _FIRST_STEPS),
         *rotary.kernels_for(info, shape, qk_norm=model.qk_norm, plus_one=model.norm_plus_one),
-        *attention,
+        *seam,
+        *_attention(info, matrices, attention, _FIRST_STEPS),
         *_plain(sampling.kernels_for(info, SamplingPath.GREEDY)),
         *_plain(sampling.kernels_for(info, SamplingPath.FULL)),
-        *_rows(info, model, matrices, head, others),
+        *_rows(info, model, matrices, head, attention, others),
         *_linears(info, model, matrices, head, others),
+        *_attention(info, matrices, attention, others),
     ]
     return tuple({_key(request): request for request in requests}.values())
 
 
+def _attention(
+    info: DeviceInfo, matrices: Mapping[str, Weight], attention: GpuAttention | None, sizes: tuple[int, ...]
+) -> Iterable[KernelRequest]:
+    if attention is None:
+        return ()
+    forms = (projection.input_form(info, matrices["layers.0.o"], size) for size in sizes)
+    return attention.kernels_for(dict.fromkeys(form if attention.writes(form) else InputForm.FLOATS for form in forms))
+
+
 def _rows(
-    info: DeviceInfo, model: ModelConfig, matrices: Mapping[str, Weight], head: Weight, sizes: tuple[int, ...]
+    info: DeviceInfo,
+    model: ModelConfig,
+    matrices: Mapping[str, Weight],
+    head: Weight,
+    attention: GpuAttention | None,
+    sizes: tuple[int, ...],
 ) -> Iterable[KernelRequest]:
     """Norms and gates, which write the forms that the linears after them read in steps of these sizes."""
     layer = {part: matrices[f"layers.0.{part}"] for part in ("qkv", "o", "gate_up", "down")}
@@ -77,7 +97,12 @@ def _rows(
         post_norms=model.post_norms,
         plus_one=model.norm_plus_one,
     )
-    yield from projection.input_kernels_for(info, layer["o"], num_tokens=sizes)
+    unformed = [
+        size
+        for size in sizes
+        if attention is None or not attention.writes(projection.input_form(info, layer["o"], size))
+    ]
+    yield from projection.input_kernels_for(info, layer["o"], num_tokens=unformed)
     bare = [size for size in sizes if not projection.leaves_blocks(info, layer["gate_up"], size)]
     yield from projection.input_kernels_for(info, layer["down"], num_tokens=bare)
     unfused = [size for size in sizes if not projection.fuses_gate(info, layer["gate_up"], size)]

@@ -220,7 +220,8 @@ async def _prepare(
         stack.callback(runner.close)
         stack.callback(device.wait_idle)
         far, twin, attends = None, None, AttentionInfo(AttentionKind.GPU, device.info.name, device.info.is_software)
-        attention_kernels = gpu.kernels_for()
+        near_attention: GpuAttention | None = gpu
+        seam_kernels: tuple[KernelRequest, ...] = ()
     else:
         opened = await open_far_attention(
             device, config, options, kv_plan, far_plan, lambda info: _opened_beside(device, instance, info), stack
@@ -235,12 +236,13 @@ async def _prepare(
         )
         stack.callback(runner.close)
         stack.push_async_callback(runner.stop)
-        attention_kernels = far.near_kernels()
+        near_attention, seam_kernels = None, far.near_kernels()
     requests = kernel_requests(
         device.info,
         config,
         shape,
-        attention_kernels,
+        near_attention,
+        seam_kernels,
         memory.matrices,
         on_disk.plan,
         on_disk.lora,

@@ -18,6 +18,7 @@ from unicorn_async.ops.gated import gated
 from unicorn_async.ops.linear_input import InputBlocks
 from unicorn_async.ops.norm import add_rms_norm, rms_norm
 from unicorn_async.ops.rotary import HeadNorms, rope_cache
+from unicorn_async.ops.row_form import form_of
 from unicorn_async.tensor import DType, QuantTensor, Tensor
 
 if TYPE_CHECKING:
@@ -98,12 +99,14 @@ class Decoder:
     ) -> None:
         """Record one layer; `batch` is the attention's work in it, `slot_mapping` the address of (tokens) u32."""
         columns = self._config.num_heads * self._config.head_dim
-        q, attended = self._rows("q", num_tokens, columns), self._rows("attention", num_tokens, columns)
+        q, attended = self._rows("q", num_tokens, columns), self._input(f"layers.{layer}.o", "attention", num_tokens)
+        if not attention.writes(form_of(attended)):
+            attended = self._rows("attention", num_tokens, columns)
         self.record_before_attention(recorder, step, layer, q=q, cache=cache, slot_mapping=slot_mapping)
         window = self._config.layer_windows[layer]
         attention.record(recorder, q=q, cache=cache, window=window, batch=batch, out=attended)
         recorder.barrier()
-        self.record_after_attention(recorder, step, num_tokens, layer)
+        self.record_after_attention(recorder, step, num_tokens, layer, attended)
 
     def record_before_attention(
         self, recorder: CommandRecorder, step: StepArrays, layer: int, *, q: Tensor, cache: KVCache, slot_mapping: int
@@ -136,12 +139,12 @@ class Decoder:
         )
         recorder.barrier()
 
-    def record_after_attention(self, recorder: CommandRecorder, step: StepArrays, num_tokens: int, layer: int) -> None:
-        """Record the rest of a layer; the attention's result is in the activation `attention`."""
-        config = self._config
+    def record_after_attention(
+        self, recorder: CommandRecorder, step: StepArrays, num_tokens: int, layer: int, attended: LinearInput
+    ) -> None:
+        """Record the rest of a layer; `attended` is the attention's result, f32 or in the form that `project` reads."""
         hidden = self._residual(step.residual.hidden, num_tokens)
         branch = self._residual(step.residual.branch, num_tokens)
-        attended = self._rows("attention", num_tokens, config.num_heads * config.head_dim)
         self._linear(recorder, attended, f"layers.{layer}.o", branch, num_tokens)
         normed = self._input(f"layers.{layer}.gate_up", "normed", num_tokens)
         self._add_norm(

@@ -5,17 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unicorn_async.config import KVDType
+from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.gpu.kernel import KernelRequest
 from unicorn_async.ops.attention_plan import AttentionPlan
-from unicorn_async.tensor import DType, Tensor
+from unicorn_async.ops.linear_input import InputForm
+from unicorn_async.ops.row_form import form_fields, form_of
+from unicorn_async.tensor import QUANT_BLOCK, DType, Tensor
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.kernel import KernelLibrary
     from unicorn_async.ops.attention_device import AttentionBatch
     from unicorn_async.ops.kv_cache import AttentionShape, KVCache
+    from unicorn_async.ops.linear_input import LinearInput
 
+_MIN_BLOCK_LANES = 4  # that share a key, for blocks of int8: each has eight elements of a block
 _MAX_PREFETCH_DIM = 128  # larger heads leave no registers for the keys and values that are under way
 
 
@@ -31,8 +38,18 @@ class GpuAttention:
         self._soft_cap = soft_cap
         self._suffix = "f16" if shape.kv_dtype is KVDType.F16 else "f32"
 
-    def kernels_for(self) -> tuple[KernelRequest, ...]:
-        """Name the pipelines that `record` will get: decode, combine, prefill."""
+    def writes(self, form: InputForm) -> bool:
+        """See `AttentionDevice`: halves are for values that come out of a cache of halves and can't overflow them."""
+        shape = self.plan.shape
+        if form is InputForm.BLOCKS:
+            return shape.head_dim % QUANT_BLOCK == 0 and self.plan.lanes >= _MIN_BLOCK_LANES
+        return form is InputForm.FLOATS or shape.kv_dtype is not KVDType.F32
+
+    def kernels_for(self, forms: Iterable[InputForm] = (InputForm.FLOATS,)) -> tuple[KernelRequest, ...]:
+        """Name the pipelines that `record` will get for results in these forms: decode, combine, prefill of each."""
+        return tuple(request for form in forms for request in self._requests(form))
+
+    def _requests(self, form: InputForm) -> tuple[KernelRequest, ...]:
         plan, shape = self.plan, self.plan.shape
         decode: dict[str, int | float] = {
             "WORKGROUP": plan.decode_workgroup,
@@ -53,12 +70,12 @@ class GpuAttention:
             "MAX_SPLITS": plan.max_splits,
         }
         return (
-            KernelRequest(f"attention_decode_{self._suffix}", decode),
-            KernelRequest("attention_combine", combine),
-            self._prefill_request(),
+            KernelRequest(f"attention_decode_{self._suffix}_{form.value}", decode),
+            KernelRequest(f"attention_combine_{form.value}", combine),
+            self._prefill_request(form),
         )
 
-    def _prefill_request(self) -> KernelRequest:
+    def _prefill_request(self, form: InputForm) -> KernelRequest:
         plan, shape = self.plan, self.plan.shape
         constants: dict[str, int | float | bool] = {
             "HEAD_DIM": shape.head_dim,
@@ -69,10 +86,10 @@ class GpuAttention:
         if plan.matrix_subgroup is not None:
             size = plan.matrix_subgroup
             constants |= {"WORKGROUP": 4 * size, "SUBGROUP": size, "PREFETCH": shape.head_dim <= _MAX_PREFETCH_DIM}
-            return KernelRequest("attention_prefill_coopmat", constants, size)
+            return KernelRequest(f"attention_prefill_coopmat_{self._suffix}_{form.value}", constants, size)
         lanes = plan.rows // 4 * (shape.head_dim // 8)
         constants |= {"WORKGROUP": lanes, "ROWS": plan.rows, "KEYS": plan.prefill_keys}
-        return KernelRequest(f"attention_prefill_{self._suffix}", constants)
+        return KernelRequest(f"attention_prefill_{self._suffix}_{form.value}", constants)
 
     def record(
         self,
@@ -82,15 +99,20 @@ class GpuAttention:
         cache: KVCache,
         window: int,
         batch: AttentionBatch,
-        out: Tensor,
+        out: LinearInput,
     ) -> None:
         """Record one layer's attention, as `AttentionDevice.record` says; decode and prefill run side by side.
 
-        There is one barrier inside, between decode and combine. Raises ConfigError for other shapes.
+        There is one barrier inside, between decode and combine. Raises ConfigError for other shapes,
+        UnsupportedModelError for a form that this one does not write.
         """
         shape = self.plan.shape
-        for name, tensor in (("q", q), ("out", out)):
-            tensor.expect(f"attention: {name}", (q.shape[0], shape.num_heads * shape.head_dim), DType.F32)
+        for name, rows in (("q", q), ("out", out)):
+            if isinstance(rows, Tensor):
+                rows.expect(f"attention: {name}", (q.shape[0], shape.num_heads * shape.head_dim), DType.F32)
+        if not self.writes(form_of(out)):
+            cache_type, form = shape.kv_dtype.value, form_of(out).value
+            raise UnsupportedModelError(f"attention: {form} of heads of {shape.head_dim} and a cache of {cache_type}")
         if batch.has_decode:
             self._decode(recorder, q=q, cache=cache, window=window, batch=batch, out=out)
         if batch.has_prefill:
@@ -100,15 +122,22 @@ class GpuAttention:
             self._combine(recorder, window=window, batch=batch, out=out)
 
     def _decode(
-        self, recorder: CommandRecorder, *, q: Tensor, cache: KVCache, window: int, batch: AttentionBatch, out: Tensor
+        self,
+        recorder: CommandRecorder,
+        *,
+        q: Tensor,
+        cache: KVCache,
+        window: int,
+        batch: AttentionBatch,
+        out: LinearInput,
     ) -> None:
-        request = self.kernels_for()[0]
+        request = self._requests(form_of(out))[0]
         kernel = self._kernels.get(request.name, constants=request.constants)
         push = kernel.pack(
             q=q.address,
             k_cache=cache.k,
             v_cache=cache.v,
-            y=out.address,
+            **form_fields(out),
             partials=batch.partials,
             items=batch.decode_items,
             query_start=batch.query_start,
@@ -121,12 +150,14 @@ class GpuAttention:
         )
         recorder.dispatch_indirect(kernel, push, batch.grids, batch.decode_grid_offset)
 
-    def _combine(self, recorder: CommandRecorder, *, window: int, batch: AttentionBatch, out: Tensor) -> None:
-        request = self.kernels_for()[1]
+    def _combine(self, recorder: CommandRecorder, *, window: int, batch: AttentionBatch, out: LinearInput) -> None:
+        request = self._requests(form_of(out))[1]
         kernel = self._kernels.get(request.name, constants=request.constants)
+        places = form_fields(out)
         push = kernel.pack(
             partials=batch.partials,
-            y=out.address,
+            y=places["y"],
+            y_scale=places["y_scale"],
             items=batch.decode_items,
             query_start=batch.query_start,
             context_len=batch.context_len,
@@ -135,15 +166,22 @@ class GpuAttention:
         recorder.dispatch_indirect(kernel, push, batch.grids, batch.combine_grid_offset)
 
     def _prefill(
-        self, recorder: CommandRecorder, *, q: Tensor, cache: KVCache, window: int, batch: AttentionBatch, out: Tensor
+        self,
+        recorder: CommandRecorder,
+        *,
+        q: Tensor,
+        cache: KVCache,
+        window: int,
+        batch: AttentionBatch,
+        out: LinearInput,
     ) -> None:
-        request = self._prefill_request()
+        request = self._prefill_request(form_of(out))
         kernel = self._kernels.get(request.name, constants=request.constants, subgroup_size=request.subgroup_size)
         push = kernel.pack(
             q=q.address,
             k_cache=cache.k,
             v_cache=cache.v,
-            y=out.address,
+            **form_fields(out),
             tiles=batch.prefill_tiles,
             query_start=batch.query_start,
             query_len=batch.query_len,

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.memory import Buffer
     from unicorn_async.ops.kv_cache import KVCache
+    from unicorn_async.ops.linear_input import InputForm, LinearInput
     from unicorn_async.tensor import Tensor
 
 
@@ -42,6 +43,9 @@ class AttentionBatch:
 class AttentionDevice(Protocol):
     """A device that computes softmax(q · K^T) · V over the paged cache."""
 
+    def writes(self, form: InputForm) -> bool:
+        """Whether `record` can leave its result in this form."""
+
     def record(
         self,
         recorder: CommandRecorder,
@@ -50,11 +54,12 @@ class AttentionDevice(Protocol):
         cache: KVCache,
         window: int,
         batch: AttentionBatch,
-        out: Tensor,
+        out: LinearInput,
     ) -> None:
         """Record one layer's attention of a batch.
 
-        `q` is (tokens, num_heads * head_dim) f32, rotated and scaled; `out` has its shape and is elsewhere. A query
-        sees the keys up to its own position, and with a window (0 = none) only the last `window` of them. Rows of
-        `out` without a query stay as they are. Barriers before and after are the caller's.
+        `q` is (tokens, num_heads * head_dim) f32, rotated and scaled; `out` has its shape, is elsewhere, and has a form
+        that the device `writes`. A query sees the keys up to its own position, and with a window (0 = none) only the
+        last `window` of them. Rows of `out` without a query stay as they are. Barriers before and after are the
+        caller's.
         """

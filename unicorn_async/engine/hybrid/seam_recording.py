@@ -67,7 +67,8 @@ class SeamRecording(Recording):
             nbytes = 4 * num_tokens * columns
             recorder.copy(exchange.result, exchange.result_offset, attended.buffer, attended.offset, nbytes)
             recorder.barrier()
-            self._decoder.record_after_attention(recorder, step, num_tokens, layer - 1)
+            rows = Tensor(attended.address, (num_tokens, columns), DType.F32)
+            self._decoder.record_after_attention(recorder, step, num_tokens, layer - 1, rows)
         if layer < model.num_layers:
             q = Tensor(exchange.q, (num_tokens, columns), DType.F32)
             self._decoder.record_before_attention(

@@ -1,0 +1,16 @@
+// Output in floats; see shaders/attention/half_rows.glsl for the names.
+#include "form/floats.glsl"
+
+const float LARGEST = 0;
+const bool NEEDS_NEIGHBOURS = false;
+
+void store_octet(OutValues y, OutScales scales, uint row, uint octets, uint octet, vec4 low, vec4 high) {
+    store_part(y, scales, row, 2 * octets, 2 * octet, low, LARGEST);
+    store_part(y, scales, row, 2 * octets, 2 * octet + 1, high, LARGEST);
+}
+
+void begin_row(OutScales scales, uint row) {
+}
+
+void clear_counters(OutCounters counters, uint num_counters, uint lane, uint lanes) {
+}

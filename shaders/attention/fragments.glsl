@@ -1,0 +1,3 @@
+// Output in the form of fragments.
+#include "form/fragments.glsl"
+#include "attention/half_rows.glsl"

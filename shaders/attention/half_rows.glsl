@@ -1,0 +1,22 @@
+// Output in halves, included after a form of these. A row needs its scale before all of its heads are known, so it is 1. An
+// output is a mean of values in the cache, which are finite halves: it overflows no half, and where it loses bits for being
+// small, the values have lost as many on their way into the cache.
+const float LARGEST = 8192.0; // the magnitude for which include/half_rows.glsl takes 1 as the scale
+const bool NEEDS_NEIGHBOURS = false; // whether eight neighbouring lanes call store_part together
+
+// As store_part, for the eight elements of a row that begin at 8 * octet.
+void store_octet(OutValues y, OutScales scales, uint row, uint octets, uint octet, vec4 low, vec4 high) {
+    store_part(y, scales, row, 2 * octets, 2 * octet, low, LARGEST);
+    store_part(y, scales, row, 2 * octets, 2 * octet + 1, high, LARGEST);
+}
+
+// What a row needs beside its elements; one lane calls it once.
+void begin_row(OutScales scales, uint row) {
+    scales.v[row] = 1.0;
+}
+
+// What a step's rows need beside that, see include/half_rows.glsl; a workgroup calls it.
+void clear_counters(OutCounters counters, uint num_counters, uint lane, uint lanes) {
+    for (uint i = lane; i < num_counters; i += lanes)
+        counters.v[i] = 0;
+}
