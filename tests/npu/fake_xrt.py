@@ -147,9 +147,19 @@ class Device:
         return image.get_uuid()
 
 
+@dataclass(eq=False)
+class Loaded:
+    """A context on the hardware's side, which goes when nothing on the host's side refers to it any more."""
+
+    npu: Npu
+    array: FakeArray
+    lost: bool = False  # the driver gave up on it
+    gone: bool = False
+
+
 class HwContext:
     def __init__(self, device: Device, uuid: str) -> None:
-        self.npu, self.image, self.lost = device.npu, device.images[uuid], False
+        self.npu, self.image = device.npu, device.images[uuid]
         if self.npu.contexts >= self.npu.max_contexts:
             raise RuntimeError("DRM_IOCTL_AMDXDNA_CREATE_HWCTX IOCTL failed (err=-28): No space left on device")
         self.npu.contexts += 1
@@ -158,10 +168,12 @@ class HwContext:
         chip = chip_named(manifest.chip.name)
         assert chip is not None
         layout = HeadLayout(chip, manifest.head_dim)
-        self.array = self.npu.array = FakeArray(build_kernels(layout, self.npu.kernels), layout, manifest.lanes)
+        self.npu.array = FakeArray(build_kernels(layout, self.npu.kernels), layout, manifest.lanes)
+        self.loaded = Loaded(self.npu, self.npu.array)
 
     def __del__(self) -> None:
-        if hasattr(self, "array"):
+        if hasattr(self, "loaded"):
+            self.loaded.gone = True
             self.npu.contexts -= 1
 
 
@@ -215,11 +227,18 @@ class Bo:
             self.host[part] = self.device_side[part]
 
 
+@dataclass
+class Status:
+    """What the driver tells of a run; its thread has this, and nothing that would keep the context."""
+
+    state: State = State.ERT_CMD_STATE_NEW
+
+
 class Run:
     def __init__(self, kernel: Kernel) -> None:
-        self._context = kernel.context
+        self._context = kernel.context  # as a run of XRT does
         self._arguments: dict[int, Any] = {}
-        self._state = State.ERT_CMD_STATE_NEW
+        self._status = Status()
 
     def set_arg(self, index: int, value: Any) -> None:
         if not isinstance(value, (int, Bo)):
@@ -227,47 +246,52 @@ class Run:
         self._arguments[index] = value
 
     def state(self) -> State:
-        return self._state
+        return self._status.state
 
     def start(self) -> None:
-        npu = self._context.npu
+        loaded, status = self._context.loaded, self._status
+        npu = loaded.npu
         fault = npu.faults.popleft() if npu.faults else "ok"
-        if fault == "start fails" or self._context.lost:
-            self._context.lost = True
+        if fault == "start fails" or loaded.lost:
+            loaded.lost = True
+            del self  # pyxrt is compiled: a traceback of its errors has no frame with the run in it
             raise RuntimeError("DRM_IOCTL_AMDXDNA_EXEC_CMD IOCTL failed (err=-5): Input/output error")
-        assert self._state not in (State.ERT_CMD_STATE_SUBMITTED,), "a run is started while it is under way"
-        self._state = State.ERT_CMD_STATE_SUBMITTED
+        assert status.state is not State.ERT_CMD_STATE_SUBMITTED, "a run is started while it is under way"
+        status.state = State.ERT_CMD_STATE_SUBMITTED
         arguments = [self._arguments[index] for index in range(6)]
-        thread = threading.Thread(target=self._work, args=(npu, fault, arguments), name="fake-npu", daemon=True)
+        thread = threading.Thread(target=_work, args=(loaded, status, fault, arguments), name="fake-npu", daemon=True)
         npu.threads.append(thread)
         thread.start()
 
-    def _work(self, npu: Npu, fault: str, arguments: list[Any]) -> None:
-        npu.hold.wait()
-        with npu._order:
-            self._state = self._end(npu, fault, arguments)
 
-    def _end(self, npu: Npu, fault: str, arguments: list[Any]) -> State:
-        npu.runs += 1
-        if self._context.lost or fault == "context lost":
-            self._context.lost = True
-            return State.ERT_CMD_STATE_ABORT
-        if fault == "timeout":
-            return State.ERT_CMD_STATE_TIMEOUT
-        if fault == "abort":
-            return State.ERT_CMD_STATE_ABORT
-        if fault == "stuck":
-            npu.released.wait()
-        opcode, stream, nbytes, *buffers = arguments
-        assert opcode == 3 and stream.flags_given is Flags.cacheable and stream.group == INSTRUCTION_GROUP
-        if any(buffer.group != DATA_GROUP for buffer in buffers):
-            return State.ERT_CMD_STATE_COMPLETED  # as the hardware does: no error, and no work
-        try:
-            self._context.array.execute(
-                stream.device_side[:nbytes].view(np.uint32), [buffer.device_side for buffer in buffers]
-            )
-        except Hang:
-            return State.ERT_CMD_STATE_TIMEOUT
-        if fault == "wrong results":
-            buffers[2].device_side[:64] ^= 0x40
-        return State.ERT_CMD_STATE_COMPLETED
+def _work(loaded: Loaded, status: Status, fault: str, arguments: list[Any]) -> None:
+    loaded.npu.hold.wait()
+    with loaded.npu._order:
+        status.state = _end(loaded, fault, arguments)
+
+
+def _end(loaded: Loaded, fault: str, arguments: list[Any]) -> State:
+    npu = loaded.npu
+    npu.runs += 1
+    if loaded.lost or fault == "context lost":
+        loaded.lost = True
+        return State.ERT_CMD_STATE_ABORT
+    if fault == "timeout":
+        return State.ERT_CMD_STATE_TIMEOUT
+    if fault == "abort":
+        return State.ERT_CMD_STATE_ABORT
+    if fault == "stuck":
+        npu.released.wait()
+    if loaded.gone:
+        return State.ERT_CMD_STATE_ABORT
+    opcode, stream, nbytes, *buffers = arguments
+    assert opcode == 3 and stream.flags_given is Flags.cacheable and stream.group == INSTRUCTION_GROUP
+    if any(buffer.group != DATA_GROUP for buffer in buffers):
+        return State.ERT_CMD_STATE_COMPLETED  # as the hardware does: no error, and no work
+    try:
+        loaded.array.execute(stream.device_side[:nbytes].view(np.uint32), [buffer.device_side for buffer in buffers])
+    except Hang:
+        return State.ERT_CMD_STATE_TIMEOUT
+    if fault == "wrong results":
+        buffers[2].device_side[:64] ^= 0x40
+    return State.ERT_CMD_STATE_COMPLETED

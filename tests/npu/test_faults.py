@@ -33,9 +33,12 @@ if TYPE_CHECKING:
     from unicorn_async.npu.manifest import Build
 
 
+@pytest.mark.parametrize("max_contexts", [1, 6])
 @pytest.mark.parametrize("fault", ["timeout", "abort", "context lost", "start fails"])
-async def test_a_run_that_fails_once_is_done_again_in_a_new_context(context: Context, npu: Npu, fault: str) -> None:
-    step = Step(HEADS, MIXED)
+async def test_a_run_that_fails_once_is_done_again_in_a_new_context(
+    context: Context, npu: Npu, fault: str, max_contexts: int
+) -> None:
+    step, npu.max_contexts = Step(HEADS, MIXED), max_contexts
     async with opened(context) as attention:
         npu.faults = deque([fault])
         step.check(await step.run(attention))
@@ -44,10 +47,16 @@ async def test_a_run_that_fails_once_is_done_again_in_a_new_context(context: Con
         assert attention.counts.recoveries == 1
 
 
+@pytest.mark.parametrize("max_contexts", [1, 6])
 @pytest.mark.parametrize("fault", ["timeout", "abort", "context lost"])
-async def test_runs_that_fail_together_share_one_new_context(context: Context, npu: Npu, fault: str) -> None:
+async def test_runs_that_fail_together_share_one_new_context(
+    context: Context, npu: Npu, fault: str, max_contexts: int
+) -> None:
     steps = [Step(HEADS, MIXED, seed=seed) for seed in range(4)]
     async with opened(context) as attention:
+        for step in steps[:2]:  # each frame has a run that could keep the context
+            await step.run(attention)
+        npu.max_contexts = max_contexts
         npu.hold.clear()
         npu.faults = deque([fault, "context lost"])
         calls = [asyncio.create_task(step.run(attention)) for step in steps]
@@ -71,16 +80,17 @@ async def test_a_run_that_fails_twice_is_an_error(
 ) -> None:
     step = Step(HEADS, MIXED)
     async with opened(context) as attention:
-        npu.faults = deque([fault, fault])
+        npu.faults, npu.max_contexts = deque([fault, fault]), 1
         with pytest.raises(error, match=wanted):
             await step.run(attention)
 
 
-async def test_after_a_lost_context_that_came_back_later_steps_go_on(context: Context, npu: Npu) -> None:
-    step = Step(HEADS, MIXED)
+@pytest.mark.parametrize("fault", ["abort", "start fails"])
+async def test_after_a_lost_context_that_came_back_later_steps_go_on(context: Context, npu: Npu, fault: str) -> None:
+    step, npu.max_contexts = Step(HEADS, MIXED), 1
     async with opened(context) as attention:
-        npu.faults = deque(["abort", "abort"])
-        with pytest.raises(NpuContextLostError):
+        npu.faults = deque([fault, fault])
+        with pytest.raises(NpuContextLostError):  # what it holds in its traceback must not be the context
             await step.run(attention)
         step.check(await step.run(attention))
 
@@ -88,8 +98,12 @@ async def test_after_a_lost_context_that_came_back_later_steps_go_on(context: Co
 async def test_a_context_that_can_not_be_had_again_is_an_error(context: Context, npu: Npu) -> None:
     async with opened(context) as attention:
         npu.faults, npu.max_contexts = deque(["context lost"]), 0
-        with pytest.raises(NpuBusyError, match="contexts or columns"):
-            await Step(HEADS, MIXED).run(attention)
+        for _ in range(2):
+            with pytest.raises(NpuBusyError, match="contexts or columns"):
+                await Step(HEADS, MIXED).run(attention)
+        npu.max_contexts = 1
+        step = Step(HEADS, MIXED)
+        step.check(await step.run(attention))
 
 
 async def test_a_run_without_an_end_is_an_error_for_every_later_call(context: Context, npu: Npu) -> None:

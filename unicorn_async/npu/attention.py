@@ -264,7 +264,8 @@ class NpuAttention:
             await caller.copy(lambda: frame.load(heads, part, q), part.load_bytes)
             failure = await self._attempt(frame, cache)
             if failure is not None:
-                await self._recover(failure.generation)
+                generation, failure = failure.generation, None
+                await self._recover(generation)
                 failure = await self._attempt(frame, cache)
             if failure is not None:
                 raise failure.error
@@ -286,6 +287,8 @@ class NpuAttention:
         """Run the frame; returns the driver's failure, which a new context may help."""
         async with self._recovery:
             generation = self._context.generation
+            if not self._context.is_open:
+                return _Failure(NpuContextLostError("NPU attention: its context is gone"), generation)
             try:
                 ended = frame.start(cache.buffer, self._options.timeout_s)
             except NpuContextLostError as exc:

@@ -36,13 +36,18 @@ class RunEnd(Enum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class _Waiter:
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[RunEnd]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _Watched:
     handle: pyxrt.run
     name: str
     started_s: float
     timeout_s: float
-    loop: asyncio.AbstractEventLoop
-    future: asyncio.Future[RunEnd]
+    waiter: _Waiter
 
 
 class CompletionThread:
@@ -66,7 +71,8 @@ class CompletionThread:
         cancelled future is not waited for, but the run goes on.
         """
         loop = asyncio.get_running_loop()
-        watched = _Watched(handle, name, time.monotonic(), timeout_s, loop, loop.create_future())
+        waiter = _Waiter(loop, loop.create_future())
+        watched = _Watched(handle, name, time.monotonic(), timeout_s, waiter)
         with self._wakeup:
             if self._closed:
                 raise NpuError(f"{name}: watched after the device was closed")
@@ -75,7 +81,7 @@ class CompletionThread:
                 self._thread = threading.Thread(target=self._run, name="unicorn-npu-completion", daemon=True)
                 self._thread.start()
             self._wakeup.notify()
-        return watched.future
+        return waiter.future
 
     def close(self) -> None:
         """End the thread; futures that are left get NpuError."""
@@ -85,7 +91,7 @@ class CompletionThread:
         if self._thread is not None:
             self._thread.join()
         for watched in self._watched:
-            _resolve(watched, NpuError(f"{watched.name}: the device was closed while it ran"))
+            _resolve(watched.waiter, NpuError(f"{watched.name}: the device was closed while it ran"))
         self._watched.clear()
 
     def _run(self) -> None:
@@ -101,15 +107,21 @@ class CompletionThread:
                     self._wakeup.wait(_interval(time.monotonic() - max(w.started_s for w in self._watched)))
 
     def _look_at_all(self) -> None:
-        """Look at each run once; nothing of those that have ended is kept, so that their buffers can go."""
+        for waiter, end in self._take_ended():
+            _resolve(waiter, end)
+
+    def _take_ended(self) -> list[tuple[_Waiter, RunEnd | NpuError]]:
+        """Look at each run once, and return who waits for those that have ended.
+
+        Nothing else of them is kept, so that their buffers and their context can go as soon as anyone knows.
+        """
         with self._wakeup:
             current = list(self._watched)
         ended = [(watched, end) for watched in current if (end := _look(watched)) is not None]
         with self._wakeup:
             for watched, _ in ended:
                 self._watched.remove(watched)
-        for watched, end in ended:
-            _resolve(watched, end)
+        return [(watched.waiter, end) for watched, end in ended]
 
 
 def _interval(elapsed_s: float) -> float:
@@ -135,9 +147,9 @@ def _look(watched: _Watched) -> RunEnd | NpuError | None:
     return RunEnd.LOST
 
 
-def _resolve(watched: _Watched, end: RunEnd | NpuError) -> None:
+def _resolve(waiter: _Waiter, end: RunEnd | NpuError) -> None:
     try:
-        watched.loop.call_soon_threadsafe(_finish, watched.future, end)
+        waiter.loop.call_soon_threadsafe(_finish, waiter.future, end)
     except RuntimeError:  # its loop is closed, so nobody awaits it any more
         return
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import NpuBuildError, NpuContextLostError
@@ -38,6 +39,7 @@ class Context:
         self.generation = 0
         self._context: pyxrt.hw_context | None = None
         self._kernel: pyxrt.kernel | None = None
+        self._runs: weakref.WeakSet[Run] = weakref.WeakSet()
         if build.chip is not device.chip:
             raise NpuBuildError(f"{build.xclbin}: built for {build.chip.name}, this is {device.chip.name}")
         self._open()
@@ -45,13 +47,26 @@ class Context:
         self.groups = tuple(self._group(_FIRST_BUFFER + argument) for argument in Argument)
 
     @property
+    def is_open(self) -> bool:
+        """Whether runs can be made: not after `close`, nor after a `renew` that failed."""
+        return self._kernel is not None
+
+    @property
     def kernel(self) -> pyxrt.kernel:
         """The loaded kernel; the context must not be closed."""
         assert self._kernel is not None, "NPU context: used after it was closed"
         return self._kernel
 
+    def make_run(self, name: str) -> Run:
+        """Return a run of the loaded kernel; it is closed with the context, at the latest."""
+        run = Run(self, name)
+        self._runs.add(run)
+        return run
+
     def renew(self) -> None:
-        """Make a new context in place of one that the driver gave up on; buffers stay.
+        """Make a new context in place of one that the driver gave up on; buffers stay, no run may be under way.
+
+        The old one is given back first, with all its runs: there may be no second one to be had.
 
         Raises:
             NpuContextLostError: the new one puts buffers elsewhere.
@@ -65,7 +80,12 @@ class Context:
             raise NpuContextLostError(f"NPU context: made anew, its memory groups are {groups}, were {self.groups}")
 
     def close(self) -> None:
-        """Give the context back; a second call does nothing."""
+        """Give the context and its runs back; a second call does nothing.
+
+        A run that has no end loses the NPU by this, and can't touch its buffers any more.
+        """
+        for run in list(self._runs):
+            run.close()  # each holds the context, too
         self._kernel = None
         self._context = None
 
@@ -97,13 +117,25 @@ class Context:
 class Run:
     """A run's arguments, set one by one: calling a kernel swallows what does not fit."""
 
+    _handle: pyxrt.run | None
+
     def __init__(self, context: Context, name: str) -> None:
         import pyxrt
 
         self.name = name
-        self.generation = context.generation
         with xrt_errors(f"{name}: making a run"):
-            self.handle = pyxrt.run(context.kernel)
+            self._handle = pyxrt.run(context.kernel)
+
+    @property
+    def handle(self) -> pyxrt.run:
+        """XRT's run; it must not be closed."""
+        assert self._handle is not None, f"{self.name}: used after it was closed"
+        return self._handle
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it can't be started any more."""
+        return self._handle is None
 
     def start(self, instructions: pyxrt.bo, instruction_bytes: int, buffers: tuple[pyxrt.bo, ...]) -> None:
         """Set all arguments, and start; the buffers stay untouched until its end is known."""
@@ -114,3 +146,7 @@ class Run:
             for argument, buffer in enumerate(buffers, _FIRST_BUFFER):
                 self.handle.set_arg(argument, buffer)
             self.handle.start()
+
+    def close(self) -> None:
+        """Let go of the context; a second call does nothing."""
+        self._handle = None

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unicorn_async.npu.context import Run
 from unicorn_async.npu.geometry import BF16_BYTES, F32_BYTES, SLOT_BYTES
 from unicorn_async.npu.packets import read_results, write_parameters, write_queries
 from unicorn_async.npu.schedule import PACKET_BYTES, Argument
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.npu.buffer import Buffer
     from unicorn_async.npu.completion import RunEnd
-    from unicorn_async.npu.context import Context
+    from unicorn_async.npu.context import Context, Run
     from unicorn_async.npu.geometry import HeadLayout
     from unicorn_async.npu.packets import Bf16Bits
     from unicorn_async.npu.step import PreparedPart
@@ -95,8 +94,8 @@ class Frame:
         """
         assert self._part is not None, f"NPU frame {self.number}: started before it was loaded"
         self.ended = None
-        if self._run is None or self._run.generation != self._context.generation:
-            self._run = Run(self._context, f"NPU attention {self.number}")
+        if self._run is None or self._run.is_closed:
+            self._run = self._context.make_run(f"NPU attention {self.number}")
         buffers = (cache.handle, self.packets.handle, self.results.handle)
         self._run.start(self._instructions.handle, self._part.stream.nbytes, buffers)
         watch = self._context.device.completion.watch
@@ -110,7 +109,9 @@ class Frame:
 
     def close(self) -> None:
         """Give the memory back; a second call does nothing. No run may be under way."""
-        self._run = None
+        if self._run is not None:
+            self._run.close()
+            self._run = None
         for buffer in self._buffers:
             buffer.close()
 

@@ -64,6 +64,7 @@ async def test_a_run_that_fails_once_is_done_again_with_the_same_tokens(
     async with open_engine("qwen2", attention=NPU, attention_split=SplitMode.ALWAYS) as engine:
         await engine.loaded()
         expected = await tokens(engine)
+        machine.npu.max_contexts = 1
         for number in (0, 1, 7):
             made = machine.npu.contexts_made
             machine.npu.faults = deque(["ok"] * number + [fault])
