@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from tests.npu.fake_array import FakeArray, Hang
 from tests.npu.kernel_library import build_kernels
 from unicorn_async.npu.geometry import HeadLayout, chip_named
 from unicorn_async.npu.manifest import read_manifest
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 INSTRUCTION_GROUP, DATA_GROUP, WRONG_GROUP = 1, 65536, 7
 
@@ -72,6 +75,7 @@ class Npu:
     contexts_made: int = 0
     buffers: int = 0
     buffer_bytes: int = 0
+    freed_beside: list[int] = field(default_factory=list)  # how many contexts lived when a buffer went
     memory_limit: int = 1 << 34
     runs: int = 0
     synced_bytes: int = 0
@@ -189,6 +193,14 @@ class Kernel:
         return INSTRUCTION_GROUP if index == 1 else DATA_GROUP
 
 
+class Memory(NamedTuple):
+    """What a run has of a buffer, which it does not keep."""
+
+    flags: Flags
+    group: int
+    device_side: NDArray[np.uint8]
+
+
 class Bo:
     """Memory that has two sides."""
 
@@ -196,15 +208,17 @@ class Bo:
         npu = device.npu
         if npu.buffer_bytes + size > npu.memory_limit:
             raise RuntimeError("DRM_IOCTL_AMDXDNA_CREATE_BO IOCTL failed (err=-11): Resource temporarily unavailable")
-        self.npu, self.nbytes, self.flags_given, self.group = npu, size, flags, group
+        self.npu, self.nbytes = npu, size
         npu.buffers += 1
         npu.buffer_bytes += size
         self.host = np.full(size, 0xA5, np.uint8)
         self.device_side = np.full(size, 0x5A, np.uint8)
+        self.memory = Memory(flags, group, self.device_side)
 
     def __del__(self) -> None:
         if hasattr(self, "device_side"):
             self.npu.buffers -= 1
+            self.npu.freed_beside.append(self.npu.contexts)
             self.npu.buffer_bytes -= self.nbytes
 
     def map(self) -> memoryview:
@@ -243,7 +257,7 @@ class Run:
     def set_arg(self, index: int, value: Any) -> None:
         if not isinstance(value, (int, Bo)):
             raise TypeError(f"set_arg(): incompatible function arguments: {index}, {value!r}")
-        self._arguments[index] = value
+        self._arguments[index] = value.memory if isinstance(value, Bo) else value
 
     def state(self) -> State:
         return self._status.state
@@ -285,7 +299,7 @@ def _end(loaded: Loaded, fault: str, arguments: list[Any]) -> State:
     if loaded.gone:
         return State.ERT_CMD_STATE_ABORT
     opcode, stream, nbytes, *buffers = arguments
-    assert opcode == 3 and stream.flags_given is Flags.cacheable and stream.group == INSTRUCTION_GROUP
+    assert opcode == 3 and stream.flags is Flags.cacheable and stream.group == INSTRUCTION_GROUP
     if any(buffer.group != DATA_GROUP for buffer in buffers):
         return State.ERT_CMD_STATE_COMPLETED  # as the hardware does: no error, and no work
     try:

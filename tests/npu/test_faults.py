@@ -117,6 +117,33 @@ async def test_a_run_without_an_end_is_an_error_for_every_later_call(context: Co
     await attention.close()
 
 
+async def test_after_a_hang_no_buffer_goes_before_the_context(context: Context, npu: Npu) -> None:
+    step = Step(HEADS, MIXED)
+    attention = NpuAttention(context, HEADS, options=NpuOptions(num_frames=3, timeout_s=0.05))
+    cache, prepared = step.fill(attention), step.prepare(attention)
+    npu.faults = deque(["ok", "ok", "ok", "stuck"])  # each frame has a run that could keep the context
+    for _ in range(3):
+        await attention.submit(prepared, q=step.q, cache=cache, out=step.poisoned())
+    for _ in range(2):
+        with pytest.raises(NpuTimeoutError):
+            await attention.submit(prepared, q=step.q, cache=cache, out=step.poisoned())
+    await attention.close()
+    cache.close()
+    npu.release()
+    gc.collect()
+    assert npu.freed_beside == [0] * 10
+
+
+async def test_a_hang_in_the_self_check_frees_nothing_that_the_npu_may_use(context: Context, npu: Npu) -> None:
+    async with opened(context, options=NpuOptions(num_frames=1, timeout_s=0.05)) as attention:
+        npu.faults = deque(["ok", "stuck"])
+        with pytest.raises(NpuTimeoutError):
+            await self_check(attention)
+    npu.release()
+    gc.collect()
+    assert npu.freed_beside == [1] + [0] * 4  # first the cache of the first question, which was answered
+
+
 async def test_a_slow_run_is_waited_for(context: Context, npu: Npu) -> None:
     step = Step(HEADS, [Query(5)])
     async with opened(context) as attention:

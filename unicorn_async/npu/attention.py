@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -201,20 +201,27 @@ class NpuAttention:
             self._release_frames()
 
     async def drain(self) -> None:
-        """Wait until no run is under way, those of cancelled callers included; a cancellation is raised after it."""
+        """Wait until no run is under way, those of cancelled callers included; a cancellation is raised after it.
+
+        After a hang this closes the context: then the NPU reads and writes no buffer any more, caches included.
+        """
         cancelled: asyncio.CancelledError | None = None
-        while self._tasks:
+        while pending := self._under_way():
             try:
-                await asyncio.wait(self._tasks)
+                await asyncio.wait(pending)
             except asyncio.CancelledError as exc:
                 cancelled = exc
+        if self._broken is not None:
+            self._context.close()
         if cancelled is not None:
             raise cancelled
 
+    def _under_way(self) -> set[asyncio.Future[Any]]:
+        """Return the flights, and runs that go on without one because their loop's end cancelled it."""
+        runs = (frame.ended for frame in self._frames if frame.ended is not None and not frame.ended.done())
+        return {*self._tasks, *runs}
+
     def _release_frames(self) -> None:
-        if self._broken is not None:
-            # The NPU may still write into the frames. Without its context it can't.
-            self._context.close()
         for frame in self._frames:
             frame.close()
         self._frames.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import shutil
 import sys
 from collections import deque
@@ -107,10 +108,14 @@ async def test_a_run_without_an_end_is_an_error_and_the_engine_can_be_closed(
     monkeypatch.setattr("unicorn_async.engine.hybrid.npu_opening.npu_options", lambda *_: NpuOptions(timeout_s=0.5))
     async with open_engine("qwen2", attention=NPU, attention_split=SplitMode.ALWAYS) as engine:
         await engine.loaded()
-        machine.npu.faults = deque(["ok", "ok", "stuck"])
+        await tokens(engine)
+        machine.npu.faults, machine.npu.freed_beside = deque(["ok", "ok", "stuck"]), []
         for task in asking(engine):
             with pytest.raises(NpuTimeoutError, match=r"no end after 0.5 s; the NPU hangs.*rescan"):
                 await asyncio.wait_for(task, 60)
+    machine.npu.release()
+    gc.collect()
+    assert set(machine.npu.freed_beside) == {0}
 
 
 async def test_a_slow_run_is_waited_for_while_the_event_loop_goes_on(
