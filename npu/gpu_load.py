@@ -21,7 +21,10 @@ _COPIES = 8
 
 
 class GpuLoad:
-    """Copies between two buffers of a GPU for as long as it is entered; `bytes_copied` says how much was done."""
+    """Copies between two buffers of a GPU for as long as it is entered; `bytes_copied` says how much was done.
+
+    What ends the copies early is raised by `check`, and on leaving.
+    """
 
     def __init__(self, wanted: str | None) -> None:
         """Choose the GPU by index or name; a software device only if it is named."""
@@ -41,11 +44,18 @@ class GpuLoad:
             raise self._error
         return self
 
+    def check(self) -> None:
+        """Raise what has ended the copies, if anything has."""
+        if self._error is not None:
+            raise self._error
+
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._stop.set()
         self._thread.join()
+        if value is None:
+            self.check()
 
     def _run(self) -> None:
         try:
@@ -69,9 +79,11 @@ class GpuLoad:
                 recorder.barrier()
             commands = recorder.end()
             self._ready.set()
-            while not self._stop.is_set():
+            while True:
                 device.compute.timeline.wait(device.compute.submit([commands]), timeout_s=60)
                 self.bytes_copied += _COPIES * _BYTES
+                if self._stop.is_set():
+                    break
         finally:
             for buffer in buffers:
                 buffer.close()

@@ -13,7 +13,7 @@ import json
 import platform
 import sys
 import time
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -35,7 +35,7 @@ from unicorn_async.npu.self_check import self_check
 from unicorn_async.npu.work import AttentionHeads
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Sequence
 
 FORMAT = 1
 CONTEXTS = (1, 63, 64, 65, 1024, 1025, 4096)
@@ -66,7 +66,7 @@ async def validate(device: Device, layout: HeadLayout, folder: Path, options: ar
             for queries in (1, PREFILL_QUERIES)
             if queries <= context_len
         ]
-        return {
+        part: dict[str, Any] = {
             "head_dim": layout.head_dim,
             "build": {"sha256": build.sha256, "sources": build.source_sha256, "toolchain": build.toolchain},
             "answers": answers,
@@ -74,8 +74,8 @@ async def validate(device: Device, layout: HeadLayout, folder: Path, options: ar
             "bandwidth": await _bandwidth(attention, max(options.contexts), options.repeats),
             "sync_us": _sync_cost(attention, options.repeats),
             "soak": await _soak(attention, options),
-            "passed": all(answer["passed"] for answer in answers),
         }
+        return part | {"passed": part["soak"]["failure"] is None and all(answer["passed"] for answer in answers)}
 
 
 async def _answer(attention: NpuAttention, question: Question) -> dict[str, Any]:
@@ -85,7 +85,7 @@ async def _answer(attention: NpuAttention, question: Question) -> dict[str, Any]
         "context": question.context_len,
         "queries": question.queries,
         "window": question.window,
-        "mean_relative_error": error,
+        "mean_relative_error": _finite(error),
         "passed": error <= MAX_MEAN_ERROR,
     }
 
@@ -133,33 +133,56 @@ def _sync_cost(attention: NpuAttention, repeats: int) -> dict[str, float]:
 
 
 async def _soak(attention: NpuAttention, options: argparse.Namespace) -> dict[str, Any]:
-    """Answer changing questions, one after the other, for the given time; any wrong answer is an error."""
+    """Answer changing questions, one after the other, for the given time.
+
+    The first wrong answer ends it, and so does what ends the GPU's work or the NPU's; that is the `failure`.
+    """
     rng = np.random.default_rng(0)
     end = time.monotonic() + options.soak_seconds
     questions = 0
     worst = 0.0
+    failure: str | None = None
     load = None if options.no_gpu else GpuLoad(options.device)
-    if load is not None:
-        await asyncio.to_thread(load.__enter__)
     try:
-        while time.monotonic() < end or not questions:
-            context_len = int(rng.integers(1, max(options.contexts) + 1))
-            queries = int(rng.integers(1, min(context_len, PREFILL_QUERIES) + 1))
-            question = Question(attention.heads, context_len, queries, int(rng.choice(WINDOWS)), seed=questions)
-            worst = max(worst, question.error(await question.ask(attention)))
-            questions += 1
-            if worst > MAX_MEAN_ERROR:
-                raise NpuError(f"soak: question {questions}, {question}: mean relative error {worst}")
-    finally:
-        if load is not None:
-            await asyncio.to_thread(load.__exit__, None, None, None)
+        async with _busy(load):
+            while time.monotonic() < end or not questions:
+                context_len = int(rng.integers(1, max(options.contexts) + 1))
+                queries = int(rng.integers(1, min(context_len, PREFILL_QUERIES) + 1))
+                question = Question(attention.heads, context_len, queries, int(rng.choice(WINDOWS)), seed=questions)
+                worst = max(worst, question.error(await question.ask(attention)))
+                questions += 1
+                if worst > MAX_MEAN_ERROR:
+                    raise NpuError(f"question {questions}, {question}: mean relative error {worst}")
+                if load is not None:
+                    load.check()
+    except (UnicornError, TimeoutError) as exc:  # a GPU that hangs is a TimeoutError
+        failure = f"{type(exc).__name__}: {exc}"
     return {
         "seconds": options.soak_seconds,
         "questions": questions,
-        "worst_mean_relative_error": worst,
+        "worst_mean_relative_error": _finite(worst),
         "gpu": None if load is None else {"name": load.name, "bytes_copied": load.bytes_copied},
+        "failure": failure,
         **asdict(attention.counts),
     }
+
+
+@asynccontextmanager
+async def _busy(load: GpuLoad | None) -> AsyncIterator[None]:
+    """Keep the GPU busy meanwhile; raises what kept it from being so."""
+    if load is None:
+        yield
+        return
+    await asyncio.to_thread(load.__enter__)
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(load.__exit__, *sys.exc_info())
+
+
+def _finite(error: float) -> float | None:
+    """Return what JSON can say; None where something was not written."""
+    return error if np.isfinite(error) else None
 
 
 def _percentiles(times: Sequence[float]) -> dict[str, float]:
@@ -219,6 +242,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wrong = [answer for part in report["head_dims"] for answer in part["answers"] if not answer["passed"]]
     for answer in wrong:
         print(f"wrong: {answer}")
+    for part in report["head_dims"]:
+        if part["soak"]["failure"] is not None:
+            print(f"soak, head_dim {part['head_dim']}: {part['soak']['failure']}")
     print(f"{'passed' if report['passed'] else 'FAILED'}; the report is in {options.out}")
     return 0 if report["passed"] else 1
 

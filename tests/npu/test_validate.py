@@ -13,6 +13,8 @@ import pytest
 
 from tests.npu.builds import write_build
 from unicorn_async.cli import npu as command
+from unicorn_async.errors import DeviceLostError
+from unicorn_async.gpu.queue import Queue
 from unicorn_async.npu.geometry import NPU1
 from unicorn_async.npu.host import NpuHost
 from unicorn_async.resources import resource_dir
@@ -79,6 +81,52 @@ def test_wrong_results_fail_the_validation(
     status, report = validate("--no-gpu")
     assert status == 1 and not report["passed"]
     assert "wrong: {'context': 1" in capsys.readouterr().out
+
+
+def test_a_wrong_answer_in_the_soak_fails_the_validation_and_is_in_its_report(
+    validate: Any, npu: Npu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_build(tmp_path / "builds", NPU1, 64)
+    script = sys.modules["validate"]
+    sync_cost = script._sync_cost
+
+    def last_before_the_soak(*args: Any) -> Any:
+        npu.faults = deque(["wrong results"])
+        return sync_cost(*args)
+
+    monkeypatch.setattr(script, "_sync_cost", last_before_the_soak)
+    status, report = validate("--no-gpu")
+    (part,) = report["head_dims"]
+    assert status == 1 and not report["passed"] and not part["passed"]
+    assert all(answer["passed"] for answer in part["answers"])
+    assert "NpuError: question 1, context " in part["soak"]["failure"]
+    assert "soak, head_dim 64: NpuError: question 1" in capsys.readouterr().out
+
+
+def test_a_gpu_that_is_lost_during_the_soak_fails_the_validation(
+    validate: Any, npu: Npu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_build(tmp_path / "builds", NPU1, 64)
+
+    def lost(*_: Any) -> int:
+        raise DeviceLostError("the GPU fell off the bus")
+
+    monkeypatch.setattr(Queue, "submit", lost)
+    status, report = validate("--device", "llvmpipe")
+    soak = report["head_dims"][0]["soak"]
+    assert status == 1 and not report["passed"]
+    assert soak["failure"] == "DeviceLostError: the GPU fell off the bus"
+    assert "llvmpipe" in soak["gpu"]["name"] and soak["gpu"]["bytes_copied"] == 0
+
+
+def test_a_soak_without_the_gpu_that_was_asked_for_still_gives_a_report(
+    validate: Any, npu: Npu, tmp_path: Path
+) -> None:
+    write_build(tmp_path / "builds", NPU1, 64)
+    status, report = validate("--device", "no such device")
+    soak = report["head_dims"][0]["soak"]
+    assert status == 1 and not report["passed"]
+    assert "no such device" in soak["failure"] and soak["questions"] == 0
 
 
 def test_without_a_build_nothing_is_validated(validate: Any, npu: Npu, capsys: pytest.CaptureFixture[str]) -> None:
