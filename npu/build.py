@@ -23,6 +23,7 @@ from unicorn_async.npu import budget
 from unicorn_async.npu.geometry import CHIPS, HEAD_DIMS, HeadLayout, chip_named
 from unicorn_async.npu.manifest import NOTICE, Build, build_dir, build_name, find_build, manifest_json
 from unicorn_async.npu.schedule import PACKET_BYTES, Argument, Lane
+from unicorn_async.npu.sources import source_hash
 from unicorn_async.npu.transaction import (
     Channel,
     Dialect,
@@ -68,7 +69,7 @@ def build(layout: HeadLayout, tools: Toolchain, folder: Path) -> Build:
         head_dim=layout.head_dim,
         xclbin=folder / f"{name}.xclbin",
         sha256=hashlib.sha256(xclbin).hexdigest(),
-        source_sha256=source_hash(),
+        source_sha256=source_hash(_FOLDER),
         toolchain=tools.versions,
         dialect=dialect,
         lanes=lanes,
@@ -150,12 +151,6 @@ def _lanes(operations: Sequence[Operation], layout: HeadLayout) -> tuple[Lane, .
             raise NpuBuildError(f"instructions: lane {number}: {source} and {sink} have the wrong directions")
         lanes.append(Lane(source.column, source.index, sink.index))
     return tuple(lanes)
-
-
-def source_hash() -> str:
-    """Return the hash of everything that a build is made of."""
-    names = ["attention_design.py", *sorted(f"kernels/{path.name}" for path in (_FOLDER / "kernels").iterdir())]
-    return hashlib.sha256(b"\0".join((_FOLDER / name).read_bytes() for name in names)).hexdigest()
 
 
 def _run(command: list[str], work: Path) -> None:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.npu.manifest import Build, build_name, find_build, manifest_json
 from unicorn_async.npu.schedule import Lane
+from unicorn_async.npu.sources import source_hash
 from unicorn_async.npu.transaction import Dialect
+from unicorn_async.resources import resource_dir
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +39,7 @@ def write_build(folder: Path, chip: Chip, head_dim: int, *, kernels: object = ((
         head_dim=head_dim,
         xclbin=folder / f"{name}.xclbin",
         sha256=hashlib.sha256(content).hexdigest(),
-        source_sha256="0" * 64,
+        source_sha256=source_hash(resource_dir("npu")),
         toolchain={"mlir-aie": "none: for the test double"},
         dialect=DIALECT,
         lanes=lanes_of(chip),

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,6 +11,8 @@ from tests.npu.builds import DIALECT, lanes_of, write_build
 from unicorn_async.errors import NpuBuildError
 from unicorn_async.npu.geometry import NPU1, NPU2
 from unicorn_async.npu.manifest import build_dir, find_build, read_manifest
+from unicorn_async.npu.sources import own_source_hash, source_hash
+from unicorn_async.resources import resource_dir
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,23 +56,54 @@ def test_an_xclbin_that_has_changed_or_is_gone_is_refused(build: Build) -> None:
     ("path", "value"),
     [
         (("format",), 2),
+        (("format",), True),
+        (("columns",), 5),
+        (("columns",), -1),
+        (("columns",), 4.0),
+        (("columns",), True),
+        (("columns",), float("nan")),
+        (("columns",), "xxx"),
+        (("columns",), None),
         (("chip",), "npu9"),
         (("head_dim",), 96),
+        (("head_dim",), 64.0),
         (("xclbin",), "../elsewhere.xclbin"),
+        (("xclbin",), "elsewhere.xclbin"),
+        (("xclbin",), "attention\0.xclbin"),
+        (("xclbin",), ".."),
+        (("xclbin",), ""),
+        (("xclbin",), 5),
+        (("sha256",), "0" * 63),
+        (("sha256",), None),
+        (("source_sha256",), "x" * 64),
+        (("source_sha256",), "0" * 64 + "\n"),
         (("lanes",), [[0, 0, 0]]),
         (("lanes",), [[0, 0, 0]] * 8),
         (("lanes", 0), [0, 2, 0]),
         (("lanes", 0), ["x", 0, 0]),
         (("lanes", 0), [0, 0]),
+        (("lanes", 0), [4, 0, 1]),
+        (("lanes", 0), [-1, 0, 1]),
+        (("lanes", 0), [0.5, 0, 1]),
+        (("lanes", 0), ["0", 0, 1]),
+        (("lanes", 0), [False, 0, 1]),
         (("instructions", "header"), [1]),
         (("instructions", "header"), [1, -1]),
         (("instructions", "header"), [1, 1 << 32]),
+        (("instructions", "header"), [1, True]),
         (("instructions", "descriptor"), [0, 0, 0, 0, 0]),
         (("instructions", "descriptor"), [0, 1, 0, 0, 0, 1 << 25]),
         (("instructions", "preamble"), [[0] * 7]),
         (("instructions", "preamble"), [[3] * 6]),
         (("instructions",), None),
         (("toolchain",), 5),
+        (("toolchain",), []),
+        (("toolchain",), {}),
+        (("toolchain",), "mlir-aie"),
+        (("toolchain",), ["mlir-aie"]),
+        (("toolchain", "mlir-aie"), 1.4),
+        (("toolchain", "mlir-aie"), "1.4\x1b[2J"),
+        (("toolchain", "mlir-aie"), "1" * 1000),
     ],
 )
 def test_a_manifest_that_no_build_writes_is_refused(build: Build, path: tuple[Any, ...], value: Any) -> None:
@@ -81,6 +116,52 @@ def test_a_manifest_that_no_build_writes_is_refused(build: Build, path: tuple[An
     file.write_text(json.dumps(fields))
     with pytest.raises(NpuBuildError, match=str(file)):
         read_manifest(file)
+
+
+def test_lanes_outside_of_the_chips_columns_are_told_with_how_many_it_has(build: Build) -> None:
+    file = build.xclbin.with_suffix(".json")
+    fields = json.loads(file.read_text())
+    fields["lanes"] = [[column + 4, *channels] for column, *channels in fields["lanes"]]
+    file.write_text(json.dumps(fields))
+    with pytest.raises(NpuBuildError, match=r"expected 8 of them in 4 columns.*column=4"):
+        find_build(build.xclbin.parent, NPU1, 64)
+
+
+def test_a_build_of_other_sources_is_stale(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = build.xclbin.with_suffix(".json")
+    file.write_text(file.read_text().replace(build.source_sha256, "0" * 64))
+    with pytest.raises(
+        NpuBuildError, match=rf"stale: .*0{{64}}.*{build.source_sha256}; run `unicorn npu build`.*npu1 --head-dim 64"
+    ):
+        find_build(build.xclbin.parent, NPU1, 64)
+    monkeypatch.setattr("unicorn_async.npu.manifest.own_source_hash", lambda: None)  # nothing to compare with
+    assert find_build(build.xclbin.parent, NPU1, 64).source_sha256 == "0" * 64
+
+
+def test_the_hash_of_the_sources_follows_their_content_and_names(tmp_path: Path) -> None:
+    folder = tmp_path / "npu"
+    shutil.copytree(resource_dir("npu"), folder)
+    hashes = {source_hash(resource_dir("npu"))}
+    assert source_hash(folder) in hashes and own_source_hash() in hashes
+    (folder / "kernels/attention.cc~").write_text("an editor's")
+    (folder / "validate.py").write_text("")
+    assert source_hash(folder) in hashes
+    for change in (
+        lambda: (folder / "attention_design.py").write_text(""),
+        lambda: (folder / "kernels/f32.h").write_text(""),
+        lambda: (folder / "kernels/f32.h").rename(folder / "kernels/f16.h"),
+        lambda: (folder / "kernels/new.h").write_text(""),
+    ):
+        change()
+        assert source_hash(folder) not in hashes
+        hashes.add(source_hash(folder))
+
+
+def test_an_xclbin_that_is_no_file_is_refused_unread(build: Build) -> None:
+    build.xclbin.unlink()
+    os.mkfifo(build.xclbin)
+    with pytest.raises(NpuBuildError, match="expected a file"):
+        find_build(build.xclbin.parent, NPU1, 64)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "5", "null", "\ud800", "{}", "[" * 100000, " " * (1 << 20) + "{}"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import subprocess
 import sys
 from collections import deque
@@ -172,6 +173,7 @@ def test_the_doctor_stops_at_a_machine_that_can_not_be_used(machine: Machine, tm
 def test_the_commands_reach_the_tools_with_their_options(tmp_path: Path) -> None:
     def unicorn(*arguments: str) -> subprocess.CompletedProcess[str]:
         environment = {"UNICORN_NPU_BUILD": str(tmp_path), "PATH": "/nowhere", "COLUMNS": "300"}
+        environment |= {name: value for name, value in os.environ.items() if name == "PYTHONPATH"}
         program = "from unicorn_async.cli.main import main; import sys; sys.exit(main())"
         return subprocess.run(
             [sys.executable, "-c", program, "npu", *arguments],

@@ -8,6 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
+import reprlib
+import stat
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from unicorn_async.errors import NpuBuildError
 from unicorn_async.npu.geometry import HEAD_DIMS, chip_named
 from unicorn_async.npu.schedule import Lane
+from unicorn_async.npu.sources import own_source_hash
 from unicorn_async.npu.transaction import Dialect, is_linear
 
 if TYPE_CHECKING:
@@ -29,6 +33,7 @@ NOTICE = (
 TRIED = (
     "This NPU gave the known answers: docs/npu.md says how to report it, because this project knows of none that did."
 )
+_SHA256 = re.compile("[0-9a-f]{64}")
 _HINT = "run `unicorn npu build` (docs/npu.md says what it needs)"
 
 
@@ -48,14 +53,25 @@ class Build:
     def check_file(self) -> None:
         """Raise NpuBuildError if the xclbin is not the one that was built."""
         try:
-            size = self.xclbin.stat().st_size
-            if size > MAX_XCLBIN_BYTES:
-                raise NpuBuildError(f"{self.xclbin}: {size:,} bytes; expected {MAX_XCLBIN_BYTES:,} at most")
+            status = self.xclbin.stat()
+            if not stat.S_ISREG(status.st_mode):
+                raise NpuBuildError(f"{self.xclbin}: expected a file; {_HINT}")
+            if status.st_size > MAX_XCLBIN_BYTES:
+                raise NpuBuildError(f"{self.xclbin}: {status.st_size:,} bytes; expected {MAX_XCLBIN_BYTES:,} at most")
             found = hashlib.sha256(self.xclbin.read_bytes()).hexdigest()
         except OSError as exc:
             raise NpuBuildError(f"{self.xclbin}: {exc.strerror}; {_HINT}") from exc
         if found != self.sha256:
             raise NpuBuildError(f"{self.xclbin}: expected SHA-256 {self.sha256}, got {found}; {_HINT}")
+
+    def check_sources(self) -> None:
+        """Raise NpuBuildError if it was built of other sources than those that are here, where there are any."""
+        expected = own_source_hash()
+        if expected is not None and self.source_sha256 != expected:
+            raise NpuBuildError(
+                f"{self.xclbin}: stale: built of the sources {self.source_sha256}, those of this unicorn_async are"
+                f" {expected}; {_HINT} with --chip {self.chip.name} --head-dim {self.head_dim}"
+            )
 
 
 def build_dir() -> Path:
@@ -76,7 +92,7 @@ def find_build(folder: Path, chip: Chip, head_dim: int) -> Build:
     """Return the build for a chip and a head_dim, its file checked.
 
     Raises:
-        NpuBuildError: there is none, it is for something else, or it is damaged.
+        NpuBuildError: there is none, it is for something else, of other sources than those here, or damaged.
     """
     path = folder / f"{build_name(chip, head_dim)}.json"
     if not path.is_file():
@@ -92,6 +108,7 @@ def find_build(folder: Path, chip: Chip, head_dim: int) -> Build:
             f"{path}: expected a build for {chip.name} and head_dim {head_dim}, got one for {build.chip.name} and"
             f" {build.head_dim}; {_HINT}"
         )
+    build.check_sources()
     build.check_file()
     return build
 
@@ -116,14 +133,16 @@ def read_manifest(path: Path) -> Build:
 
 
 def _parse(path: Path, fields: Any) -> Build:
-    if fields["format"] != FORMAT:
+    if _number(fields["format"]) != FORMAT:
         raise NpuBuildError(f"{path}: expected format {FORMAT}, got {fields['format']!r}; {_HINT}")
-    chip = chip_named(str(fields["chip"]))
-    if chip is None or fields["head_dim"] not in HEAD_DIMS:
+    chip, head_dim = chip_named(str(fields["chip"])), _number(fields["head_dim"])
+    if chip is None or head_dim not in HEAD_DIMS:
         raise NpuBuildError(f"{path}: unknown chip {fields['chip']!r} or head_dim {fields['head_dim']!r}")
-    name = str(fields["xclbin"])
-    if Path(name).name != name:
-        raise NpuBuildError(f"{path}: xclbin: expected a file name, got {name!r}")
+    if _number(fields["columns"]) != chip.columns:
+        raise NpuBuildError(f"{path}: columns: {chip.name} has {chip.columns}, got {fields['columns']!r}; {_HINT}")
+    name = f"{build_name(chip, head_dim)}.xclbin"
+    if fields["xclbin"] != name:
+        raise NpuBuildError(f"{path}: xclbin: expected {name}, got {reprlib.repr(fields['xclbin'])}")
     stream = fields["instructions"]
     header = [_word(word) for word in stream["header"]]
     descriptor = tuple(_word(word) for word in stream["descriptor"])
@@ -132,15 +151,15 @@ def _parse(path: Path, fields: Any) -> Build:
     preamble = tuple(tuple(_word(word) for word in words) for words in stream["preamble"])
     if any(len(words) != 7 or words[0] != 3 for words in preamble):
         raise NpuBuildError(f"{path}: instructions: preamble: expected writes by a mask, got {preamble}")
-    lanes = tuple(Lane(*(int(number) for number in lane)) for lane in fields["lanes"])
+    lanes = tuple(Lane(*(_number(number) for number in lane)) for lane in fields["lanes"])
     _check_lanes(path, chip, lanes)
     return Build(
         chip=chip,
-        head_dim=fields["head_dim"],
+        head_dim=head_dim,
         xclbin=path.with_name(name),
-        sha256=str(fields["sha256"]),
-        source_sha256=str(fields["source_sha256"]),
-        toolchain={str(key): str(value) for key, value in fields["toolchain"].items()},
+        sha256=_sha256(fields["sha256"]),
+        source_sha256=_sha256(fields["source_sha256"]),
+        toolchain=_toolchain(fields["toolchain"]),
         dialect=Dialect((header[0], header[1]), descriptor, preamble),
         lanes=lanes,
     )
@@ -148,16 +167,42 @@ def _parse(path: Path, fields: Any) -> Build:
 
 def _check_lanes(path: Path, chip: Chip, lanes: tuple[Lane, ...]) -> None:
     in_range = all(
-        0 <= lane.column < 16 and lane.input_channel in (0, 1) and lane.output_channel in (0, 1) for lane in lanes
+        0 <= lane.column < chip.columns and lane.input_channel in (0, 1) and lane.output_channel in (0, 1)
+        for lane in lanes
     )
     sources, sinks = {lane.source for lane in lanes}, {lane.sink for lane in lanes}
     if len(lanes) != chip.num_lanes or not in_range or len(sources) != len(lanes) or len(sinks) != len(lanes):
-        raise NpuBuildError(f"{path}: lanes: expected {chip.num_lanes} of them with channels of their own, got {lanes}")
+        raise NpuBuildError(
+            f"{path}: lanes: expected {chip.num_lanes} of them in {chip.columns} columns, with channels of their own,"
+            f" got {lanes}"
+        )
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int:  # a bool is an int, too
+        raise ValueError(f"expected a whole number, got {reprlib.repr(value)}")
+    return value
 
 
 def _word(value: Any) -> int:
-    if not isinstance(value, int) or not 0 <= value < 1 << 32:
+    if not 0 <= _number(value) < 1 << 32:
         raise ValueError(f"expected a 32-bit word, got {value!r}")
+    return _number(value)
+
+
+def _sha256(value: Any) -> str:
+    if not isinstance(value, str) or not _SHA256.fullmatch(value):
+        raise ValueError(f"expected a SHA-256, got {reprlib.repr(value)}")
+    return value
+
+
+def _toolchain(value: Any) -> dict[str, str]:
+    """Versions by the tools' names; mlir-aie's is always one of them."""
+    if not isinstance(value, dict) or "mlir-aie" not in value:
+        raise ValueError(f"expected the toolchain's versions with mlir-aie's, got {reprlib.repr(value)}")
+    for key, text in value.items():
+        if not isinstance(text, str) or not key.isprintable() or not text.isprintable() or len(key + text) > 500:
+            raise ValueError(f"expected a version of {reprlib.repr(key)}, got {reprlib.repr(text)}")
     return value
 
 
