@@ -7,7 +7,6 @@ firmware, XRT, build. docs/npu.md says where to send it.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import platform
@@ -16,12 +15,12 @@ import time
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict
 from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gpu_load import GpuLoad
 from known_answers import MAX_MEAN_ERROR, Question
+from validate_options import parse_options
 
 from unicorn_async.errors import NpuBuildError, NpuError, UnicornError
 from unicorn_async.npu.attention import NpuAttention
@@ -30,15 +29,16 @@ from unicorn_async.npu.device import Device
 from unicorn_async.npu.doctor import examine
 from unicorn_async.npu.geometry import HEAD_DIMS, SLOT_BYTES, HeadLayout
 from unicorn_async.npu.host import NpuHost
-from unicorn_async.npu.manifest import NOTICE, build_dir, find_build
+from unicorn_async.npu.manifest import NOTICE, find_build
 from unicorn_async.npu.self_check import self_check
 from unicorn_async.npu.work import AttentionHeads
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import AsyncIterator, Sequence
+    from pathlib import Path
 
 FORMAT = 1
-CONTEXTS = (1, 63, 64, 65, 1024, 1025, 4096)
 WINDOWS = (0, 48, 1024)
 PREFILL_QUERIES = 17
 _SYNC_BYTES = (4096, 65536, 1 << 20)
@@ -220,33 +220,34 @@ def _has_build(folder: Path, device: Device, head_dim: int) -> bool:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="unicorn npu validate", description=__doc__.splitlines()[0])
-    parser.add_argument("--head-dim", type=int, choices=HEAD_DIMS, action="append", help="default: all that are built")
-    parser.add_argument("--builds", type=Path, default=build_dir(), metavar="FOLDER", help="default: %(default)s")
-    parser.add_argument(
-        "--out", type=Path, default=Path("npu-report.json"), metavar="FILE", help="default: %(default)s"
-    )
-    parser.add_argument("--soak-seconds", type=float, default=60.0, metavar="S")
-    parser.add_argument("--repeats", type=int, default=200, metavar="N", help="of each measurement")
-    parser.add_argument("--device", metavar="DEVICE", help="the GPU of the soak: index or part of the name")
-    parser.add_argument("--no-gpu", action="store_true", help="soak without a busy GPU; the report says so")
-    parser.add_argument("--contexts", type=int, nargs="+", default=list(CONTEXTS), metavar="TOKENS")
-    options = parser.parse_args(arguments)
+    options = parse_options(arguments, __doc__.splitlines()[0])
     print(NOTICE)
     try:
         report = asyncio.run(_report(options))
     except UnicornError as exc:
         print(f"unicorn npu validate: {exc}", file=sys.stderr)
         return 1
-    options.out.write_text(json.dumps(report, indent=2) + "\n")
+    written = _write(options.out, json.dumps(report, indent=2) + "\n")
     wrong = [answer for part in report["head_dims"] for answer in part["answers"] if not answer["passed"]]
     for answer in wrong:
         print(f"wrong: {answer}")
     for part in report["head_dims"]:
         if part["soak"]["failure"] is not None:
             print(f"soak, head_dim {part['head_dim']}: {part['soak']['failure']}")
-    print(f"{'passed' if report['passed'] else 'FAILED'}; the report is in {options.out}")
-    return 0 if report["passed"] else 1
+    where = f"in {options.out}" if written else "what is printed above"
+    print(f"{'passed' if report['passed'] else 'FAILED'}; the report is {where}")
+    return 0 if report["passed"] and written else 1
+
+
+def _write(path: Path, text: str) -> bool:
+    """Write the report; where that fails after all, print it."""
+    try:
+        path.write_text(text)
+    except OSError as exc:
+        print(text)
+        print(f"unicorn npu validate: --out: {path}: {exc.strerror}", file=sys.stderr)
+        return False
+    return True
 
 
 if __name__ == "__main__":

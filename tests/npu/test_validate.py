@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tests.npu.fake_xrt import Npu
     from tests.npu.machine import Machine
 
-SCRIPTS = ("validate", "gpu_load", "known_answers")
+SCRIPTS = ("validate", "validate_options", "gpu_load", "known_answers")
 
 
 @pytest.fixture
@@ -128,6 +128,56 @@ def test_a_soak_without_the_gpu_that_was_asked_for_still_gives_a_report(
     soak = report["head_dims"][0]["soak"]
     assert status == 1 and not report["passed"]
     assert "no such device" in soak["failure"] and soak["questions"] == 0
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        *(("--repeats", value) for value in ("0", "-5", "1e3", "2000000")),
+        *(("--contexts", value) for value in ("-3", "0", "100000000", "x")),
+        *(("--soak-seconds", value) for value in ("nan", "-1", "inf", "x")),
+    ],
+)
+def test_an_option_without_sense_is_refused_before_anything_is_opened(
+    validate: Any, machine: Machine, capsys: pytest.CaptureFixture[str], option: str, value: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        validate(f"{option}={value}")
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert f"argument {option}: " in error and f"'{value}'" in error
+
+
+@pytest.mark.parametrize(("name", "wanted"), [(".", "is a folder"), ("none/report.json", "there is no folder")])
+def test_a_report_that_can_not_be_written_is_refused_before_anything_is_measured(
+    validate: Any, npu: Npu, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, wanted: str
+) -> None:
+    write_build(tmp_path / "builds", NPU1, 64)
+    with pytest.raises(SystemExit):
+        validate("--no-gpu", "--out", str(tmp_path / name))
+    assert wanted in capsys.readouterr().err and npu.runs == 0
+
+
+def test_a_report_whose_file_may_not_be_written_is_refused(
+    validate: Any, npu: Npu, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("os.access", lambda *_: False)  # root may write everywhere
+    with pytest.raises(SystemExit):
+        validate("--no-gpu")
+    assert "report.json: can't be written" in capsys.readouterr().err
+
+
+def test_a_report_that_can_not_be_written_any_more_is_printed(
+    validate: Any, npu: Npu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_build(tmp_path / "builds", NPU1, 64)
+    (tmp_path / "full").symlink_to("/dev/full")
+    status, _ = validate("--no-gpu", "--out", str(tmp_path / "full"))
+    printed = capsys.readouterr()
+    text = printed.out
+    report = json.loads(text[text.index("{\n") : text.rindex("\n}\n") + 2])
+    assert status == 1 and report["passed"] and report["chip"] == "npu1"
+    assert "No space left on device" in printed.err and "the report is what is printed above" in text
 
 
 def test_without_a_build_nothing_is_validated(validate: Any, npu: Npu, capsys: pytest.CaptureFixture[str]) -> None:
