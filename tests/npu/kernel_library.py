@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import subprocess
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 FLAGS = ["-std=c++20", "-O2", "-ffp-contract=off", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", "-Wno-psabi"]
 
 
-def build_kernels(layout: HeadLayout, folder: Path) -> Path:
+def build_kernels(layout: HeadLayout, folder: Path, *, defines: tuple[str, ...] = ()) -> Path:
     """Build the kernels for one layout, unless the same ones lie in `folder`."""
     npu = resource_dir("npu")
     sources = sorted([*npu.glob("kernels/*"), *npu.glob("host/**/*.*")])
@@ -33,6 +34,7 @@ def build_kernels(layout: HeadLayout, folder: Path) -> Path:
         f"-DAIE_ARCH={layout.chip.aie_arch}",
         f"-DHEAD_DIM={layout.head_dim}",
         f"-DSTATE_BYTES={state_bytes(layout)}",
+        *(f"-D{name}" for name in defines),
         *map(str, (npu / "kernels/attention.cc", npu / "host/core.cc")),
     ]
     digest = hashlib.sha256(repr(command).encode() + b"".join(path.read_bytes() for path in sources))
@@ -45,7 +47,10 @@ def build_kernels(layout: HeadLayout, folder: Path) -> Path:
 
 
 class Core:
-    """One core with its kernels and its memory, fed slot by slot as the design's loop does it."""
+    """One core with its kernels and its memory, fed slot by slot as the design's loop does it.
+
+    `rounded_down` counts, kernel by kernel, the values that changed because it had not set the rounding.
+    """
 
     def __init__(self, library: Path, layout: HeadLayout) -> None:
         self._lib = ctypes.CDLL(str(library))
@@ -54,7 +59,9 @@ class Core:
         self._memory = words[-words.ctypes.data % 64 // 4 :]
         self._counts = np.zeros(2, np.int32)
         self._expects = "parameters"
+        self._lib.core_rounded_down.restype = ctypes.c_uint64
         self.strips: list[NDArray[np.float32]] = []
+        self.rounded_down: Counter[str] = Counter()
 
     @property
     def is_idle(self) -> bool:
@@ -64,24 +71,27 @@ class Core:
     def feed(self, slot: NDArray[np.uint8]) -> None:
         """Work on the next slot; after an item's last one its strips are in `strips`."""
         memory, data = _pointer(self._memory), _pointer(slot)
-        self._lib.core_default_rounding()
         if self._expects == "parameters":
-            self._lib.attention_begin(data, memory, _pointer(self._counts))
+            self._call("attention_begin", data, memory, _pointer(self._counts))
             self._expects = "queries"
             return
         if self._expects == "queries":
-            self._lib.attention_queries(data, memory)
+            self._call("attention_queries", data, memory)
             self._expects = "chunks"
         else:
-            self._lib.attention_chunk(data, memory)
+            self._call("attention_chunk", data, memory)
             self._counts[0] -= 1
         if self._counts[0] == 0:
             for _ in range(self._counts[1]):
                 out = np.full(self._layout.strip_bytes // 4, np.nan, np.float32)
-                self._lib.core_default_rounding()
-                self._lib.attention_strip(memory, _pointer(out))
+                self._call("attention_strip", memory, _pointer(out))
                 self.strips.append(out)
             self._expects = "parameters"
+
+    def _call(self, kernel: str, *arguments: ctypes.c_void_p) -> None:
+        self._lib.core_default_rounding()
+        getattr(self._lib, kernel)(*arguments)
+        self.rounded_down[kernel] += self._lib.core_rounded_down()
 
 
 def _pointer(array: NDArray[np.generic]) -> ctypes.c_void_p:

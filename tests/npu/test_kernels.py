@@ -39,13 +39,22 @@ class Problem:
     def expected(self, **options: Any) -> NDArray[np.float64]:
         return attention(from_bf16(self.q), from_bf16(self.k), from_bf16(self.v), **options)
 
-    def found(self, kernels: Path, *, window: int = 0, soft_cap: float = 0.0, past: float = 1e4) -> NDArray[np.float32]:
+    def found(
+        self,
+        kernels: Path,
+        *,
+        window: int = 0,
+        soft_cap: float = 0.0,
+        past: float = 1e4,
+        defines: tuple[str, ...] = (),
+    ) -> NDArray[np.float32]:
         """What a core makes of it; keys and values past the context are `past`."""
         heads, layout = self.heads, self.heads.layout
         blocks = -(-self.context // heads.block_size)
         cache = np.full(heads.cache_bytes(blocks) // 2, to_bf16(np.array([past]))[0], np.uint16)
         write_tokens(cache, heads, self.k, self.v, np.arange(self.context))
-        core = Core(build_kernels(layout, kernels), layout)
+        core = Core(build_kernels(layout, kernels, defines=defines), layout)
+        self.rounded_down = core.rounded_down
         out = np.full((self.queries, heads.group, layout.head_dim), np.nan, np.float32)
         work = [SequenceWork(0, self.queries, self.context, range(blocks))]
         for item in plan_items(heads, work, window=window, num_blocks=blocks):
@@ -133,16 +142,44 @@ def test_a_key_that_no_row_sees_may_be_anything(kernels: Path) -> None:
     np.testing.assert_array_equal(problem.found(kernels, past=0.0), problem.found(kernels, past=1e30))
 
 
-def test_a_core_that_rounds_down_would_be_seen(kernels: Path) -> None:
-    # The reference with weights rounded towards zero: what the kernels would give without setting the rounding.
-    problem = Problem(HeadLayout(NPU1, 128), 4096)
-    q, k, v = (from_bf16(a) for a in (problem.q, problem.k, problem.v))
-    scores = np.einsum("hd,kd->hk", q[0], k[:, 0])
-    weights = np.exp(scores - scores.max(axis=1, keepdims=True)).astype(np.float32)
-    down = (weights.view(np.uint32) & 0xFFFF0000).view(np.float32).astype(np.float64)
-    biased = down @ v[:, 0] / weights.astype(np.float64).sum(axis=1, keepdims=True)
-    assert (
-        mean_relative_error(biased, problem.expected()[0])
-        > 2.5e-3
-        > mean_relative_error(problem.found(kernels), problem.expected())
-    )
+KERNELS = {"attention_begin", "attention_queries", "attention_chunk", "attention_strip"}
+UNSET = ("HOST_IGNORES_SET_ROUNDING",)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=IDS)
+def test_every_kernel_that_rounds_sets_the_rounding(kernels: Path, layout: HeadLayout) -> None:
+    problem = Problem(layout, 200, queries=3, spread=20.0)
+    for soft_cap in (0.0, 20.0):
+        problem.found(kernels, soft_cap=soft_cap)
+        assert set(problem.rounded_down) == KERNELS and not problem.rounded_down.total()
+        problem.found(kernels, soft_cap=soft_cap, defines=UNSET)
+        assert {name for name, count in problem.rounded_down.items() if count} == {"attention_chunk", "attention_strip"}
+
+
+class Light:
+    """Every query sees a key of score 0 and value 0, and one of a lower score and value 1, whose weight it gives.
+
+    So nothing averages the rounding of weights out, nor do the sums of weights that they are divided by.
+    """
+
+    def __init__(self, layout: HeadLayout) -> None:
+        rng = np.random.default_rng(0)
+        self.problem = problem = Problem(layout, 257, queries=256)
+        problem.q[:], problem.k[:], problem.v[:] = 0, 0, 0
+        problem.q[:, :, 0] = to_bf16(-rng.uniform(1.5, 2.5, problem.q.shape[:2]))
+        problem.k[1::2, :, 0] = to_bf16(rng.uniform(1.5, 2.5, problem.k[1::2, :, 0].shape))
+        problem.v[1::2] = to_bf16(np.ones(1))
+
+    def bias(self, kernels: Path, **options: Any) -> float:
+        """The mean relative error, with its sign."""
+        found, expected = self.problem.found(kernels, window=2, **options), self.problem.expected(window=2)
+        return float(((found - expected) / expected).mean())
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=IDS)
+def test_weights_are_rounded_without_a_bias_and_a_core_that_rounds_down_is_seen(
+    kernels: Path, layout: HeadLayout
+) -> None:
+    light = Light(layout)
+    assert abs(light.bias(kernels)) <= 3e-4
+    assert light.bias(kernels, defines=UNSET) <= -1.5e-3

@@ -1,9 +1,9 @@
 // Stand-in for AMD's AIE API, so that g++ builds the kernels' own source and tests compare its results.
 //
 // It has what kernels/ uses and nothing else: vectors, accumulators, masks and the tile product, lane by lane. Like the
-// chip, a conversion from f32 to bf16 rounds towards minus infinity until set_rounding says otherwise. What differs: the
-// chip's product units add the terms of one product in one go, where this adds them one after the other in f32; and it
-// says nothing about time.
+// chip, a conversion from f32 to bf16 rounds towards minus infinity until set_rounding says otherwise; values that
+// this changes are counted, because kernels should have none. What differs: the chip's product units add the terms of
+// one product in one go, where this adds them one after the other in f32; and it says nothing about time.
 #pragma once
 
 #include <cmath>
@@ -15,7 +15,12 @@ namespace aie {
 
 enum class rounding_mode { floor, conv_even };
 inline thread_local rounding_mode current_rounding = rounding_mode::floor;
+inline thread_local uint64_t rounded_down = 0;
+#ifdef HOST_IGNORES_SET_ROUNDING  // for tests: kernels as if they set no rounding
+inline void set_rounding(rounding_mode) {}
+#else
 inline void set_rounding(rounding_mode mode) { current_rounding = mode; }
+#endif
 
 }  // namespace aie
 
@@ -30,8 +35,10 @@ struct bfloat16 {
       bits = uint16_t(word >> 16 | 0x40);
     else if (aie::current_rounding == aie::rounding_mode::conv_even)
       bits = uint16_t((word + 0x7fff + (word >> 16 & 1)) >> 16);
-    else
+    else {
+      aie::rounded_down += (word & 0xffff) != 0;
       bits = uint16_t((word >> 16) + ((word & 0x80000000) && (word & 0xffff)));
+    }
   }
   operator float() const {
     const uint32_t word = uint32_t(bits) << 16;
@@ -190,6 +197,7 @@ vector<T, E> to_fixed(const vector<bfloat16, E> &v, int shift) {
   for (unsigned i = 0; i < E; ++i) {
     const float scaled = std::ldexp(float(v.lane[i]), shift);
     const float whole = current_rounding == rounding_mode::conv_even ? std::nearbyint(scaled) : std::floor(scaled);
+    rounded_down += current_rounding == rounding_mode::floor && whole != scaled;
     out.lane[i] = T(std::fmin(std::fmax(whole, -32768.0f), 32767.0f));
   }
   return out;
