@@ -25,16 +25,17 @@ if TYPE_CHECKING:
 
 OBJECT = "attention.o"
 _DEVICES = {"npu1": NPU1, "npu2": NPU2}
+_ARRAY: Any = np.ndarray  # IRON's way to write a shape and a type; to mypy a shape is a type
 _FIRST_ROW = 2  # of cores; row 0 is the interface to memory, row 1 the memory tile, which is not used
 
 
 def attention_design(layout: HeadLayout) -> Any:
     """Return the design's MLIR module."""
     words, values = np.dtype[np.int32], np.dtype[np.float32]
-    slot_type = np.ndarray[(SLOT_BYTES // 4,), words]
-    state_type = np.ndarray[(state_bytes(layout) // 4,), words]
-    counts_type = np.ndarray[(2,), words]
-    strip_type = np.ndarray[(layout.strip_bytes // 4,), values]
+    slot_type = _ARRAY[(SLOT_BYTES // 4,), words]
+    state_type = _ARRAY[(state_bytes(layout) // 4,), words]
+    counts_type = _ARRAY[(2,), words]
+    strip_type = _ARRAY[(layout.strip_bytes // 4,), values]
     kernels = [
         Kernel("attention_begin", OBJECT, [slot_type, state_type, counts_type]),
         Kernel("attention_queries", OBJECT, [slot_type, state_type]),
@@ -87,7 +88,7 @@ def _buffer_types(layout: HeadLayout) -> list[Any]:
     lanes = layout.chip.num_lanes
     words = np.dtype[np.int32]
     sizes = (lanes * SLOT_BYTES, lanes * PACKET_BYTES, lanes * layout.result_bytes)
-    return [np.ndarray[(size // 4,), words] for size in sizes]
+    return [_ARRAY[(size // 4,), words] for size in sizes]
 
 
 def _sequence(cache: Any, packets: Any, results: Any, layout: HeadLayout, sources: list[Any], sinks: list[Any]) -> None:

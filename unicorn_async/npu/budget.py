@@ -1,7 +1,7 @@
 """What the design needs of each tile, counted against what a tile has.
 
-The same numbers place the design (npu/design.py), so what is checked here is what is built. Limits are those of AIE2
-and AIE2P, which agree in them.
+The same numbers place the design (npu/attention_design.py), so what is checked here is what is built. Limits are those
+of AIE2 and AIE2P, which agree in them.
 """
 
 from __future__ import annotations
