@@ -20,6 +20,7 @@ import numpy as np
 
 from tests.npu.fake_array import FakeArray, Hang
 from tests.npu.kernel_library import build_kernels
+from tests.npu.machine import ADDRESS
 from unicorn_async.npu.geometry import HeadLayout, chip_named
 from unicorn_async.npu.manifest import read_manifest
 
@@ -65,7 +66,7 @@ class Npu:
     """
 
     kernels: Path  # folder of built kernels
-    num_devices: int = 1
+    devices: tuple[str, ...] = (ADDRESS,)  # where XRT finds some
     max_contexts: int = 6
     hand_out_wrong_groups: bool = False
     faults: deque[str] = field(default_factory=deque)
@@ -99,8 +100,8 @@ class Npu:
         module.__dict__.update(
             xclBOSyncDirection=Direction,
             ert_cmd_state=State,
-            enumerate_devices=lambda: self.num_devices,
-            device=lambda index: Device(self, index),
+            enumerate_devices=lambda: len(self.devices),
+            device=lambda bdf: Device(self, bdf),
             xclbin=XclBin,
             hw_context=HwContext,
             kernel=Kernel,
@@ -140,9 +141,10 @@ class _KernelInfo:
 
 
 class Device:
-    def __init__(self, npu: Npu, index: int) -> None:
-        if index >= npu.num_devices:
-            raise RuntimeError(f"Could not open device with index '{index}'")
+    def __init__(self, npu: Npu, bdf: str) -> None:
+        if bdf not in npu.devices:
+            raise RuntimeError(f"No such device '{bdf}'")
+        assert bdf == ADDRESS, "this is another card than the NPU"
         self.npu = npu
         self.images: dict[str, XclBin] = {}
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from tests.npu.machine import ADDRESS
 from tests.npu.steps import Query, Step
 from tests.npu.test_attention import HEADS, MIXED, opened
 from unicorn_async.errors import (
@@ -210,8 +211,16 @@ def test_contexts_that_are_used_up_are_named(device: Device, build: Build, npu: 
 
 
 def test_a_machine_whose_xrt_finds_nothing_lacks_the_plugin(machine: Machine, npu: Npu) -> None:
-    npu.num_devices = 0
+    npu.devices = ()
     with pytest.raises(NpuUnavailableError, match="plugin"):
+        Device.open(machine.host())
+
+
+def test_the_npu_is_opened_where_the_kernel_sees_it_and_no_other_card_of_xrt(machine: Machine, npu: Npu) -> None:
+    npu.devices = ("0000:04:00.1", ADDRESS)
+    Device.open(machine.host()).close()
+    npu.devices = ("0000:04:00.1",)
+    with pytest.raises(NpuUnavailableError, match=f"opening the NPU at {ADDRESS}, with 1 devices"):
         Device.open(machine.host())
 
 

@@ -39,7 +39,7 @@ class Device:
             NpuUnavailableError: there is none, or it can't be used; the message says why, and what to do.
         """
         host = host or NpuHost()
-        _, chip = require_npu(host)
+        npu, chip = require_npu(host)
         require_pyxrt()
         import pyxrt
 
@@ -50,8 +50,9 @@ class Device:
                 "XRT finds no device, though the kernel has an NPU: XRT's NPU plugin (libxrt_driver_xdna.so.2) has to"
                 " be installed beside libxrt_core.so.2, in the same version"
             )
-        with xrt_errors("opening the NPU"):
-            return cls(pyxrt.device(0), chip)
+        # By its address, not as the first one: XRT lists other cards, too.
+        with xrt_errors(f"opening the NPU at {npu.address}, with {count} devices in XRT's list"):
+            return cls(pyxrt.device(npu.address), chip)
 
     @property
     def handle(self) -> pyxrt.device:

@@ -164,7 +164,7 @@ def no_memory(machine: NpuMachine) -> None:
 
 
 def no_xrt_device(machine: NpuMachine) -> None:
-    machine.npu.num_devices = 0
+    machine.npu.devices = ()
 
 
 @pytest.mark.parametrize(
