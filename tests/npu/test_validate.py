@@ -191,9 +191,21 @@ def test_the_doctor_tries_every_build(machine: Machine, tmp_path: Path) -> None:
     write_build(tmp_path / "builds", NPU1, 128)
     findings = command.diagnose(machine.host(), tmp_path / "builds")
     last = findings[-3:]
-    assert [finding.ok for finding in last] == [False, True, False]
+    assert all(finding.ok for finding in findings)
     assert "the known answers are right" in last[1].summary
     assert last[0].remedy == "unicorn npu build --chip npu1 --head-dim 64"
+    text = command.format_findings(findings)
+    assert "note kernels, head_dim 64: not built" in text and "ok   kernels, head_dim 128" in text
+
+
+@pytest.mark.usefixtures("npu")
+def test_the_doctor_fails_where_nothing_is_built_or_a_build_is_damaged(machine: Machine, tmp_path: Path) -> None:
+    assert [finding.ok for finding in command.diagnose(machine.host(), tmp_path / "builds")[-3:]] == [False] * 3
+    write_build(tmp_path / "builds", NPU1, 64)
+    write_build(tmp_path / "builds", NPU1, 128).xclbin.write_bytes(b"other")
+    last = command.diagnose(machine.host(), tmp_path / "builds")[-3:]
+    assert [finding.ok for finding in last] == [True, False, True]
+    assert "expected SHA-256" in last[1].summary
 
 
 @pytest.mark.parametrize(

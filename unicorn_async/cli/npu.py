@@ -15,7 +15,7 @@ from unicorn_async.npu.attention import NpuOptions
 from unicorn_async.npu.doctor import Finding, examine, npu_chip
 from unicorn_async.npu.geometry import HEAD_DIMS, HeadLayout
 from unicorn_async.npu.host import NpuHost
-from unicorn_async.npu.manifest import NOTICE, TRIED, build_dir, find_build
+from unicorn_async.npu.manifest import NOTICE, TRIED, build_dir, build_name, find_build
 from unicorn_async.npu.opening import open_attention
 from unicorn_async.npu.work import AttentionHeads
 from unicorn_async.resources import resource_dir
@@ -55,20 +55,26 @@ def run(options: argparse.Namespace) -> int:
 
 
 def diagnose(host: NpuHost, builds: Path) -> list[Finding]:
-    """Examine the machine; where all is well, look for builds of the kernels, and try each of them."""
+    """Examine the machine; where all is well, look for builds of the kernels, and try each of them.
+
+    A model needs the kernels of one head_dim: where some are built, the others' absence is a note.
+    """
     findings = list(examine(host))
     if not all(finding.ok for finding in findings):
         return findings
     chip = npu_chip(host)
+    built = [head_dim for head_dim in HEAD_DIMS if (builds / f"{build_name(chip, head_dim)}.json").is_file()]
     for head_dim in HEAD_DIMS:
         check = f"kernels, head_dim {head_dim}"
         try:
             build = find_build(builds, chip, head_dim)
             asyncio.run(_try(host, builds, AttentionHeads(HeadLayout(chip, head_dim), 4, 2, 64)))
         except NpuBuildError as exc:
-            findings.append(
-                Finding(check, False, str(exc), f"unicorn npu build --chip {chip.name} --head-dim {head_dim}")
-            )
+            remedy = f"unicorn npu build --chip {chip.name} --head-dim {head_dim}"
+            if built and head_dim not in built:
+                findings.append(Finding(check, True, "not built; models with this head_dim need them", remedy))
+            else:
+                findings.append(Finding(check, False, str(exc), remedy))
         except UnicornError as exc:
             findings.append(Finding(check, False, str(exc), "docs/npu.md says how to report it"))
         else:
@@ -83,10 +89,11 @@ async def _try(host: NpuHost, builds: Path, heads: AttentionHeads) -> None:
 
 
 def format_findings(findings: list[Finding]) -> str:
-    """Return a line for each finding, and one with what to do below each that failed."""
+    """Return a line for each finding, and one with what to do below each that failed or is a note."""
     lines = []
     for finding in findings:
-        lines.append(f"{'ok  ' if finding.ok else 'FAIL'} {finding.check}: {finding.summary}")
-        if not finding.ok:
+        mark = "FAIL" if not finding.ok else "note" if finding.remedy else "ok  "
+        lines.append(f"{mark} {finding.check}: {finding.summary}")
+        if finding.remedy:
             lines.append(f"     {finding.remedy}")
     return "\n".join(lines)

@@ -24,7 +24,7 @@ _IOMMU_ERRORS = (errno.EOPNOTSUPP, errno.ENODEV, errno.EINVAL, errno.ENOSPC)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The outcome of one check; `remedy` is empty where all is well."""
+    """The outcome of one check; `remedy` is empty where all is well, and tells what else could be done in a note."""
 
     check: str
     ok: bool
