@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import argparse
 import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -8,12 +9,14 @@ from gpu.made_up import DISCRETE, INTEGRATED, SOFTWARE
 
 from tests.npu.builds import write_build
 from tests.npu.machine import Machine
-from unicorn_async.cli.devices import devices_json, format_devices
+from unicorn_async.cli.devices import devices_json, format_devices, run
 from unicorn_async.cli.npu_facts import NpuFacts
 from unicorn_async.npu.geometry import NPU1
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 
 def test_each_device_has_its_index_and_name() -> None:
@@ -73,6 +76,19 @@ def test_an_npu_is_listed_with_its_kernels(tmp_path: Path) -> None:
     parsed = json.loads(devices_json([SOFTWARE], facts))
     assert [device["type"] for device in parsed] == ["software", "npu"]
     assert (parsed[1]["problems"], parsed[1]["kernels"]) == ([], [64, 128])
+
+
+def test_the_command_lists_an_npu_in_its_json_and_leaves_it_out_where_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def listed(machine: Machine) -> list[str]:
+        monkeypatch.setattr("unicorn_async.cli.devices.NpuHost", machine.host)
+        assert run(argparse.Namespace(json=True)) == 0
+        return [device["type"] for device in json.loads(capsys.readouterr().out)]
+
+    without = listed(Machine(tmp_path / "without", replace(NPU1, pci_device="0x14e8")))
+    assert "npu" not in without
+    assert listed(Machine(tmp_path / "with")) == [*without, "npu"]
 
 
 def test_an_npu_that_cannot_be_used_says_why(tmp_path: Path) -> None:

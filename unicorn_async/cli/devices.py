@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("--json", action="store_true", help="print everything that is known, as a JSON array")
+    summary = "print everything that is known, as a JSON array; an NPU is its last entry, of type npu, without an index"
+    parser.add_argument("--json", action="store_true", help=summary)
 
 
 def run(options: argparse.Namespace) -> int:
