@@ -2,7 +2,7 @@
 """Times decode attention on a device: bytes of keys and values read, against the device's copy rate.
 
     kernels_attention.py [--device NAME] [--shape 32:16:128 ...] [--context 1024 8192 32768] [--streams 1] [--sweep]
-                         [--splits N ...] [--tile N ...] [--best N] [--json FILE]
+                         [--splits N ...] [--tile N ...] [--best N] [--kv-dtype f16 int8 ...] [--json FILE]
 
 A shape is query heads, kv heads and the size of a head; by default those of Gemma 3 27B and Llama 3 8B. Each figure is
 a layer's attention as a step pays for it, with the splits' join and the barriers after both: the median over rounds of
@@ -35,7 +35,7 @@ from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.ops.attention import GpuAttention
 from unicorn_async.ops.attention_device import AttentionBatch
 from unicorn_async.ops.attention_plan import AttentionPlan
-from unicorn_async.ops.kv_cache import AttentionShape, KVCache
+from unicorn_async.ops.kv_cache import AttentionShape, KVCache, head_nbytes
 from unicorn_async.ops.linear_plan import known_subgroup_size
 from unicorn_async.resources import resource_dir
 from unicorn_async.tensor import DType, Tensor
@@ -77,8 +77,8 @@ def candidates(info: DeviceInfo, shape: AttentionShape, options: argparse.Namesp
     splits = options.splits or (SPLITS if options.sweep else [plan.max_splits])
     cuts = itertools.product(WORKGROUPS, UNROLLS, HEADS, LANES) if options.sweep else [_cut(plan)]
     for (workgroup, unroll, heads, lanes), most, tile in itertools.product(cuts, splits, options.tile or [plan.tile]):
-        chunks = shape.head_dim // 8
-        fits = shape.group % heads == 0 and chunks % lanes == 0 and lanes <= info.min_subgroup_size <= workgroup
+        chunks, loads = shape.head_dim // 8, shape.head_dim // plan.lane_elements
+        fits = shape.group % heads == 0 and loads % lanes == 0 and lanes <= info.min_subgroup_size <= workgroup
         registers = 8 * chunks // max(lanes, 1) * (2 * heads + unroll)
         if fits and registers <= MAX_REGISTERS:
             yield replace(
@@ -110,7 +110,7 @@ class Bench:
         """Median time of a layer's attention."""
         shape = plan.shape
         per_stream = -(-context // shape.block_size)
-        nbytes = 2 * streams * context * shape.num_kv_heads * shape.head_dim * 2  # K and V, f16
+        nbytes = 2 * streams * context * shape.num_kv_heads * head_nbytes(shape.head_dim, shape.kv_dtype)  # K and V
         layer = per_stream * streams * shape.block_nbytes
         copies = max(1, self._cache.nbytes // (2 * layer))
         grids = plan.decode_grids([context] * streams, 0)
@@ -172,12 +172,12 @@ class Bench:
             f"workgroup={plan.decode_workgroup} unroll={plan.unroll} heads={plan.decode_heads} lanes={plan.lanes} "
             f"tile={plan.tile} splits={grids.decode[0]}"
         )
-        label = f"{shape.num_heads}:{shape.num_kv_heads}:{shape.head_dim}"
+        label = f"{shape.num_heads}:{shape.num_kv_heads}:{shape.head_dim} {shape.kv_dtype.value}"
         rate = nbytes / ns
         return Figure(label, context, streams, named, ns / 1e3, rate, rate * 1e9 / limits.copy_bytes_per_s)
 
     def _random(self, nbytes: int) -> Buffer:
-        """Small random halves."""
+        """Small random halves; for a cache of int8 random codes and such scales."""
         memory = self._device.memory
         block = memory.allocate(min(nbytes, 16 << 20), MemoryKind.STAGING, name="random")
         assert block.mapped is not None
@@ -211,10 +211,11 @@ def _kernels(device: Device, plan: AttentionPlan) -> tuple[KernelRequest, ...]:
 
 def measure(device: Device, limits: Limits, options: argparse.Namespace) -> Iterator[Figure]:
     sizes = [tuple(map(int, text.split(":"))) for text in options.shape]
-    shapes = [AttentionShape(heads, kv_heads, dim, BLOCK_SIZE, KVDType.F16) for heads, kv_heads, dim in sizes]
+    kinds = [KVDType(kind) for kind in options.kv_dtype]
+    shapes = [AttentionShape(*size, BLOCK_SIZE, kind) for size, kind in itertools.product(sizes, kinds)]
     largest = max(2 * (-(-max(options.context) // BLOCK_SIZE)) * options.streams * s.block_nbytes for s in shapes)
     bench = Bench(device, max(largest, options.pool_mib << 20), options.repeats)
-    for shape, context in itertools.product(shapes, options.context):
+    for context, shape in itertools.product(options.context, shapes):
         plans = dict.fromkeys(candidates(device.info, shape, options))
         device.kernels.prepare(request for plan in plans for request in _kernels(device, plan))
         figures = [bench.time(plan, context, options.streams, limits) for plan in plans]
@@ -241,6 +242,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--splits", nargs="+", type=int, help="most splits to try")
     parser.add_argument("--tile", nargs="+", type=int, help="keys of the shortest splits to try, multiples of 32")
     parser.add_argument("--best", type=int, default=6, help="how many of a sweep to print")
+    parser.add_argument("--kv-dtype", nargs="+", choices=[kind.value for kind in KVDType], default=["f16"])
     parser.add_argument("--json", type=Path, help="write the figures there")
     options = parser.parse_args(arguments)
     try:

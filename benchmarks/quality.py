@@ -9,10 +9,11 @@ was never trained to predict), how far all tokens' distributions are from those 
 (Kullback-Leibler, and how often the likeliest token is the same), and, for the first `--greedy` questions, how many
 greedy answers are the same to the last token as F16's, and how many are answers that this world accepts.
 
-The formats: bf16, f16 and f32 are directories; int8, int4 and nf4 are made from BF16
-while it is loaded; gguf-TYPE are files whose matrices are of one type, but for embeddings of Q6_K beside those of 4 and
-5 bits, as llama.cpp has it. Q4_K, Q5_K, Q6_K and IQ4_NL are encoded by tests/loader/gguf/encoders.py, by plain least
-squares, the others by the PyPI package gguf, which this needs. The tests' folder must be beside this one.
+The formats: bf16, f16 and f32 are directories; int8, int4 and nf4 are made from BF16 while it is loaded; kv-f32 and
+kv-int8 are BF16 beside a KV cache of this type, which is F16 in all others; gguf-TYPE are files whose matrices are of
+one type, but for embeddings of Q6_K beside those of 4 and 5 bits, as llama.cpp has it. Q4_K, Q5_K, Q6_K and IQ4_NL are
+encoded by tests/loader/gguf/encoders.py, by plain least squares, the others by the PyPI package gguf, which this needs.
+The tests' folder must be beside this one.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from tests.loader.gguf.demo_file import (
 from tests.loader.gguf.encoders import decoded, encoded
 from tests.ops.arrays import Arrays
 from tests.ops.quant_arrays import quantized, read_back
-from unicorn_async.config import EngineConfig, WeightScheme
+from unicorn_async.config import EngineConfig, KVDType, WeightScheme
 from unicorn_async.engine.engine import Engine
 from unicorn_async.gpu.device import Device
 from unicorn_async.gpu.device_info import select_device
@@ -62,9 +63,10 @@ if TYPE_CHECKING:
 GGUF = "gguf-"
 BLOCKS = ("Q8_0", "Q6_K", "Q5_K", "Q5_1", "Q5_0", "Q4_K", "Q4_1", "Q4_0", "IQ4_NL")
 SCHEMES = {"int8": WeightScheme.INT8, "int4": WeightScheme.INT4, "nf4": WeightScheme.NF4}
+CACHES = {"kv-f32": KVDType.F32, "kv-int8": KVDType.INT8}
 TABLES = {"int4": "int8", "nf4": "int8"}
 REFERENCE, COMPARED = "bf16", "f16"  # of the distributions, of the greedy answers
-FORMATS = (REFERENCE, COMPARED, "f32", *SCHEMES, f"{GGUF}F32", f"{GGUF}F16", *(GGUF + kind for kind in BLOCKS))
+FORMATS = (REFERENCE, COMPARED, "f32", *CACHES, *SCHEMES, f"{GGUF}F32", f"{GGUF}F16", *(GGUF + kind for kind in BLOCKS))
 CONTEXT = 2048
 
 
@@ -104,7 +106,7 @@ def stored(name: str, values: NDArray[np.float32], *, is_table: bool, arrays: Ar
     if name in SCHEMES:
         kind = TABLES.get(name, name) if is_table else name
         return read_back(arrays, quantized(arrays, values, QuantFormat(kind)))
-    if name == REFERENCE:
+    if name == REFERENCE or name in CACHES:
         return values
     kind = name.removeprefix(GGUF)
     if kind in BLOCKS:
@@ -149,6 +151,7 @@ async def run_format(name: str, model: Path, asked: Sequence[Question], options:
         device=options.device,
         allow_software=True,
         weights=SCHEMES.get(name, WeightScheme.AUTO),
+        kv_dtype=CACHES.get(name, KVDType.F16),
         max_context=CONTEXT,
         max_waiting=max(options.questions, options.greedy, 1),
     )

@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unicorn_async.config import EngineConfig, KVDType
 from unicorn_async.models.weights import head_name
+from unicorn_async.ops.kv_cache import head_nbytes
 
 if TYPE_CHECKING:
-    from unicorn_async.config import ModelConfig
+    from unicorn_async.config import EngineConfig, ModelConfig
     from unicorn_async.engine.model_on_disk import ModelOnDisk
-
-KV_BYTES = {KVDType.F16: 2, KVDType.F32: 4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +37,7 @@ class StepWork:
             weight_bytes=sum(dest.nbytes for dest in model.plan.destinations if dest.name not in skipped),
             layer_weights=config.num_layers * layer_weights(config),
             head_weights=config.vocab_size * config.hidden_size,
-            kv_token_bytes=2 * config.num_kv_heads * config.head_dim * KV_BYTES[options.kv_dtype],
+            kv_token_bytes=2 * config.num_kv_heads * head_nbytes(config.head_dim, options.kv_dtype),
             windows=config.layer_windows,
         )
 

@@ -16,7 +16,7 @@
 
 layout(constant_id = 0) const uint WORKGROUP = 64;
 layout(local_size_x = 64, local_size_x_id = 0) in;
-layout(constant_id = 1) const uint HEAD_DIM = 64; // a multiple of 8 * LANES
+layout(constant_id = 1) const uint HEAD_DIM = 64; // a multiple of 8 * KV_OCTETS * LANES
 layout(constant_id = 2) const uint HEADS = 1; // query heads of a workgroup
 layout(constant_id = 3) const uint BLOCK_SIZE = 16;
 layout(constant_id = 4) const uint LANES = 8; // a power of two, at most the subgroup's size
@@ -47,7 +47,8 @@ layout(push_constant, scalar) uniform P {
 
 const uint CHUNKS = HEAD_DIM / 8 / LANES; // 8 elements each, of one key, in one lane
 const uint KEYS = WORKGROUP / LANES; // keys at a time
-const uint LOADS = UNROLL * CHUNKS; // of keys, or of values, under way in a lane
+const uint KEY_LOADS = CHUNKS / KV_OCTETS; // of a lane, for a key
+const uint LOADS = UNROLL * KEY_LOADS; // of keys, or of values, under way in a lane
 const uint SCORES = UNROLL * HEADS;
 const uint OCTETS = HEAD_DIM / 8;
 const uint VECTORS = HEADS * HEAD_DIM / 4; // of the workgroup's output
@@ -67,8 +68,13 @@ uint local_lane = gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID;
 uint lane = local_lane % LANES;
 uint key_lane = local_lane / LANES;
 
-uint64_t cache_address(uint64_t cache, uint row) {
-    return cache + uint64_t(row) * (HEAD_DIM * KV_BYTES);
+// The octet of a head's elements that a lane has as one of its chunks.
+uint octet_of(uint chunk) {
+    return (chunk / KV_OCTETS * LANES + lane) * KV_OCTETS + chunk % KV_OCTETS;
+}
+
+KvRaw fetch(uint64_t cache, uint row, uint load) {
+    return kv_fetch(kv_row(cache, row, HEAD_DIM, BLOCK_SIZE), 8 * octet_of(load * KV_OCTETS));
 }
 
 // The sum over the lanes that share a key.
@@ -92,10 +98,11 @@ void score(KvRaw keys[LOADS], uint first, uint end, out float scores[SCORES]) {
             scores[u * HEADS + h] = 0;
         [[unroll]] for (uint c = 0; c < CHUNKS; ++c) {
             vec4 low, high;
-            kv_unpack8(keys[u * CHUNKS + c], low, high);
+            KvRaw raw = keys[u * KEY_LOADS + c / KV_OCTETS];
+            kv_unpack8(raw, c % KV_OCTETS, low, high);
             [[unroll]] for (uint h = 0; h < HEADS; ++h) {
                 uint i = 2 * (h * CHUNKS + c);
-                scores[u * HEADS + h] += dot(q[i], low) + dot(q[i + 1], high);
+                scores[u * HEADS + h] += (dot(q[i], low) + dot(q[i + 1], high)) * kv_scale(raw);
             }
         }
         [[unroll]] for (uint h = 0; h < HEADS; ++h) {
@@ -131,11 +138,13 @@ void accumulate(KvRaw values[LOADS], float probabilities[SCORES]) {
     [[unroll]] for (uint u = 0; u < UNROLL; ++u)
         [[unroll]] for (uint c = 0; c < CHUNKS; ++c) {
             vec4 low, high;
-            kv_unpack8(values[u * CHUNKS + c], low, high);
+            KvRaw raw = values[u * KEY_LOADS + c / KV_OCTETS];
+            kv_unpack8(raw, c % KV_OCTETS, low, high);
             [[unroll]] for (uint h = 0; h < HEADS; ++h) {
                 uint i = 2 * (h * CHUNKS + c);
-                acc[i] += probabilities[u * HEADS + h] * low;
-                acc[i + 1] += probabilities[u * HEADS + h] * high;
+                float weight = probabilities[u * HEADS + h] * kv_scale(raw);
+                acc[i] += weight * low;
+                acc[i + 1] += weight * high;
             }
         }
 }
@@ -146,9 +155,9 @@ void attend(Uints table, uint kv_head, uint begin, uint end) {
     for (uint first = begin; first < end; first += KEYS * UNROLL) {
         KvRaw keys[LOADS], values[LOADS];
         [[unroll]] for (uint i = 0; i < LOADS; ++i)
-            keys[i] = kv_fetch8(cache_address(p.k_cache, rows[i / CHUNKS]), 8 * (i % CHUNKS * LANES + lane));
+            keys[i] = fetch(p.k_cache, rows[i / KEY_LOADS], i % KEY_LOADS);
         [[unroll]] for (uint i = 0; i < LOADS; ++i)
-            values[i] = kv_fetch8(cache_address(p.v_cache, rows[i / CHUNKS]), 8 * (i % CHUNKS * LANES + lane));
+            values[i] = fetch(p.v_cache, rows[i / KEY_LOADS], i % KEY_LOADS);
         find_rows(table, kv_head, first + KEYS * UNROLL, end, rows);
         float scores[SCORES];
         score(keys, first, end, scores);
@@ -185,16 +194,19 @@ void store_alone(uint item, uint token, uint head, bool whole) {
     [[unroll]] for (uint h = 0; h < HEADS; ++h) {
         if (whole) {
             float scale = 1 / sum[h];
-            [[unroll]] for (uint c = 0; c < CHUNKS; ++c) {
-                uint i = 2 * (h * CHUNKS + c);
-                store_octet(p.y, p.y_scale, token, p.num_heads * OCTETS, (head + h) * OCTETS + c * LANES + lane,
-                            acc[i] * scale, acc[i + 1] * scale);
+            [[unroll]] for (uint c = 0; c < CHUNKS; c += KV_OCTETS) {
+                uint i = 2 * (h * CHUNKS + c), octet = (head + h) * OCTETS + octet_of(c);
+                if (KV_OCTETS == 1)
+                    store_octet(p.y, p.y_scale, token, p.num_heads * OCTETS, octet, acc[i] * scale, acc[i + 1] * scale);
+                else
+                    store_octets(p.y, p.y_scale, token, p.num_heads * OCTETS, octet,
+                                 vec4[](acc[i] * scale, acc[i + 1] * scale, acc[i + 2] * scale, acc[i + 3] * scale));
             }
             continue;
         }
         Vec4s row = partial_row(item, head + h);
         [[unroll]] for (uint i = 0; i < 2 * CHUNKS; ++i)
-            (row + 2 * (i / 2 * LANES + lane) + i % 2).v = acc[2 * h * CHUNKS + i];
+            (row + 2 * octet_of(i / 2) + i % 2).v = acc[2 * h * CHUNKS + i];
         if (lane == 0)
             (row + HEAD_DIM / 4).v = vec4(maximum[h], sum[h], 0, 0);
     }
@@ -204,7 +216,7 @@ void store_together(uint item, uint token, uint head, bool whole) {
     if (gl_SubgroupInvocationID < LANES)
         [[unroll]] for (uint h = 0; h < HEADS; ++h) {
             [[unroll]] for (uint i = 0; i < 2 * CHUNKS; ++i) {
-                uint at = h * HEAD_DIM / 4 + 2 * (i / 2 * LANES + lane) + i % 2;
+                uint at = h * HEAD_DIM / 4 + 2 * octet_of(i / 2) + i % 2;
                 outputs[gl_SubgroupID * VECTORS + at] = acc[2 * h * CHUNKS + i];
             }
             maxima[h * MAX_SUBGROUPS + gl_SubgroupID] = maximum[h];
@@ -261,7 +273,7 @@ void main() {
         Vec4s source = p.q + uint64_t(token * p.num_heads + head + h) * (HEAD_DIM / 4);
         [[unroll]] for (uint c = 0; c < CHUNKS; ++c)
             [[unroll]] for (uint j = 0; j < 2; ++j) {
-                q[2 * (h * CHUNKS + c) + j] = (source + 2 * (c * LANES + lane) + j).v;
+                q[2 * (h * CHUNKS + c) + j] = (source + 2 * octet_of(c) + j).v;
                 acc[2 * (h * CHUNKS + c) + j] = vec4(0);
             }
         maximum[h] = LOWEST;

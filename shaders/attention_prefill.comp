@@ -64,10 +64,6 @@ bool locate(uint row, uint token, uint num_queries, uint head, out uint64_t offs
     return has_query(row, num_queries);
 }
 
-uint64_t cache_address(uint64_t cache, uint row) {
-    return cache + uint64_t(row) * (HEAD_DIM * KV_BYTES);
-}
-
 // Scores of the lane's four rows with its keys; scores[k] has key k's.
 void score(uint row_of[KEYS], out vec4 scores[KEYS]) {
     [[unroll]] for (uint k = 0; k < KEYS; ++k)
@@ -80,7 +76,7 @@ void score(uint row_of[KEYS], out vec4 scores[KEYS]) {
         }
         [[unroll]] for (uint k = 0; k < KEYS; ++k) {
             vec4 low, high;
-            kv_load8(cache_address(p.k_cache, row_of[k]), 8 * c, low, high);
+            kv_load8(kv_row(p.k_cache, row_of[k], HEAD_DIM, BLOCK_SIZE), 8 * c, low, high);
             [[unroll]] for (uint i = 0; i < 4; ++i)
                 scores[k][i] += dot(query_low[i], low) + dot(query_high[i], high);
         }
@@ -180,7 +176,7 @@ void main() {
         uint count = min(TILE, end - base);
         for (uint k = 0; k < count; ++k) {
             vec4 low, high;
-            kv_load8(cache_address(p.v_cache, rows[k]), 8 * column, low, high);
+            kv_load8(kv_row(p.v_cache, rows[k], HEAD_DIM, BLOCK_SIZE), 8 * column, low, high);
             vec4 probability = probabilities[k * ROW_GROUPS + group];
             [[unroll]] for (uint i = 0; i < 4; ++i) {
                 acc_low[i] += probability[i] * low;

@@ -1,8 +1,8 @@
 #version 460
-// Causal attention of a tile of query tokens over the paged cache of halves, on 16×16×16 matrix units.
+// Causal attention of a tile of query tokens over the paged cache, on 16×16×16 matrix units.
 // One workgroup owns one tile of one sequence (x) for HEADS query heads of one kv head (y); a row is a query of a head.
 // A subgroup owns 16 of its 64 rows: their queries stay in its registers as halves, scaled by a power of two of the
-// row's own, and so does their output, in single precision. Keys and values pass through shared memory.
+// row's own, and so does their output, in single precision. Keys and values pass through shared memory, as halves.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_shader_explicit_arithmetic_types : require
@@ -13,6 +13,7 @@
 #include "include/pointers.glsl"
 #include "include/attention.glsl"
 #include KV
+#include "include/pair.glsl"
 #include FORM
 
 layout(constant_id = 0) const uint WORKGROUP = 128; // 4 * SUBGROUP
@@ -50,7 +51,8 @@ const uint BLOCKS = HEAD_DIM / 8; // of a row, 8 halves each
 const uint STRIDE = BLOCKS + 1; // of a staged row; the padding spreads the banks
 const uint VALUES = KEYS * STRIDE; // where the staged values begin
 const uint FRAGMENTS = HEAD_DIM / 16;
-const uint LOADS = (KEYS * BLOCKS + WORKGROUP - 1) / WORKGROUP; // of a lane, for keys and as many for values
+const uint ROW_LOADS = BLOCKS / KV_OCTETS;
+const uint LOADS = (KEYS * ROW_LOADS + WORKGROUP - 1) / WORKGROUP; // of a lane, for keys and as many for values
 const uint ROW_LANES = SUBGROUP / 16; // lanes that share a row of scores
 const uint LANE_KEYS = KEYS / ROW_LANES;
 const uint SCORE_STRIDE = KEYS / 4 + 1; // in vec4s
@@ -67,15 +69,10 @@ shared vec4 scores[4 * SCORES]; // (subgroups, 16, SCORE_STRIDE); also a factor 
 shared uvec4 weights[4 * WEIGHTS]; // (subgroups, 16, WEIGHT_STRIDE): probabilities as halves
 shared float q_scales[ROWS];
 
-uvec4 key_loads[LOADS];
-uvec4 value_loads[LOADS];
+KvStaged key_loads[LOADS];
+KvStaged value_loads[LOADS];
 coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA> queries[FRAGMENTS];
 coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> sums[FRAGMENTS];
-
-// Two floats as halves in one word, rounded to nearest.
-uint pair(float low, float high) {
-    return packFloat2x16(f16vec2(low, high));
-}
 
 uint score_room = gl_SubgroupID * SCORES;
 uint weight_room = gl_SubgroupID * WEIGHTS;
@@ -132,22 +129,23 @@ void load_queries(uint token, uint num_queries, uint head) {
 // A lane without a key takes the last one, whose score will be masked.
 void fetch(Uints table, uint kv_head, uint base, uint end) {
     [[unroll]] for (uint i = 0; i < LOADS; ++i) {
-        uint at = min(gl_LocalInvocationID.x + i * WORKGROUP, KEYS * BLOCKS - 1);
-        uint row = cache_row(table, min(base + at / BLOCKS, end - 1), kv_head, p.num_kv_heads, BLOCK_SIZE);
-        uint64_t offset = uint64_t(row) * (HEAD_DIM * KV_BYTES) + at % BLOCKS * 16;
-        key_loads[i] = KvLoad(p.k_cache + offset).v;
-        value_loads[i] = KvLoad(p.v_cache + offset).v;
+        uint at = min(gl_LocalInvocationID.x + i * WORKGROUP, KEYS * ROW_LOADS - 1);
+        uint row = cache_row(table, min(base + at / ROW_LOADS, end - 1), kv_head, p.num_kv_heads, BLOCK_SIZE);
+        uint element = at % ROW_LOADS * (8 * KV_OCTETS);
+        key_loads[i] = kv_fetch_staged(kv_row(p.k_cache, row, HEAD_DIM, BLOCK_SIZE), element);
+        value_loads[i] = kv_fetch_staged(kv_row(p.v_cache, row, HEAD_DIM, BLOCK_SIZE), element);
     }
 }
 
 void stage() {
     [[unroll]] for (uint i = 0; i < LOADS; ++i) {
         uint at = gl_LocalInvocationID.x + i * WORKGROUP;
-        uint to = at / BLOCKS * STRIDE + at % BLOCKS;
-        if (at < KEYS * BLOCKS) {
-            staged[to] = key_loads[i];
-            staged[VALUES + to] = value_loads[i];
-        }
+        uint to = at / ROW_LOADS * STRIDE + at % ROW_LOADS * KV_OCTETS;
+        if (at < KEYS * ROW_LOADS)
+            [[unroll]] for (uint j = 0; j < KV_OCTETS; ++j) {
+                staged[to + j] = kv_halves(key_loads[i], j);
+                staged[VALUES + to + j] = kv_halves(value_loads[i], j);
+            }
     }
 }
 

@@ -9,7 +9,7 @@
 
 layout(constant_id = 0) const uint WORKGROUP = 32;
 layout(local_size_x = 32, local_size_x_id = 0) in;
-layout(constant_id = 1) const uint HEAD_DIM = 64; // a multiple of 8
+layout(constant_id = 1) const uint HEAD_DIM = 64; // a multiple of 8, for a cache of bytes of 64
 layout(constant_id = 2) const uint BLOCK_SIZE = 16;
 layout(constant_id = 3) const bool WITH_NORM = false;
 layout(constant_id = 4) const bool PLUS_ONE = false; // norm weights count from 1
@@ -68,7 +68,7 @@ void main() {
         return;
     uint kv_head = (head - p.num_heads) % p.num_kv_heads;
     uint cache_row = ((slot / BLOCK_SIZE) * p.num_kv_heads + kv_head) * BLOCK_SIZE + slot % BLOCK_SIZE;
-    uint64_t target = (is_v ? p.v_cache : p.k_cache) + uint64_t(cache_row) * (HEAD_DIM * KV_BYTES);
+    KvRow target = kv_row(is_v ? p.v_cache : p.k_cache, cache_row, HEAD_DIM, BLOCK_SIZE);
 
     float scale = 1;
     if (WITH_NORM && !is_v) {
@@ -83,7 +83,7 @@ void main() {
     Vec4s q = p.q + uint64_t(token * p.num_heads + head) * (2 * HALF);
     uint position = (p.positions + token).v;
 
-    for (uint i = gl_LocalInvocationID.x; i < HALF; i += WORKGROUP) {
+    for (uint i = kv_lane(); i < HALF; i += WORKGROUP) {
         vec4 low = (source + i).v;
         vec4 high = (source + i + HALF).v;
         if (WITH_NORM && !is_v) {

@@ -44,6 +44,7 @@ class KVDType(Enum):
 
     F16 = "f16"
     F32 = "f32"
+    INT8 = "int8"  # with an f16 scale for each 32 elements of a head
 
 
 class WeightScheme(Enum):

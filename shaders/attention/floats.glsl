@@ -9,6 +9,11 @@ void store_octet(OutValues y, OutScales scales, uint row, uint octets, uint octe
     store_part(y, scales, row, 2 * octets, 2 * octet + 1, high, LARGEST);
 }
 
+void store_octets(OutValues y, OutScales scales, uint row, uint octets, uint octet, vec4 values[4]) {
+    store_octet(y, scales, row, octets, octet, values[0], values[1]);
+    store_octet(y, scales, row, octets, octet + 1, values[2], values[3]);
+}
+
 void begin_row(OutScales scales, uint row) {
 }
 

@@ -8,26 +8,44 @@ layout(buffer_reference, scalar, buffer_reference_align = 8) writeonly buffer Kv
 layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer KvWords { u64vec2 v; };
 
 const uint KV_BYTES = 2;
+const uint KV_OCTETS = 1; // of 8 elements, in what a lane loads at once
+
+// Where a row of the cache lies.
+#define KvRow uint64_t
+
+KvRow kv_row(uint64_t cache, uint row, uint head_dim, uint block_size) {
+    return cache + uint64_t(row) * (head_dim * KV_BYTES);
+}
+
+// The lane of the workgroup, for kv_store4.
+uint kv_lane() {
+    return gl_LocalInvocationID.x;
+}
 
 // 8 elements as they lie in memory, in words of 64 bits as the weights are (quant/f16.glsl).
 #define KvRaw u64vec2
 
-KvRaw kv_fetch8(uint64_t row, uint element) {
+KvRaw kv_fetch(KvRow row, uint element) {
     return KvWords(row + element * KV_BYTES).v;
 }
 
-void kv_unpack8(KvRaw raw, out vec4 low, out vec4 high) {
+// What the elements of kv_unpack8 are to be multiplied with.
+float kv_scale(KvRaw raw) {
+    return 1;
+}
+
+void kv_unpack8(KvRaw raw, uint octet, out vec4 low, out vec4 high) {
     uvec2 first = unpack32(raw.x), second = unpack32(raw.y);
     low = vec4(unpackHalf2x16(first.x), unpackHalf2x16(first.y));
     high = vec4(unpackHalf2x16(second.x), unpackHalf2x16(second.y));
 }
 
-void kv_load8(uint64_t row, uint element, out vec4 low, out vec4 high) {
+void kv_load8(KvRow row, uint element, out vec4 low, out vec4 high) {
     uvec4 packed = KvLoad(row + element * KV_BYTES).v;
     low = vec4(unpackHalf2x16(packed.x), unpackHalf2x16(packed.y));
     high = vec4(unpackHalf2x16(packed.z), unpackHalf2x16(packed.w));
 }
 
-void kv_store4(uint64_t row, uint element, vec4 value) {
+void kv_store4(KvRow row, uint element, vec4 value) {
     KvStore(row + element * KV_BYTES).v = f16vec4(clamp(value, -65504.0, 65504.0));
 }

@@ -2,28 +2,43 @@
 layout(buffer_reference, scalar, buffer_reference_align = 16) buffer KvFloats { vec4 v; };
 
 const uint KV_BYTES = 4;
+const uint KV_OCTETS = 1; // see kv_f16.glsl for the names
+
+#define KvRow uint64_t
+
+KvRow kv_row(uint64_t cache, uint row, uint head_dim, uint block_size) {
+    return cache + uint64_t(row) * (head_dim * KV_BYTES);
+}
+
+uint kv_lane() {
+    return gl_LocalInvocationID.x;
+}
 
 struct KvRaw { // 8 elements
     vec4 low;
     vec4 high;
 };
 
-KvRaw kv_fetch8(uint64_t row, uint element) {
+KvRaw kv_fetch(KvRow row, uint element) {
     KvFloats at = KvFloats(row + element * KV_BYTES);
     return KvRaw(at.v, (at + 1).v);
 }
 
-void kv_unpack8(KvRaw raw, out vec4 low, out vec4 high) {
+float kv_scale(KvRaw raw) {
+    return 1;
+}
+
+void kv_unpack8(KvRaw raw, uint octet, out vec4 low, out vec4 high) {
     low = raw.low;
     high = raw.high;
 }
 
-void kv_load8(uint64_t row, uint element, out vec4 low, out vec4 high) {
+void kv_load8(KvRow row, uint element, out vec4 low, out vec4 high) {
     KvFloats at = KvFloats(row + element * KV_BYTES);
     low = at.v;
     high = (at + 1).v;
 }
 
-void kv_store4(uint64_t row, uint element, vec4 value) {
+void kv_store4(KvRow row, uint element, vec4 value) {
     KvFloats(row + element * KV_BYTES).v = value;
 }

@@ -96,8 +96,21 @@ def test_inspect_plans_as_a_load_would() -> None:
     assert device["room"]["total"] == GIB
     ffn = next(row for row in device["placement"] if row["group"] == "FFN")
     assert (ffn["layers"], ffn["heap"], ffn["transforms"]) == ([0, 7], "VRAM", ["quantise BF16→int8"])
+    cache = next(row for row in device["placement"] if row["group"] == "KV cache")
+    assert cache["transforms"] == ["f16"]
     planned = sum(row["bytes"] for row in device["placement"])
     assert 0 <= device["planned_bytes"]["VRAM"] - planned < 1 << 20  # what lies between the tensors
+
+
+@needs_software_driver
+def test_inspect_plans_a_cache_in_int8() -> None:
+    sizes = {}
+    for kind in ("f16", "int8"):
+        report = json.loads(unicorn("inspect", "demo", "--kv-dtype", kind, "--json", environ=software_only()).stdout)
+        cache = next(row for row in report["devices"][0]["placement"] if row["group"] == "KV cache")
+        assert cache["transforms"] == [kind]
+        sizes[kind] = cache["bytes"]
+    assert sizes["int8"] * 32 == sizes["f16"] * 17
 
 
 @needs_software_driver

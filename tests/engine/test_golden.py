@@ -11,6 +11,7 @@ import pytest
 from tests.golden.cases import CASES
 from tests.golden.checkpoints import Golden, golden
 from unicorn_async.config import KVDType
+from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.ops.linear_plan import matrix_subgroup_size
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from unicorn_async.engine.engine import Engine
 
 TOLERANCE = {"float16": 1e-2, "float32": 1e-2, "bfloat16": 3e-2}  # in standard deviations of the logits
+INT8_CACHE_TOLERANCE = 0.15  # a cache of int8 had 0.083 at most
 REFERENCES = sorted({case.reference for case in CASES.values()})
 
 
@@ -51,6 +53,26 @@ async def test_a_cache_in_float32_agrees_with_the_reference(dtype: str, open_eng
         await check_mixed(engine, golden("gemma3"), TOLERANCE[dtype])
         assert "attention_decode_f32_floats" in engine.kernels
         assert "attention_decode_f16_floats" not in engine.kernels
+
+
+@pytest.mark.parametrize("name", ["mistral", "qwen2", "qwen3"])
+async def test_a_cache_in_int8_stays_near_the_reference(name: str, open_engine: OpenEngine) -> None:
+    async with open_engine(name, "float16") as engine:
+        halves = engine.kv_cache_bytes
+    async with open_engine(name, "float16", kv_dtype=KVDType.INT8) as engine:
+        reference = golden(name)
+        alone = [await engine.logits(prompt) for prompt in reference.prompts]
+        await check_mixed(engine, reference, INT8_CACHE_TOLERANCE)
+        assert any(kernel.startswith("attention_decode_int8") for kernel in engine.kernels)
+        assert engine.kv_cache_bytes * 32 == halves * 17
+    errors = [reference.error(index, logits) for index, logits in enumerate(alone)]
+    assert TOLERANCE["float16"] < max(errors) <= INT8_CACHE_TOLERANCE
+
+
+async def test_a_cache_in_int8_is_refused_for_heads_that_have_no_whole_blocks(open_engine: OpenEngine) -> None:
+    with pytest.raises(UnsupportedModelError, match="int8 takes a multiple of 64, got 32"):
+        async with open_engine("llama", kv_dtype=KVDType.INT8):
+            pass
 
 
 @pytest.mark.parametrize(("dtype", "suffix"), [("float16", "f16"), ("bfloat16", "bf16"), ("float32", "f32")])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.loader.gguf.demo_file import DEMO_MODEL, write_demo_directory, write_demo_gguf
-from unicorn_async.config import WeightScheme
+from unicorn_async.config import KVDType, WeightScheme
 from unicorn_async.tokenizer import Tokenizer
 
 from .held_out import greedy, likelihood, num_equal, questions
@@ -30,6 +30,7 @@ MOST_DIVERGENCE = {
     "gguf-Q6_K": 1.9e-3,
     "gguf-Q4_K": 2e-2,
 }
+MOST_CACHE_DIVERGENCE = 6.6e-5  # of a cache of int8, likewise
 MOST_PERPLEXITY = 1.01  # of the right answers; every format had 1.003 to 1.005
 FEW, MORE = 12, 40
 OPTIONS = {"max_context": 1024, "max_num_seqs": 16}
@@ -77,6 +78,20 @@ async def test_q8_0_answers_as_f16_does(open_engine: OpenEngine, tmp_path: Path)
         for kind in ("F16", "Q8_0")
     ]
     assert num_equal(q8_0, f16) >= 0.99 * MORE
+
+
+@pytest.mark.slow
+async def test_a_cache_in_int8_loses_no_more_than_was_measured(open_engine: OpenEngine) -> None:
+    those = asked(FEW)
+    likelihoods, answers = [], []
+    for kind in (KVDType.F16, KVDType.INT8):
+        async with open_engine(DEMO_MODEL, kv_dtype=kind, **OPTIONS) as engine:
+            likelihoods.append(await likelihood(engine, those))
+            answers.append(await greedy(engine, those))
+    exact, found = likelihoods
+    assert found.perplexity <= MOST_PERPLEXITY
+    assert 0 < found.divergence_from(exact) <= MOST_CACHE_DIVERGENCE
+    assert num_equal(*answers) >= FEW - 1
 
 
 @pytest.mark.parametrize("kind", ["F16", "F32", "BF16"])

@@ -18,6 +18,7 @@ from unicorn_async.ops.linear_plan import MATRIX_FEATURE
 from unicorn_async.tensor import DType, Tensor
 
 from .formed_rows import FORMS, FormedRows
+from .int8_cache import Int8Cache, dequantised, quantised
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.device import Device
@@ -66,19 +67,28 @@ class Step:
 
     def _fill(self, arrays: Arrays, rng: np.random.Generator) -> tuple[Array, Array, Array]:
         shape, size = self.shape, self.shape.block_size
-        dtype = FORMATS[shape.kv_dtype]
         num_blocks = len(self.sequences) * self.max_blocks
         free = list(rng.permutation(num_blocks))
-        caches = np.full((2, num_blocks, shape.num_kv_heads, size, shape.head_dim), np.nan, dtype)
+        whole = (num_blocks, shape.num_kv_heads, size, shape.head_dim)
+        is_int8 = shape.kv_dtype is KVDType.INT8
+        bytewise = [Int8Cache(*whole) for _ in "kv"] if is_int8 else []
+        caches = np.full((2, *whole), np.nan, FORMATS.get(shape.kv_dtype, np.float64))
         table = np.full((len(self.sequences), self.max_blocks), 0xFFFFFFF0, np.uint32)
         for row, sequence in enumerate(self.sequences):
             for block in range(self.first_live(sequence) // size, -(-sequence.context // size)):
                 table[row, block] = free.pop()
+            for cache, values in zip(bytewise, (self.k[row], self.v[row]), strict=False):
+                codes, scales = quantised(values)
+                values[...] = dequantised(codes, scales)
+                for token in range(self.first_live(sequence), sequence.context):
+                    place = table[row, token // size], slice(None), token % size
+                    cache.codes[place], cache.scales[place] = codes[token], scales[token]
             for token in range(self.first_live(sequence), sequence.context):
                 caches[:, table[row, token // size], :, token % size] = self.k[row][token], self.v[row][token]
             for values in (self.k[row], self.v[row]):
-                values[...] = values.astype(dtype)
-        return arrays.put(caches[0]), arrays.put(caches[1]), arrays.put(table)
+                values[...] = values.astype(caches.dtype)
+        memory = [cache.memory for cache in bytewise] or caches
+        return arrays.put(memory[0]), arrays.put(memory[1]), arrays.put(table)
 
     def batch(self, arrays: Arrays, plan: AttentionPlan) -> AttentionBatch:
         def words(values: Any) -> int:
@@ -165,7 +175,7 @@ def check(found: np.ndarray[Any, Any], expected: np.ndarray[Any, Any], plan: Att
 MIXED = [Query(37), Query(61, 25), Query(1), Query(150), Query(18, 18), Query(90, 2), Query(16)]
 
 
-@pytest.mark.parametrize("kv_dtype", list(KVDType))
+@pytest.mark.parametrize("kv_dtype", FORMATS)
 @pytest.mark.parametrize("window", [0, 20])
 @pytest.mark.parametrize("group", [1, 2, 4])
 @pytest.mark.parametrize("head_dim", [32, 64, 128, 256])
@@ -174,6 +184,44 @@ def test_a_mixed_batch_equals_the_reference(
 ) -> None:
     step = Step(arrays, AttentionShape(group * 2, 2, head_dim, 16, kv_dtype), MIXED, window=window)
     check(step.run(device, arrays), step.expected(), step.plan)
+
+
+@pytest.mark.parametrize("window", [0, 20])
+@pytest.mark.parametrize("block_size", [8, 64])
+@pytest.mark.parametrize(("head_dim", "group"), [(64, 1), (128, 4), (192, 1), (256, 2)])
+def test_a_cache_in_int8_equals_the_reference_of_what_it_holds(
+    device: Device, arrays: Arrays, head_dim: int, group: int, block_size: int, window: int
+) -> None:
+    shape = AttentionShape(group * 2, 2, head_dim, block_size, KVDType.INT8)
+    step = Step(arrays, shape, [*MIXED, Query(700)], window=window)
+    check(step.run(device, arrays), step.expected(), step.plan)
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "group", "form"),
+    [*((64, 2, form) for form in InputForm), (128, 2, InputForm.BLOCKS), (256, 2, InputForm.BLOCKS)],
+)
+def test_a_cache_in_int8_is_attended_with_the_constants_of_a_gpu(
+    device: Device, arrays: Arrays, head_dim: int, group: int, form: InputForm
+) -> None:
+    info = replace(device.info, type=DeviceType.DISCRETE)
+    step = Step(arrays, AttentionShape(group, 1, head_dim, 16, KVDType.INT8), [*MIXED, Query(1500)])
+    if form is InputForm.FLOATS:
+        check(step.run(device, arrays, info=info), step.expected(), step.plan)
+        return
+    rows = FormedRows(arrays, form, *step.q.values.shape)
+    step.run(device, arrays, info=info, out=rows.place)
+    rows.check_unscaled(step.expected(), **tolerance(step.plan))
+
+
+@pytest.mark.parametrize("form", [InputForm.HALVES, InputForm.BLOCKS])
+def test_a_cache_in_int8_leaves_what_a_linear_reads_on_a_software_device_s_cut(
+    device: Device, arrays: Arrays, form: InputForm
+) -> None:
+    step = Step(arrays, AttentionShape(4, 2, 128, 16, KVDType.INT8), MIXED)
+    rows = FormedRows(arrays, form, *step.q.values.shape)
+    step.run(device, arrays, out=rows.place)
+    rows.check_unscaled(step.expected(), **tolerance(step.plan))
 
 
 @pytest.mark.parametrize(("head_dim", "group"), [(32, 8), (64, 2), (96, 3), (128, 4), (256, 4)])
@@ -346,6 +394,9 @@ def test_prefill_runs_on_matrix_units_where_the_device_has_them(device: Device) 
     name = GpuAttention(info, device.kernels, halves).kernels_for()[2].name
     assert name == "attention_prefill_coopmat_f16_floats"
     assert GpuAttention(info, device.kernels, floats).kernels_for()[2].name == "attention_prefill_f32_floats"
+    bytewise = AttentionShape(4, 2, 128, 16, KVDType.INT8)
+    name = GpuAttention(info, device.kernels, bytewise).kernels_for()[2].name
+    assert name == "attention_prefill_coopmat_int8_floats"
     odd = AttentionShape(4, 2, 40, 16, KVDType.F16)
     assert GpuAttention(info, device.kernels, odd).kernels_for()[2].name == "attention_prefill_f16_floats"
 

@@ -13,6 +13,8 @@ from unicorn_async.ops.kv_cache import NO_SLOT, AttentionShape, KVCache
 from unicorn_async.ops.rotary import HeadNorms, frequencies, rope_cache
 from unicorn_async.tensor import DType, Tensor
 
+from .int8_cache import LARGEST, Int8Cache, check_codes, dequantised, quantised
+
 if TYPE_CHECKING:
     from unicorn_async.gpu.device import Device
 
@@ -69,7 +71,7 @@ def test_factors_divide_the_frequency_of_their_pair() -> None:
     np.testing.assert_allclose([float(turn) for turn in turns(config, 64)], expected, rtol=1e-12, atol=1e-19)
 
 
-@pytest.mark.parametrize("kv_dtype", list(KVDType))
+@pytest.mark.parametrize("kv_dtype", FORMATS)
 @pytest.mark.parametrize("norm", ["none", "plain", "plus_one"])
 @pytest.mark.parametrize(
     ("head_dim", "num_heads", "num_kv_heads"), [(32, 4, 1), (64, 2, 2), (80, 3, 1), (128, 4, 2), (256, 4, 1)]
@@ -130,6 +132,75 @@ def test_q_is_rotated_and_k_and_v_reach_their_slots(
     np.testing.assert_allclose(v_cache.values, expected_cache[1], **tolerance)
 
 
+def write_int8(
+    device: Device, arrays: Arrays, qkv: np.ndarray[Any, Any], positions: list[int], slots: list[int]
+) -> tuple[Int8Cache, Int8Cache]:
+    """What becomes of k and v in a cache of int8; all heads of `qkv`, (tokens, heads, head_dim), but two are q's."""
+    tokens, heads, head_dim = qkv.shape
+    caches = [Int8Cache(BLOCKS, 1, 8, head_dim) for _ in "kv"]
+    k_cache, v_cache = (arrays.put(cache.memory) for cache in caches)
+    given, q = arrays.put(qkv.reshape(tokens, -1)), arrays.poisoned(tokens, (heads - 2) * head_dim)
+    freqs = arrays.put(np.frombuffer(frequencies(RotaryConfig(base=10000.0), head_dim), np.uint32))
+    position_array, slot_array = arrays.put(np.array(positions, np.uint32)), arrays.put(np.array(slots, np.uint32))
+    arrays.run(
+        lambda rec: rope_cache(
+            rec,
+            device.kernels,
+            device.info,
+            shape=AttentionShape(heads - 2, 1, head_dim, 8, KVDType.INT8),
+            qkv=given.tensor,
+            q=q.tensor,
+            cache=KVCache(k_cache.address, v_cache.address),
+            freqs=freqs.address,
+            positions=position_array.address,
+            slot_mapping=slot_array.address,
+            q_scale=1.0,
+        )
+    )
+    found_k, found_v = (Int8Cache(BLOCKS, 1, 8, head_dim, array.values) for array in (k_cache, v_cache))
+    return found_k, found_v
+
+
+@pytest.mark.parametrize("head_dim", [64, 128, 192, 256])
+def test_k_and_v_become_int8_in_their_slots(device: Device, arrays: Arrays, head_dim: int) -> None:
+    rng = np.random.default_rng(head_dim)
+    slots = [5, 0, 47, 23, 8, 31, NO_SLOT]
+    positions = [0, 1, 7, 1000, 131071, 1_000_003, 3]
+    qkv = (rng.standard_normal((7, 4, head_dim)) * np.exp(3 * rng.standard_normal((7, 4, 1)))).astype(np.float32)
+    qkv[1, 2:, :32] = 0  # a block without a magnitude
+    qkv[1, 2:, head_dim // 2 : head_dim // 2 + 32] = 0
+    k_cache, v_cache = write_int8(device, arrays, qkv, positions, slots)
+
+    _, scales = quantised(qkv[:, 3])
+    untouched = np.ones((BLOCKS, 8), bool)
+    for token, slot in enumerate(slots[:-1]):
+        place = slot // 8, 0, slot % 8
+        untouched[slot // 8, slot % 8] = False
+        check_codes(v_cache.codes[place], qkv[token, 3])
+        np.testing.assert_array_equal(v_cache.scales[place], scales[token])
+        rotated_k = rotated(qkv[token : token + 1, 2:3], positions[token : token + 1], RotaryConfig(base=10000.0))[0, 0]
+        found = dequantised(k_cache.codes[place], k_cache.scales[place])
+        largest = np.abs(rotated_k.reshape(-1, 32)).max(axis=1)
+        steps = np.repeat(largest / 127, 32)
+        assert (np.abs(found - rotated_k) <= 0.501 * steps + 2e-6 * np.repeat(largest, 32)).all()
+    for cache in (k_cache, v_cache):
+        assert (cache.codes[:, 0][untouched] == -1).all() and np.isnan(cache.scales[:, 0][untouched]).all()
+
+
+def test_what_int8_cannot_hold_saturates_in_the_cache_and_small_values_keep_their_block_s_scale(
+    device: Device, arrays: Arrays
+) -> None:
+    qkv = np.zeros((3, 3, 64), np.float32)
+    qkv[0, 2] = np.tile([1e6, -1e6], 32)
+    qkv[1, 2] = 3e-6 * np.linspace(-1, 1, 64)  # scales that are no normal halves
+    qkv[2, 2, 5] = 1e-12
+    _, cache = write_int8(device, arrays, qkv, [0, 1, 2], [0, 1, 2])
+    found = dequantised(cache.codes[0, 0, :3], cache.scales[0, 0, :3])
+    np.testing.assert_array_equal(found[0], np.tile([LARGEST, -LARGEST], 32))
+    assert (np.abs(found[1] - qkv[1, 2]) <= np.float32(2**-25)).all()
+    assert (np.abs(found[2] - qkv[2, 2]) <= 2**-25).all()
+
+
 def test_what_f16_cannot_hold_saturates_in_the_cache(device: Device, arrays: Arrays) -> None:
     shape = AttentionShape(1, 1, 32, 8, KVDType.F16)
     qkv = arrays.put(np.tile(np.array([1e6, -1e6] * 16, np.float32), (1, 3)))
@@ -159,6 +230,8 @@ def test_what_f16_cannot_hold_saturates_in_the_cache(device: Device, arrays: Arr
 def test_shapes_that_the_kernels_do_not_do_are_refused(device: Device, arrays: Arrays) -> None:
     with pytest.raises(UnsupportedModelError, match="got 36"):
         AttentionShape(1, 1, 36, 16, KVDType.F16)
+    with pytest.raises(UnsupportedModelError, match="int8 takes a multiple of 64, got 96"):
+        AttentionShape(1, 1, 96, 16, KVDType.INT8)
     with pytest.raises(UnsupportedModelError, match="num_kv_heads = 2, got 3"):
         AttentionShape(3, 2, 64, 16, KVDType.F16)
     q = Tensor(0, (2, 64), DType.F32)

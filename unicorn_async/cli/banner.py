@@ -26,7 +26,7 @@ def banner(engine: Engine) -> list[str]:
         f" {size(engine.progress.bytes_total)} of weights{', from the cache' if engine.progress.from_cache else ''}",
         *([f"attends  {engine.attention.text()}"] if options.attends_elsewhere else []),
         *(f"adapter  {adapter.text()}" for adapter in engine.adapters),
-        f"context  {engine.max_context} tokens; KV cache {size(engine.kv_cache_bytes)} in {options.kv_dtype.value},"
+        f"context  {engine.max_context} tokens; KV cache {size(engine.kv_cache_bytes)} in {engine.attention.kv_dtype},"
         f" up to {options.max_num_seqs} sequences in a step",
         planned_line(engine.device, engine.memory),
     ]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unicorn_async.config import KVDType
 from unicorn_async.errors import ConfigError, OutOfMemoryError
+from unicorn_async.ops.kv_cache import head_nbytes
 from unicorn_async.scheduler.block_manager import BlockGroup, num_blocks_spanned
 
 if TYPE_CHECKING:
@@ -114,8 +114,7 @@ def kv_budget(
 
 def _block_bytes(model: ModelConfig, options: EngineConfig) -> int:
     """Size of one layer's keys in one block."""
-    element = 2 if options.kv_dtype is KVDType.F16 else 4
-    return model.num_kv_heads * options.block_size * model.head_dim * element
+    return model.num_kv_heads * options.block_size * head_nbytes(model.head_dim, options.kv_dtype)
 
 
 def _num_blocks(window: int, tokens: int, options: EngineConfig) -> int:

@@ -23,7 +23,7 @@ from unicorn_async.tensor import DType
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from unicorn_async.config import EngineConfig, ModelConfig
+    from unicorn_async.config import EngineConfig, KVDType, ModelConfig
     from unicorn_async.engine.hybrid.far_plan import FarPlan
     from unicorn_async.engine.kv_plan import KVPlan
     from unicorn_async.gpu.device_info import DeviceInfo
@@ -130,7 +130,9 @@ def plan_memory(
     fast = _padded(claim for claim in weights if claim.group is not MemoryGroup.EMBEDDINGS)
     budget = kv_budget(room, model, options, weights=weight_bytes, fast_weights=fast, others=workspace_bytes + padding)
     kv = plan_kv_cache(model, options, budget, max_allocation=info.max_allocation)
-    return MemoryPlan(kv, place([*workspace, *_cache(kv), *weights], room, max_allocation=info.max_allocation))
+    return MemoryPlan(
+        kv, place([*workspace, *_cache(kv, options.kv_dtype), *weights], room, max_allocation=info.max_allocation)
+    )
 
 
 def choose_device(
@@ -159,9 +161,9 @@ def choose_device(
     raise OutOfMemoryError("\n".join(map(str, errors)))
 
 
-def _cache(kv: KVPlan) -> list[Claim]:
+def _cache(kv: KVPlan, kv_dtype: KVDType) -> list[Claim]:
     return [
-        Claim(name, kv.layer_bytes[group], MemoryGroup.KV_CACHE, layer)
+        Claim(name, kv.layer_bytes[group], MemoryGroup.KV_CACHE, layer, kv_dtype.value)
         for layer, group in enumerate(kv.layer_group)
         for name in kv_names(layer)
     ]

@@ -219,7 +219,10 @@ async def _prepare(
         runner = Runner(device, config, options, memory, kv_plan, decoder, gpu, stream)
         stack.callback(runner.close)
         stack.callback(device.wait_idle)
-        far, twin, attends = None, None, AttentionInfo(AttentionKind.GPU, device.info.name, device.info.is_software)
+        far, twin = None, None
+        attends = AttentionInfo(
+            AttentionKind.GPU, device.info.name, device.info.is_software, kv_dtype=options.kv_dtype.value
+        )
         near_attention: GpuAttention | None = gpu
         seam_kernels: tuple[KernelRequest, ...] = ()
     else:

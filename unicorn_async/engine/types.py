@@ -73,7 +73,8 @@ class AdapterInfo:
 class AttentionInfo:
     """Where the attention runs, and the KV cache lies.
 
-    On another device than the model's, `exchange` says how the two hand over a layer, and `reason` why in this way.
+    `kv_dtype` is the type of the cache's elements. On another device than the model's, `exchange` says how the two hand
+    over a layer, and `reason` why in this way.
     """
 
     kind: AttentionKind
@@ -81,6 +82,7 @@ class AttentionInfo:
     is_software: bool
     exchange: str = ""
     reason: str = ""
+    kv_dtype: str = "f16"
 
     def text(self) -> str:
         """Return a line for people."""
@@ -96,6 +98,7 @@ class AttentionInfo:
             "software": self.is_software,
             "exchange": self.exchange or None,
             "reason": self.reason or None,
+            "kv_dtype": self.kv_dtype,
         }
 
 

@@ -53,7 +53,7 @@ _SHOWN_ORDER = (
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Memory that a model needs in one piece; `transform` says what is done to weights on their way, "" to others."""
+    """Memory that a model needs in one piece; `transform` is what is done to weights, or a cache's type."""
 
     name: str
     nbytes: int

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from unicorn_async.ops.kv_cache import AttentionShape, KVCache
     from unicorn_async.ops.linear_input import LinearInput
 
-_MIN_BLOCK_LANES = 4  # that share a key, for blocks of int8: each has eight elements of a block
 _MAX_PREFETCH_DIM = 128  # larger heads leave no registers for the keys and values that are under way
 
 
@@ -36,13 +35,13 @@ class GpuAttention:
         self.plan = AttentionPlan.of(info, shape)
         self._kernels = kernels
         self._soft_cap = soft_cap
-        self._suffix = "f16" if shape.kv_dtype is KVDType.F16 else "f32"
+        self._suffix = shape.kv_dtype.value
 
     def writes(self, form: InputForm) -> bool:
         """See `AttentionDevice`: halves are for values that come out of a cache of halves and can't overflow them."""
         shape = self.plan.shape
         if form is InputForm.BLOCKS:
-            return shape.head_dim % QUANT_BLOCK == 0 and self.plan.lanes >= _MIN_BLOCK_LANES
+            return shape.head_dim % QUANT_BLOCK == 0 and self.plan.lanes * self.plan.lane_elements >= QUANT_BLOCK
         return form is InputForm.FLOATS or shape.kv_dtype is not KVDType.F32
 
     def kernels_for(self, forms: Iterable[InputForm] = (InputForm.FLOATS,)) -> tuple[KernelRequest, ...]:

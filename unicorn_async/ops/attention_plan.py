@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from unicorn_async.config import KVDType
+from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.ops.linear_plan import known_subgroup_size, matrix_subgroup_size
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ _SOFTWARE_LANES = 4  # that share a key; sums over more of them cost more than t
 _DECODE_WORKGROUP = 128  # lanes
 _DECODE_WORKGROUPS = 384  # of one sequence with a long context: an H200 holds them all at once
 _SPLIT_GRAIN = 32  # keys, of shaders/include/attention_splits.glsl
+_MIN_INT8_SUBGROUP = 8  # lanes that quantise a block of keys or values together
 _COMBINE_WORKGROUP = 256  # lanes
 _PARTIAL_EXTRA = 4  # f32 of a partial beside the head's elements
 
@@ -46,8 +48,12 @@ def _matrix_subgroup(info: DeviceInfo, shape: AttentionShape) -> int | None:
     subgroup = matrix_subgroup_size(info)
     padded_row = 2 * shape.head_dim + 16
     fits = _MATRIX_ROWS * padded_row + _MATRIX_SHARED_BYTES <= info.max_shared_memory
-    usable = shape.kv_dtype is KVDType.F16 and shape.head_dim % 16 == 0 and subgroup in (32, 64)
+    usable = shape.kv_dtype is not KVDType.F32 and shape.head_dim % 16 == 0 and subgroup in (32, 64)
     return subgroup if usable and fits else None
+
+
+def _lane_elements(shape: AttentionShape) -> int:
+    return 16 if shape.kv_dtype is KVDType.INT8 else 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +91,21 @@ class AttentionPlan:
 
     @classmethod
     def of(cls, info: DeviceInfo, shape: AttentionShape) -> AttentionPlan:
-        """Choose the constants."""
+        """Choose the constants.
+
+        Raises:
+            UnsupportedModelError: the device's subgroups are too small to quantise the cache.
+        """
+        if shape.kv_dtype is KVDType.INT8 and info.min_subgroup_size < _MIN_INT8_SUBGROUP:
+            lanes = info.min_subgroup_size
+            raise UnsupportedModelError(
+                f"KV cache: int8 needs subgroups of {_MIN_INT8_SUBGROUP} lanes, {info.name} has {lanes}"
+            )
         chunks = shape.head_dim // 8
+        loads = shape.head_dim // _lane_elements(shape)
         lanes = 1
         most_lanes = _SOFTWARE_LANES if info.is_software else 32
-        while lanes < min(info.min_subgroup_size, most_lanes) and chunks % (2 * lanes) == 0:
+        while lanes < min(info.min_subgroup_size, most_lanes) and loads % (2 * lanes) == 0:
             lanes *= 2
         # A lane holds 16 f32 of q and of output per head and chunk: at most 64 registers of each on a GPU.
         decode_heads = _divisor(shape.group, max(1, (1 if info.is_software else 8) * lanes // chunks))
@@ -108,7 +124,7 @@ class AttentionPlan:
             lanes=lanes,
             decode_heads=decode_heads,
             tile=64 if info.is_software else 128,
-            unroll=1 if info.is_software else max(1, 4 * lanes // chunks),
+            unroll=1 if info.is_software else max(1, 4 * lanes // loads),
             max_splits=8 if info.is_software else min(128, max(16, _DECODE_WORKGROUPS // workgroups)),
             combine_workgroup=max(32, shape.head_dim // 4) if info.is_software else _COMBINE_WORKGROUP,
             rows=rows,
@@ -116,6 +132,11 @@ class AttentionPlan:
             prefill_keys=1 if info.is_software else 4,
             matrix_subgroup=matrix_subgroup,
         )
+
+    @property
+    def lane_elements(self) -> int:
+        """Elements of a key that a lane of decode loads at once."""
+        return _lane_elements(self.shape)
 
     @property
     def query_tile(self) -> int:

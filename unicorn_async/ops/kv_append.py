@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.config import KVDType
 from unicorn_async.gpu.kernel import KernelRequest
+from unicorn_async.ops.kv_cache import head_nbytes
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.command import CommandRecorder
@@ -17,9 +18,11 @@ _WORD_BYTES = 16
 
 def kv_append_kernel(shape: AttentionShape) -> KernelRequest:
     """Name the pipeline that `kv_append` uses."""
-    item_bytes = 2 if shape.kv_dtype is KVDType.F16 else 4
-    words = shape.head_dim * item_bytes // _WORD_BYTES  # a multiple of 8 elements is a multiple of 16 bytes
-    return KernelRequest("kv_append", {"WORKGROUP": 32, "HEAD_WORDS": words, "BLOCK_SIZE": shape.block_size})
+    constants = {"WORKGROUP": 32, "BLOCK_SIZE": shape.block_size}
+    if shape.kv_dtype is KVDType.INT8:
+        return KernelRequest("kv_append_int8", {**constants, "HEAD_DIM": shape.head_dim})
+    words = head_nbytes(shape.head_dim, shape.kv_dtype) // _WORD_BYTES  # 8 elements are at least 16 bytes
+    return KernelRequest("kv_append", {**constants, "HEAD_WORDS": words})
 
 
 def kv_append(
@@ -34,8 +37,8 @@ def kv_append(
 ) -> None:
     """Record the copy of `num_tokens` tokens from `new` to their slots of `cache`.
 
-    Keys and values of `new` are (tokens, num_kv_heads, head_dim) in the cache's type; `cache` has the layout of
-    `shape`. `slot_mapping` is the address of (tokens) u32, where NO_SLOT copies nothing.
+    Keys and values of `new` are (tokens, num_kv_heads, head_dim) in the cache's type, f16 for a cache of int8; `cache`
+    has the layout of `shape`. `slot_mapping` is the address of (tokens) u32, where NO_SLOT copies nothing.
     """
     request = kv_append_kernel(shape)
     kernel = kernels.get(request.name, constants=request.constants)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from unicorn_async.config import KVDType
 from unicorn_async.errors import UnsupportedModelError
@@ -11,6 +11,16 @@ NO_SLOT = 0xFFFFFFFF  # slot of a padded token: nothing is written
 
 MIN_HEAD_DIM = 32
 MAX_HEAD_DIM = 256
+_INT8_UNIT = 64  # elements: half a head has whole blocks, and every block of the cache is aligned to 16 bytes
+_INT8_BLOCK = 32  # elements with one scale
+_SCALE_BYTES = 2
+_ITEM_BYTES = {KVDType.F16: 2, KVDType.F32: 4, KVDType.INT8: 1}
+
+
+def head_nbytes(head_dim: int, kv_dtype: KVDType) -> int:
+    """Bytes that a head's key, or its value, takes in the cache, with its scales."""
+    scales = head_dim // _INT8_BLOCK * _SCALE_BYTES if kv_dtype is KVDType.INT8 else 0
+    return head_dim * _ITEM_BYTES[kv_dtype] + scales
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +28,8 @@ class AttentionShape:
     """What decides the layout of one layer's cache, and the attention kernels' constants.
 
     K and V of a layer are each (blocks, num_kv_heads, block_size, head_dim); a token's slot is block * block_size +
-    its offset in the block. Raises UnsupportedModelError for what the kernels don't do.
+    its offset in the block. In int8 a block has the codes of each kv head, (block_size, head_dim) bytes, followed by
+    its scales, (block_size, head_dim / 32) f16. Raises UnsupportedModelError for what the kernels don't do.
     """
 
     num_heads: int
@@ -31,6 +42,10 @@ class AttentionShape:
         if not MIN_HEAD_DIM <= self.head_dim <= MAX_HEAD_DIM or self.head_dim % 8:
             raise UnsupportedModelError(
                 f"head_dim: expected a multiple of 8 from {MIN_HEAD_DIM} to {MAX_HEAD_DIM}, got {self.head_dim}"
+            )
+        if self.kv_dtype is KVDType.INT8 and self.head_dim % _INT8_UNIT:
+            raise UnsupportedModelError(
+                f"head_dim: a cache of int8 takes a multiple of {_INT8_UNIT}, got {self.head_dim}"
             )
         if self.num_kv_heads < 1 or self.num_heads % self.num_kv_heads:
             raise UnsupportedModelError(
@@ -45,8 +60,13 @@ class AttentionShape:
     @property
     def block_nbytes(self) -> int:
         """Bytes of one block of K, or of V, in one layer."""
-        itemsize = 2 if self.kv_dtype is KVDType.F16 else 4
-        return self.num_kv_heads * self.block_size * self.head_dim * itemsize
+        return self.num_kv_heads * self.block_size * head_nbytes(self.head_dim, self.kv_dtype)
+
+    @property
+    def handed_over(self) -> AttentionShape:
+        """The shape of keys and values that are handed to another device: in the tokens' order, and not yet in int8."""
+        kv_dtype = KVDType.F16 if self.kv_dtype is KVDType.INT8 else self.kv_dtype
+        return replace(self, block_size=1, kv_dtype=kv_dtype)
 
 
 @dataclass(frozen=True, slots=True)

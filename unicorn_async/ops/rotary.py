@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from decimal import Context, Decimal
 from typing import TYPE_CHECKING
 
-from unicorn_async.config import KVDType, RotaryConfig, RotaryScaling
+from unicorn_async.config import RotaryConfig, RotaryScaling
 from unicorn_async.gpu.kernel import KernelRequest
 from unicorn_async.tensor import DType, Tensor
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.kernel import KernelLibrary
     from unicorn_async.ops.kv_cache import AttentionShape, KVCache
 
-_ENTRIES = {KVDType.F16: "rope_cache_f16", KVDType.F32: "rope_cache_f32"}
 _EXACT = Context(prec=50)
 _TWO_PI = Decimal("6.28318530717958647692528676655900576839433879875021")
 
@@ -80,7 +79,7 @@ def _constants(info: DeviceInfo, shape: AttentionShape, *, norm: bool, plus_one:
 def kernels_for(info: DeviceInfo, shape: AttentionShape, *, qk_norm: bool, plus_one: bool) -> tuple[KernelRequest, ...]:
     """Name the pipelines that `rope_cache` will get."""
     constants = _constants(info, shape, norm=qk_norm, plus_one=qk_norm and plus_one)
-    return (KernelRequest(_ENTRIES[shape.kv_dtype], constants),)
+    return (KernelRequest(f"rope_cache_{shape.kv_dtype.value}", constants),)
 
 
 def rope_cache(
@@ -98,12 +97,12 @@ def rope_cache(
     q_scale: float,
     norms: HeadNorms | None = None,
 ) -> None:
-    """Record q = rotate(norm(q)) * q_scale, and rotate(norm(k)) and v into the cache, saturating where it is f16.
+    """Record q = rotate(norm(q)) * q_scale, and rotate(norm(k)) and v into the cache, saturating at what f16 holds.
 
     `qkv` is (tokens, (num_heads + 2 * num_kv_heads) * head_dim) f32: q heads, k heads, v heads; `q` is (tokens,
     num_heads * head_dim) f32 and elsewhere. Pairs are a head's halves (NeoX style). `freqs` is the address of what
     `frequencies` returns, `positions` of (tokens) u32, `slot_mapping` of (tokens) u32, where NO_SLOT writes nothing.
-    Raises ConfigError for other shapes.
+    A cache of f32 takes every value. Raises ConfigError for other shapes.
     """
     num_tokens = q.shape[0]
     total_heads = shape.num_heads + 2 * shape.num_kv_heads

@@ -214,6 +214,8 @@ async def test_heads_without_kernels_are_refused_before_an_npu_is_looked_for(
 def test_options_that_the_npu_can_not_have_are_refused() -> None:
     with pytest.raises(ConfigError, match="the NPU's cache is bf16, f32"):
         EngineConfig(attention=NPU, kv_dtype=KVDType.F32)
+    with pytest.raises(ConfigError, match="the NPU's cache is bf16, int8"):
+        EngineConfig(attention=NPU, kv_dtype=KVDType.INT8)
     with pytest.raises(ConfigError, match="no memory to share"):
         EngineConfig(attention=NPU, attention_exchange=ExchangeKind.SHARED)
     with pytest.raises(ConfigError, match="time_kernels"):

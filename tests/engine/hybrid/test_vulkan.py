@@ -21,7 +21,7 @@ from ..answers import PROMPT, answer, prompt_of
 from ..leftovers import no_leftovers
 from ..load_faults import FailingDisk
 from ..test_demo_model import MODEL
-from ..test_golden import TOLERANCE, check_mixed
+from ..test_golden import INT8_CACHE_TOLERANCE, TOLERANCE, check_mixed
 from ..test_requests import KINDS, LLAMA_BLOCK_BYTES, check_all_freed
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ async def test_the_demo_model_continues_as_transformers_does(
             assert tuple(continued.ids) == one.continuation
 
 
-@pytest.mark.parametrize("kv_dtype", list(KVDType))
+@pytest.mark.parametrize("kv_dtype", [KVDType.F16, KVDType.F32])
 @pytest.mark.parametrize("name", ["gemma3", "llama"])
 async def test_logits_agree_with_the_reference(
     name: str, kv_dtype: KVDType, open_engine: OpenEngine, there: AttentionTarget
@@ -100,6 +100,14 @@ async def test_logits_agree_with_the_reference(
         for index, prompt in enumerate(reference.prompts):  # while the model loads
             assert reference.error(index, await engine.logits(prompt)) <= TOLERANCE["float16"]
         await check_mixed(engine, reference, TOLERANCE["float16"])
+
+
+async def test_keys_and_values_become_int8_where_the_cache_is(open_engine: OpenEngine, there: AttentionTarget) -> None:
+    reference = golden("mistral")
+    options: dict[str, Any] = {"attention": there, "attention_split": SplitMode.ALWAYS, "kv_dtype": KVDType.INT8}
+    async with open_engine("mistral", "float16", **options) as engine:
+        assert engine.attention.kv_dtype == "int8"
+        await check_mixed(engine, reference, INT8_CACHE_TOLERANCE)
 
 
 async def test_requests_that_lose_their_place_give_the_same_tokens(

@@ -51,6 +51,11 @@ async def open_npu(
 
     attention = await run_to_end(make)
     info = AttentionInfo(
-        AttentionKind.NPU, choice.name, is_software=False, exchange=ExchangeKind.COPIED.value, reason=EXCHANGE_REASON
+        AttentionKind.NPU,
+        choice.name,
+        is_software=False,
+        exchange=ExchangeKind.COPIED.value,
+        reason=EXCHANGE_REASON,
+        kv_dtype="bf16",
     )
     return FarAttention(attention, track, info, limits, exchange_shape(choice.heads))

@@ -5,7 +5,6 @@ What an NPU needs is imported where one is asked for: other starts need not wait
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.background import run_to_end
@@ -126,7 +125,8 @@ async def open_far_attention(
         is_software=far.is_software,
         exchange=exchange.kind.value,
         reason=exchange.reason,
+        kv_dtype=options.kv_dtype.value,
     )
-    shape = replace(attention_shape(model, options), block_size=1)
+    shape = attention_shape(model, options).handed_over
     twin = attention.far if far.index == near.info.index else None
     return FarAttention(attention, track, info, limits, shape, twin)

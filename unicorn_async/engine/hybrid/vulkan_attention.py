@@ -58,7 +58,7 @@ class VulkanAttention:
             DeviceError: the exchange can't be of the kind that is asked for.
         """
         self.far = far
-        self.kv_dtype: KVDType = options.kv_dtype
+        self.kv_dtype: KVDType = attention.plan.shape.handed_over.kv_dtype
         self._model = model
         self._attention = attention
         self._kv_plan = kv_plan

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unicorn_async.background import run_to_end
-from unicorn_async.config import ExchangeKind, KVDType
+from unicorn_async.config import ExchangeKind
 from unicorn_async.errors import DeviceError
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.ops.kv_cache import KVCache
@@ -30,8 +30,8 @@ _THREAD_BYTES = 1 << 20  # copies from this size on leave the event loop to othe
 class ExchangeLayout:
     """Offsets in a half's exchange memory, in bytes, for at most `max_tokens` tokens; q begins at 0.
 
-    q and the result are (tokens, num_heads * head_dim) f32; k and v are (tokens, num_kv_heads, head_dim) in the cache's
-    type.
+    q and the result are (tokens, num_heads * head_dim) f32; k and v are (tokens, num_kv_heads, head_dim) in the
+    cache's type, in f16 for one of int8.
     """
 
     shape: AttentionShape
@@ -45,8 +45,7 @@ class ExchangeLayout:
     @property
     def kv_row_bytes(self) -> int:
         """Bytes of k of a token."""
-        itemsize = 2 if self.shape.kv_dtype is KVDType.F16 else 4
-        return itemsize * self.shape.num_kv_heads * self.shape.head_dim
+        return self.shape.handed_over.block_nbytes
 
     @property
     def k_offset(self) -> int:
