@@ -84,5 +84,5 @@ void main() {
     for (uint i = 1; i < PARTS; ++i)
         value += joined[i * COLUMNS + column];
     uint token = (p.query_start + sequence).v;
-    store_part(p.y, p.y_scale, token, num_heads * COLUMNS, head * COLUMNS + column, value / sum, LARGEST);
+    store_output(p.y, p.y_scale, token, num_heads * COLUMNS, head * COLUMNS + column, value / sum);
 }

@@ -236,7 +236,7 @@ void store_together(uint item, uint token, uint head, bool whole) {
         }
         if (whole) {
             uint quads = HEAD_DIM / 4;
-            store_part(p.y, p.y_scale, token, p.num_heads * quads, (head + h) * quads + column, value / total, LARGEST);
+            store_output(p.y, p.y_scale, token, p.num_heads * quads, (head + h) * quads + column, value / total);
             continue;
         }
         Vec4s row = partial_row(item, head + h);

@@ -94,7 +94,7 @@ void store_side_by_side(uint token, uint num_queries, uint head, vec4 low[4], ve
         uint row = i / QUADS;
         uint quad = (head + row % HEADS) * QUADS + i % QUADS;
         if (has_query(row, num_queries))
-            store_part(p.y, p.y_scale, token + row / HEADS, p.num_heads * QUADS, quad, q[i], LARGEST);
+            store_output(p.y, p.y_scale, token + row / HEADS, p.num_heads * QUADS, quad, q[i]);
     }
 }
 

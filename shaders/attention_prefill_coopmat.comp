@@ -273,8 +273,8 @@ void main() {
             uint stored_row = gl_SubgroupID * 16 + at / STORED_QUADS;
             uint quad = (head + stored_row % HEADS) * (HEAD_DIM / 4) + 4 * i + at % STORED_QUADS;
             if (has_query(stored_row, num_queries))
-                store_part(p.y, p.y_scale, token + stored_row / HEADS, p.num_heads * (HEAD_DIM / 4), quad,
-                           scores[score_room + at], LARGEST);
+                store_output(p.y, p.y_scale, token + stored_row / HEADS, p.num_heads * (HEAD_DIM / 4), quad,
+                             scores[score_room + at]);
         }
     }
 }

@@ -1,8 +1,11 @@
 // Output in blocks of 32 bytes; see shaders/attention/half_rows.glsl for the names.
 #include "form/blocks.glsl"
 
-const float LARGEST = 0;
 const bool NEEDS_NEIGHBOURS = true;
+
+void store_output(OutValues y, OutScales scales, uint row, uint quads, uint quad, vec4 values) {
+    store_part(y, scales, row, quads, quad, values, 0);
+}
 
 float largest(vec4 low, vec4 high) {
     vec4 sizes = max(abs(low), abs(high));
