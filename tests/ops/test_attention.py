@@ -415,6 +415,12 @@ def test_grids_cover_the_work_and_are_empty_without_it(device: Device) -> None:
         assert 1 <= plan.num_splits(context, 0) <= plan.max_splits
 
 
+def test_a_device_that_can_not_quantise_the_cache_is_refused(device: Device) -> None:
+    info = replace(device.info, min_subgroup_size=4)
+    with pytest.raises(UnsupportedModelError, match="int8 needs subgroups of 8 lanes"):
+        AttentionPlan.of(info, AttentionShape(2, 1, 64, 16, KVDType.INT8))
+
+
 def test_operands_of_other_shapes_are_refused(device: Device, arrays: Arrays) -> None:
     shape = AttentionShape(2, 1, 32, 16, KVDType.F16)
     step = Step(arrays, shape, [Query(9)])
