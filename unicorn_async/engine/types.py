@@ -146,11 +146,10 @@ class AttentionStats:
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """Counters since the engine was opened, and what it holds now; `attention` where it is on another device."""
-
     """Counters since the engine was opened, and what it holds now.
 
     `bounded_steps` are those in which prompts got fewer tokens than there was room for, because sequences decoded.
+    `attention` is there where another device attends.
     """
 
     running: int
