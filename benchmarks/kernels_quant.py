@@ -32,6 +32,7 @@ from unicorn_async.gpu.instance import Instance
 from unicorn_async.gpu.kernel import KernelRequest
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.ops.gated import ACTIVATION_NUMBER
+from unicorn_async.ops.linear_held_plan import MAX_HELD, HeldTuning, can_hold, held_plan
 from unicorn_async.ops.linear_input import InputBlocks, InputForm, LinearScratch
 from unicorn_async.ops.linear_plan import (
     FRAGMENTS_FEATURE,
@@ -128,6 +129,8 @@ def candidates(
     )
     if not sweep:
         return
+    if can_hold(info, tokens, k):
+        yield from held_candidates(info, tokens, n, k, quant_format, gate, blocked=blocked)
     if tokens <= 16:
         yield from vec_candidates(info, tokens, n, k, quant_format, gate, blocked=blocked)
     if tokens >= 32:
@@ -159,6 +162,26 @@ def vec_candidates(
         if fits and (gate is None or rows > 1) and not (bucket > 1 and unroll > 3):
             tuning = QuantVecTuning(bucket, subgroups, rows, subgroups * rounds, unroll)
             yield quant_vec_plan(info, tuning, tokens, n, quant_format, options, blocked=blocked)
+
+
+def held_candidates(
+    info: DeviceInfo,
+    tokens: int,
+    n: int,
+    k: int,
+    quant_format: QuantFormat,
+    gate: Activation | None,
+    *,
+    blocked: bool,
+) -> Iterator[LinearPlan]:
+    """Cuts of linear_quant_held for which a lane has registers."""
+    options = () if gate is None else (("GATED", True), ("ACT", ACTIVATION_NUMBER[gate]))
+    for split, subgroups, rows, passes in itertools.product((1, 2, 4, 8), (1, 2, 4, 8, 16), (1, 2, 4), (1, 2, 3, 4, 8)):
+        held = -(-k // (32 * info.subgroup_size * split))
+        fits = split <= subgroups and tokens * held <= MAX_HELD and rows * held <= 16
+        if fits and (gate is None or rows > 1):
+            tuning = HeldTuning(tokens, subgroups, split, rows, passes)
+            yield held_plan(info, tuning, tokens, n, k, quant_format, options, blocked=blocked)
 
 
 def matrix_candidates(info: DeviceInfo, tokens: int, n: int, k: int, quant_format: QuantFormat) -> Iterator[LinearPlan]:

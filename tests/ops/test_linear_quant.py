@@ -9,6 +9,7 @@ from tests.ops.gguf_blocks import GGUF_FORMATS, dequantize, random_blocks
 from tests.ops.quant_arrays import quantized, read_back, read_blocks, relaid
 from unicorn_async.config import Activation
 from unicorn_async.errors import UnsupportedModelError
+from unicorn_async.ops.linear_held_plan import HeldTuning, held_plan
 from unicorn_async.ops.linear_input import HalfRows, InputBlocks, InputForm, LinearScratch
 from unicorn_async.ops.linear_plan import (
     FRAGMENTS_FEATURE,
@@ -56,6 +57,12 @@ VEC = [
     QuantVecTuning(1, 2, 2, passes=3, unroll=3),
     QuantVecTuning(2, 4, 3, passes=4),
     QuantVecTuning(8, 1, 4, passes=2, unroll=2),
+]
+HELD = [
+    HeldTuning(1, 1, 1, 1),
+    HeldTuning(1, 4, 2, 2, passes=3),
+    HeldTuning(2, 4, 4, 3, passes=2),
+    HeldTuning(2, 8, 1, 4),
 ]
 MANY = [TileTuning(0, 64, 64, 16, 16), TileTuning(0, 16, 32, 4, 8)]
 COOPMAT = [
@@ -204,6 +211,16 @@ def test_linear_quant_vec_equals_the_product(arrays: Arrays, quant_format: Quant
             for tokens in sorted({1, tuning.tokens, tuning.tokens + 1}):
                 case = Case(arrays, tokens, n, k, quant_format, weight)
                 case.run(quant_vec_plan(arrays.device.info, tuning, tokens, n, quant_format))
+
+
+@pytest.mark.parametrize("quant_format", FORMATS, ids=lambda f: f.value)
+def test_linear_quant_held_equals_the_product(arrays: Arrays, quant_format: QuantFormat) -> None:
+    for n, k in shapes(quant_format):
+        weight = weights(arrays, n, k, quant_format)
+        for tuning in HELD:
+            for tokens in sorted({1, tuning.tokens, tuning.tokens + 1}):
+                case = Case(arrays, tokens, n, k, quant_format, weight)
+                case.run(held_plan(arrays.device.info, tuning, tokens, n, k, quant_format))
 
 
 @pytest.mark.parametrize("quant_format", FORMATS, ids=lambda f: f.value)

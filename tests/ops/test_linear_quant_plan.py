@@ -52,6 +52,9 @@ def covers(chosen: LinearPlan, tokens: int, n: int) -> bool:
     constants, (x, y, z) = dict(chosen.constants), chosen.grid
     if chosen.entry.startswith("linear_quant_vec"):
         return x * y * constants["ROWS"] * constants["PASSES"] >= n and z * constants["TOKENS"] >= tokens
+    if chosen.entry.startswith("linear_quant_held"):
+        groups = constants["WORKGROUP"] // constants["SUBGROUP"] // constants["SPLIT"]
+        return x * y * groups * constants["ROWS"] * constants["PASSES"] >= n and z * constants["TOKENS"] >= tokens
     if chosen.entry.startswith("linear_quant_fragments"):
         rows = 16 * constants["FRAGMENTS_N"] * constants["SUBGROUPS_N"]
         return x * 16 * constants["FRAGMENTS_T"] >= tokens and y * rows >= n and z == constants["SPLITS"]
@@ -71,7 +74,8 @@ def test_the_grid_covers_the_output(gpu: DeviceInfo, matrix_gpu: DeviceInfo, tok
 
 
 def test_the_kernel_follows_the_number_of_tokens_and_the_device(gpu: DeviceInfo, matrix_gpu: DeviceInfo) -> None:
-    assert plan(gpu, 1).entry == plan(matrix_gpu, 8).entry == "linear_quant_vec_q4"
+    assert plan(gpu, 1).entry == plan(matrix_gpu, 2).entry == "linear_quant_held_q4"
+    assert plan(gpu, 3).entry == plan(matrix_gpu, 8).entry == "linear_quant_vec_q4"
     assert plan(gpu, 33).entry == "linear_quant_many_q4"
     assert plan(matrix_gpu, 33).entry == "linear_quant_coopmat_q4"
     for info in (gpu, matrix_gpu):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from unicorn_async.config import Activation
 from unicorn_async.errors import ConfigError
 from unicorn_async.gpu.tuned import Launch
+from unicorn_async.ops.linear_held_plan import MAX_HELD, HeldTuning, can_hold, held_plan
 from unicorn_async.ops.linear_input import MAX_PARTIALS, MAX_SPLIT_TILES, InputForm
 from unicorn_async.ops.linear_plan import (
     FORMATS,
@@ -54,6 +55,7 @@ _SOFTWARE_TOKENS = (1, 2, 4, 8, 16)
 _MAX_SUMS, _MAX_QUANT_SUMS = 64, 32  # of a lane, on GPUs
 _MAX_SOFTWARE_SUMS = 64  # more are slow to compile, and leave no registers
 _MAX_BLOCKS = 8  # of quantised weights that a lane has under way, where it has two of a row
+_MAX_HELD_CODES = 16  # the same for linear_quant_held
 _MANY_TILES = ((64, 64, 16, 16), (128, 64, 16, 16), (32, 64, 8, 16))  # tokens and rows; parts along them
 _MIN_MANY_TOKENS = 16
 # By a tile's tokens: rows, parts along tokens and along rows, columns, buffers.
@@ -168,6 +170,11 @@ def _quantised(
         entry = f"linear_quant_coopmat_{name}"
         yield from (coopmat_plan(info, tuning, tokens, n, entry, options) for tuning in _coopmat(info, tokens, n, k))
         return
+    if can_hold(info, tokens, k):
+        yield from (
+            held_plan(info, tuning, tokens, n, k, kind, options, blocked=product.blocked)
+            for tuning in _held(info, product)
+        )
     if tokens <= _GPU_TOKENS[-1] or info.is_software:
         subgroups = (4, 8) if product.blocked else (1, 4)
         for lanes, rows, together in _vec_cuts(info, product, subgroups, _MAX_QUANT_SUMS):
@@ -178,6 +185,18 @@ def _quantised(
     if not product.gated:
         entry = f"linear_quant_many_{name}"
         yield from (many_plan(tuning, tokens, n, entry, options, form) for tuning in _many(info, tokens))
+
+
+def _held(info: DeviceInfo, product: Product) -> Iterator[HeldTuning]:
+    """Cuts of linear_quant_held whose blocks of activations and of codes have room in a lane's registers."""
+    lanes, rows = known_subgroup_size(info), (2, 4) if product.gated else (1, 2)
+    sizes = (8, 16) if product.blocked else (4, 8)
+    for split, subgroups, own, passes in combinations((1, 2, 4, 8), sizes, rows, (1, 3)):
+        held = -(-product.k // (QUANT_BLOCK * lanes * split))
+        fits = product.tokens * held <= MAX_HELD and own * held <= _MAX_HELD_CODES
+        useful = 4 * product.k >= 3 * QUANT_BLOCK * lanes * split * held  # for most of the lanes
+        if fits and useful and split <= subgroups and subgroups * lanes <= info.max_workgroup_invocations:
+            yield HeldTuning(product.tokens, subgroups, split, own, passes)
 
 
 def _vec_cuts(

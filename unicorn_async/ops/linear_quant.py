@@ -134,7 +134,7 @@ def dispatch_quant_plan(
         fields |= {"xh": x.values, "scale": x.scales, "partials": scratch.partials, "counters": x.counters}
     else:
         fields |= {"x": x.codes, "x_scale": x.scales}
-    if plan.entry.startswith("linear_quant_vec"):
+    if plan.entry.startswith(("linear_quant_vec", "linear_quant_held")):
         blocks = out if isinstance(out, InputBlocks) else InputBlocks(0, 0)
         fields |= {"y_codes": blocks.codes, "y_scale": blocks.scales}
     recorder.dispatch(kernel, kernel.pack(**fields), *plan.grid)

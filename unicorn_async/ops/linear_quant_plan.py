@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import UnsupportedModelError
+from unicorn_async.ops.linear_held_plan import can_hold, held_plan, held_tuning
 from unicorn_async.ops.linear_input import InputForm
 from unicorn_async.ops.linear_plan import (
     FRAGMENTS_FEATURE,
@@ -185,6 +186,9 @@ def plan_linear_quant(
     if form is InputForm.HALVES:
         tuning = coopmat_tuning(info, _COOPMAT, num_tokens, n, k)
         return coopmat_plan(info, tuning, num_tokens, n, f"linear_quant_coopmat_{name}", options)
+    if can_hold(info, num_tokens, k):
+        held = held_tuning(info, num_tokens, n, k, gated=activation is not None, blocked=blocked)
+        return held_plan(info, held, num_tokens, n, k, quant_format, options, blocked=blocked)
     if num_tokens <= _MAX_VEC_TOKENS or info.is_software:
         vec = _VEC_SOFTWARE if info.is_software else _VEC_GPU
         choice = next((t for t in vec if num_tokens <= t.tokens), vec[-1])
