@@ -13,6 +13,7 @@ import pytest
 from unicorn_async.engine.frame import Frame
 from unicorn_async.errors import CheckpointError, MissingFeatureError
 from unicorn_async.gpu.kernel import KernelLibrary
+from unicorn_async.ops.linear_plan import matrix_subgroup_size
 
 from .answers import PROMPT, answer, prompt_of
 from .layer_log import LayerLog
@@ -105,7 +106,9 @@ async def test_requests_that_come_one_after_the_other_follow_the_load_together(
         assert engine.stats().tokens_generated == 0
         gate.open()
         assert [(await task).ids for task in tasks] == [answered.ids for answered in expected]
-        np.testing.assert_allclose(await evaluation, logits, rtol=1e-4, atol=1e-4)
+        # Matrix units, and kernels for few tokens, round otherwise: steps are cut elsewhere than without the load.
+        atol = 1e-4 if matrix_subgroup_size(engine.device) is None else 1e-2
+        np.testing.assert_allclose(await evaluation, logits, rtol=1e-4, atol=atol)
 
 
 async def test_more_steps_than_frames_wait_for_the_load_to_end(
