@@ -7,8 +7,8 @@
 MODEL is a folder, a GGUF file, `demo`, or a shape of tools/make_checkpoint.py. Each stream decodes behind a random
 prompt of `--context` tokens of its own; counted are windows of `--tokens` steps in which all of them decode. The last
 stream's context is the one that is printed: those before it are longer by as many tokens as its prompt's steps took.
-GB/s are of what a step must read, weights and all streams' keys and values, beside the device's own copy in the same
-run. roofline.py and plot.py read the file of --json. Medians with the lowest and the highest.
+GB/s are of what a step must read, weights and all streams' keys and values, beside the device's fastest copy in the
+same run. roofline.py and plot.py read the file of --json. Medians with the lowest and the highest.
 """
 
 from __future__ import annotations

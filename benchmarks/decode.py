@@ -7,8 +7,8 @@
 MODEL is a folder, a GGUF file, `demo`, or a shape of tools/make_checkpoint.py, whose weights are random: no speed
 depends on them. For each format and context one answer is generated behind a random prompt: windows of `--tokens`
 tokens each, after some that don't count. GB/s are of what a step must read: weights, and the keys and values that the
-token sees, in each layer as far as its window goes. The copy is the device's own, in bytes read and written, measured
-in the same run. Medians with the lowest and the highest.
+token sees, in each layer as far as its window goes. The copy, in bytes read and written, is the faster of the
+device's copy command and a kernel, measured in the same run. Medians with the lowest and the highest.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ async def measure(options: argparse.Namespace, path: str, weights: str, limits: 
 
 def main() -> None:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(description="Decoding of one stream, beside the device's own copy.")
+    parser = argparse.ArgumentParser(description="Decoding of one stream, beside the fastest copy on the device.")
     model_options.add_model_options(parser)
     parser.add_argument("--context", type=int, nargs="+", default=[256], metavar="N", help="tokens (default 256)")
     parser.add_argument("--tokens", type=int, default=64, metavar="N", help="of a window (default 64)")

@@ -29,7 +29,7 @@ async def test_a_timed_engine_tells_where_the_time_of_its_steps_went(open_engine
         assert (down.nbytes, down.flops) == (2 * rows * columns, 2 * rows * columns)
         assert all(time.ns > 0 for time in times)
         copy = down.nbytes / down.us * 2e6  # bytes a second: twice what the kernel reaches
-        limits = Limits(copy, copy, fma_flops_per_s=1e15, matrix_flops_per_s=0.0, shared_flops_per_s=0.0)
+        limits = Limits(copy, copy, copy, fma_flops_per_s=1e15, matrix_flops_per_s=0.0, shared_flops_per_s=0.0)
         text = "\n".join(kernel_lines(engine, limits))
         assert attention.kernel in text and down.detail in text
         assert any(down.detail in line and " 50%" in line for line in text.splitlines())

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.kernel import KernelLibrary
 
 _WORKGROUP = 256
-_LOADS = 8  # blocks of 16 bytes
+_LOADS = 8  # blocks of 16 bytes that a lane reads
+_COPIES = 4  # that it copies
 _FMA_FLOPS = 8 * 4 * 2  # of a lane and round
 _MATRIX_FLOPS = 2 * 128 * 128 * 32  # of a workgroup and round
 _MATRIX_SUBGROUPS = 4
@@ -24,6 +25,14 @@ def read_rate(recorder: CommandRecorder, kernels: KernelLibrary, *, source: int,
     kernel = kernels.get("read_rate", constants={"WORKGROUP": _WORKGROUP, "LOADS": _LOADS})
     push = kernel.pack(source=source, sink=sink, n=num_bytes // 16)
     x, y = split_grid(-(-num_bytes // (16 * _WORKGROUP * _LOADS)))
+    recorder.dispatch(kernel, push, x, y)
+
+
+def copy_rate(recorder: CommandRecorder, kernels: KernelLibrary, *, source: int, target: int, num_bytes: int) -> None:
+    """Record one copy of `num_bytes` (a multiple of 16) from `source` to `target`, addresses of memory apart."""
+    kernel = kernels.get("copy_rate", constants={"WORKGROUP": _WORKGROUP, "LOADS": _COPIES})
+    push = kernel.pack(source=source, target=target, n=num_bytes // 16)
+    x, y = split_grid(-(-num_bytes // (16 * _WORKGROUP * _COPIES)))
     recorder.dispatch(kernel, push, x, y)
 
 
