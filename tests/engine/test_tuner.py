@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from unicorn_async.engine.product_bench import ProductBench
 from unicorn_async.engine.tuner import Tuner
 from unicorn_async.engine.tuning_products import weight_bytes
 from unicorn_async.errors import OutOfMemoryError, UnsupportedModelError
@@ -11,7 +12,10 @@ from unicorn_async.ops.linear_candidates import Product, candidates
 from unicorn_async.tensor import QuantFormat, QuantTensor
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from unicorn_async.gpu.device import Device
+    from unicorn_async.ops.linear_plan import LinearPlan
 
 PRODUCTS = (
     Product("bf16", 1, 128, 256),
@@ -40,6 +44,36 @@ def test_what_is_measured_is_one_of_the_candidates_and_no_slower_than_the_rules(
                 assert found.gain >= 0.03
     device.memory.collect()
     assert (device.live_objects(), device.memory.num_buffers) == before
+
+
+class FallingClocks:
+    """Made-up times of plans on a device whose clocks fall to a third after some calls, and rise again after others."""
+
+    def __init__(self, fast: LinearPlan | None) -> None:
+        self.fast = fast
+        self.calls = 0
+
+    def times_ns(self, product: Product, plans: Sequence[tuple[LinearPlan, float]]) -> tuple[float, ...]:
+        self.calls += 1
+        clock = 3.0 if self.calls % 7 >= 3 else 1.0
+        return tuple(clock * (8e3 if plan == self.fast else 1e4) for plan, _ in plans)
+
+
+@pytest.mark.parametrize("place", [None, 1, 2])
+def test_clocks_that_fall_while_candidates_are_measured_make_none_look_faster_or_slower(
+    device: Device, monkeypatch: pytest.MonkeyPatch, place: int | None
+) -> None:
+    product = PRODUCTS[0]
+    plans = candidates(device.info, product)
+    fast = None if place is None else plans[place]
+    clocks = FallingClocks(fast)
+    monkeypatch.setattr(ProductBench, "first_ns", lambda self, product, plan: 8e3 if plan == fast else 1e4)
+    monkeypatch.setattr(ProductBench, "times_ns", lambda self, product, plans: clocks.times_ns(product, plans))
+    with Tuner(device, PRODUCTS) as tuner:
+        found = tuner.measure(product, most_s=600.0)
+    assert found is not None and clocks.calls > 7
+    assert found.best == (fast or plans[0])
+    assert found.gain == pytest.approx(0.25 if fast else 0.0)
 
 
 def test_a_product_that_would_take_too_long_is_left_alone(device: Device) -> None:
