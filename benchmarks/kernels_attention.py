@@ -5,7 +5,7 @@
                          [--splits N ...] [--tile N ...] [--best N] [--kv-dtype f16 int8 ...] [--json FILE]
 
 A shape is query heads, kv heads and the size of a head; by default those of Gemma 3 27B and Llama 3 8B. Each figure is
-a layer's attention as a step pays for it, with the splits' join and the barriers after both: the median over rounds of
+a layer's attention as a step pays for it, with the splits' join and the barrier after it: the median over rounds of
 layers whose caches are different parts of one pool with its blocks in random order, timed by the device's own
 timestamps. Without --sweep the constants are those that the engine would take; with it, all candidates of the tables
 below are timed, the fastest first. --splits and --tile add their values to either.
@@ -33,7 +33,7 @@ from unicorn_async.gpu.device_info import DeviceInfo, select_device
 from unicorn_async.gpu.instance import Instance
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.ops.attention import GpuAttention
-from unicorn_async.ops.attention_device import AttentionBatch
+from unicorn_async.ops.attention_device import AttentionBatch, DecodeScratch
 from unicorn_async.ops.attention_plan import AttentionPlan
 from unicorn_async.ops.kv_cache import AttentionShape, KVCache, head_nbytes
 from unicorn_async.ops.linear_plan import known_subgroup_size
@@ -113,20 +113,20 @@ class Bench:
         nbytes = 2 * streams * context * shape.num_kv_heads * head_nbytes(shape.head_dim, shape.kv_dtype)  # K and V
         layer = per_stream * streams * shape.block_nbytes
         copies = max(1, self._cache.nbytes // (2 * layer))
-        grids = plan.decode_grids([context] * streams, 0)
+        grid = plan.decode_grid([context] * streams, 0)
         table = np.random.default_rng(0).permutation(per_stream * streams).astype(np.uint32)
         columns = shape.num_heads * shape.head_dim
-        with_combine = grids.combine[0] > 0
         buffers = [
             self._put(np.arange(streams, dtype=np.uint32)),
             self._put(np.full(streams, context, np.uint32)),
             self._put(table),
-            self._put(np.array([grids.decode, grids.combine, (0, 0, 0)], np.uint32)),
+            self._put(np.array([grid, (0, 0, 0)], np.uint32)),
             self._put(np.random.default_rng(1).standard_normal((streams, columns)).astype(np.float32) / 4),
             self._put(np.zeros((streams, columns), np.float32)),
             self._device.memory.allocate(plan.partials_nbytes(streams), MemoryKind.DEVICE, name="partials"),
+            self._device.memory.allocate(plan.split_counters_nbytes(streams), MemoryKind.DEVICE, name="split counters"),
         ]
-        items, contexts, blocks, sizes, q, out, partials = buffers
+        items, contexts, blocks, sizes, q, out, partials, counters = buffers
         batch = AttentionBatch(
             query_start=items.address,
             query_len=0,
@@ -135,16 +135,16 @@ class Bench:
             max_blocks=per_stream,
             decode_items=items.address,
             prefill_tiles=0,
-            partials=partials.address,
+            scratch=DecodeScratch(partials.address, counters.address),
             grids=sizes,
             decode_grid_offset=0,
-            combine_grid_offset=12,
-            prefill_grid_offset=24,
-            has_combine=with_combine,
+            prefill_grid_offset=12,
             has_prefill=False,
         )
         attention = _attention(self._device, plan)
         recorder = self._pool.recorder()
+        recorder.fill(counters, 0, counters.nbytes, 0)
+        recorder.barrier()
         for run in range(ROUNDS):
             recorder.timestamp(self._times, 2 * run)
             for i in range(self._repeats):
@@ -170,7 +170,7 @@ class Bench:
         ns = statistics.median((end - start) / self._repeats for start, end in pairs)
         named = (
             f"workgroup={plan.decode_workgroup} unroll={plan.unroll} heads={plan.decode_heads} lanes={plan.lanes} "
-            f"tile={plan.tile} splits={grids.decode[0]}"
+            f"tile={plan.tile} splits={grid[0]}"
         )
         label = f"{shape.num_heads}:{shape.num_kv_heads}:{shape.head_dim} {shape.kv_dtype.value}"
         rate = nbytes / ns
@@ -206,7 +206,7 @@ def _attention(device: Device, plan: AttentionPlan) -> GpuAttention:
 
 def _kernels(device: Device, plan: AttentionPlan) -> tuple[KernelRequest, ...]:
     """What decode takes of the attention's kernels."""
-    return _attention(device, plan).kernels_for()[:2]
+    return _attention(device, plan).kernels_for()[:1]
 
 
 def measure(device: Device, limits: Limits, options: argparse.Namespace) -> Iterator[Figure]:

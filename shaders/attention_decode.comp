@@ -2,11 +2,13 @@
 // Attention of one query token per item over the paged cache, cut into splits of the context (flash-decoding).
 // One workgroup owns one split (x) for HEADS query heads of one kv head (y) of one item (z). LANES lanes share a key and
 // keep a softmax of the keys that they have seen, which they need not tell anybody before the end: no lane waits for
-// another subgroup while there are keys. The keys and values of UNROLL keys are under way in a lane at once.
+// another subgroup while there are keys. The keys and values of UNROLL keys are under way in a lane at once. Of several splits
+// the last one to be done joins what all of them left; no workgroup waits for another.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
+#extension GL_KHR_shader_subgroup_ballot : require
 #extension GL_KHR_shader_subgroup_shuffle : require
 #include "include/pointers.glsl"
 #include "include/attention.glsl"
@@ -26,6 +28,9 @@ layout(constant_id = 7) const float SOFT_CAP = 0;
 layout(constant_id = 8) const uint UNROLL = 1;
 layout(constant_id = 9) const uint MAX_SUBGROUPS = 64; // of a workgroup; with one there are no barriers
 
+layout(buffer_reference, scalar, buffer_reference_align = 16) coherent buffer Partials { vec4 v[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer SplitCounters { uint v[]; };
+
 layout(push_constant, scalar) uniform P {
     Vec4s q; // (tokens, num_heads, HEAD_DIM), scaled
     uint64_t k_cache; // (blocks, num_kv_heads, BLOCK_SIZE, HEAD_DIM)
@@ -33,7 +38,8 @@ layout(push_constant, scalar) uniform P {
     OutValues y; // (tokens, num_heads, HEAD_DIM), in the form
     OutScales y_scale;
     OutCounters counters;
-    Vec4s partials; // (items, num_heads, MAX_SPLITS, HEAD_DIM + 4)
+    Partials partials; // (items, num_heads, MAX_SPLITS, HEAD_DIM + 4)
+    SplitCounters splits_done; // (items, num_heads / HEADS), zeros, and zeros again afterwards
     Uints items; // (items): the sequence's row
     Uints query_start; // (sequences)
     Uints context_len; // (sequences)
@@ -51,13 +57,16 @@ const uint KEY_LOADS = CHUNKS / KV_OCTETS; // of a lane, for a key
 const uint LOADS = UNROLL * KEY_LOADS; // of keys, or of values, under way in a lane
 const uint SCORES = UNROLL * HEADS;
 const uint OCTETS = HEAD_DIM / 8;
-const uint VECTORS = HEADS * HEAD_DIM / 4; // of the workgroup's output
+const uint COLUMNS = HEAD_DIM / 4; // vectors of a head
+const uint VECTORS = HEADS * COLUMNS; // of the workgroup's output
+const uint JOINED = 8; // splits whose partials are under way in a lane at once
 const float LOWEST = -1e30; // a maximum over nothing; its differences stay finite
 
 const bool SHARES = MAX_SUBGROUPS > 1;
 shared float maxima[SHARES ? HEADS * MAX_SUBGROUPS : 1];
 shared float sums[SHARES ? HEADS * MAX_SUBGROUPS : 1];
 shared vec4 outputs[SHARES ? MAX_SUBGROUPS * VECTORS : 1];
+shared bool is_last;
 
 vec4 q[HEADS * CHUNKS * 2];
 vec4 acc[HEADS * CHUNKS * 2];
@@ -183,9 +192,9 @@ void merge_groups() {
     }
 }
 
-// Where a head's result belongs if there are other splits.
-Vec4s partial_row(uint item, uint head) {
-    return p.partials + uint64_t((item * p.num_heads + head) * MAX_SPLITS + gl_WorkGroupID.x) * (HEAD_DIM / 4 + 1);
+// Where a split's result for a head belongs if there are others.
+uint partial_row(uint item, uint head, uint split) {
+    return ((item * p.num_heads + head) * MAX_SPLITS + split) * (COLUMNS + 1);
 }
 
 void store_alone(uint item, uint token, uint head, bool whole) {
@@ -204,11 +213,11 @@ void store_alone(uint item, uint token, uint head, bool whole) {
             }
             continue;
         }
-        Vec4s row = partial_row(item, head + h);
+        uint row = partial_row(item, head + h, gl_WorkGroupID.x);
         [[unroll]] for (uint i = 0; i < 2 * CHUNKS; ++i)
-            (row + 2 * octet_of(i / 2) + i % 2).v = acc[2 * h * CHUNKS + i];
+            p.partials.v[row + 2 * octet_of(i / 2) + i % 2] = acc[2 * h * CHUNKS + i];
         if (lane == 0)
-            (row + HEAD_DIM / 4).v = vec4(maximum[h], sum[h], 0, 0);
+            p.partials.v[row + COLUMNS] = vec4(maximum[h], sum[h], 0, 0);
     }
 }
 
@@ -216,7 +225,7 @@ void store_together(uint item, uint token, uint head, bool whole) {
     if (gl_SubgroupInvocationID < LANES)
         [[unroll]] for (uint h = 0; h < HEADS; ++h) {
             [[unroll]] for (uint i = 0; i < 2 * CHUNKS; ++i) {
-                uint at = h * HEAD_DIM / 4 + 2 * octet_of(i / 2) + i % 2;
+                uint at = h * COLUMNS + 2 * octet_of(i / 2) + i % 2;
                 outputs[gl_SubgroupID * VECTORS + at] = acc[2 * h * CHUNKS + i];
             }
             maxima[h * MAX_SUBGROUPS + gl_SubgroupID] = maximum[h];
@@ -224,7 +233,7 @@ void store_together(uint item, uint token, uint head, bool whole) {
         }
     barrier();
     for (uint i = local_lane; i < VECTORS; i += WORKGROUP) {
-        uint h = i / (HEAD_DIM / 4), column = i % (HEAD_DIM / 4);
+        uint h = i / COLUMNS, column = i % COLUMNS;
         float highest = LOWEST, total = 0;
         for (uint s = 0; s < gl_NumSubgroups; ++s)
             highest = max(highest, maxima[h * MAX_SUBGROUPS + s]);
@@ -235,14 +244,69 @@ void store_together(uint item, uint token, uint head, bool whole) {
             value += scale * outputs[s * VECTORS + i];
         }
         if (whole) {
-            uint quads = HEAD_DIM / 4;
-            store_output(p.y, p.y_scale, token, p.num_heads * quads, (head + h) * quads + column, value / total);
+            store_output(p.y, p.y_scale, token, p.num_heads * COLUMNS, (head + h) * COLUMNS + column, value / total);
             continue;
         }
-        Vec4s row = partial_row(item, head + h);
-        (row + column).v = value;
+        uint row = partial_row(item, head + h, gl_WorkGroupID.x);
+        p.partials.v[row + column] = value;
         if (column == 0)
-            (row + HEAD_DIM / 4).v = vec4(highest, total, 0, 0);
+            p.partials.v[row + COLUMNS] = vec4(highest, total, 0, 0);
+    }
+}
+
+// Counts the workgroup's split as done, once its partials can be seen; whether it is the last one.
+bool ends_splits(uint item, uint splits) {
+    memoryBarrierBuffer();
+    if (SHARES)
+        barrier();
+    else
+        subgroupBarrier();
+    bool last = false;
+    if (local_lane == 0) {
+        uint at = item * gl_NumWorkGroups.y + gl_WorkGroupID.y;
+        last = atomicAdd(p.splits_done.v[at], 1) == splits - 1;
+        if (last)
+            p.splits_done.v[at] = 0;
+        if (SHARES)
+            is_last = last;
+    }
+    if (SHARES) {
+        barrier();
+        last = is_last;
+    } else {
+        last = subgroupBroadcastFirst(last);
+    }
+    memoryBarrierBuffer();
+    return last;
+}
+
+// The order of the sums does not depend on which split is last.
+void join_splits(uint item, uint token, uint head, uint splits) {
+    for (uint i = local_lane; i < VECTORS; i += WORKGROUP) {
+        uint h = i / COLUMNS, column = i % COLUMNS;
+        float highest = LOWEST, total = 0;
+        vec4 value = vec4(0);
+        for (uint first = 0; first < splits; first += JOINED) {
+            vec2 states[JOINED]; // a split's maximum and its sum
+            vec4 values[JOINED];
+            [[unroll]] for (uint s = 0; s < JOINED; ++s) {
+                uint row = partial_row(item, head + h, min(first + s, splits - 1));
+                states[s] = p.partials.v[row + COLUMNS].xy;
+                values[s] = p.partials.v[row + column];
+            }
+            float before = highest;
+            [[unroll]] for (uint s = 0; s < JOINED; ++s)
+                highest = max(highest, states[s].x);
+            float rescale = exp(before - highest);
+            total *= rescale;
+            value *= rescale;
+            [[unroll]] for (uint s = 0; s < JOINED; ++s) {
+                float scale = first + s < splits ? exp(states[s].x - highest) : 0;
+                total += scale * states[s].y;
+                value += scale * values[s];
+            }
+        }
+        store_output(p.y, p.y_scale, token, p.num_heads * COLUMNS, (head + h) * COLUMNS + column, value / total);
     }
 }
 
@@ -270,7 +334,7 @@ void main() {
     }
 
     [[unroll]] for (uint h = 0; h < HEADS; ++h) {
-        Vec4s source = p.q + uint64_t(token * p.num_heads + head + h) * (HEAD_DIM / 4);
+        Vec4s source = p.q + uint64_t(token * p.num_heads + head + h) * COLUMNS;
         [[unroll]] for (uint c = 0; c < CHUNKS; ++c)
             [[unroll]] for (uint j = 0; j < 2; ++j) {
                 q[2 * (h * CHUNKS + c) + j] = (source + 2 * octet_of(c) + j).v;
@@ -282,9 +346,12 @@ void main() {
 
     attend(table, kv_head, begin, end);
     merge_groups();
-    bool whole = first + split_keys >= context;
+    uint splits = num_splits(context - first, TILE, MAX_SPLITS);
+    bool whole = splits == 1;
     if (SHARES)
         store_together(item, token, head, whole);
     else
         store_alone(item, token, head, whole);
+    if (!whole && ends_splits(item, splits))
+        join_splits(item, token, head, splits);
 }

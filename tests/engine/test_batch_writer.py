@@ -14,7 +14,7 @@ from unicorn_async.config import SamplingParams
 from unicorn_async.engine.attention_writer import AttentionWriter
 from unicorn_async.engine.batch_writer import BatchWriter
 from unicorn_async.engine.frame import Frame, FrameLimits
-from unicorn_async.ops.attention_plan import AttentionPlan, DecodeGrids
+from unicorn_async.ops.attention_plan import AttentionPlan
 from unicorn_async.ops.sample_rows import SAMPLE_MARK, SAMPLE_ROW
 from unicorn_async.scheduler.block_manager import BlockGroup
 from unicorn_async.scheduler.scheduler import Scheduler
@@ -34,8 +34,8 @@ class Grids:
 
     query_tile = 8
 
-    def decode_grids(self, contexts: list[int], window: int) -> DecodeGrids:
-        return DecodeGrids((len(contexts), 1, 1), (0, 0, 0))
+    def decode_grid(self, contexts: list[int], window: int) -> tuple[int, int, int]:
+        return (len(contexts), 1, 1)
 
     def prefill_grid(self, num_tiles: int) -> tuple[int, int, int]:
         return (num_tiles, 1, 1)
@@ -66,7 +66,7 @@ class PlainFrame:
             "block_tables": (np.uint32, (groups, sequences, LIMITS.blocks)),
             "decode_items": (np.uint32, (sequences,)),
             "prefill_tiles": (np.uint32, (LIMITS.tiles, 2)),
-            "grids": (np.uint32, (groups, 3, 3)),
+            "grids": (np.uint32, (groups, 2, 3)),
         }
         arrays = {name: np.zeros(shape, dtype) for name, (dtype, shape) in shapes.items()}
         self.arguments, self.arrays = SimpleNamespace(arrays=arrays), arrays

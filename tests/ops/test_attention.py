@@ -10,7 +10,7 @@ from unicorn_async.config import KVDType
 from unicorn_async.errors import ConfigError, UnsupportedModelError
 from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.ops.attention import GpuAttention
-from unicorn_async.ops.attention_device import AttentionBatch
+from unicorn_async.ops.attention_device import AttentionBatch, DecodeScratch
 from unicorn_async.ops.attention_plan import AttentionPlan
 from unicorn_async.ops.kv_cache import AttentionShape, KVCache
 from unicorn_async.ops.linear_input import InputBlocks, InputForm
@@ -21,6 +21,7 @@ from .formed_rows import FORMS, FormedRows
 from .int8_cache import Int8Cache, dequantised, quantised
 
 if TYPE_CHECKING:
+    from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.ops.linear_input import LinearInput
@@ -101,9 +102,10 @@ class Step:
             if s.queries > 1
             for first in range(0, s.queries, plan.query_tile)
         ]
-        grids = plan.decode_grids([self.sequences[row].context for row in decode], self.window)
-        sizes = arrays.put(np.array([grids.decode, grids.combine, plan.prefill_grid(len(tiles))], np.uint32))
+        grid = plan.decode_grid([self.sequences[row].context for row in decode], self.window)
+        sizes = arrays.put(np.array([grid, plan.prefill_grid(len(tiles))], np.uint32))
         partials = arrays.poisoned(max(1, plan.partials_nbytes(len(decode)) // 4))
+        self.counters = arrays.put(np.zeros(max(1, plan.split_counters_nbytes(len(decode)) // 4), np.uint32))
         return AttentionBatch(
             query_start=words(self.starts),
             query_len=words([s.queries for s in self.sequences]),
@@ -112,11 +114,10 @@ class Step:
             max_blocks=self.max_blocks,
             decode_items=words(decode),
             prefill_tiles=words(tiles),
-            partials=partials.address,
+            scratch=DecodeScratch(partials.address, self.counters.address),
             grids=sizes.buffer,
             decode_grid_offset=0,
-            combine_grid_offset=12,
-            prefill_grid_offset=24,
+            prefill_grid_offset=12,
         )
 
     def run(
@@ -128,18 +129,24 @@ class Step:
         info: DeviceInfo | None = None,
         plan: AttentionPlan | None = None,
         out: LinearInput | None = None,
+        times: int = 1,
         **flags: bool,
     ) -> np.ndarray[Any, Any]:
+        """The result, after as many layers of this one work."""
         attention = GpuAttention(info or device.info, device.kernels, self.shape, soft_cap=soft_cap)
         attention.plan = plan or attention.plan
         self.plan = attention.plan
         batch = replace(self.batch(arrays, attention.plan), **flags)
         cache = KVCache(self.k_cache.address, self.v_cache.address)
-        arrays.run(
-            lambda rec: attention.record(
-                rec, q=self.q.tensor, cache=cache, window=self.window, batch=batch, out=out or self.out.tensor
-            )
-        )
+
+        def record(recorder: CommandRecorder) -> None:
+            rows = out or self.out.tensor
+            for _ in range(times):
+                attention.record(recorder, q=self.q.tensor, cache=cache, window=self.window, batch=batch, out=rows)
+                recorder.barrier()
+
+        arrays.run(record)
+        assert not self.counters.values.any()
         return self.out.values
 
     def expected(self, *, soft_cap: float = 0.0) -> np.ndarray[Any, Any]:
@@ -352,6 +359,25 @@ def test_contexts_of_several_tiles_per_split_are_joined(device: Device, arrays: 
     check(step.run(device, arrays), step.expected(), step.plan)
 
 
+@pytest.mark.parametrize("kv_dtype", KVDType)
+@pytest.mark.parametrize("window", [0, 500])
+@pytest.mark.parametrize(("workgroup", "heads", "max_splits"), [(8, 1, 8), (8, 4, 128), (64, 2, 100), (128, 4, 40)])
+def test_items_with_few_and_many_splits_are_joined_in_one_dispatch_again_and_again(
+    device: Device, arrays: Arrays, workgroup: int, heads: int, max_splits: int, window: int, kv_dtype: KVDType
+) -> None:
+    shape = AttentionShape(8, 2, 64, 16, kv_dtype)
+    step = Step(arrays, shape, [Query(c) for c in (1, 1311, 64, 65, 700, 32, 33)], window=window)
+    plan = replace(
+        AttentionPlan.of(device.info, shape),
+        decode_workgroup=workgroup,
+        decode_subgroups=-(-workgroup // device.info.min_subgroup_size),
+        decode_heads=heads,
+        tile=32,
+        max_splits=max_splits,
+    )
+    check(step.run(device, arrays, plan=plan, times=3), step.expected(), step.plan)
+
+
 def test_scores_of_great_magnitude_do_not_overflow(device: Device, arrays: Arrays) -> None:
     step = Step(arrays, AttentionShape(2, 1, 64, 16, KVDType.F16), [Query(100), Query(70, 40)])
     step.q.values[...] *= 1e4
@@ -377,7 +403,7 @@ def test_parts_that_are_left_out_are_not_recorded(device: Device, arrays: Arrays
     shape = AttentionShape(2, 1, 32, 16, KVDType.F16)
     step = Step(arrays, shape, [Query(40, 20), Query(9)])
     expected = step.expected()
-    found = step.run(device, arrays, has_prefill=False, has_combine=False).copy()
+    found = step.run(device, arrays, has_prefill=False).copy()
     check(found[23], expected[23])
     assert np.isnan(np.delete(found, 23, axis=0)).all()
     found = step.run(device, arrays, has_decode=False)
@@ -395,26 +421,25 @@ def test_prefill_runs_on_matrix_units_where_the_device_has_them(device: Device) 
         max_shared_memory=49152,
         features=frozenset({"float16", MATRIX_FEATURE, "subgroup_size_control"}),
     )
-    name = GpuAttention(info, device.kernels, halves).kernels_for()[2].name
+    name = GpuAttention(info, device.kernels, halves).kernels_for()[1].name
     assert name == "attention_prefill_coopmat_f16_floats"
-    assert GpuAttention(info, device.kernels, floats).kernels_for()[2].name == "attention_prefill_f32_floats"
+    assert GpuAttention(info, device.kernels, floats).kernels_for()[1].name == "attention_prefill_f32_floats"
     bytewise = AttentionShape(4, 2, 128, 16, KVDType.INT8)
-    name = GpuAttention(info, device.kernels, bytewise).kernels_for()[2].name
+    name = GpuAttention(info, device.kernels, bytewise).kernels_for()[1].name
     assert name == "attention_prefill_coopmat_int8_floats"
     odd = AttentionShape(4, 2, 40, 16, KVDType.F16)
-    assert GpuAttention(info, device.kernels, odd).kernels_for()[2].name == "attention_prefill_f16_floats"
+    assert GpuAttention(info, device.kernels, odd).kernels_for()[1].name == "attention_prefill_f16_floats"
 
 
 def test_grids_cover_the_work_and_are_empty_without_it(device: Device) -> None:
     shape = AttentionShape(8, 2, 64, 16, KVDType.F16)
     plan = AttentionPlan.of(device.info, shape)
-    assert plan.decode_grids([], 0).decode == (0, 0, 0)
+    assert plan.decode_grid([], 0) == (0, 0, 0)
     assert plan.prefill_grid(0) == (0, 0, 0)
-    short = plan.decode_grids([1, plan.tile], 0)
-    assert short.decode[0] == 1 and short.decode[2] == 2 and short.combine == (0, 0, 0)
-    long = plan.decode_grids([5, plan.tile + 1], 0)
-    assert long.decode[0] == 2 and long.combine == (8, 2, 1)
-    assert plan.decode_grids([10 * plan.tile], plan.tile).decode[0] == 1
+    groups = shape.num_heads // plan.decode_heads
+    assert plan.decode_grid([1, plan.tile], 0) == (1, groups, 2)
+    assert plan.decode_grid([5, plan.tile + 1], 0) == (2, groups, 2)
+    assert plan.decode_grid([10 * plan.tile], plan.tile) == (1, groups, 1)
     for context in (1, 63, 64, 65, 1000, 131072):
         assert 1 <= plan.num_splits(context, 0) <= plan.max_splits
 

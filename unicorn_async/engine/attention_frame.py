@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.engine.frame import FrameLimits
     from unicorn_async.gpu.device import Device
+    from unicorn_async.ops.attention_device import DecodeScratch
 
 _GRID_BYTES = 12  # of one indirect dispatch
 
@@ -28,8 +29,8 @@ class AttentionFrame:
     written there, and how many of its blocks.
     """
 
-    def __init__(self, device: Device, limits: FrameLimits, partials: int, name: str) -> None:
-        """Allocate; `partials` is the address of the scratch that decode may use.
+    def __init__(self, device: Device, limits: FrameLimits, scratch: DecodeScratch, name: str) -> None:
+        """Allocate; `scratch` is what decode may use.
 
         Raises:
             OutOfMemoryError: it does not fit.
@@ -43,7 +44,7 @@ class AttentionFrame:
             "block_tables": Field(np.uint32, (groups, sequences, limits.blocks)),
             "decode_items": Field(np.uint32, (sequences,)),
             "prefill_tiles": Field(np.uint32, (limits.tiles, 2)),
-            "grids": Field(np.uint32, (groups, 3, 3)),
+            "grids": Field(np.uint32, (groups, 2, 3)),
         }
         self.block_rows: dict[tuple[int, int], tuple[SequenceOf[int], int]] = {}
         with contextlib.ExitStack() as made:
@@ -51,7 +52,7 @@ class AttentionFrame:
             self._made = made.pop_all()
         self.arrays, address = self._block.arrays, self._block.address
         self.slot_mapping = tuple(address["slot_mapping"] + 4 * tokens * group for group in range(groups))
-        self.batches = tuple(self._batch(limits, partials, group) for group in range(groups))
+        self.batches = tuple(self._batch(limits, scratch, group) for group in range(groups))
 
     @property
     def nbytes(self) -> int:
@@ -63,8 +64,8 @@ class AttentionFrame:
         self.block_rows.clear()
         self._made.close()
 
-    def _batch(self, limits: FrameLimits, partials: int, group: int) -> AttentionBatch:
-        address, offset = self._block.address, self._block.offset["grids"] + 3 * _GRID_BYTES * group
+    def _batch(self, limits: FrameLimits, scratch: DecodeScratch, group: int) -> AttentionBatch:
+        address, offset = self._block.address, self._block.offset["grids"] + 2 * _GRID_BYTES * group
         return AttentionBatch(
             query_start=address["query_start"],
             query_len=address["query_len"],
@@ -73,9 +74,8 @@ class AttentionFrame:
             max_blocks=limits.blocks,
             decode_items=address["decode_items"],
             prefill_tiles=address["prefill_tiles"],
-            partials=partials,
+            scratch=scratch,
             grids=self._block.buffer,
             decode_grid_offset=offset,
-            combine_grid_offset=offset + _GRID_BYTES,
-            prefill_grid_offset=offset + 2 * _GRID_BYTES,
+            prefill_grid_offset=offset + _GRID_BYTES,
         )

@@ -18,7 +18,6 @@ class AttentionParts(NamedTuple):
     """What of a step's attention decides which commands run it."""
 
     has_decode: bool
-    has_combine: bool
     has_prefill: bool
 
 
@@ -87,9 +86,7 @@ class AttentionWriter:
         if tiles:
             arrays["prefill_tiles"][: len(tiles)] = tiles
         contexts = [batch.scheduled[index].start + 1 for index in items]
-        has_combine = False
         for group, window in enumerate(self._windows):
-            grids = self._plan.decode_grids(contexts, window)
-            arrays["grids"][group] = (grids.decode, grids.combine, self._plan.prefill_grid(len(tiles)))
-            has_combine = has_combine or grids.combine[0] > 0
-        return AttentionParts(bool(items), has_combine, bool(tiles))
+            decode, prefill = self._plan.decode_grid(contexts, window), self._plan.prefill_grid(len(tiles))
+            arrays["grids"][group] = (decode, prefill)
+        return AttentionParts(bool(items), bool(tiles))

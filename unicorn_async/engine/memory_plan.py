@@ -64,12 +64,20 @@ def kv_names(layer: int) -> tuple[str, str]:
     return f"layers.{layer}.keys", f"layers.{layer}.values"
 
 
+def decode_scratch_bytes(attention: AttentionPlan, max_items: int) -> Mapping[str, int]:
+    """Return what a `DecodeScratch` for so many decode items needs, in bytes by name."""
+    return {
+        "partials": attention.partials_nbytes(max_items),
+        "split_counters": attention.split_counters_nbytes(max_items),
+    }
+
+
 def workspace_sizes(model: ModelConfig, options: EngineConfig, attention: AttentionPlan) -> Mapping[str, int]:
     """Return what a model needs beside weights and KV cache, in bytes by name."""
     sequences = options.max_num_seqs
     return {
         **activation_bytes(model, options.max_num_batched_tokens, max_logit_rows(options), options.num_residuals),
-        **({} if options.attends_elsewhere else {"partials": attention.partials_nbytes(sequences)}),
+        **({} if options.attends_elsewhere else decode_scratch_bytes(attention, sequences)),
         "last_token": 4 * sequences,
         "sample_scratch": scratch_bytes(sequences, model.vocab_size),
         "counts": counts_bytes(sequences, model.vocab_size),

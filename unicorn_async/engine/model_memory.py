@@ -10,7 +10,9 @@ from unicorn_async.engine.model_tensors import matrices_of, vectors_of
 from unicorn_async.gpu.arena import Arena
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.gpu.memory_room import HeapKind
+from unicorn_async.gpu.zero_memory import zero_memory
 from unicorn_async.models.activations import Activations, Residual, residual_names
+from unicorn_async.ops.attention_device import DecodeScratch
 from unicorn_async.ops.kv_cache import KVCache
 from unicorn_async.ops.rotary import frequencies
 
@@ -44,7 +46,7 @@ class ModelMemory:
     residuals: tuple[Residual, ...]  # per frame
     attended: ArenaSlice  # the activation `attention`
     logits: ArenaSlice
-    partials: int  # 0 where another device attends
+    decode_scratch: DecodeScratch  # zeros where another device attends
     last_token: int
     sample_scratch: int
     counts: int
@@ -57,6 +59,7 @@ class ModelMemory:
 
         Raises:
             OutOfMemoryError: it does not fit after all, because another process was faster; nothing stays allocated.
+            DeviceLostError: the device was lost meanwhile.
         """
         arenas = {heap: Arena(device.memory, MemoryKind.DEVICE, 1, name=heap.value, heap=heap) for heap in HeapKind}
         tables = Arena(device.memory, MemoryKind.FRAME, 1 << 20, name="tables")
@@ -65,6 +68,8 @@ class ModelMemory:
             addresses = {name: place.address for name, place in places.items()}
             slices = {dest.name: places[dest.name] for dest in plan.destinations}
             names = [] if options.attends_elsewhere else [kv_names(layer) for layer in range(model.num_layers)]
+            if not options.attends_elsewhere:
+                zero_memory(device, places["split_counters"])
             rows = max_logit_rows(options)
             frames = [residual_names(frame) for frame in range(options.num_residuals)]
             return cls(
@@ -78,7 +83,7 @@ class ModelMemory:
                 residuals=tuple(Residual(addresses[hidden], addresses[branch]) for hidden, branch in frames),
                 attended=places["attention"],
                 logits=places["logits"],
-                partials=addresses.get("partials", 0),
+                decode_scratch=DecodeScratch(addresses.get("partials", 0), addresses.get("split_counters", 0)),
                 last_token=addresses["last_token"],
                 sample_scratch=addresses["sample_scratch"],
                 counts=addresses["counts"],

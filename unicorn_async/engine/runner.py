@@ -83,7 +83,7 @@ class Runner:
                 slot_made = made.enter_context(contextlib.ExitStack())
                 frame = Frame(device, self._limits, memory.residuals[index], index)
                 slot_made.callback(frame.close)
-                attends = AttentionFrame(device, self._limits, memory.partials, f"attention frame {index}")
+                attends = AttentionFrame(device, self._limits, memory.decode_scratch, f"attention frame {index}")
                 slot_made.callback(attends.close)
                 recording = LayerRecording(
                     device,

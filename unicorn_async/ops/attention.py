@@ -45,7 +45,7 @@ class GpuAttention:
         return form is InputForm.FLOATS or shape.kv_dtype is not KVDType.F32
 
     def kernels_for(self, forms: Iterable[InputForm] = (InputForm.FLOATS,)) -> tuple[KernelRequest, ...]:
-        """Name the pipelines that `record` will get for results in these forms: decode, combine, prefill of each."""
+        """Name the pipelines that `record` will get for results in these forms: decode and prefill of each."""
         return tuple(request for form in forms for request in self._requests(form))
 
     def _requests(self, form: InputForm) -> tuple[KernelRequest, ...]:
@@ -62,17 +62,7 @@ class GpuAttention:
             "UNROLL": plan.unroll,
             "MAX_SUBGROUPS": plan.decode_subgroups,
         }
-        combine: dict[str, int | float] = {
-            "WORKGROUP": plan.combine_workgroup,
-            "HEAD_DIM": shape.head_dim,
-            "TILE": plan.tile,
-            "MAX_SPLITS": plan.max_splits,
-        }
-        return (
-            KernelRequest(f"attention_decode_{self._suffix}_{form.value}", decode),
-            KernelRequest(f"attention_combine_{form.value}", combine),
-            self._prefill_request(form),
-        )
+        return KernelRequest(f"attention_decode_{self._suffix}_{form.value}", decode), self._prefill_request(form)
 
     def _prefill_request(self, form: InputForm) -> KernelRequest:
         plan, shape = self.plan, self.plan.shape
@@ -102,8 +92,7 @@ class GpuAttention:
     ) -> None:
         """Record one layer's attention, as `AttentionDevice.record` says; decode and prefill run side by side.
 
-        There is one barrier inside, between decode and combine. Raises ConfigError for other shapes,
-        UnsupportedModelError for a form that this one does not write.
+        Raises ConfigError for other shapes, UnsupportedModelError for a form that this one does not write.
         """
         shape = self.plan.shape
         for name, rows in (("q", q), ("out", out)):
@@ -116,9 +105,6 @@ class GpuAttention:
             self._decode(recorder, q=q, cache=cache, window=window, batch=batch, out=out)
         if batch.has_prefill:
             self._prefill(recorder, q=q, cache=cache, window=window, batch=batch, out=out)
-        if batch.has_decode and batch.has_combine:
-            recorder.barrier()
-            self._combine(recorder, window=window, batch=batch, out=out)
 
     def _decode(
         self,
@@ -137,7 +123,8 @@ class GpuAttention:
             k_cache=cache.k,
             v_cache=cache.v,
             **form_fields(out),
-            partials=batch.partials,
+            partials=batch.scratch.partials,
+            splits_done=batch.scratch.split_counters,
             items=batch.decode_items,
             query_start=batch.query_start,
             context_len=batch.context_len,
@@ -148,21 +135,6 @@ class GpuAttention:
             num_kv_heads=self.plan.shape.num_kv_heads,
         )
         recorder.dispatch_indirect(kernel, push, batch.grids, batch.decode_grid_offset)
-
-    def _combine(self, recorder: CommandRecorder, *, window: int, batch: AttentionBatch, out: LinearInput) -> None:
-        request = self._requests(form_of(out))[1]
-        kernel = self._kernels.get(request.name, constants=request.constants)
-        places = form_fields(out)
-        push = kernel.pack(
-            partials=batch.partials,
-            y=places["y"],
-            y_scale=places["y_scale"],
-            items=batch.decode_items,
-            query_start=batch.query_start,
-            context_len=batch.context_len,
-            window=window,
-        )
-        recorder.dispatch_indirect(kernel, push, batch.grids, batch.combine_grid_offset)
 
     def _prefill(
         self,

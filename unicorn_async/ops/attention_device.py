@@ -14,6 +14,18 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class DecodeScratch:
+    """What the splits of decode items leave for each other, by address: all layers may share it, one after the other.
+
+    `partials` has AttentionPlan.partials_nbytes. `split_counters` has AttentionPlan.split_counters_nbytes, which are
+    zeros at first, and zeros again after each layer.
+    """
+
+    partials: int
+    split_counters: int
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionBatch:
     """Where a step's attention of one kind of layer finds its work; all but the flags is read when the step runs.
 
@@ -30,13 +42,11 @@ class AttentionBatch:
     max_blocks: int
     decode_items: int  # (items) u32: the sequence's row
     prefill_tiles: int  # (tiles, 2) u32: the sequence's row, the first query
-    partials: int  # scratch for decode, GpuAttention.partials_nbytes
+    scratch: DecodeScratch
     grids: Buffer  # indirect dispatch sizes, three u32 each, at these offsets
     decode_grid_offset: int
-    combine_grid_offset: int
     prefill_grid_offset: int
     has_decode: bool = True
-    has_combine: bool = True  # a decode item may have more than one split
     has_prefill: bool = True
 
 

@@ -24,7 +24,6 @@ _DECODE_WORKGROUP = 128  # lanes
 _DECODE_WORKGROUPS = 384  # of one sequence with a long context: an H200 holds them all at once
 _SPLIT_GRAIN = 32  # keys, of shaders/include/attention_splits.glsl
 _MIN_INT8_SUBGROUP = 8  # lanes that quantise a block of keys or values together
-_COMBINE_WORKGROUP = 256  # lanes
 _PARTIAL_EXTRA = 4  # f32 of a partial beside the head's elements
 
 
@@ -57,22 +56,13 @@ def _lane_elements(shape: AttentionShape) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class DecodeGrids:
-    """Workgroups of a step's decode and combine dispatches, for the indirect dispatch structs; zeros run nothing."""
-
-    decode: Grid
-    combine: Grid
-
-
-@dataclass(frozen=True, slots=True)
 class AttentionPlan:
     """The kernels' constants for one shape on one device; a pure function of both.
 
     `lanes` lanes share a key in decode and load `unroll` of them at once; a workgroup has at most `decode_subgroups`
-    subgroups. An item has at most `max_splits` splits of `tile` keys or more, which workgroups of
-    `combine_workgroup` lanes join. `decode_heads` and `prefill_heads` are the query heads of a workgroup,
-    `rows` the pairs of a query and a head in a prefill tile, of which a lane scores `prefill_keys` keys at a time. With
-    a `matrix_subgroup` prefill runs on matrix units, in subgroups of this size.
+    subgroups. An item has at most `max_splits` splits of `tile` keys or more. `decode_heads` and `prefill_heads` are
+    the query heads of a workgroup, `rows` the pairs of a query and a head in a prefill tile, of which a lane scores
+    `prefill_keys` keys at a time. With a `matrix_subgroup` prefill runs on matrix units, in subgroups of this size.
     """
 
     shape: AttentionShape
@@ -83,7 +73,6 @@ class AttentionPlan:
     tile: int
     unroll: int
     max_splits: int
-    combine_workgroup: int
     rows: int
     prefill_heads: int
     prefill_keys: int
@@ -126,7 +115,6 @@ class AttentionPlan:
             tile=64 if info.is_software else 128,
             unroll=1 if info.is_software else max(1, 4 * lanes // loads),
             max_splits=8 if info.is_software else min(128, max(16, _DECODE_WORKGROUPS // workgroups)),
-            combine_workgroup=max(32, shape.head_dim // 4) if info.is_software else _COMBINE_WORKGROUP,
             rows=rows,
             prefill_heads=_divisor(shape.group, rows),
             prefill_keys=1 if info.is_software else 4,
@@ -153,15 +141,14 @@ class AttentionPlan:
     def _num_keys(context_len: int, window: int) -> int:
         return min(context_len, window) if window else context_len
 
-    def decode_grids(self, context_lens: Sequence[int], window: int) -> DecodeGrids:
+    def decode_grid(self, context_lens: Sequence[int], window: int) -> Grid:
         """Workgroups for decode items with these contexts, in tokens, of layers with this window (0 = none)."""
         if not context_lens:
-            return DecodeGrids((0, 0, 0), (0, 0, 0))
+            return 0, 0, 0
         items, splits = len(context_lens), self.num_splits(max(context_lens), window)
         if self._num_keys(max(context_lens), window) > self.tile * self.max_splits:
             splits = max(self.num_splits(context, window) for context in context_lens)
-        decode = (splits, self.shape.num_heads // self.decode_heads, items)
-        return DecodeGrids(decode, (self.shape.num_heads, items, 1) if splits > 1 else (0, 0, 0))
+        return splits, self.shape.num_heads // self.decode_heads, items
 
     def prefill_grid(self, num_tiles: int) -> Grid:
         """Workgroups for so many prefill tiles."""
@@ -170,3 +157,7 @@ class AttentionPlan:
     def partials_nbytes(self, max_items: int) -> int:
         """Scratch that the splits of so many decode items need, in bytes; it may be shared by all layers."""
         return max_items * self.shape.num_heads * self.max_splits * (self.shape.head_dim + _PARTIAL_EXTRA) * 4
+
+    def split_counters_nbytes(self, max_items: int) -> int:
+        """Size of the counters by which the splits of so many decode items are joined, in bytes; shared likewise."""
+        return max_items * (self.shape.num_heads // self.decode_heads) * 4

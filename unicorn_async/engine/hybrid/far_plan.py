@@ -9,7 +9,9 @@ from unicorn_async.config import AttentionKind
 from unicorn_async.engine.hybrid.remote_attention import NUM_HALVES
 from unicorn_async.engine.hybrid.vulkan_exchange import ExchangeLayout
 from unicorn_async.engine.kv_plan import kv_budget, plan_kv_cache
+from unicorn_async.engine.memory_plan import decode_scratch_bytes
 from unicorn_async.errors import MissingFeatureError
+from unicorn_async.gpu.arena import block_nbytes
 from unicorn_async.gpu.device_info import device_candidates
 from unicorn_async.gpu.memory_room import HeapLimits, host_room, memory_room
 from unicorn_async.ops.attention_plan import AttentionPlan
@@ -83,7 +85,7 @@ def plan_vulkan(
     layout = ExchangeLayout(shape, options.max_num_batched_tokens)
     exchange = NUM_HALVES * layout.nbytes
     queries = options.max_num_batched_tokens * layout.row_bytes
-    own = AttentionPlan.of(far, shape).partials_nbytes(options.max_num_seqs) + queries
+    own = block_nbytes([*decode_scratch_bytes(AttentionPlan.of(far, shape), options.max_num_seqs).values(), queries])
     is_twin = near.index == far.index
     one_memory = is_twin or (near.shares_host_memory and far.shares_host_memory)
     limits = HeapLimits(options.vram_bytes, options.gtt_bytes) if is_twin else HeapLimits()

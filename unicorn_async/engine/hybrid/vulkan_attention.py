@@ -12,9 +12,12 @@ from unicorn_async.engine.attention_frame import AttentionFrame
 from unicorn_async.engine.attention_writer import AttentionParts, AttentionWriter
 from unicorn_async.engine.hybrid.remote_attention import NUM_HALVES
 from unicorn_async.engine.hybrid.vulkan_exchange import ExchangeLayout, VulkanExchange
+from unicorn_async.engine.memory_plan import decode_scratch_bytes
 from unicorn_async.gpu.arena import Arena
 from unicorn_async.gpu.command import CommandPool
 from unicorn_async.gpu.memory import MemoryKind
+from unicorn_async.gpu.zero_memory import zero_memory
+from unicorn_async.ops.attention_device import DecodeScratch
 from unicorn_async.ops.kv_append import kv_append, kv_append_kernel
 from unicorn_async.ops.kv_cache import KVCache
 from unicorn_async.tensor import DType, Tensor
@@ -78,12 +81,14 @@ class VulkanAttention:
             made.callback(arena.close)
             sizes = [kv_plan.layer_bytes[group] for group in kv_plan.layer_group]
             self._caches = [KVCache(arena.allocate(size).address, arena.allocate(size).address) for size in sizes]
-            partials = arena.allocate(attention.plan.partials_nbytes(limits.sequences)).address
+            partials, counters = map(arena.allocate, decode_scratch_bytes(attention.plan, limits.sequences).values())
+            zero_memory(far, counters)
+            scratch = DecodeScratch(partials.address, counters.address)
             self._q = arena.allocate(limits.tokens * layout.row_bytes)
             self._frames: dict[tuple[int, int], AttentionFrame] = {}
             for slot in range(options.num_frames):
                 for half in range(NUM_HALVES):
-                    frame = AttentionFrame(far, limits, partials, f"attention frame {slot}{'AB'[half]}")
+                    frame = AttentionFrame(far, limits, scratch, f"attention frame {slot}{'AB'[half]}")
                     made.callback(frame.close)
                     self._frames[slot, half] = frame
             self._pool = CommandPool(far, far.compute)
