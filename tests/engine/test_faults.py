@@ -12,6 +12,8 @@ import pytest
 
 from unicorn_async.config import WeightScheme
 from unicorn_async.errors import CheckpointError, OutOfMemoryError
+from unicorn_async.loader.arriving_places import ArrivingPlaces
+from unicorn_async.loader.staging import StagingRing, StagingSlot
 
 from .answers import PROMPT, answer
 from .leftovers import no_leftovers
@@ -140,14 +142,20 @@ async def test_a_file_that_another_takes_the_name_of_is_loaded_to_its_end(
 
 
 async def test_a_file_that_is_replaced_before_it_is_opened(
-    directory: Path, open_engine: OpenEngine, model_directory: WriteModel
+    directory: Path, open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = directory / WEIGHTS
-    async with open_engine(directory) as engine:
+    path, begin = directory / WEIGHTS, ArrivingPlaces.begin
+
+    def replace_and_begin(places: ArrivingPlaces) -> None:
         shutil.copyfile(path, directory / "other")  # the same bytes, but who knows that?
         os.replace(directory / "other", path)
-        with pytest.raises(CheckpointError, match=f"{WEIGHTS}: replaced by another file"):
-            await engine.loaded()
+        begin(places)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ArrivingPlaces, "begin", replace_and_begin)
+        async with open_engine(directory) as engine:
+            with pytest.raises(CheckpointError, match=f"{WEIGHTS}: replaced by another file"):
+                await engine.loaded()
     await tokens(open_engine, directory)
 
 
@@ -218,9 +226,17 @@ async def test_requests_while_memory_runs_out(
     directory: Path, open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who asked already gets the error, not a wait without an end."""
-    limit = DeviceMemoryLimit(monkeypatch)
+    limit, gate = DeviceMemoryLimit(monkeypatch), asyncio.Event()
+    acquire = StagingRing.acquire
+
+    async def held(ring: StagingRing) -> StagingSlot:
+        await gate.wait()
+        return await acquire(ring)
+
+    monkeypatch.setattr(StagingRing, "acquire", held)
     async with open_engine(directory, weights=WeightScheme.INT8) as engine:
         limit.count, limit.room = 0, 0
+        gate.set()
         waiting = [asyncio.create_task(answer(engine)), asyncio.create_task(engine.logits(PROMPT))]
         for task in waiting:
             with pytest.raises(OutOfMemoryError):

@@ -95,7 +95,7 @@ async def test_what_a_load_has_beside_the_model_is_no_difference_and_nothing_is_
             assert engine.memory.heaps[0].beside >= engine.config.staging_bytes
             await asyncio.sleep(0)
         await engine.cache_settled()
-        await asyncio.wait([engine._started.load])
+        await asyncio.wait([engine._model.load])
         report = engine.memory
     assert report.heaps[0].beside < engine.config.staging_bytes
     assert all(heap.plan_agrees for heap in report.heaps)
@@ -113,7 +113,7 @@ async def test_a_driver_that_says_otherwise_is_noticed(
 
     async with open_engine() as engine:
         await engine.loaded()
-        await engine._started.load  # what only the load needed is freed behind it
+        await engine._model.load  # what only the load needed is freed behind it
         device = engine._model.device
         monkeypatch.setattr(Device, "heaps", made_up)
         monkeypatch.setattr(device, "info", replace(device.info, memory_budget=True))

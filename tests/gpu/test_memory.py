@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import mmap
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,7 +15,9 @@ from unicorn_async.gpu.timeline import Timeline
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from unicorn_async.gpu.binding import CData
     from unicorn_async.gpu.device import Device
+    from unicorn_async.gpu.memory import Buffer
 
 
 @pytest.mark.parametrize("kind", list(MemoryKind))
@@ -88,6 +91,32 @@ def test_memory_that_the_driver_refuses_is_an_error_that_says_so(toy: Device, mo
     with pytest.raises(OutOfMemoryError, match=r"probe: 1000 bytes of VRAM memory needed.*the driver refused them"):
         toy.memory.allocate(1000, MemoryKind.DEVICE, name="probe", heap=HeapKind.VRAM)
     assert (toy.memory.num_buffers, toy.memory.used_bytes) == before
+
+
+def test_other_threads_allocate_and_map_while_the_driver_allocates(
+    toy: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allocate, at_work, may_end = Memory._vk_allocate, threading.Event(), threading.Event()
+
+    def slow(memory: Memory, info: CData, out: CData) -> int:
+        if threading.current_thread() is thread:
+            at_work.set()
+            assert may_end.wait(30)
+        return allocate(memory, info, out)
+
+    made: list[Buffer] = []
+    thread = threading.Thread(target=lambda: made.append(toy.memory.allocate(1000, MemoryKind.DEVICE, name="slow")))
+    monkeypatch.setattr(Memory, "_vk_allocate", slow)
+    before = toy.memory.used_bytes
+    thread.start()
+    assert at_work.wait(30)
+    buffer = toy.memory.allocate(1000, MemoryKind.STAGING, name="quick")
+    assert buffer.mapped is not None
+    buffer.close()
+    may_end.set()
+    thread.join()
+    made[0].close()
+    assert toy.memory.used_bytes == before
 
 
 def test_a_released_buffer_lives_until_the_timeline_has_passed_its_value(toy: Device) -> None:

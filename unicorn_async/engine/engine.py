@@ -169,7 +169,7 @@ class Engine:
         if self._last_memory is not None:
             return self._last_memory
         model = self._model
-        beside = model.runner.nbytes + (0 if self._started.load.done() else model.passing_bytes)
+        beside = model.runner.nbytes + (0 if self._model.load.done() else model.passing_bytes)
         return memory_report(
             model.device,
             model.memory_plan.placement,
@@ -219,7 +219,7 @@ class Engine:
             async for progress in self._model.stream.watch():
                 yield progress
         except EngineClosedError:  # the stream was cancelled, perhaps because something beside it failed
-            await asyncio.wait([self._started.load])
+            await asyncio.wait([self._model.load])
             await asyncio.sleep(0)  # whoever waits for the task gets its turn
             raise self._failure or EngineClosedError("the load was cancelled") from None
 
@@ -319,15 +319,15 @@ class Engine:
         return Sequence(request_id or next(self._names), ids, sampling, seed)
 
     async def _load(self) -> None:
-        await self._started.load
+        await self._model.load
 
     async def _run(self) -> None:
         try:
             await self._loop.run()
         except EngineClosedError:  # the load was cancelled, perhaps because something beside it failed
-            await asyncio.wait([self._started.load])
-            if not self._started.load.cancelled():
-                self._started.load.result()
+            await asyncio.wait([self._model.load])
+            if not self._model.load.cancelled():
+                self._model.load.result()
             raise
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:

@@ -133,13 +133,13 @@ def plan_memory(
                 f" model, attention on {far_plan.device} needs {far_plan.near_bytes:,} of them; {_room_text(room)}"
             )
         return MemoryPlan(
-            far_plan.kv, place([*workspace, *weights], room, max_allocation=info.max_allocation), far_plan
+            far_plan.kv, place([*weights, *workspace], room, max_allocation=info.max_allocation), far_plan
         )
     fast = _padded(claim for claim in weights if claim.group is not MemoryGroup.EMBEDDINGS)
     budget = kv_budget(room, model, options, weights=weight_bytes, fast_weights=fast, others=workspace_bytes + padding)
     kv = plan_kv_cache(model, options, budget, max_allocation=info.max_allocation)
     return MemoryPlan(
-        kv, place([*workspace, *_cache(kv, options.kv_dtype), *weights], room, max_allocation=info.max_allocation)
+        kv, place([*weights, *workspace, *_cache(kv, options.kv_dtype)], room, max_allocation=info.max_allocation)
     )
 
 

@@ -43,7 +43,9 @@ class ModelCache:
         options: EngineConfig,
         memory_plan: MemoryPlan,
     ) -> ModelCache:
-        """Look for the model's entry; without a folder the cache is off.
+        """Look for the model's entry; without a folder the cache is off. Nothing is allocated for the model yet.
+
+        `places` will have the destinations' memory once the model is loaded.
 
         Raises:
             CheckpointError: a file of the checkpoint can't be read.
@@ -59,6 +61,8 @@ class ModelCache:
             )
             cached = cache.cached(strategy, checksum)
         available = HostMemory().available_bytes()
+        if available is not None and device.info.shares_host_memory:
+            available -= memory_plan.placement.total_bytes
         writer = CacheWriter(
             device,
             model.plan,

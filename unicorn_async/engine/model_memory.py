@@ -9,7 +9,6 @@ from unicorn_async.engine.memory_plan import kv_names, max_logit_rows
 from unicorn_async.engine.model_tensors import matrices_of, vectors_of
 from unicorn_async.gpu.arena import Arena
 from unicorn_async.gpu.memory import MemoryKind
-from unicorn_async.gpu.memory_room import HeapKind
 from unicorn_async.gpu.zero_memory import zero_memory
 from unicorn_async.models.activations import Activations, Residual, residual_names
 from unicorn_async.ops.attention_device import DecodeScratch
@@ -20,24 +19,20 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from unicorn_async.config import EngineConfig, ModelConfig, RotaryConfig
-    from unicorn_async.engine.memory_plan import MemoryPlan
     from unicorn_async.gpu.arena import ArenaSlice
     from unicorn_async.gpu.device import Device
-    from unicorn_async.loader.placement import Placement
     from unicorn_async.loader.plan import LoadPlan
     from unicorn_async.tensor import Tensor, Weight
 
 
 @dataclass(frozen=True, slots=True)
 class ModelMemory:
-    """The places of a model in device memory; `close` frees them, after the last step.
+    """The places of a model in device memory, all borrowed but the tables; `close` frees these, after the last step.
 
-    `slices` holds the weights' places by destination, for the loader; `weights`, which are vectors, and `matrices`
-    are the same as tensors.
+    `weights` are vectors, `matrices` all others.
     """
 
-    arenas: tuple[Arena, ...]  # one a kind of heap, and the tables'
-    slices: Mapping[str, ArenaSlice]
+    tables: Arena
     weights: Mapping[str, Tensor]
     matrices: Mapping[str, Weight]
     caches: tuple[KVCache, ...]  # per layer, none where another device has them
@@ -52,19 +47,17 @@ class ModelMemory:
     counts: int
 
     @classmethod
-    def allocate(
-        cls, device: Device, model: ModelConfig, options: EngineConfig, plan: LoadPlan, memory_plan: MemoryPlan
+    def of(
+        cls, device: Device, model: ModelConfig, options: EngineConfig, plan: LoadPlan, places: Mapping[str, ArenaSlice]
     ) -> ModelMemory:
-        """Allocate all of it, as it was planned.
+        """Name the `places` of everything that was planned, and make the tables beside it.
 
         Raises:
-            OutOfMemoryError: it does not fit after all, because another process was faster; nothing stays allocated.
+            OutOfMemoryError: the tables do not fit; nothing stays allocated.
             DeviceLostError: the device was lost meanwhile.
         """
-        arenas = {heap: Arena(device.memory, MemoryKind.DEVICE, 1, name=heap.value, heap=heap) for heap in HeapKind}
         tables = Arena(device.memory, MemoryKind.FRAME, 1 << 20, name="tables")
         try:
-            places = _places(arenas, memory_plan.placement)
             addresses = {name: place.address for name, place in places.items()}
             slices = {dest.name: places[dest.name] for dest in plan.destinations}
             names = [] if options.attends_elsewhere else [kv_names(layer) for layer in range(model.num_layers)]
@@ -73,8 +66,7 @@ class ModelMemory:
             rows = max_logit_rows(options)
             frames = [residual_names(frame) for frame in range(options.num_residuals)]
             return cls(
-                arenas=(*arenas.values(), tables),
-                slices=slices,
+                tables=tables,
                 weights=vectors_of(plan, slices),
                 matrices=matrices_of(plan, slices),
                 caches=tuple(KVCache(addresses[keys], addresses[values]) for keys, values in names),
@@ -89,22 +81,12 @@ class ModelMemory:
                 counts=addresses["counts"],
             )
         except BaseException:
-            for arena in (*arenas.values(), tables):
-                arena.close()
+            tables.close()
             raise
 
     def close(self) -> None:
-        """Free everything; nothing on the device may still use it."""
-        for arena in self.arenas:
-            arena.close()
-
-
-def _places(arenas: Mapping[HeapKind, Arena], placement: Placement) -> dict[str, ArenaSlice]:
-    places: dict[str, ArenaSlice] = {}
-    for block in placement.blocks:
-        slices = arenas[block.heap].allocate_block([claim.nbytes for claim in block.claims])
-        places |= {claim.name: place for claim, place in zip(block.claims, slices, strict=True)}
-    return places
+        """Free the tables; nothing on the device may still use them."""
+        self.tables.close()
 
 
 def _rotary_tables(tables: Arena, model: ModelConfig) -> tuple[int, ...]:

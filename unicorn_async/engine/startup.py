@@ -18,8 +18,10 @@ from unicorn_async.engine.kernel_list import kernel_requests
 from unicorn_async.engine.memory_plan import MemoryPlan, attention_shape, choose_device
 from unicorn_async.engine.memory_report import driver_usage
 from unicorn_async.engine.model_cache import ModelCache
+from unicorn_async.engine.model_load import ModelLoad
 from unicorn_async.engine.model_memory import ModelMemory
 from unicorn_async.engine.model_on_disk import ModelOnDisk
+from unicorn_async.engine.model_tensors import unplaced_matrices
 from unicorn_async.engine.runner import Runner
 from unicorn_async.engine.tokenizer_start import TokenizerStart
 from unicorn_async.engine.tuning import use_tuning
@@ -29,6 +31,7 @@ from unicorn_async.errors import CheckpointError
 from unicorn_async.gpu.device import Device
 from unicorn_async.gpu.device_info import device_candidates
 from unicorn_async.gpu.instance import Instance
+from unicorn_async.loader.arriving_places import ArrivingPlaces
 from unicorn_async.loader.cache_folder import CacheFolder
 from unicorn_async.loader.lora_factors import LoraFactors
 from unicorn_async.loader.stream import LoadStream
@@ -40,11 +43,14 @@ from unicorn_async.ops.matrix_fragments import find_matrix_fragments
 from unicorn_async.resources import resource_dir
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from contextlib import AsyncExitStack
 
     from unicorn_async.config import EngineConfig, ModelConfig
+    from unicorn_async.engine.hybrid.far_attention import FarAttention
     from unicorn_async.engine.hybrid.remote_attention import RemoteAttention
     from unicorn_async.engine.tokenizer_start import MadeTokenizer
+    from unicorn_async.gpu.arena import ArenaSlice
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.kernel import KernelRequest
     from unicorn_async.tokenizer import Tokenizer
@@ -54,7 +60,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LoadingModel:
-    """A model whose memory is allocated and whose weights can be loaded."""
+    """A model whose memory is allocated and whose weights are on their way; `load` is the task that brings them."""
 
     name: str
     config: ModelConfig
@@ -67,40 +73,17 @@ class LoadingModel:
     runner: Runner | HybridRunner
     attention: AttentionInfo
     stream: LoadStream
+    load: asyncio.Task[None]
     requests: tuple[KernelRequest, ...]
-    trace: LoadTrace | None
     cache: ModelCache
     adapters: tuple[AdapterInfo, ...]
     far: RemoteAttention | None  # what attends in place of the device
     twin: Device | None  # the device that attends, if it is another logical one of the same GPU
 
-    async def load(self) -> None:
-        """Load the weights and, beside that, compile the kernels that a first request needs; then fill the cache."""
-        try:
-            try:
-                await self._load()
-            finally:
-                if self.trace is not None:
-                    await run_to_end(self.trace.write)
-            await self.cache.write()
-        finally:
-            self.cache.finish()
-
-    async def _load(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self.stream.run(), name="load stream")
-            # A thread that compiles beyond a cancellation ends by itself: a closed device refuses the next kernel.
-            group.create_task(asyncio.to_thread(self.device.kernels.prepare, self.requests), name="compile kernels")
-            if self.far is not None:
-                group.create_task(asyncio.to_thread(self.far.prepare_kernels), name="compile for the attention")
-        await run_to_end(self.device.kernels.save_cache)
-        if self.far is not None:
-            await run_to_end(self.far.save_kernels)
-
 
 @dataclass(frozen=True, slots=True)
 class StartedModel:
-    """A model whose weights are on their way; `load` is the task that brings them.
+    """A model whose weights are on their way, and its tokenizer.
 
     `options` are those that it was opened with, fitted to the model. `tokenizer_s` is how long the tokenizer took,
     beside everything else. Without one, nobody wanted it.
@@ -108,7 +91,6 @@ class StartedModel:
 
     model: LoadingModel
     options: EngineConfig
-    load: asyncio.Task[None]
     tokenizer: Tokenizer | None
     tokenizer_s: float
 
@@ -130,15 +112,12 @@ async def start(model: str | Path, options: EngineConfig, stack: AsyncExitStack)
     instance = await opening
     options = fit_options(on_disk.config, options)
     making = None if options.skip_tokenizer else await _start_tokenizer(on_disk, stack)
-    loading = await _prepare(on_disk, instance, options, stack)
-    stack.callback(loading.cache.finish)  # also where the task is cancelled before it begins
-    load = asyncio.create_task(loading.load(), name="load")
-    stack.push_async_callback(_end, load)
+    loading = await _begin_load(on_disk, instance, options, stack)
     if making is None:
-        return StartedModel(loading, options, load, None, 0.0)
+        return StartedModel(loading, options, None, 0.0)
     tokenizer, seconds = await making
     _check_vocabulary(tokenizer, on_disk)
-    return StartedModel(loading, options, load, tokenizer, seconds)
+    return StartedModel(loading, options, tokenizer, seconds)
 
 
 async def _start_tokenizer(on_disk: ModelOnDisk, stack: AsyncExitStack) -> asyncio.Task[MadeTokenizer]:
@@ -161,7 +140,7 @@ async def _end(task: asyncio.Task[T]) -> None:
         task.exception()
 
 
-async def _prepare(
+async def _begin_load(
     on_disk: ModelOnDisk, instance: Instance, options: EngineConfig, stack: AsyncExitStack
 ) -> LoadingModel:
     device, memory_plan = await run_to_end(lambda: _open_device(on_disk, instance, options, stack))
@@ -171,15 +150,18 @@ async def _prepare(
         on_disk.read_strategy, device.info, options.num_reader_threads, memory=memory_plan
     )
     trace = None if options.load_trace is None else LoadTrace(options.load_trace)
-    memory = await run_to_end(lambda: _allocate(device, on_disk, options, memory_plan, stack))
+    places = ArrivingPlaces(device.memory, memory_plan.placement)
+    stack.push_async_callback(places.close)
     cache = await ModelCache.open(
         weight_cache_folder() if options.weight_cache else None,
         on_disk,
         device,
-        memory.slices,
+        places.slices,
         options,
         memory_plan,
     )
+    stack.callback(cache.finish)  # also where the load is cancelled before it begins
+    places.begin()
     unfit = UnfitCounters(device.memory, on_disk.plan)
     stack.callback(unfit.close)
     factors = LoraFactors(
@@ -193,7 +175,7 @@ async def _prepare(
         device,
         on_disk.plan,
         on_disk.checkpoint.files,
-        memory.slices,
+        places.slices,
         convert=WeightConverter(device.kernels, on_disk.plan, unfit, on_disk.lora, factors).record,
         strategy=strategy,
         stamps=on_disk.checkpoint.stamps,
@@ -202,8 +184,36 @@ async def _prepare(
         factors=factors,
         unfit=unfit,
         cached=cache.cached,
+        arriving=places,
     )
     stack.callback(stream.close)
+    opened: FarAttention | None = None
+    if far_plan is not None:
+        opened = await open_far_attention(
+            device, config, options, kv_plan, far_plan, lambda info: _opened_beside(device, instance, info), stack
+        )
+    shape = attention_shape(config, options) if opened is None else opened.shape
+    gpu: GpuAttention | None = None
+    if opened is None:
+        gpu = GpuAttention(device.info, device.kernels, shape, soft_cap=config.attention_soft_cap)
+    far = None if opened is None else opened.attention
+    requests = kernel_requests(
+        device.info,
+        config,
+        shape,
+        gpu,
+        () if far is None else far.near_kernels(),
+        unplaced_matrices(on_disk.plan),
+        on_disk.plan,
+        on_disk.lora,
+        options,
+        from_cache=cache.cached is not None,
+    )
+    # The first weights have memory before the last ones do, and what is made of all addresses is made beside them.
+    load = asyncio.create_task(ModelLoad(device, stream, requests, trace, cache, far).run(), name="load")
+    stack.push_async_callback(_end, load)
+    all_places = await places.all()
+    memory = await run_to_end(lambda: _named(device, on_disk, options, all_places, stack))
     state = DecoderState(
         weights=memory.weights,
         matrices=memory.matrices,
@@ -211,47 +221,26 @@ async def _prepare(
         activations=memory.activations,
         last_token=memory.last_token,
     )
+    decoder = Decoder(config, shape, device.kernels, device.info, state)
     runner: Runner | HybridRunner
-    if far_plan is None:
-        shape = attention_shape(config, options)
-        gpu = GpuAttention(device.info, device.kernels, shape, soft_cap=config.attention_soft_cap)
-        decoder = Decoder(config, shape, device.kernels, device.info, state)
+    if gpu is not None:
         runner = Runner(device, config, options, memory, kv_plan, decoder, gpu, stream)
         stack.callback(runner.close)
         stack.callback(device.wait_idle)
-        far, twin = None, None
         attends = AttentionInfo(
             AttentionKind.GPU, device.info.name, device.info.is_software, kv_dtype=options.kv_dtype.value
         )
-        near_attention: GpuAttention | None = gpu
-        seam_kernels: tuple[KernelRequest, ...] = ()
     else:
-        opened = await open_far_attention(
-            device, config, options, kv_plan, far_plan, lambda info: _opened_beside(device, instance, info), stack
-        )
-        far, twin, attends, shape = opened.attention, opened.twin, opened.info, opened.shape
-        decoder = Decoder(config, shape, device.kernels, device.info, state)
-        step_trace = None
+        assert opened is not None, "another device attends"
+        attends, step_trace = opened.info, None
         if options.step_trace is not None:
             step_trace = StepTrace(options.step_trace, device.info.name, attends.device)
         runner = HybridRunner(
-            device, config, options, memory, opened.limits, decoder, far, opened.track, stream, step_trace
+            device, config, options, memory, opened.limits, decoder, opened.attention, opened.track, stream, step_trace
         )
         stack.callback(runner.close)
         stack.push_async_callback(runner.stop)
-        near_attention, seam_kernels = None, far.near_kernels()
-    requests = kernel_requests(
-        device.info,
-        config,
-        shape,
-        near_attention,
-        seam_kernels,
-        memory.matrices,
-        on_disk.plan,
-        on_disk.lora,
-        options,
-        from_cache=cache.cached is not None,
-    )
+    stack.push_async_callback(_end, load)  # before the device is waited for, and what its steps wait for is closed
     return LoadingModel(
         options.model_name or on_disk.name,
         config,
@@ -264,12 +253,12 @@ async def _prepare(
         runner,
         attends,
         stream,
+        load,
         requests,
-        trace,
         cache,
         tuple(AdapterInfo.of(adapter) for adapter in on_disk.lora.adapters),
         far,
-        twin,
+        None if opened is None else opened.twin,
     )
 
 
@@ -327,10 +316,14 @@ def _opened_beside(device: Device, instance: Instance, info: DeviceInfo) -> Devi
     return Device.open(instance, info, cache_dir=folder, shader_dir=resource_dir("shaders"))
 
 
-def _allocate(
-    device: Device, on_disk: ModelOnDisk, options: EngineConfig, memory_plan: MemoryPlan, stack: AsyncExitStack
+def _named(
+    device: Device,
+    on_disk: ModelOnDisk,
+    options: EngineConfig,
+    places: Mapping[str, ArenaSlice],
+    stack: AsyncExitStack,
 ) -> ModelMemory:
-    memory = ModelMemory.allocate(device, on_disk.config, options, on_disk.plan, memory_plan)
+    memory = ModelMemory.of(device, on_disk.config, options, on_disk.plan, places)
     stack.callback(memory.close)
     return memory
 

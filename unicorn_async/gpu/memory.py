@@ -89,7 +89,10 @@ class Memory:
         self._used = [0] * len(heap_bytes)
         self._live: set[Buffer] = set()
         self._deferred: list[tuple[Timeline, int, Buffer]] = []
+        # Neither is held while the driver allocates, which takes milliseconds: another thread, which may be an event
+        # loop, would hardly get its turn between two allocations.
         self._lock = threading.RLock()
+        self._map_lock = threading.Lock()
 
     @property
     def used_bytes(self) -> tuple[int, ...]:
@@ -110,6 +113,11 @@ class Memory:
         """Bytes of the largest possible buffer."""
         return self._device.info.max_allocation
 
+    def expects_mappable(self, heap: HeapKind) -> bool:
+        """Whether the CPU sees DEVICE memory of a kind of heap, as long as it is given the type that suits best."""
+        types = self._told[heap]
+        return bool(types) and is_mappable(self._types[types[0]][0])
+
     def allocate(self, nbytes: int, kind: MemoryKind, *, name: str, heap: HeapKind | None = None) -> Buffer:
         """Allocate `nbytes`, uninitialised, in a Vulkan allocation of its own: few and large ones, or an Arena.
 
@@ -129,9 +137,9 @@ class Memory:
             self.collect()
             if len(self._live) >= info.max_allocation_count:
                 raise OutOfMemoryError(f"{name}: {len(self._live)} allocations live, {info.name} allows no more")
-            types = self._ranked[kind] if heap is None else self._told[heap]
-            what = f"{nbytes} bytes of {kind.value if heap is None else heap.value} memory"
-            return self._make(nbytes, kind, name, lambda handle: self._allocate_memory(handle, types, what, name))
+        types = self._ranked[kind] if heap is None else self._told[heap]
+        what = f"{nbytes} bytes of {kind.value if heap is None else heap.value} memory"
+        return self._make(nbytes, kind, name, lambda handle: self._allocate_memory(handle, types, what, name))
 
     def import_host(self, view: memoryview, *, name: str) -> Buffer:
         """Make host memory a buffer that the GPU copies from; `view` must outlive the buffer and stay where it is.
@@ -150,14 +158,13 @@ class Memory:
         start = int(api.ffi.cast("uintptr_t", pointer))
         if start % alignment or view.nbytes % alignment:
             raise ConfigError(f"{name}: start {start:#x} and size {view.nbytes}: expected multiples of {alignment}")
-        with self._lock:
-            return self._make(
-                view.nbytes,
-                MemoryKind.STAGING,
-                name,
-                lambda handle: self._import_memory(handle, pointer, view.nbytes, name),
-                host=view,
-            )
+        return self._make(
+            view.nbytes,
+            MemoryKind.STAGING,
+            name,
+            lambda handle: self._import_memory(handle, pointer, view.nbytes, name),
+            host=view,
+        )
 
     def release(self, buffer: Buffer, *, timeline: Timeline, value: int) -> None:
         """Free the buffer once `timeline` has reached `value`; a later `collect` or `allocate` does it."""
@@ -186,7 +193,7 @@ class Memory:
 
     def map(self, buffer: Buffer) -> None:
         """Map a buffer on behalf of its `mapped`, if nobody has."""
-        with self._lock:
+        with self._map_lock:
             if buffer.view is None and buffer.owner is not None:
                 buffer.view = self._map(buffer.memory, buffer.nbytes, buffer.name)
 
@@ -306,6 +313,7 @@ class Memory:
         address = int(api.lib.vkGetBufferDeviceAddress(device, info))
         heap = self._types[index][1]
         buffer = Buffer(handle, memory, address, nbytes, size, kind, heap, mappable, name, self, view)
-        self._live.add(buffer)
-        self._used[heap] += size
+        with self._lock:
+            self._live.add(buffer)
+            self._used[heap] += size
         return buffer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from unicorn_async.background import run_to_end
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.timeline import Timeline
+    from unicorn_async.loader.arriving_places import ArrivingPlaces
     from unicorn_async.loader.chunk import AnyChunk
     from unicorn_async.loader.load_source import LoadSource
     from unicorn_async.loader.lora_factors import LoraFactors
@@ -52,6 +54,7 @@ class SourceLoad:
         arrived: Callable[[Parcel], None],
         trace: LoadTrace | None = None,
         factors: LoraFactors | None = None,
+        arriving: ArrivingPlaces | None = None,
     ) -> None:
         self._device = device
         self._source = source
@@ -60,6 +63,8 @@ class SourceLoad:
         self._arrived = arrived
         self._trace = trace
         self._factors = factors
+        self._arriving = arriving
+        self._rings: list[StagingRing] = []
         self._stages_direct_reads = source.strategy.mode is ReadMode.DIRECT and can_import(device)
         self._read_ahead = ReadAhead(source.chunks, source.strategy.read_ahead_bytes)
         self._left: dict[int, int] = {}
@@ -77,7 +82,8 @@ class SourceLoad:
             if self._factors is not None:
                 stack.callback(self._factors.close)
             stack.callback(self._uploader.close)
-            self._ring = self._make_ring([parcel.nbytes for parcel in self._parcels if parcel.staged], stack)
+            stack.callback(self._close_rings)
+            self._add_ring([parcel.nbytes for parcel in self._parcels if parcel.staged])
             self._reader = FileReader(source.files, source.strategy, stamps=source.stamps, trace=self._trace)
             stack.callback(self._reader.close)  # first of all: no thread writes to memory that is freed after it
             self._stack = stack.pop_all()
@@ -100,22 +106,33 @@ class SourceLoad:
     def _is_staged(self, chunk: AnyChunk) -> bool:
         return self._stages_direct_reads or not self._uploader.has_direct_target(chunk)
 
-    def _make_ring(self, sizes: Sequence[int], stack: contextlib.ExitStack) -> StagingRing | None:
+    def _add_ring(self, sizes: Sequence[int]) -> None:
         if not sizes:
-            return None
+            return
         slot_bytes = max(sizes)
         if self._stages_direct_reads:
             slot_bytes = (slot_bytes // PAGE_BYTES + 2) * PAGE_BYTES  # a part of a page at both ends
         num_slots = max(1, min(len(sizes), _MAX_SLOTS, self._staging_bytes // slot_bytes))
-        ring = StagingRing(
-            self._device.memory, num_slots=num_slots, slot_bytes=slot_bytes, imports=self._stages_direct_reads
+        self._rings.append(
+            StagingRing(
+                self._device.memory, num_slots=num_slots, slot_bytes=slot_bytes, imports=self._stages_direct_reads
+            )
         )
-        stack.callback(ring.close)
-        return ring
+
+    def _ring_for(self, parcel: Parcel) -> StagingRing:
+        """Return a ring with room; it is made now where memory arrived that is not mapped, against expectation."""
+        if not any(parcel.nbytes <= ring.slot_bytes for ring in self._rings):
+            self._add_ring([chunk.nbytes for chunk in self._source.chunks])
+        return next(ring for ring in self._rings if parcel.nbytes <= ring.slot_bytes)
+
+    def _close_rings(self) -> None:
+        for ring in self._rings:
+            ring.close()
 
     async def _lane(self, parcels: Iterator[Parcel], group: asyncio.TaskGroup) -> None:
         """Load one parcel after the other; all lanes take from the same iterator, so parcels start in order."""
-        for parcel in parcels:
+        for planned in parcels:
+            parcel = planned if self._arriving is None else await self._placed(planned, self._arriving)
             self.layer_started.setdefault(parcel.layer, time.perf_counter_ns())
             for wanted in self._read_ahead.advance(parcel.read_bytes) if self._source.strategy.read_ahead_bytes else ():
                 self._reader.will_need(*wanted)
@@ -130,9 +147,13 @@ class SourceLoad:
             self._left[parcel.layer] -= len(parcel.chunks)
             self._arrived(parcel)
 
+    async def _placed(self, parcel: Parcel, arriving: ArrivingPlaces) -> Parcel:
+        """Return the parcel once its places are there; it is staged after all where they are not mapped."""
+        await arriving.wait([chunk.dest for chunk in parcel.chunks])
+        return parcel if self._uploader.has_direct_target(parcel.chunks[0]) else replace(parcel, staged=True)
+
     async def _load_staged(self, parcel: Parcel, group: asyncio.TaskGroup) -> None:
-        ring, trace = self._ring, self._trace
-        assert ring is not None, "there are slots where a parcel is staged"
+        ring, trace = self._ring_for(parcel), self._trace
         if self._factors is not None and any(chunk.transform is Transform.BLEND for chunk in parcel.chunks):
             await self._factors.ready()
         slot = await ring.acquire()

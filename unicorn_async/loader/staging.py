@@ -49,7 +49,7 @@ class StagingRing:
     def __init__(self, memory: Memory, *, num_slots: int, slot_bytes: int, imports: bool = False) -> None:
         self._memory = memory
         self._num_slots = num_slots
-        self._slot_bytes = slot_bytes
+        self.slot_bytes = slot_bytes
         self._imports = imports
         self._slots: list[StagingSlot] = []
         self._free: asyncio.Queue[StagingSlot] = asyncio.Queue()
@@ -69,7 +69,7 @@ class StagingRing:
         """
         async with self._turn:
             if self._free.empty() and len(self._slots) < self._num_slots:
-                self._slots.append(self._make_slot(self._slot_bytes, f"staging[{len(self._slots)}]"))
+                self._slots.append(self._make_slot(self.slot_bytes, f"staging[{len(self._slots)}]"))
                 return self._slots[-1]
             slot = await self._free.get()
         try:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.memory import ArenaSlice
     from unicorn_async.gpu.timeline import Timeline
+    from unicorn_async.loader.arriving_places import ArrivingPlaces
     from unicorn_async.loader.file_stamp import FileStamp
     from unicorn_async.loader.load_source import CachedWeights
     from unicorn_async.loader.lora_factors import LoraFactors
@@ -37,8 +38,9 @@ if TYPE_CHECKING:
 class LoadStream:
     """Carries out a plan once; made in the event loop that runs it.
 
-    `places` are the destinations' memory, which must outlive `run` and which the caller owns. Chunks that are copied as
-    they are go straight into `places` that are mapped, all others through at most `staging_bytes` of staging memory, as
+    `places` are the destinations' memory, which must outlive `run` and which the caller owns. While it is still
+    `arriving`, chunks wait for their part of it. Chunks that are copied as they are go straight into `places` that are
+    mapped, all others through at most `staging_bytes` of staging memory, as
     does what is read past the page cache, where the device takes it from ordinary memory. `stamps` are what the files
     were when their headers were read: a layer whose file has changed is not activated. `trace` is told what happens.
     `factors` are loaded before the first chunk that is blended, and closed with the load; `unfit` is checked whenever a
@@ -62,6 +64,7 @@ class LoadStream:
         factors: LoraFactors | None = None,
         unfit: UnfitCounters | None = None,
         cached: CachedWeights | None = None,
+        arriving: ArrivingPlaces | None = None,
     ) -> None:
         self._device = device
         self._plan = plan
@@ -73,7 +76,8 @@ class LoadStream:
         self._trace = trace
         self._factors = factors
         self._unfit = unfit
-        self._uploader = Uploader(device, places, convert)
+        self._arriving = arriving
+        self._uploader = Uploader(device, places, convert, arriving)
         self._index = {layer: index for index, layer in enumerate(plan.layers)}
         self._chunks_left: Counter[int] = Counter()
         self._bytes_total = self._source.bytes_to_read
@@ -208,6 +212,7 @@ class LoadStream:
             arrived=self._count if check is not None else self._count_and_activate,
             trace=self._trace,
             factors=self._factors,
+            arriving=self._arriving,
         )
         async with load, asyncio.TaskGroup() as group:
             load.start(group)

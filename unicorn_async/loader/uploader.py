@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.memory import ArenaSlice
     from unicorn_async.gpu.queue import Queue
+    from unicorn_async.loader.arriving_places import ArrivingPlaces
     from unicorn_async.loader.chunk import AnyChunk, Chunk
     from unicorn_async.loader.staging import StagingSlot
 
@@ -31,12 +32,19 @@ class Uploader:
     `timeline` counts active layers: value n is signalled once the first n layers of the plan are in device memory. It
     is always signalled by a queue submission made after the layers' last bytes were written, so that waiting for it
     on the device also makes visible what the CPU wrote into mapped memory. `close` keeps the timeline: who waits for
-    layers may need it longer, and closes it.
+    layers may need it longer, and closes it. What is `arriving` is in `places` before its chunks are brought there.
     """
 
-    def __init__(self, device: Device, places: Mapping[str, ArenaSlice], convert: ConvertRecorder) -> None:
+    def __init__(
+        self,
+        device: Device,
+        places: Mapping[str, ArenaSlice],
+        convert: ConvertRecorder,
+        arriving: ArrivingPlaces | None = None,
+    ) -> None:
         self.timeline = Timeline(device, name="layers-timeline")
         self._places = places
+        self._arriving = arriving
         self._convert = convert
         self._device = device
         self._copy_queue = device.transfer
@@ -51,8 +59,15 @@ class Uploader:
         return tuple((queue.timeline, value) for queue, value in self._submitted.items())
 
     def has_direct_target(self, chunk: AnyChunk) -> bool:
-        """Whether a chunk can be read into its place; otherwise it has to be staged."""
-        return chunk.transform is Transform.COPY and self._places[chunk.dest].buffer.is_mappable
+        """Whether a chunk can be read into its place; otherwise it has to be staged.
+
+        That is an expectation while the place is not there.
+        """
+        if chunk.transform is not Transform.COPY:
+            return False
+        if self._arriving is not None:
+            return self._arriving.is_mappable(chunk.dest)
+        return self._places[chunk.dest].buffer.is_mappable
 
     def direct_target(self, chunk: AnyChunk) -> memoryview:
         """Return the place of a chunk that has such a target."""

@@ -1,0 +1,177 @@
+"""A model's memory that is allocated while a load already fills the first of it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from unicorn_async.errors import EngineClosedError, OutOfMemoryError
+from unicorn_async.gpu.arena import Arena
+from unicorn_async.gpu.memory import Memory
+from unicorn_async.gpu.memory_room import HeapKind, MemoryRoom
+from unicorn_async.gpu.memory_types import is_mappable
+from unicorn_async.loader.arriving_places import ArrivingPlaces
+from unicorn_async.loader.placement import Claim, MemoryGroup, Placement, PlannedBlock
+from unicorn_async.loader.stream import LoadStream
+from unicorn_async.tensor import DType
+
+from .loading import WARM, Loading, download
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from unicorn_async.gpu.arena import ArenaSlice
+
+OUT_OF_DEVICE_MEMORY = -2
+PATIENCE_S = 30.0
+
+pytestmark = pytest.mark.parametrize("loading", [True], ids=["direct"], indirect=True)
+
+
+class HeldBlocks:
+    """Lets so many blocks be allocated; the others wait for `let`."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, num_free: int) -> None:
+        self._turns = threading.Semaphore(num_free)
+        allocate = Arena.allocate_block
+
+        def held(arena: Arena, sizes: Sequence[int]) -> tuple[ArenaSlice, ...]:
+            assert self._turns.acquire(timeout=PATIENCE_S)
+            return allocate(arena, sizes)
+
+        patch.setattr(Arena, "allocate_block", held)
+
+    def let(self, count: int) -> None:
+        self._turns.release(count)
+
+
+def placement(loading: Loading) -> Placement:
+    """Each destination in a block of its own."""
+    blocks = [
+        PlannedBlock(HeapKind.VRAM, (Claim(dest.name, dest.nbytes, MemoryGroup.FFN, dest.layer),))
+        for dest in loading.plan.destinations
+    ]
+    return Placement(MemoryRoom(1 << 20, 0, 1 << 20), tuple(blocks))
+
+
+@pytest.mark.parametrize("expected", [True, False], ids=["mapped", "staged"])
+async def test_the_first_layers_are_active_while_others_have_no_memory(
+    expected: bool, loading: Loading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, plan = loading.device, loading.plan
+    monkeypatch.setattr(Memory, "expects_mappable", lambda *_: expected)
+    first = [dest.name for dest in plan.destinations if dest.layer < 1]
+    places = ArrivingPlaces(device.memory, placement(loading))
+    stream = LoadStream(
+        device,
+        loading.plan,
+        loading.checkpoint.files,
+        places.slices,
+        convert=loading.convert,
+        strategy=WARM,
+        arriving=places,
+    )
+    held = HeldBlocks(monkeypatch, len(first))
+    places.begin()
+    load = asyncio.create_task(stream.run())
+    async with asyncio.timeout(PATIENCE_S):
+        timeline, value = await stream.layer_submitted(0)
+        await timeline.reached(value)
+        assert list(places.slices) == first
+        held.let(100)
+        await load
+    assert set(await places.all()) == {dest.name for dest in plan.destinations}
+    assert download(device, places.slices["embed"]) == loading.expected("embed", DType.BF16)
+    assert download(device, places.slices["norm"]) == loading.expected("norm", DType.F32)
+    stream.close()
+    device.memory.collect()
+    await places.close()
+
+
+async def test_a_place_is_waited_for_alone(loading: Loading, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = HeldBlocks(monkeypatch, 0)
+    places = ArrivingPlaces(loading.device.memory, placement(loading))
+    places.begin()
+    names = [dest.name for dest in loading.plan.destinations]
+    async with asyncio.timeout(PATIENCE_S):
+        held.let(1)
+        await places.wait(names[:1])
+        last = asyncio.create_task(places.wait(names[-1:]))
+        await asyncio.sleep(0)
+        assert list(places.slices) == names[:1]
+        held.let(len(names))
+        await last
+        assert list(await places.all()) == names
+    await places.close()
+
+
+async def test_memory_that_is_not_mapped_against_expectation_is_staged_for(
+    loading: Loading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = loading.device
+    monkeypatch.setattr("unicorn_async.gpu.memory.is_mappable", lambda _: False)
+    monkeypatch.setattr(Memory, "expects_mappable", lambda *_: True)
+    places = ArrivingPlaces(device.memory, placement(loading))
+    places.begin()
+    await places.all()
+    assert not any(place.buffer.is_mappable for place in places.slices.values())
+    monkeypatch.setattr("unicorn_async.gpu.memory.is_mappable", is_mappable)
+    stream = LoadStream(
+        device,
+        loading.plan,
+        loading.checkpoint.files,
+        places.slices,
+        convert=loading.convert,
+        strategy=WARM,
+        arriving=places,
+    )
+    await stream.run()
+    assert download(device, places.slices["embed"]) == loading.expected("embed", DType.BF16)
+    stream.close()
+    device.memory.collect()
+    await places.close()
+
+
+async def test_memory_that_runs_out_is_told_to_who_waits_and_is_given_back(
+    loading: Loading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = HeldBlocks(monkeypatch, 2)
+    places = ArrivingPlaces(loading.device.memory, placement(loading))
+    places.begin()
+    waiting = asyncio.create_task(places.wait([loading.plan.destinations[-1].name]))
+    async with asyncio.timeout(PATIENCE_S):
+        await places.wait([loading.plan.destinations[1].name])
+        monkeypatch.setattr(Memory, "_vk_allocate", lambda *_: OUT_OF_DEVICE_MEMORY)
+        held.let(1)
+        with pytest.raises(OutOfMemoryError, match=r"VRAM\[2\]: .* the driver refused them"):
+            await waiting
+        with pytest.raises(OutOfMemoryError):
+            await places.all()
+    await places.close()
+
+
+async def test_closed_on_the_way_it_allocates_no_further_block(
+    loading: Loading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = HeldBlocks(monkeypatch, 1)
+    places = ArrivingPlaces(loading.device.memory, placement(loading))
+    places.begin()
+    async with asyncio.timeout(PATIENCE_S):
+        await places.wait([loading.plan.destinations[0].name])
+        waiting = asyncio.create_task(places.all())
+        closing = asyncio.create_task(places.close())
+        await asyncio.sleep(0)
+        held.let(1)
+        await closing
+        with pytest.raises(EngineClosedError):
+            await waiting
+    assert len(places.slices) <= 2
+
+
+async def test_one_that_never_began_is_closed(loading: Loading) -> None:
+    places = ArrivingPlaces(loading.device.memory, placement(loading))
+    await places.close()
+    assert not places.slices

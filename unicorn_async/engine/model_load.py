@@ -1,0 +1,52 @@
+"""The load of a model: its weights, and beside them the kernels that a first request needs."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from unicorn_async.background import run_to_end
+
+if TYPE_CHECKING:
+    from unicorn_async.engine.hybrid.remote_attention import RemoteAttention
+    from unicorn_async.engine.model_cache import ModelCache
+    from unicorn_async.gpu.device import Device
+    from unicorn_async.gpu.kernel import KernelRequest
+    from unicorn_async.loader.stream import LoadStream
+    from unicorn_async.loader.trace import LoadTrace
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLoad:
+    """What a load needs, all borrowed; `run` is called once."""
+
+    device: Device
+    stream: LoadStream
+    requests: tuple[KernelRequest, ...]
+    trace: LoadTrace | None
+    cache: ModelCache
+    far: RemoteAttention | None  # what attends in place of the device
+
+    async def run(self) -> None:
+        """Load the weights and, beside that, compile the kernels that a first request needs; then fill the cache."""
+        try:
+            try:
+                await self._load()
+            finally:
+                if self.trace is not None:
+                    await run_to_end(self.trace.write)
+            await self.cache.write()
+        finally:
+            self.cache.finish()
+
+    async def _load(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.stream.run(), name="load stream")
+            # A thread that compiles beyond a cancellation ends by itself: a closed device refuses the next kernel.
+            group.create_task(asyncio.to_thread(self.device.kernels.prepare, self.requests), name="compile kernels")
+            if self.far is not None:
+                group.create_task(asyncio.to_thread(self.far.prepare_kernels), name="compile for the attention")
+        await run_to_end(self.device.kernels.save_cache)
+        if self.far is not None:
+            await run_to_end(self.far.save_kernels)
