@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import os
+import threading
 from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from unicorn_async.gpu.device import Device
+    from unicorn_async.gpu.memory import Buffer
     from unicorn_async.gpu.timeline import Timeline
     from unicorn_async.loader.chunk import Chunk
     from unicorn_async.loader.staging import StagingSlot
@@ -103,6 +105,19 @@ async def test_small_tensors_of_a_layer_are_one_submission(loading: Loading, mon
     conversions = [("1.norm", "1.up"), ("norm",)]
     copies = [("0.norm", "0.qkv", "0.qkv"), ("embed",)] if loading.places["embed"].mapped is None else []
     assert sorted(tuple(sorted(names)) for names in submitted) == sorted(conversions + copies)
+    stream.close()
+
+
+async def test_what_little_could_be_read_into_its_place_is_staged_with_all_else(
+    loading: Loading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mapping the memory that it lies in would take longer."""
+    monkeypatch.setattr(source_load, "_LEAST_DIRECT_SHARE", 1.0)
+    monkeypatch.delattr(Uploader, "direct_target")
+    stream = loading.stream()
+    await stream.run()
+    for dest in loading.plan.destinations:
+        assert download(loading.device, loading.places[dest.name]) == loading.expected(dest.name, dest.dtype), dest.name
     stream.close()
 
 
@@ -278,6 +293,29 @@ async def test_acquiring_waits_for_a_release_and_may_be_cancelled(device: Device
     ring.close()
     device.wait_idle()
     device.memory.collect()
+
+
+async def test_a_slot_is_in_the_ring_when_its_making_is_cancelled(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allocate, may_end = device.memory.allocate, threading.Event()
+
+    def slow(nbytes: int, kind: MemoryKind, *, name: str) -> Buffer:
+        assert may_end.wait(30)
+        return allocate(nbytes, kind, name=name)
+
+    monkeypatch.setattr(device.memory, "allocate", slow)
+    ring = StagingRing(device.memory, num_slots=1, slot_bytes=256)
+    waiting = asyncio.create_task(ring.acquire())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert ring.num_free == 1
+    assert (await asyncio.wait_for(ring.acquire(), 10)).buffer.nbytes == 256
+    assert ring.num_free == 0
+    ring.close()
 
 
 async def test_who_waits_for_a_slot_gets_it_before_who_gave_it_back(device: Device) -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from unicorn_async.loader.uploader import Uploader
 
 _LANES_PER_THREAD = 4  # so that a thread finds its next read waiting, even when the event loop has been busy
+_LEAST_DIRECT_SHARE = 1 / 64  # of the bytes: to stage less is quicker than to map all the memory that it lies in
 _MAX_SLOTS = 16  # also where they are small: each takes a while to allocate
 
 
@@ -76,6 +77,8 @@ class SourceLoad:
     async def __aenter__(self) -> Self:
         """Open the files; raises CheckpointError if one can't be opened, or has changed."""
         source = self._source
+        direct_bytes = sum(chunk.nbytes for chunk in source.chunks if self._uploader.has_direct_target(chunk))
+        self._stages_all = self._stages_direct_reads or direct_bytes < _LEAST_DIRECT_SHARE * source.bytes_to_read
         staged_bytes = max((chunk.nbytes for chunk in source.chunks), default=0)
         self._parcels = make_parcels(source.chunks, self._is_staged, slot_bytes=staged_bytes)
         with contextlib.ExitStack() as stack:
@@ -104,7 +107,7 @@ class SourceLoad:
             group.create_task(self._lane(waiting, group))
 
     def _is_staged(self, chunk: AnyChunk) -> bool:
-        return self._stages_direct_reads or not self._uploader.has_direct_target(chunk)
+        return self._stages_all or not self._uploader.has_direct_target(chunk)
 
     def _add_ring(self, sizes: Sequence[int]) -> None:
         if not sizes:
@@ -140,7 +143,7 @@ class SourceLoad:
                 await self._load_staged(parcel, group)
             else:
                 chunk = parcel.chunks[0]
-                target = self._uploader.direct_target(chunk)
+                target = await self._uploader.direct_target(chunk)
                 await self._reader.read(chunk.file, chunk.offset, target, chunk.row_permutation)
             if self._left[parcel.layer] == len(parcel.chunks):  # the last ones of the layer
                 await self._reader.check_unchanged()

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from unicorn_async.background import run_to_end
 from unicorn_async.errors import MissingFeatureError, OutOfMemoryError
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.loader.open_file import PAGE_BYTES, page_memory
@@ -69,8 +70,7 @@ class StagingRing:
         """
         async with self._turn:
             if self._free.empty() and len(self._slots) < self._num_slots:
-                self._slots.append(self._make_slot(self.slot_bytes, f"staging[{len(self._slots)}]"))
-                return self._slots[-1]
+                return await self._new_slot()
             slot = await self._free.get()
         try:
             if slot.used is not None:
@@ -94,6 +94,17 @@ class StagingRing:
             else:
                 self._memory.release(slot.buffer, timeline=slot.used[0], value=slot.used[1])
         self._memory.collect()
+
+    async def _new_slot(self) -> StagingSlot:
+        """Make a slot in a thread: the driver may take milliseconds, and others have reads to begin."""
+        name, before = f"staging[{len(self._slots)}]", len(self._slots)
+        try:
+            await run_to_end(lambda: self._slots.append(self._make_slot(self.slot_bytes, name)))
+        except BaseException:
+            if len(self._slots) > before:
+                self._free.put_nowait(self._slots[-1])
+            raise
+        return self._slots[-1]
 
     def _make_slot(self, nbytes: int, name: str) -> StagingSlot:
         if self._imports:

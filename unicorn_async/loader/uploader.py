@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, TypeAlias
 
+from unicorn_async.background import run_to_end
 from unicorn_async.errors import DeviceError
 from unicorn_async.gpu.command import CommandPool
 from unicorn_async.gpu.timeline import Timeline
@@ -69,9 +70,12 @@ class Uploader:
             return self._arriving.is_mappable(chunk.dest)
         return self._places[chunk.dest].buffer.is_mappable
 
-    def direct_target(self, chunk: AnyChunk) -> memoryview:
-        """Return the place of a chunk that has such a target."""
-        mapped = self._places[chunk.dest].mapped
+    async def direct_target(self, chunk: AnyChunk) -> memoryview:
+        """Return the place of a chunk that has such a target; the driver maps it in a thread."""
+        place = self._places[chunk.dest]
+        if place.buffer.view is None:
+            await run_to_end(lambda: place.buffer.mapped)
+        mapped = place.mapped
         assert mapped is not None, "it has a direct target"
         return mapped[chunk.dest_offset : chunk.dest_offset + chunk.nbytes]
 
