@@ -46,7 +46,6 @@ from unicorn_async.ops.linear_plan import (
 )
 from unicorn_async.ops.linear_quant import dispatch_quant_plan, prepare_input
 from unicorn_async.ops.linear_quant_plan import (
-    FragmentTuning,
     QuantVecTuning,
     fragment_plan,
     fuses_gate,
@@ -56,6 +55,7 @@ from unicorn_async.ops.linear_quant_plan import (
     quant_vec_plan,
 )
 from unicorn_async.ops.matrix_fragments import find_matrix_fragments
+from unicorn_async.ops.quant_tiles import FragmentTuning
 from unicorn_async.resources import resource_dir
 from unicorn_async.tensor import DType, QuantFormat, QuantTensor, Tensor
 

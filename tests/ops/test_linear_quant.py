@@ -27,7 +27,6 @@ from unicorn_async.ops.linear_quant import (
     prepare_input,
 )
 from unicorn_async.ops.linear_quant_plan import (
-    FragmentTuning,
     QuantVecTuning,
     fragment_plan,
     fuses_gate,
@@ -36,6 +35,7 @@ from unicorn_async.ops.linear_quant_plan import (
     quant_form,
     quant_vec_plan,
 )
+from unicorn_async.ops.quant_tiles import FragmentTuning
 from unicorn_async.tensor import QuantFormat, QuantTensor
 
 if TYPE_CHECKING:

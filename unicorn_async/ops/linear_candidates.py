@@ -30,12 +30,12 @@ from unicorn_async.ops.linear_plan import (
     work_of,
 )
 from unicorn_async.ops.linear_quant_plan import (
-    FragmentTuning,
     QuantVecTuning,
     fragment_plan,
     plan_linear_quant,
     quant_vec_plan,
 )
+from unicorn_async.ops.quant_tiles import FragmentTuning
 from unicorn_async.tensor import QUANT_BLOCK, QuantFormat
 
 if TYPE_CHECKING:

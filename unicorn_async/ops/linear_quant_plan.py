@@ -16,16 +16,20 @@ from unicorn_async.ops.linear_plan import (
     FRAGMENTS_FEATURE,
     MANY,
     LinearPlan,
-    TileTuning,
-    chosen_splits,
     coopmat_plan,
-    coopmat_tuning,
     linear_options,
     many_plan,
     matrix_subgroup_size,
     software_passes,
     split_grid,
     tuned_plan,
+)
+from unicorn_async.ops.quant_tiles import (
+    FRAGMENT_COLUMNS,
+    MAX_FRAGMENT_TOKENS,
+    FragmentTuning,
+    fragment_tuning,
+    quant_coopmat_tuning,
 )
 from unicorn_async.tensor import QUANT_BLOCK
 
@@ -34,10 +38,8 @@ if TYPE_CHECKING:
 
     from unicorn_async.config import Activation
     from unicorn_async.gpu.device_info import DeviceInfo
-    from unicorn_async.ops.linear_plan import CoopmatTable, Options
+    from unicorn_async.ops.linear_plan import Options
     from unicorn_async.tensor import QuantFormat
-
-_ANY = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,32 +57,6 @@ class QuantVecTuning:
     unroll: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class FragmentTuning:
-    """For up to `tokens` tokens: how linear_quant_fragments is cut.
-
-    A subgroup has `fragments_t` × `fragments_n` matrices of 16 tokens and 16 weight rows; a workgroup has `subgroups_n`
-    times these rows, and `subgroups_k` subgroups share K for each. `splits` workgroups share K.
-    """
-
-    tokens: int
-    fragments_t: int
-    fragments_n: int
-    subgroups_n: int
-    subgroups_k: int = 1
-    splits: int = 1
-
-    @property
-    def tile_t(self) -> int:
-        """Tokens of a workgroup."""
-        return 16 * self.fragments_t
-
-    @property
-    def tile_n(self) -> int:
-        """Weight rows of a workgroup."""
-        return 16 * self.fragments_n * self.subgroups_n
-
-
 _VEC_GPU = (
     QuantVecTuning(1, 1, 4),
     QuantVecTuning(2, 1, 2),
@@ -92,23 +68,7 @@ _MIN_SUBGROUPS = 2048  # below it, fewer rows for each keep more of the device b
 # There a load is dear, lane by lane as it is, so many rows share the input's. Longer steps go in groups of the largest
 # size.
 _VEC_SOFTWARE = (QuantVecTuning(1, 1, 8), QuantVecTuning(4, 1, 8), QuantVecTuning(8, 1, 8))
-_COOPMAT: CoopmatTable = (  # of a size the first that fits
-    (TileTuning(16, tile_t=16, tile_n=64, parts_t=1, parts_n=4, tile_k=64), 528),
-    (TileTuning(32, tile_t=32, tile_n=128, parts_t=1, parts_n=4, tile_k=128, buffers=1), 264),
-    (TileTuning(32, tile_t=32, tile_n=64, parts_t=1, parts_n=4, tile_k=64), 396),
-    (TileTuning(64, tile_t=64, tile_n=128, parts_t=1, parts_n=4, tile_k=64, buffers=1), 264),
-    (TileTuning(_ANY, tile_t=128, tile_n=128, parts_t=2, parts_n=2, tile_k=64, buffers=1), 264),
-)
-# By tokens, for matrices with many rows and for others, with how many workgroups an H200 holds at once.
-_FRAGMENTS = (
-    ((FragmentTuning(16, 1, 4, 1, 2), 1320), (FragmentTuning(16, 1, 2, 1, 4), 792)),
-    ((FragmentTuning(32, 2, 2, 1, 4), 528), (FragmentTuning(32, 2, 2, 1, 4), 528)),
-    ((FragmentTuning(64, 4, 1, 1, 4), 792), (FragmentTuning(64, 4, 1, 2, 2), 528)),
-)
-_MANY_ROWS = 16384
 _MIN_FRAGMENT_TOKENS = 3  # fewer read the same weights no faster through matrix units
-_MAX_FRAGMENT_TOKENS = 64  # more share what shared memory holds
-_FRAGMENT_COLUMNS = 128
 _MIN_COOPMAT_TOKENS = 9  # up to 8, integer dot products read each weight once as well, and nearer to memory's speed
 _MAX_VEC_TOKENS = 32  # on devices without matrix units; each 8 of them read the weights again
 _MIN_SUBGROUP = 8  # lanes that quantise a block of activations together
@@ -116,8 +76,8 @@ _MIN_SUBGROUP = 8  # lanes that quantise a block of activations together
 
 def quant_form(info: DeviceInfo, num_tokens: int, k: int) -> InputForm:
     """The form in which linears read activations (num_tokens, k)."""
-    fits = FRAGMENTS_FEATURE in info.features and k % _FRAGMENT_COLUMNS == 0
-    if fits and _MIN_FRAGMENT_TOKENS <= num_tokens <= _MAX_FRAGMENT_TOKENS:
+    fits = FRAGMENTS_FEATURE in info.features and k % FRAGMENT_COLUMNS == 0
+    if fits and _MIN_FRAGMENT_TOKENS <= num_tokens <= MAX_FRAGMENT_TOKENS:
         return InputForm.FRAGMENTS
     if num_tokens < _MIN_COOPMAT_TOKENS or matrix_subgroup_size(info) is None:
         return InputForm.BLOCKS
@@ -178,13 +138,10 @@ def plan_linear_quant(
     options = linear_options(has_bias=has_bias, has_soft_cap=has_soft_cap, activation=activation)
     form, name = quant_form(info, num_tokens, k), quant_format.layout.name
     if form is InputForm.FRAGMENTS:
-        choices = next(pairs for pairs in _FRAGMENTS if num_tokens <= pairs[0][0].tokens)
-        fragments, slots = choices[0 if n >= _MANY_ROWS else 1]
-        most = k // (2 * _FRAGMENT_COLUMNS * fragments.subgroups_k)
-        fragments = replace(fragments, splits=chosen_splits(info, fragments, num_tokens, n, most, slots))
+        fragments = fragment_tuning(info, num_tokens, n, k)
         return fragment_plan(info, fragments, num_tokens, n, quant_format, options)
     if form is InputForm.HALVES:
-        tuning = coopmat_tuning(info, _COOPMAT, num_tokens, n, k)
+        tuning = quant_coopmat_tuning(info, num_tokens, n, k)
         return coopmat_plan(info, tuning, num_tokens, n, f"linear_quant_coopmat_{name}", options)
     if can_hold(info, num_tokens, k):
         held = held_tuning(info, num_tokens, n, k, gated=activation is not None, blocked=blocked)

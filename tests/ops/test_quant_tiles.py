@@ -1,0 +1,130 @@
+"""Which cut the matrix kernels for quantised weights get: what `unicorn tune` found on an H200, as rules."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.ops.test_linear_candidates import COLUMNS, MATRIX_TOKENS, ROWS, TOKENS
+from unicorn_async.gpu.device_info import DeviceType
+from unicorn_async.ops.linear_candidates import Product, candidates
+from unicorn_async.ops.linear_input import MAX_PARTIALS, MAX_SPLIT_TILES
+from unicorn_async.ops.linear_plan import FRAGMENTS_FEATURE, MATRIX_FEATURE, coopmat_shared_bytes
+from unicorn_async.ops.quant_tiles import fragment_tuning, quant_coopmat_tuning
+
+if TYPE_CHECKING:
+    from unicorn_async.gpu.device import Device
+    from unicorn_async.gpu.device_info import DeviceInfo
+
+GATE_UP, DOWN, QKV, OUT, HEAD = (43008, 5376), (5376, 21504), (8192, 5376), (5376, 4096), (262_208, 5376)
+SMALL_GATE_UP, SMALL_DOWN, SMALL_QKV, SMALL_OUT = (6144, 1024), (1024, 3072), (4096, 1024), (1024, 2048)
+SHAPES = (GATE_UP, DOWN, QKV, OUT, HEAD, SMALL_GATE_UP, SMALL_DOWN, SMALL_QKV, SMALL_OUT, (576, 1536), (1, 128))
+
+
+@pytest.fixture
+def gpu(device: Device) -> DeviceInfo:
+    """A made-up discrete GPU with matrix units of which lanes hold known elements."""
+    return replace(
+        device.info,
+        type=DeviceType.DISCRETE,
+        subgroup_size=32,
+        min_subgroup_size=32,
+        max_subgroup_size=32,
+        max_workgroup_invocations=1024,
+        max_shared_memory=49152,
+        features=frozenset(
+            {"float16", "integer_dot", "subgroup_size_control", MATRIX_FEATURE, FRAGMENTS_FEATURE},
+        ),
+    )
+
+
+def tile(info: DeviceInfo, tokens: int, shape: tuple[int, int]) -> tuple[int, int, int]:
+    """Tokens and rows of a tile, and splits."""
+    tuning = quant_coopmat_tuning(info, tokens, *shape)
+    return tuning.tile_t, tuning.tile_n, tuning.splits
+
+
+def cut(info: DeviceInfo, tokens: int, shape: tuple[int, int]) -> tuple[int, int, int, int, int]:
+    """Matrices along tokens and rows, subgroups along rows and K, and splits."""
+    tuning = fragment_tuning(info, tokens, *shape)
+    return tuning.fragments_t, tuning.fragments_n, tuning.subgroups_n, tuning.subgroups_k, tuning.splits
+
+
+def test_large_matrices_keep_large_tiles(gpu: DeviceInfo) -> None:
+    sizes = 96, 256, 384, 512
+    assert [tile(gpu, tokens, DOWN) for tokens in sizes] == [(128, 128, splits) for splits in (6, 3, 2, 3)]
+    assert [tile(gpu, tokens, QKV) for tokens in sizes] == [(128, 128, splits) for splits in (4, 2, 1, 1)]
+    assert [tile(gpu, tokens, OUT) for tokens in sizes] == [(128, 128, splits) for splits in (6, 3, 2, 3)]
+    assert {tile(gpu, tokens, GATE_UP) for tokens in (96, 128, 256, 384, 512)} == {(128, 128, 1)}
+
+
+def test_tiles_of_64_tokens_serve_where_a_quarter_of_larger_ones_would_be_empty(gpu: DeviceInfo) -> None:
+    assert tile(gpu, 192, GATE_UP) == (64, 128, 1)
+    assert tile(gpu, 192, QKV) == (64, 128, 2)
+
+
+def test_matrices_that_make_few_tiles_get_small_ones(gpu: DeviceInfo) -> None:
+    sizes = 96, 128, 192, 256
+    assert [tile(gpu, tokens, SMALL_GATE_UP) for tokens in sizes] == [(64, 64, splits) for splits in (2, 2, 1, 1)]
+    assert [tile(gpu, tokens, SMALL_QKV) for tokens in sizes] == [(64, 64, splits) for splits in (4, 4, 2, 2)]
+    assert {tile(gpu, tokens, SMALL_DOWN) for tokens in sizes} == {(64, 64, 8)}
+    assert {tile(gpu, tokens, SMALL_OUT) for tokens in sizes} == {(64, 64, 8)}
+    assert tile(gpu, 512, SMALL_DOWN) == (128, 64, 4)
+    assert tile(gpu, 512, SMALL_OUT)[:2] == (64, 64)
+    assert tile(gpu, 512, SMALL_GATE_UP) == (128, 128, 1)
+
+
+def test_few_tokens_share_k_no_further_than_it_pays(gpu: DeviceInfo) -> None:
+    assert cut(gpu, 8, GATE_UP) == (1, 4, 1, 2, 1)
+    assert cut(gpu, 8, HEAD) == (1, 2, 2, 2, 1)
+    assert [cut(gpu, 8, shape) for shape in (DOWN, QKV, OUT)] == [(1, 2, 1, 4, splits) for splits in (4, 3, 4)]
+    assert [cut(gpu, 32, shape) for shape in (DOWN, QKV, OUT)] == [(2, 2, 1, 4, splits) for splits in (3, 2, 3)]
+    assert [cut(gpu, 64, shape) for shape in (DOWN, QKV, OUT)] == [(4, 1, 2, 2, splits) for splits in (3, 2, 3)]
+
+
+def test_small_matrices_make_more_workgroups_of_few_tokens(gpu: DeviceInfo) -> None:
+    for tokens in (12, 16):
+        assert cut(gpu, tokens, SMALL_GATE_UP) == cut(gpu, tokens, SMALL_QKV) == (1, 1, 1, 4, 1)
+    for tokens in (4, 8, 16):
+        assert cut(gpu, tokens, SMALL_DOWN) == cut(gpu, tokens, SMALL_OUT) == (1, 1, 2, 2, 4)
+    assert cut(gpu, 24, SMALL_DOWN) == cut(gpu, 24, SMALL_OUT) == (2, 1, 2, 2, 4)
+    for tokens in (48, 64):
+        assert cut(gpu, tokens, SMALL_GATE_UP) == cut(gpu, tokens, SMALL_QKV) == (4, 1, 1, 4, 1)
+
+
+def test_a_gpu_that_shares_the_memory_takes_large_tiles_and_cuts_no_k(gpu: DeviceInfo) -> None:
+    integrated = replace(gpu, type=DeviceType.INTEGRATED)
+    for shape in SHAPES:
+        assert tile(integrated, 96, shape) == tile(integrated, 512, shape) == (128, 128, 1)
+        assert cut(integrated, 16, shape)[4] == 1
+
+
+@pytest.mark.parametrize("tokens", [3, 9, 16, 17, 33, 64, 65, 96, 129, 192, 200, 384, 385, 512, 2048])
+def test_what_splits_leave_for_each_other_has_room_and_each_has_columns(gpu: DeviceInfo, tokens: int) -> None:
+    for memory in (32768, 49152):
+        info = replace(gpu, max_shared_memory=memory)
+        for n, k in SHAPES:
+            tunings = [quant_coopmat_tuning(info, tokens, n, k)]
+            assert coopmat_shared_bytes(tunings[0]) <= memory
+            tunings += [fragment_tuning(info, tokens, n, k)] if tokens <= 64 else []
+            for tuning in tunings:
+                tiles = -(-tokens // tuning.tile_t) * -(-n // tuning.tile_n)
+                assert tuning.splits == 1 or tiles <= MAX_SPLIT_TILES
+                assert tuning.splits == 1 or tiles * tuning.splits * tuning.tile_t * tuning.tile_n <= MAX_PARTIALS
+                assert tuning.splits == 1 or k >= 2 * tuning.splits * tuning.tile_k
+
+
+def test_every_cut_is_one_that_is_compared_with_the_product_in_double_precision(gpu: DeviceInfo) -> None:
+    """By test_linear_candidates, on a device with matrix units; splits of other numbers are compared there, too."""
+
+    def cuts(tokens: int, n: int, k: int) -> set[tuple[object, ...]]:
+        products = candidates(gpu, Product("q4", tokens, n, k))
+        return {(p.entry, *((name, v) for name, v in p.constants if name != "SPLITS")) for p in products}
+
+    compared = set().union(*(cuts(tokens, ROWS, COLUMNS) for tokens in (*TOKENS, *MATRIX_TOKENS)))
+    for n, k in SHAPES:
+        for tokens in (3, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512):
+            rule = Product("q4", tokens, n, k).rule(gpu)
+            assert (rule.entry, *((name, v) for name, v in rule.constants if name != "SPLITS")) in compared

@@ -1,0 +1,166 @@
+"""How the matrix kernels cut a product with quantised weights, by how much of a discrete GPU each way would keep busy.
+
+Rules that were found on an H200: its room for workgroups stands for that of all discrete GPUs. Others share their
+memory with the CPU and have a fraction of that room, so that the largest tiles fill them. Pure: needs no GPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from unicorn_async.gpu.device_info import DeviceType
+from unicorn_async.ops.linear_input import MAX_PARTIALS, MAX_SPLIT_TILES
+from unicorn_async.ops.linear_plan import TileTuning, coopmat_shared_bytes
+
+if TYPE_CHECKING:
+    from unicorn_async.gpu.device_info import DeviceInfo
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentTuning:
+    """For up to `tokens` tokens: how linear_quant_fragments is cut.
+
+    A subgroup has `fragments_t` × `fragments_n` matrices of 16 tokens and 16 weight rows; a workgroup has `subgroups_n`
+    times these rows, and `subgroups_k` subgroups share K for each. `splits` workgroups share K.
+    """
+
+    tokens: int
+    fragments_t: int
+    fragments_n: int
+    subgroups_n: int
+    subgroups_k: int = 1
+    splits: int = 1
+
+    @property
+    def tile_t(self) -> int:
+        """Tokens of a workgroup."""
+        return 16 * self.fragments_t
+
+    @property
+    def tile_n(self) -> int:
+        """Weight rows of a workgroup."""
+        return 16 * self.fragments_n * self.subgroups_n
+
+    @property
+    def tile_k(self) -> int:
+        """Columns that a workgroup takes at a time."""
+        return FRAGMENT_COLUMNS * self.subgroups_k
+
+
+@dataclass(frozen=True, slots=True)
+class _CoopmatRule:
+    """A tile, for products that give each of the `slots` workgroups that an H200 holds at once `min_steps` or more.
+
+    A step is `tile_k` columns of a tile. Smaller tiles make more workgroups of a product that has too few.
+    """
+
+    tile: TileTuning
+    slots: int
+    min_steps: int = 0
+
+    def serves(self, info: DeviceInfo, num_tokens: int, n: int, k: int) -> bool:
+        """Whether the tile is for this product; its shared memory is another matter."""
+        steps = _num_tiles(self.tile, num_tokens, n) * -(-k // self.tile.tile_k)
+        fills = info.type is not DeviceType.DISCRETE or steps >= self.min_steps * self.slots
+        return num_tokens <= self.tile.tokens and fills
+
+
+@dataclass(frozen=True, slots=True)
+class _FragmentRules:
+    """The cuts for up to as many tokens by shape, each with how many of its workgroups an H200 holds at once."""
+
+    head: tuple[FragmentTuning, int]  # as many rows as a large vocabulary
+    many_rows: tuple[FragmentTuning, int]
+    short: tuple[FragmentTuning, int]  # little work, but rows enough that K need not be cut
+    small: tuple[FragmentTuning, int]  # little work and few rows
+    others: tuple[FragmentTuning, int]
+
+
+FRAGMENT_COLUMNS = 128
+MAX_FRAGMENT_TOKENS = 64  # more share what shared memory holds
+_ANY = 1 << 30
+_COOPMAT = (  # the first that serves a product and fits the device
+    _CoopmatRule(TileTuning(16, tile_t=16, tile_n=64, parts_t=1, parts_n=4, tile_k=64), 528),
+    _CoopmatRule(TileTuning(32, tile_t=32, tile_n=128, parts_t=1, parts_n=4, tile_k=128, buffers=1), 264),
+    _CoopmatRule(TileTuning(32, tile_t=32, tile_n=64, parts_t=1, parts_n=4, tile_k=64), 396),
+    _CoopmatRule(TileTuning(64, tile_t=64, tile_n=128, parts_t=1, parts_n=4, tile_k=64, buffers=1), 264),
+    _CoopmatRule(TileTuning(128, tile_t=128, tile_n=128, parts_t=2, parts_n=2, tile_k=64, buffers=1), 264, 7),
+    # Two tiles of 128 tokens would be a quarter empty.
+    _CoopmatRule(TileTuning(192, tile_t=64, tile_n=128, parts_t=1, parts_n=4, tile_k=64, buffers=1), 396, 7),
+    _CoopmatRule(TileTuning(_ANY, tile_t=128, tile_n=128, parts_t=2, parts_n=2, tile_k=64, buffers=1), 264, 7),
+    _CoopmatRule(TileTuning(384, tile_t=64, tile_n=64, parts_t=2, parts_n=2, tile_k=64, buffers=1), 528),
+    _CoopmatRule(TileTuning(_ANY, tile_t=128, tile_n=64, parts_t=2, parts_n=2, tile_k=64, buffers=1), 264, 10),
+    _CoopmatRule(TileTuning(_ANY, tile_t=64, tile_n=64, parts_t=2, parts_n=2, tile_k=64, buffers=1), 528),
+)
+_FRAGMENTS = (
+    _FragmentRules(
+        head=(FragmentTuning(16, 1, 2, 2, 2), 1320),
+        many_rows=(FragmentTuning(16, 1, 4, 1, 2), 1320),
+        short=(FragmentTuning(16, 1, 1, 1, 4), 792),
+        small=(FragmentTuning(16, 1, 1, 2, 2), 792),
+        others=(FragmentTuning(16, 1, 2, 1, 4), 792),
+    ),
+    _FragmentRules(
+        head=(FragmentTuning(32, 2, 2, 1, 4), 528),
+        many_rows=(FragmentTuning(32, 2, 2, 1, 4), 528),
+        short=(FragmentTuning(32, 2, 2, 1, 4), 528),
+        small=(FragmentTuning(32, 2, 1, 2, 2), 528),
+        others=(FragmentTuning(32, 2, 2, 1, 4), 528),
+    ),
+    _FragmentRules(
+        head=(FragmentTuning(MAX_FRAGMENT_TOKENS, 4, 1, 1, 4), 792),
+        many_rows=(FragmentTuning(MAX_FRAGMENT_TOKENS, 4, 1, 1, 4), 792),
+        short=(FragmentTuning(MAX_FRAGMENT_TOKENS, 4, 1, 1, 4), 792),
+        small=(FragmentTuning(MAX_FRAGMENT_TOKENS, 4, 1, 2, 2), 528),
+        others=(FragmentTuning(MAX_FRAGMENT_TOKENS, 4, 1, 2, 2), 528),
+    ),
+)
+_HEAD_ROWS = 196_608
+_MANY_ROWS = 16_384
+_SHORT_ROWS = 3_168  # a quarter of the room in workgroups of 16 rows
+_LITTLE_WORK = 792  # pieces of 16 rows and 1024 columns: one for each workgroup that fits at once
+_MAX_SPLITS = 8
+_ENDS, _SPLIT_SUM = 4.5, 0.5  # steps along K that take as long as a workgroup's start and end, and as a split's sums
+
+
+def quant_coopmat_tuning(info: DeviceInfo, num_tokens: int, n: int, k: int) -> TileTuning:
+    """The tile of linear_quant_coopmat for (num_tokens, k) · (n, k)^T, and into how many parts K is cut."""
+    fitting = [rule for rule in _COOPMAT if coopmat_shared_bytes(rule.tile) <= info.max_shared_memory]
+    rule = next((rule for rule in fitting if rule.serves(info, num_tokens, n, k)), fitting[-1])
+    return replace(rule.tile, splits=_splits(info, rule.tile, rule.slots, num_tokens, n, k))
+
+
+def fragment_tuning(info: DeviceInfo, num_tokens: int, n: int, k: int) -> FragmentTuning:
+    """The same for linear_quant_fragments, which takes up to MAX_FRAGMENT_TOKENS tokens."""
+    rules = next(rules for rules in _FRAGMENTS if num_tokens <= rules.others[0].tokens)
+    is_discrete = info.type is DeviceType.DISCRETE
+    if n >= _MANY_ROWS:
+        tuning, slots = rules.head if n >= _HEAD_ROWS and is_discrete else rules.many_rows
+    elif is_discrete and -(-n // 16) * (k // 1024) < _LITTLE_WORK:
+        tuning, slots = rules.short if n >= _SHORT_ROWS else rules.small
+    else:
+        tuning, slots = rules.others
+    return replace(tuning, splits=_splits(info, tuning, slots, num_tokens, n, k))
+
+
+def _splits(info: DeviceInfo, tile: TileTuning | FragmentTuning, slots: int, num_tokens: int, n: int, k: int) -> int:
+    """Into how many parts to cut K, each of two steps at least, so that a device that holds `slots` is done first."""
+    if info.type is not DeviceType.DISCRETE:
+        return 1
+    tiles = _num_tiles(tile, num_tokens, n)
+    most = min(_MAX_SPLITS, k // (2 * tile.tile_k), MAX_PARTIALS // (tiles * tile.tile_t * tile.tile_n))
+    if tiles > MAX_SPLIT_TILES or most < 2:
+        return 1
+    steps = -(-k // tile.tile_k)
+    return min(range(1, most + 1), key=lambda splits: _duration(tiles, steps, splits, slots))
+
+
+def _duration(tiles: int, steps: int, splits: int, slots: int) -> float:
+    """How long all workgroups take, `slots` of them at a time, in units of a step."""
+    sums = _SPLIT_SUM * splits if splits > 1 else 0.0
+    return -(-tiles * splits // slots) * (-(-steps // splits) + _ENDS + sums)
+
+
+def _num_tiles(tile: TileTuning | FragmentTuning, num_tokens: int, n: int) -> int:
+    return -(-num_tokens // tile.tile_t) * -(-n // tile.tile_n)
