@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from unicorn_async.engine.product_bench import ProductBench
-from unicorn_async.gpu.command import TimestampPool
+from unicorn_async.gpu.command import CommandRecorder, TimestampPool
 from unicorn_async.ops.linear_candidates import Product, candidates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from unicorn_async.gpu.device import Device
+    from unicorn_async.gpu.kernel import Kernel
 
 PRODUCTS = (Product("bf16", 1, 128, 256), Product("q4", 2, 96, 256))
 BUSY_NS = 200_000
@@ -67,6 +68,21 @@ def test_the_device_is_kept_busy_until_its_times_agree(
         before = device.compute.timeline.last_submitted
         bench.keep_busy(PRODUCTS[0], candidates(device.info, PRODUCTS[0])[0], 1e5)
         assert device.compute.timeline.last_submitted - before == runs
+
+
+def test_what_keeps_the_device_busy_is_longer_at_higher_clocks(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    dispatched: list[object] = []
+    dispatch = CommandRecorder.dispatch
+
+    def counted(self: CommandRecorder, kernel: Kernel, push: bytes, x: int, y: int = 1, z: int = 1) -> None:
+        dispatched.append(kernel)
+        dispatch(self, kernel, push, x, y, z)
+
+    monkeypatch.setattr(CommandRecorder, "dispatch", counted)
+    monkeypatch.setattr(TimestampPool, "read", lambda self, first, count: [0, 50_000])
+    with ProductBench(device, PRODUCTS, busy_ns=BUSY_NS) as bench:
+        bench.keep_busy(PRODUCTS[0], candidates(device.info, PRODUCTS[0])[0], 1e5)
+    assert len(dispatched) == 2 + 8  # of 100 µs when they were first measured, and of 25 µs later
 
 
 def test_the_cost_of_calls_contains_what_keeps_the_device_busy(device: Device) -> None:
