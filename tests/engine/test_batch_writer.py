@@ -14,7 +14,6 @@ from unicorn_async.config import SamplingParams
 from unicorn_async.engine.attention_writer import AttentionWriter
 from unicorn_async.engine.batch_writer import BatchWriter
 from unicorn_async.engine.frame import Frame, FrameLimits
-from unicorn_async.ops.attention_plan import AttentionPlan
 from unicorn_async.ops.sample_rows import SAMPLE_MARK, SAMPLE_ROW
 from unicorn_async.scheduler.block_manager import BlockGroup
 from unicorn_async.scheduler.scheduler import Scheduler
@@ -22,6 +21,7 @@ from unicorn_async.scheduler.sequence import Sequence
 
 if TYPE_CHECKING:
     from unicorn_async.engine.attention_frame import AttentionFrame
+    from unicorn_async.ops.attention_plan import AttentionPlan
     from unicorn_async.scheduler.batch import Batch
 
 LIMITS = FrameLimits(tokens=32, sequences=8, groups=2, blocks=16, tiles=16, logit_rows=16)
