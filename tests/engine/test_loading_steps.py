@@ -151,25 +151,32 @@ async def test_an_older_step_goes_first_where_the_device_is_slower_than_the_load
         assert queue.parts == ["a0", "b0", "a1", "a2", "a3", "b1", "b2", "b3"]
 
 
-async def test_more_steps_are_wanted_where_the_device_would_wait_for_a_layer() -> None:
+async def test_more_steps_are_wanted_where_only_the_newest_has_layers_to_catch_up_with() -> None:
     layers, queue = Layers(), FakeQueue(done=0)
-    idle: list[bool] = []
+    told: list[bool] = []
     steps = LoadingSteps(cast("Queue", queue), layers, NUM_LAYERS)
-    running = asyncio.create_task(steps.run(lambda: idle.append(steps.wants_more)))
+    running = asyncio.create_task(steps.run(lambda: told.append(steps.wants_more)))
     steps.add(parts_of("a"))
     layers.arrive()
     await let_others_run()
-    assert idle[-1] is False  # no layer is there, only the embeddings
+    assert told[-1] is False  # no layer is there, only the embeddings
     layers.arrive()
     await let_others_run()
     assert queue.parts == ["a0", "a1"]
     queue.finish(1)
     await let_others_run()
-    assert idle[-1] is True
+    assert told[-1] is True
     steps.add(parts_of("b"))
+    assert steps.wants_more
+    steps.add(parts_of("c"))
     assert not steps.wants_more
     await let_others_run()
     assert queue.parts == ["a0", "a1", "b0"]
+    told.clear()
+    queue.finish(2)
+    await let_others_run()
+    assert queue.parts == ["a0", "a1", "b0", "b1"]
+    assert told == [True]
     queue.finish(None)
     await let_others_run()
     assert steps.wants_more

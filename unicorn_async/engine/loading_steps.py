@@ -71,9 +71,12 @@ class LoadingSteps:
 
     @property
     def wants_more(self) -> bool:
-        """Whether a layer is there that all steps went through, so that the device waits for the next one."""
+        """Whether a layer is there that all steps but the newest went through, so that the device soon waits for more.
+
+        Making a step takes about as long as the newest one takes to catch up.
+        """
         num_ready = len(self._ready)
-        return num_ready > 1 and all(step.num_submitted == num_ready for step in self._steps)
+        return num_ready > 1 and all(step.num_submitted == num_ready for step in self._steps[:-1])
 
     def add(self, parts: Sequence[Sequence[CommandBuffer]]) -> LoadingStep:
         """Add a step behind all others; none may be added once all are `done`.
@@ -107,10 +110,10 @@ class LoadingSteps:
         await self._ended.wait()
         self._raise_error()
 
-    async def run(self, on_idle: Callable[[], None]) -> None:
+    async def run(self, on_change: Callable[[], None]) -> None:
         """Submit until every layer has arrived and every step is submitted to its end; called once.
 
-        `on_idle` is called whenever it comes to wait for a layer or a step.
+        `on_change` is called whenever it comes to wait for a layer or a step, and when `wants_more`.
 
         Raises:
             UnicornError: what made the load fail.
@@ -118,7 +121,7 @@ class LoadingSteps:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._follow_layers(), name="follow layers")
-                group.create_task(self._submit_behind_layers(on_idle), name="submit behind layers")
+                group.create_task(self._submit_behind_layers(on_change), name="submit behind layers")
         except BaseExceptionGroup as failed:
             self._error = failed.exceptions[0]
             raise self._error from None
@@ -133,16 +136,18 @@ class LoadingSteps:
             self._ready.append(await self._readiness.layer_submitted(layer))
             self._changed.set()
 
-    async def _submit_behind_layers(self, on_idle: Callable[[], None]) -> None:
+    async def _submit_behind_layers(self, on_change: Callable[[], None]) -> None:
         before_last = last = 0
         while len(self._ready) < len(self._layers):
             step = next((step for step in self._steps if step.num_submitted < len(self._ready)), None)
             if step is None:
-                on_idle()
+                on_change()
                 self._changed.clear()
                 await self._changed.wait()
                 continue
             before_last, last = last, self._submit_part(step)
+            if self.wants_more:
+                on_change()
             if len(self._steps) > 1:
                 await self._queue.timeline.reached(before_last)
         while self._steps:  # nothing that arrives can change their order now
