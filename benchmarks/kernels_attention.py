@@ -117,7 +117,7 @@ class Bench:
         table = np.random.default_rng(0).permutation(per_stream * streams).astype(np.uint32)
         columns = shape.num_heads * shape.head_dim
         buffers = [
-            self._put(np.arange(streams, dtype=np.uint32)),
+            self._put(np.arange(streams, dtype=np.uint32).repeat(2)),
             self._put(np.full(streams, context, np.uint32)),
             self._put(table),
             self._put(np.array([grid, (0, 0, 0)], np.uint32)),
@@ -128,7 +128,7 @@ class Bench:
         ]
         items, contexts, blocks, sizes, q, out, partials, counters = buffers
         batch = AttentionBatch(
-            query_start=items.address,
+            query_start=0,
             query_len=0,
             context_len=contexts.address,
             block_table=blocks.address,

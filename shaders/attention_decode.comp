@@ -3,7 +3,9 @@
 // One workgroup owns one split (x) for HEADS query heads of one kv head (y) of one item (z). LANES lanes share a key and
 // keep a softmax of the keys that they have seen, which they need not tell anybody before the end: no lane waits for
 // another subgroup while there are keys. The keys and values of UNROLL keys are under way in a lane at once. Of several splits
-// the last one to be done joins what all of them left; no workgroup waits for another.
+// the last one to be done joins what all of them left; no workgroup waits for another. The context's last key is not fetched with
+// the others: every lane of the last split has its part of it at the start. With ROTATES this key is new, and so is its value:
+// they are made here, and one workgroup of the kv head stores them; nothing else is read of where it does.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_shader_subgroup_basic : require
@@ -27,31 +29,39 @@ layout(constant_id = 6) const uint MAX_SPLITS = 32;
 layout(constant_id = 7) const float SOFT_CAP = 0;
 layout(constant_id = 8) const uint UNROLL = 1;
 layout(constant_id = 9) const uint MAX_SUBGROUPS = 64; // of a workgroup; with one there are no barriers
+layout(constant_id = 10) const uint NUM_HEADS = 1;
+layout(constant_id = 11) const uint NUM_KV_HEADS = 1;
+layout(constant_id = 12) const bool ROTATES = false; // and norms, and stores: does what rope_cache does otherwise
+layout(constant_id = 13) const bool WITH_NORM = false;
+layout(constant_id = 14) const bool PLUS_ONE = false; // norm weights count from 1
+layout(constant_id = 15) const float EPS = 0;
+layout(constant_id = 16) const float Q_SCALE = 1;
 
 layout(buffer_reference, scalar, buffer_reference_align = 16) coherent buffer Partials { vec4 v[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer SplitCounters { uint v[]; };
 
 layout(push_constant, scalar) uniform P {
-    Vec4s q; // (tokens, num_heads, HEAD_DIM), scaled
-    uint64_t k_cache; // (blocks, num_kv_heads, BLOCK_SIZE, HEAD_DIM)
+    Vec4s q; // (tokens, NUM_HEADS, HEAD_DIM), scaled; with ROTATES raw, (tokens, NUM_HEADS + 2 * NUM_KV_HEADS, HEAD_DIM)
+    uint64_t k_cache; // (blocks, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM)
     uint64_t v_cache; // as k_cache
-    OutValues y; // (tokens, num_heads, HEAD_DIM), in the form
+    OutValues y; // (tokens, NUM_HEADS, HEAD_DIM), in the form
     OutScales y_scale;
     OutCounters counters;
-    Partials partials; // (items, num_heads, MAX_SPLITS, HEAD_DIM + 4)
-    SplitCounters splits_done; // (items, num_heads / HEADS), zeros, and zeros again afterwards
-    Uints items; // (items): the sequence's row
-    Uints query_start; // (sequences)
+    Partials partials; // (items, NUM_HEADS, MAX_SPLITS, HEAD_DIM + 4)
+    SplitCounters splits_done; // (items, NUM_HEADS / HEADS), zeros, and zeros again afterwards
+    Uvec2s items; // (items): the sequence's row, its query's row
     Uints context_len; // (sequences)
     Uints block_table; // (sequences, max_blocks)
+    Uvec2s freqs; // (HEAD_DIM / 2), as in rope_cache; this and the weights are read if ROTATES
+    Vec4s q_weight; // (HEAD_DIM)
+    Vec4s k_weight; // (HEAD_DIM)
     uint max_blocks;
     uint window;
-    uint num_heads;
-    uint num_kv_heads;
     uint num_counters;
 } p;
 
 const uint CHUNKS = HEAD_DIM / 8 / LANES; // 8 elements each, of one key, in one lane
+const uint LANE_VECTORS = 2 * CHUNKS; // vec4s of a head in one lane
 const uint KEYS = WORKGROUP / LANES; // keys at a time
 const uint KEY_LOADS = CHUNKS / KV_OCTETS; // of a lane, for a key
 const uint LOADS = UNROLL * KEY_LOADS; // of keys, or of values, under way in a lane
@@ -59,8 +69,11 @@ const uint SCORES = UNROLL * HEADS;
 const uint OCTETS = HEAD_DIM / 8;
 const uint COLUMNS = HEAD_DIM / 4; // vectors of a head
 const uint VECTORS = HEADS * COLUMNS; // of the workgroup's output
+const uint ROW_HEADS = ROTATES ? NUM_HEADS + 2 * NUM_KV_HEADS : NUM_HEADS; // in a row of q
 const uint JOINED = 8; // splits whose partials are under way in a lane at once
 const float LOWEST = -1e30; // a maximum over nothing; its differences stay finite
+
+#include "include/head_rotation.glsl"
 
 const bool SHARES = MAX_SUBGROUPS > 1;
 shared float maxima[SHARES ? HEADS * MAX_SUBGROUPS : 1];
@@ -68,8 +81,8 @@ shared float sums[SHARES ? HEADS * MAX_SUBGROUPS : 1];
 shared vec4 outputs[SHARES ? MAX_SUBGROUPS * VECTORS : 1];
 shared bool is_last;
 
-vec4 q[HEADS * CHUNKS * 2];
-vec4 acc[HEADS * CHUNKS * 2];
+vec4 q[HEADS * LANE_VECTORS];
+vec4 acc[HEADS * LANE_VECTORS];
 float maximum[HEADS];
 float sum[HEADS];
 
@@ -86,6 +99,11 @@ KvRaw fetch(uint64_t cache, uint row, uint load) {
     return kv_fetch(kv_row(cache, row, HEAD_DIM, BLOCK_SIZE), 8 * octet_of(load * KV_OCTETS));
 }
 
+// The elements of a head that a lane has, as vec4s.
+uint vector_of(uint i) {
+    return 2 * octet_of(i / 2) + i % 2;
+}
+
 // The sum over the lanes that share a key.
 float lanes_sum(float value) {
     if (LANES == gl_SubgroupSize)
@@ -98,7 +116,70 @@ float lanes_sum(float value) {
 // The rows of the cache with this lane's next keys; past the end, the last key stands in.
 void find_rows(Uints table, uint kv_head, uint first, uint end, out uint rows[UNROLL]) {
     [[unroll]] for (uint u = 0; u < UNROLL; ++u)
-        rows[u] = cache_row(table, min(first + u * KEYS + key_lane, end - 1), kv_head, p.num_kv_heads, BLOCK_SIZE);
+        rows[u] = cache_row(table, min(first + u * KEYS + key_lane, end - 1), kv_head, NUM_KV_HEADS, BLOCK_SIZE);
+}
+
+vec4 rotated(Vec4s head, Vec4s weight, float scale, vec2 to[4], uint at) {
+    uint i = at % HALF;
+    vec4 low = (head + i).v, high = (head + i + HALF).v;
+    norm_pairs(weight, i, scale, low, high);
+    rotate(to, low, high);
+    return at < HALF ? low : high;
+}
+
+// Gets the queries from a token's new heads, and if it is `wanted`, the new key.
+void rotate_heads(Vec4s heads, uint head, Vec4s k_head, uint position, bool wanted, out vec4 key[LANE_VECTORS]) {
+    float scales[HEADS];
+    [[unroll]] for (uint h = 0; h < HEADS; ++h)
+        scales[h] = norm_scale(heads + (head + h) * COLUMNS, EPS);
+    float key_scale = wanted ? norm_scale(k_head, EPS) : 1;
+    [[unroll]] for (uint i = 0; i < LANE_VECTORS; ++i) {
+        uint at = vector_of(i);
+        vec2 to[4];
+        directions(p.freqs, position, at % HALF, to);
+        [[unroll]] for (uint h = 0; h < HEADS; ++h)
+            q[h * LANE_VECTORS + i] = rotated(heads + (head + h) * COLUMNS, p.q_weight, scales[h], to, at) * Q_SCALE;
+        if (wanted)
+            key[i] = rotated(k_head, p.k_weight, key_scale, to, at);
+    }
+}
+
+void pack(vec4 values[LANE_VECTORS], out KvRaw raw[KEY_LOADS]) {
+    [[unroll]] for (uint load = 0; load < KEY_LOADS; ++load) {
+        vec4 part[2 * KV_OCTETS];
+        [[unroll]] for (uint i = 0; i < 2 * KV_OCTETS; ++i)
+            part[i] = values[load * 2 * KV_OCTETS + i];
+        raw[load] = kv_pack(part);
+    }
+}
+
+// Begins with a context's last key, which one group of lanes takes.
+void begin_with(KvRaw key[KEY_LOADS], KvRaw value[KEY_LOADS]) {
+    [[unroll]] for (uint h = 0; h < HEADS; ++h) {
+        float score = 0;
+        [[unroll]] for (uint c = 0; c < CHUNKS; ++c) {
+            vec4 low, high;
+            KvRaw raw = key[c / KV_OCTETS];
+            kv_unpack8(raw, c % KV_OCTETS, low, high);
+            uint i = 2 * (h * CHUNKS + c);
+            score += (dot(q[i], low) + dot(q[i + 1], high)) * kv_scale(raw);
+        }
+        score = lanes_sum(score);
+        if (SOFT_CAP > 0)
+            score = soft_capped(score, SOFT_CAP);
+        if (key_lane != 0)
+            continue;
+        maximum[h] = score;
+        sum[h] = 1;
+        [[unroll]] for (uint c = 0; c < CHUNKS; ++c) {
+            vec4 low, high;
+            KvRaw raw = value[c / KV_OCTETS];
+            kv_unpack8(raw, c % KV_OCTETS, low, high);
+            uint i = 2 * (h * CHUNKS + c);
+            acc[i] = kv_scale(raw) * low;
+            acc[i + 1] = kv_scale(raw) * high;
+        }
+    }
 }
 
 void score(KvRaw keys[LOADS], uint first, uint end, out float scores[SCORES]) {
@@ -132,8 +213,8 @@ void soften(inout float scores[SCORES]) {
         float rescale = exp(maximum[h] - highest);
         maximum[h] = highest;
         sum[h] *= rescale;
-        [[unroll]] for (uint i = 0; i < 2 * CHUNKS; ++i)
-            acc[2 * h * CHUNKS + i] *= rescale;
+        [[unroll]] for (uint i = 0; i < LANE_VECTORS; ++i)
+            acc[h * LANE_VECTORS + i] *= rescale;
         [[unroll]] for (uint u = 0; u < UNROLL; ++u) {
             float value = scores[u * HEADS + h];
             float probability = value > LOWEST ? exp(value - highest) : 0;
@@ -159,6 +240,8 @@ void accumulate(KvRaw values[LOADS], float probabilities[SCORES]) {
 }
 
 void attend(Uints table, uint kv_head, uint begin, uint end) {
+    if (begin == end)
+        return;
     uint rows[UNROLL];
     find_rows(table, kv_head, begin, end, rows);
     for (uint first = begin; first < end; first += KEYS * UNROLL) {
@@ -182,19 +265,19 @@ void merge_groups() {
         float scale = exp(maximum[h] - highest);
         maximum[h] = highest;
         sum[h] *= scale;
-        [[unroll]] for (uint i = 0; i < 2 * CHUNKS; ++i)
-            acc[2 * h * CHUNKS + i] *= scale;
+        [[unroll]] for (uint i = 0; i < LANE_VECTORS; ++i)
+            acc[h * LANE_VECTORS + i] *= scale;
         for (uint step = LANES; step < gl_SubgroupSize; step *= 2) {
             sum[h] += subgroupShuffleXor(sum[h], step);
-            [[unroll]] for (uint i = 0; i < 2 * CHUNKS; ++i)
-                acc[2 * h * CHUNKS + i] += subgroupShuffleXor(acc[2 * h * CHUNKS + i], step);
+            [[unroll]] for (uint i = 0; i < LANE_VECTORS; ++i)
+                acc[h * LANE_VECTORS + i] += subgroupShuffleXor(acc[h * LANE_VECTORS + i], step);
         }
     }
 }
 
 // Where a split's result for a head belongs if there are others.
 uint partial_row(uint item, uint head, uint split) {
-    return ((item * p.num_heads + head) * MAX_SPLITS + split) * (COLUMNS + 1);
+    return ((item * NUM_HEADS + head) * MAX_SPLITS + split) * (COLUMNS + 1);
 }
 
 void store_alone(uint item, uint token, uint head, bool whole) {
@@ -206,16 +289,16 @@ void store_alone(uint item, uint token, uint head, bool whole) {
             [[unroll]] for (uint c = 0; c < CHUNKS; c += KV_OCTETS) {
                 uint i = 2 * (h * CHUNKS + c), octet = (head + h) * OCTETS + octet_of(c);
                 if (KV_OCTETS == 1)
-                    store_octet(p.y, p.y_scale, token, p.num_heads * OCTETS, octet, acc[i] * scale, acc[i + 1] * scale);
+                    store_octet(p.y, p.y_scale, token, NUM_HEADS * OCTETS, octet, acc[i] * scale, acc[i + 1] * scale);
                 else
-                    store_octets(p.y, p.y_scale, token, p.num_heads * OCTETS, octet,
+                    store_octets(p.y, p.y_scale, token, NUM_HEADS * OCTETS, octet,
                                  vec4[](acc[i] * scale, acc[i + 1] * scale, acc[i + 2] * scale, acc[i + 3] * scale));
             }
             continue;
         }
         uint row = partial_row(item, head + h, gl_WorkGroupID.x);
-        [[unroll]] for (uint i = 0; i < 2 * CHUNKS; ++i)
-            p.partials.v[row + 2 * octet_of(i / 2) + i % 2] = acc[2 * h * CHUNKS + i];
+        [[unroll]] for (uint i = 0; i < LANE_VECTORS; ++i)
+            p.partials.v[row + vector_of(i)] = acc[h * LANE_VECTORS + i];
         if (lane == 0)
             p.partials.v[row + COLUMNS] = vec4(maximum[h], sum[h], 0, 0);
     }
@@ -224,9 +307,9 @@ void store_alone(uint item, uint token, uint head, bool whole) {
 void store_together(uint item, uint token, uint head, bool whole) {
     if (gl_SubgroupInvocationID < LANES)
         [[unroll]] for (uint h = 0; h < HEADS; ++h) {
-            [[unroll]] for (uint i = 0; i < 2 * CHUNKS; ++i) {
-                uint at = h * COLUMNS + 2 * octet_of(i / 2) + i % 2;
-                outputs[gl_SubgroupID * VECTORS + at] = acc[2 * h * CHUNKS + i];
+            [[unroll]] for (uint i = 0; i < LANE_VECTORS; ++i) {
+                uint at = h * COLUMNS + vector_of(i);
+                outputs[gl_SubgroupID * VECTORS + at] = acc[h * LANE_VECTORS + i];
             }
             maxima[h * MAX_SUBGROUPS + gl_SubgroupID] = maximum[h];
             sums[h * MAX_SUBGROUPS + gl_SubgroupID] = sum[h];
@@ -244,7 +327,7 @@ void store_together(uint item, uint token, uint head, bool whole) {
             value += scale * outputs[s * VECTORS + i];
         }
         if (whole) {
-            store_output(p.y, p.y_scale, token, p.num_heads * COLUMNS, (head + h) * COLUMNS + column, value / total);
+            store_output(p.y, p.y_scale, token, NUM_HEADS * COLUMNS, (head + h) * COLUMNS + column, value / total);
             continue;
         }
         uint row = partial_row(item, head + h, gl_WorkGroupID.x);
@@ -306,13 +389,13 @@ void join_splits(uint item, uint token, uint head, uint splits) {
                 value += scale * values[s];
             }
         }
-        store_output(p.y, p.y_scale, token, p.num_heads * COLUMNS, (head + h) * COLUMNS + column, value / total);
+        store_output(p.y, p.y_scale, token, NUM_HEADS * COLUMNS, (head + h) * COLUMNS + column, value / total);
     }
 }
 
 void main() {
     uint item = gl_WorkGroupID.z;
-    uint sequence = (p.items + item).v;
+    uint sequence = (p.items + item).v.x, token = (p.items + item).v.y;
     uint context = (p.context_len + sequence).v;
     uint first = first_key(context, p.window);
     uint split_keys = keys_per_split(context - first, TILE, MAX_SPLITS);
@@ -322,8 +405,8 @@ void main() {
     uint end = min(begin + split_keys, context);
 
     uint head = gl_WorkGroupID.y * HEADS; // the first of the workgroup's query heads
-    uint kv_head = head / (p.num_heads / p.num_kv_heads);
-    uint token = (p.query_start + sequence).v;
+    const uint GROUP = NUM_HEADS / NUM_KV_HEADS;
+    uint kv_head = head / GROUP;
     Uints table = p.block_table + uint64_t(sequence) * p.max_blocks;
 
     if (gl_WorkGroupID.xy == uvec2(0)) {
@@ -334,17 +417,45 @@ void main() {
     }
 
     [[unroll]] for (uint h = 0; h < HEADS; ++h) {
-        Vec4s source = p.q + uint64_t(token * p.num_heads + head + h) * COLUMNS;
-        [[unroll]] for (uint c = 0; c < CHUNKS; ++c)
-            [[unroll]] for (uint j = 0; j < 2; ++j) {
-                q[2 * (h * CHUNKS + c) + j] = (source + 2 * octet_of(c) + j).v;
-                acc[2 * (h * CHUNKS + c) + j] = vec4(0);
-            }
         maximum[h] = LOWEST;
         sum[h] = 0;
     }
+    [[unroll]] for (uint i = 0; i < HEADS * LANE_VECTORS; ++i)
+        acc[i] = vec4(0);
 
-    attend(table, kv_head, begin, end);
+    bool has_last = end == context;
+    Vec4s heads = p.q + uint64_t(token * ROW_HEADS) * COLUMNS;
+    KvRaw key[KEY_LOADS], value[KEY_LOADS];
+    if (ROTATES) {
+        Vec4s k_head = heads + (NUM_HEADS + kv_head) * COLUMNS;
+        vec4 new_key[LANE_VECTORS], new_value[LANE_VECTORS];
+        rotate_heads(heads, head, k_head, context - 1, has_last, new_key);
+        if (has_last) {
+            [[unroll]] for (uint i = 0; i < LANE_VECTORS; ++i)
+                new_value[i] = (k_head + NUM_KV_HEADS * COLUMNS + vector_of(i)).v;
+            pack(new_key, key);
+            pack(new_value, value);
+        }
+    } else {
+        [[unroll]] for (uint i = 0; i < HEADS * LANE_VECTORS; ++i)
+            q[i] = (heads + (head + i / LANE_VECTORS) * COLUMNS + vector_of(i % LANE_VECTORS)).v;
+    }
+    if (has_last) {
+        uint row = cache_row(table, context - 1, kv_head, NUM_KV_HEADS, BLOCK_SIZE);
+        [[unroll]] for (uint load = 0; load < KEY_LOADS; ++load) {
+            if (!ROTATES) {
+                key[load] = fetch(p.k_cache, row, load);
+                value[load] = fetch(p.v_cache, row, load);
+            } else if (head % GROUP == 0 && key_lane == 0) {
+                uint element = 8 * octet_of(load * KV_OCTETS);
+                kv_store(kv_row(p.k_cache, row, HEAD_DIM, BLOCK_SIZE), element, key[load]);
+                kv_store(kv_row(p.v_cache, row, HEAD_DIM, BLOCK_SIZE), element, value[load]);
+            }
+        }
+        begin_with(key, value);
+    }
+
+    attend(table, kv_head, begin, has_last ? end - 1 : end);
     merge_groups();
     uint splits = num_splits(context - first, TILE, MAX_SPLITS);
     bool whole = splits == 1;

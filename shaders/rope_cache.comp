@@ -4,7 +4,6 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #include "include/pointers.glsl"
-#include "reduce/workgroup.glsl"
 #include KV
 
 layout(constant_id = 0) const uint WORKGROUP = 32;
@@ -13,6 +12,7 @@ layout(constant_id = 1) const uint HEAD_DIM = 64; // a multiple of 8, for a cach
 layout(constant_id = 2) const uint BLOCK_SIZE = 16;
 layout(constant_id = 3) const bool WITH_NORM = false;
 layout(constant_id = 4) const bool PLUS_ONE = false; // norm weights count from 1
+layout(constant_id = 5) const uint LANES = 8; // that norm a head together, as in attention_decode
 
 layout(push_constant, scalar) uniform P {
     Vec4s qkv; // (tokens, num_heads + 2 * num_kv_heads, HEAD_DIM)
@@ -31,30 +31,8 @@ layout(push_constant, scalar) uniform P {
 } p;
 
 const uint NO_SLOT = 0xffffffff;
-const uint HALF = HEAD_DIM / 8; // vec4s in half a head
 
-// (cos, sin) of an angle given in 2^-32 turns. Minimax polynomials within an eighth of a turn of each quadrant's axis.
-vec2 direction(uint phase) {
-    uint quadrant = (phase + 0x20000000u) >> 30;
-    float a = float(int(phase - (quadrant << 30))) * 1.4629180792671596e-9; // 2 * pi / 2^32
-    float b = a * a;
-    float s = a + a * b * (-1.6666654611e-1 + b * (8.3321608736e-3 - b * 1.9515295891e-4));
-    float c = 1.0 - 0.5 * b + b * b * (4.166664568298827e-2 + b * (-1.388731625493765e-3 + b * 2.443315711809948e-5));
-    vec2 turned = (quadrant & 1u) != 0u ? vec2(-s, c) : vec2(c, s);
-    return (quadrant & 2u) != 0u ? -turned : turned;
-}
-
-void rotate(uint position, uint i, inout vec4 low, inout vec4 high) {
-    [[unroll]] for (uint j = 0; j < 4; ++j) {
-        uvec2 freq = (p.freqs + (4 * i + j)).v;
-        uint upper, lower;
-        umulExtended(freq.y, position, upper, lower);
-        vec2 d = direction(freq.x * position + upper);
-        float turned = low[j] * d.x - high[j] * d.y;
-        high[j] = high[j] * d.x + low[j] * d.y;
-        low[j] = turned;
-    }
-}
+#include "include/head_rotation.glsl"
 
 void main() {
     uint token = gl_WorkGroupID.y;
@@ -70,30 +48,19 @@ void main() {
     uint cache_row = ((slot / BLOCK_SIZE) * p.num_kv_heads + kv_head) * BLOCK_SIZE + slot % BLOCK_SIZE;
     KvRow target = kv_row(is_v ? p.v_cache : p.k_cache, cache_row, HEAD_DIM, BLOCK_SIZE);
 
-    float scale = 1;
-    if (WITH_NORM && !is_v) {
-        float squares = 0;
-        for (uint i = gl_LocalInvocationID.x; i < 2 * HALF; i += WORKGROUP) {
-            vec4 value = (source + i).v;
-            squares += dot(value, value);
-        }
-        scale = inversesqrt(workgroup_sum(squares) / float(HEAD_DIM) + p.eps);
-    }
+    float scale = is_v ? 1 : norm_scale(source, p.eps);
     Vec4s weight = is_q ? p.q_weight : p.k_weight;
     Vec4s q = p.q + uint64_t(token * p.num_heads + head) * (2 * HALF);
     uint position = (p.positions + token).v;
 
     for (uint i = kv_lane(); i < HALF; i += WORKGROUP) {
-        vec4 low = (source + i).v;
-        vec4 high = (source + i + HALF).v;
-        if (WITH_NORM && !is_v) {
-            vec4 low_weight = (weight + i).v;
-            vec4 high_weight = (weight + i + HALF).v;
-            low *= scale * (PLUS_ONE ? 1 + low_weight : low_weight);
-            high *= scale * (PLUS_ONE ? 1 + high_weight : high_weight);
+        vec4 low = (source + i).v, high = (source + i + HALF).v;
+        if (!is_v) {
+            norm_pairs(weight, i, scale, low, high);
+            vec2 to[4];
+            directions(p.freqs, position, i, to);
+            rotate(to, low, high);
         }
-        if (!is_v)
-            rotate(position, i, low, high);
         if (is_q) {
             (q + i).v = low * p.q_scale;
             (q + i + HALF).v = high * p.q_scale;

@@ -1,11 +1,9 @@
 // Key/value cache of f16 elements. A row is one head's key or value of one token, a multiple of 8 elements.
-#extension GL_EXT_shader_16bit_storage : require
-#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 
 layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer KvLoad { uvec4 v; };
-layout(buffer_reference, scalar, buffer_reference_align = 8) writeonly buffer KvStore { f16vec4 v; };
+layout(buffer_reference, scalar, buffer_reference_align = 8) writeonly buffer KvStore { uvec2 v; };
 
-layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer KvWords { u64vec2 v; };
+layout(buffer_reference, scalar, buffer_reference_align = 16) buffer KvWords { u64vec2 v; };
 
 const uint KV_BYTES = 2;
 const uint KV_OCTETS = 1; // of 8 elements, in what a lane loads at once
@@ -46,6 +44,25 @@ void kv_load8(KvRow row, uint element, out vec4 low, out vec4 high) {
     high = vec4(unpackHalf2x16(packed.z), unpackHalf2x16(packed.w));
 }
 
+// The nearest halves, 65504 at most, by integers: drivers round halves in their own ways.
+uvec2 kv_halves(vec4 value) {
+    uvec4 bits = min(floatBitsToUint(abs(value)), uvec4(0x477fe000u));
+    uvec4 normal = (bits + 0xfffu + (bits >> 13 & 1u) >> 13) - (112u << 10);
+    const uvec4 least = uvec4(0x38800000u); // 2^-14: below it, halves are multiples of 2^-24
+    uvec4 small = uvec4(roundEven(uintBitsToFloat(min(bits, least)) * 16777216.0));
+    uvec4 halves = mix(normal, small, lessThan(bits, least)) | floatBitsToUint(value) >> 16 & 0x8000u;
+    return halves.xz | halves.yw << 16;
+}
+
 void kv_store4(KvRow row, uint element, vec4 value) {
-    KvStore(row + element * KV_BYTES).v = f16vec4(clamp(value, -65504.0, 65504.0));
+    KvStore(row + element * KV_BYTES).v = kv_halves(value);
+}
+
+// What kv_fetch would get where these values were stored.
+KvRaw kv_pack(vec4 values[2 * KV_OCTETS]) {
+    return u64vec2(pack64(kv_halves(values[0])), pack64(kv_halves(values[1])));
+}
+
+void kv_store(KvRow row, uint element, KvRaw raw) {
+    KvWords(row + element * KV_BYTES).v = raw;
 }

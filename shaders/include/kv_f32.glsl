@@ -42,3 +42,12 @@ void kv_load8(KvRow row, uint element, out vec4 low, out vec4 high) {
 void kv_store4(KvRow row, uint element, vec4 value) {
     KvFloats(row + element * KV_BYTES).v = value;
 }
+
+KvRaw kv_pack(vec4 values[2 * KV_OCTETS]) {
+    return KvRaw(values[0], values[1]);
+}
+
+void kv_store(KvRow row, uint element, KvRaw raw) {
+    kv_store4(row, element, raw.low);
+    kv_store4(row, element + 4, raw.high);
+}

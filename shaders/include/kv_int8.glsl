@@ -1,13 +1,14 @@
 // Key/value cache of signed bytes, with a scale in half precision for each 32 of a row: x ≈ code * scale. A row is one head's
 // key or value of one token, a multiple of 64 elements. A block has for each head the codes of its tokens, (block_size,
 // head_dim) bytes, and behind them their scales, (block_size, head_dim / 32).
+#extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_shader_16bit_storage : require
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
 #include "include/kv_quantize.glsl"
 
-layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer KvCodes { u64vec2 v; };
+layout(buffer_reference, scalar, buffer_reference_align = 16) buffer KvCodes { u64vec2 v; };
 layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer KvHalfCodes { uint64_t v; };
 layout(buffer_reference, scalar, buffer_reference_align = 2) readonly buffer KvScale { float16_t v; };
 
@@ -65,4 +66,26 @@ void kv_load8(KvRow row, uint element, out vec4 low, out vec4 high) {
 
 void kv_store4(KvRow row, uint element, vec4 value) {
     kv_quantize4(row.codes, row.scales, element, value);
+}
+
+// What kv_fetch would get where these values were stored; two neighbouring lanes have a block.
+KvRaw kv_pack(vec4 values[2 * KV_OCTETS]) {
+    float magnitude = 0;
+    [[unroll]] for (uint i = 0; i < 2 * KV_OCTETS; ++i) {
+        values[i] = clamp(values[i], -KV_LARGEST, KV_LARGEST);
+        magnitude = max(magnitude, kv_largest(values[i]));
+    }
+    magnitude = max(magnitude, subgroupShuffleXor(magnitude, 1));
+    KvRaw raw;
+    kv_scale_bits(magnitude / 127.0, raw.scale);
+    raw.codes.x = pack64(uvec2(kv_codes(values[0], raw.scale), kv_codes(values[1], raw.scale)));
+    raw.codes.y = pack64(uvec2(kv_codes(values[2], raw.scale), kv_codes(values[3], raw.scale)));
+    return raw;
+}
+
+void kv_store(KvRow row, uint element, KvRaw raw) {
+    KvCodes(row.codes + element).v = raw.codes;
+    float scale;
+    if (element % 32 == 0)
+        KvScaleStore(row.scales + element / 32 * 2).v = uint16_t(kv_scale_bits(raw.scale, scale));
 }

@@ -18,18 +18,26 @@ uint kv_scale_bits(float wanted, out float scale) {
     return bits;
 }
 
+float kv_largest(vec4 value) {
+    vec4 sizes = abs(value);
+    return max(max(sizes.x, sizes.y), max(sizes.z, sizes.w));
+}
+
+uint kv_codes(vec4 value, float scale) {
+    ivec4 rounded = scale > 0 ? ivec4(clamp(roundEven(value / scale), -127, 127)) : ivec4(0);
+    return (rounded.x & 0xff) | (rounded.y & 0xff) << 8 | (rounded.z & 0xff) << 16 | rounded.w << 24;
+}
+
 // Writes the four elements of a row that begin at `element`; eight neighbouring lanes of a subgroup have a block.
 void kv_quantize4(uint64_t codes, uint64_t scales, uint element, vec4 value) {
     value = clamp(value, -KV_LARGEST, KV_LARGEST);
-    vec4 sizes = abs(value);
-    float magnitude = max(max(sizes.x, sizes.y), max(sizes.z, sizes.w));
+    float magnitude = kv_largest(value);
     magnitude = max(magnitude, subgroupShuffleXor(magnitude, 1));
     magnitude = max(magnitude, subgroupShuffleXor(magnitude, 2));
     magnitude = max(magnitude, subgroupShuffleXor(magnitude, 4));
     float scale;
     uint bits = kv_scale_bits(magnitude / 127.0, scale);
-    ivec4 rounded = scale > 0 ? ivec4(clamp(roundEven(value / scale), -127, 127)) : ivec4(0);
-    KvCodeStore(codes + element).v = (rounded.x & 0xff) | (rounded.y & 0xff) << 8 | (rounded.z & 0xff) << 16 | rounded.w << 24;
+    KvCodeStore(codes + element).v = kv_codes(value, scale);
     if (element % 32 == 0)
         KvScaleStore(scales + element / 32 * 2).v = uint16_t(bits);
 }

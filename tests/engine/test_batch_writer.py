@@ -64,7 +64,7 @@ class PlainFrame:
             "query_len": (np.uint32, (sequences,)),
             "context_len": (np.uint32, (sequences,)),
             "block_tables": (np.uint32, (groups, sequences, LIMITS.blocks)),
-            "decode_items": (np.uint32, (sequences,)),
+            "decode_items": (np.uint32, (sequences, 2)),
             "prefill_tiles": (np.uint32, (LIMITS.tiles, 2)),
             "grids": (np.uint32, (groups, 2, 3)),
         }

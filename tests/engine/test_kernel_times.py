@@ -24,6 +24,8 @@ async def test_a_timed_engine_tells_where_the_time_of_its_steps_went(open_engine
         decode = [time for time in times if time.tokens == 1]
         attention = next(time for time in decode if time.kernel.startswith("attention_decode"))
         assert attention.dispatches == attention.steps * layers
+        rotated = {time.tokens for time in times if time.kernel.startswith("rope_cache")}
+        assert rotated and 1 not in rotated  # decoding alone rotates where it attends
         down = next(time for time in decode if time.detail and time.kernel.startswith("linear_"))
         rows, columns = map(int, down.detail.split("x"))
         assert (down.nbytes, down.flops) == (2 * rows * columns, 2 * rows * columns)

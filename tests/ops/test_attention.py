@@ -95,14 +95,14 @@ class Step:
         def words(values: Any) -> int:
             return arrays.put(np.array(values if len(values) else [0], np.uint32)).address
 
-        decode = [row for row, s in enumerate(self.sequences) if s.queries == 1]
+        decode = [(row, self.starts[row]) for row, s in enumerate(self.sequences) if s.queries == 1]
         tiles = [
             (row, first)
             for row, s in enumerate(self.sequences)
             if s.queries > 1
             for first in range(0, s.queries, plan.query_tile)
         ]
-        grid = plan.decode_grid([self.sequences[row].context for row in decode], self.window)
+        grid = plan.decode_grid([self.sequences[row].context for row, _ in decode], self.window)
         sizes = arrays.put(np.array([grid, plan.prefill_grid(len(tiles))], np.uint32))
         partials = arrays.poisoned(max(1, plan.partials_nbytes(len(decode)) // 4))
         self.counters = arrays.put(np.zeros(max(1, plan.split_counters_nbytes(len(decode)) // 4), np.uint32))

@@ -10,7 +10,7 @@ import pytest
 from unicorn_async.config import KVDType, RotaryConfig, RotaryScaling
 from unicorn_async.errors import ConfigError, UnsupportedModelError
 from unicorn_async.ops.kv_cache import NO_SLOT, AttentionShape, KVCache
-from unicorn_async.ops.rotary import HeadNorms, frequencies, rope_cache
+from unicorn_async.ops.rotary import HeadNorms, HeadRotation, frequencies, rope_cache
 from unicorn_async.tensor import DType, Tensor
 
 from .int8_cache import LARGEST, Int8Cache, check_codes, dequantised, quantised
@@ -109,11 +109,9 @@ def test_q_is_rotated_and_k_and_v_reach_their_slots(
             qkv=given.tensor,
             q=q.tensor,
             cache=KVCache(k_cache.address, v_cache.address),
-            freqs=freqs.address,
+            rotation=HeadRotation(freqs.address, 0.125, None if norm == "none" else norms),
             positions=position_array.address,
             slot_mapping=slot_array.address,
-            q_scale=0.125,
-            norms=None if norm == "none" else norms,
         )
     )
 
@@ -151,10 +149,9 @@ def write_int8(
             qkv=given.tensor,
             q=q.tensor,
             cache=KVCache(k_cache.address, v_cache.address),
-            freqs=freqs.address,
+            rotation=HeadRotation(freqs.address, 1.0),
             positions=position_array.address,
             slot_mapping=slot_array.address,
-            q_scale=1.0,
         )
     )
     found_k, found_v = (Int8Cache(BLOCKS, 1, 8, head_dim, array.values) for array in (k_cache, v_cache))
@@ -216,15 +213,39 @@ def test_what_f16_cannot_hold_saturates_in_the_cache(device: Device, arrays: Arr
             qkv=qkv.tensor,
             q=q.tensor,
             cache=KVCache(k_cache.address, v_cache.address),
-            freqs=freqs.address,
+            rotation=HeadRotation(freqs.address, 1.0),
             positions=zero.address,
             slot_mapping=zero.address,
-            q_scale=1.0,
         )
     )
     for cache in (k_cache, v_cache):
         np.testing.assert_array_equal(cache.values[0, 0, 0], [65504, -65504] * 16)
         assert not cache.values[0, 0, 1:].any()
+
+
+def test_values_become_the_nearest_halves_in_the_cache(device: Device, arrays: Arrays) -> None:
+    rng = np.random.default_rng(0)
+    wide = np.exp2(rng.uniform(-26, 15.9, 240)) * rng.choice([-1, 1], 240)
+    ties = np.array([1 + 2**-11, 1 + 3 * 2**-11, 3 * 2**-25, -5 * 2**-25, 65519, 2**-14 - 2**-26, 2**-25, 0])
+    values = np.concatenate([wide, ties, np.zeros(8)]).astype(np.float32)
+    qkv = arrays.put(np.concatenate([np.zeros(512), values]).astype(np.float32).reshape(1, -1))
+    q, freqs = arrays.poisoned(1, 256), arrays.put(np.zeros(256, np.uint32))
+    cache, zero = arrays.put(np.zeros((2, 256), np.float16)), arrays.put(np.zeros(1, np.uint32))
+    arrays.run(
+        lambda rec: rope_cache(
+            rec,
+            device.kernels,
+            device.info,
+            shape=AttentionShape(1, 1, 256, 1, KVDType.F16),
+            qkv=qkv.tensor,
+            q=q.tensor,
+            cache=KVCache(cache.address, cache.address + 512),
+            rotation=HeadRotation(freqs.address, 1.0),
+            positions=zero.address,
+            slot_mapping=zero.address,
+        )
+    )
+    np.testing.assert_array_equal(cache.values[1], values.astype(np.float16))
 
 
 def test_shapes_that_the_kernels_do_not_do_are_refused(device: Device, arrays: Arrays) -> None:
@@ -245,9 +266,8 @@ def test_shapes_that_the_kernels_do_not_do_are_refused(device: Device, arrays: A
                 qkv=q,
                 q=q,
                 cache=KVCache(0, 0),
-                freqs=0,
+                rotation=HeadRotation(0, 1.0),
                 positions=0,
                 slot_mapping=0,
-                q_scale=1.0,
             )
         )

@@ -42,7 +42,7 @@ class AttentionFrame:
             "query_len": Field(np.uint32, (sequences,)),
             "context_len": Field(np.uint32, (sequences,)),
             "block_tables": Field(np.uint32, (groups, sequences, limits.blocks)),
-            "decode_items": Field(np.uint32, (sequences,)),
+            "decode_items": Field(np.uint32, (sequences, 2)),
             "prefill_tiles": Field(np.uint32, (limits.tiles, 2)),
             "grids": Field(np.uint32, (groups, 2, 3)),
         }

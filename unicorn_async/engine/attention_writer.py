@@ -74,6 +74,7 @@ class AttentionWriter:
     def _write_work(self, batch: Batch, frame: AttentionFrame) -> AttentionParts:
         """Write the lists of decode items and prefill tiles, and the sizes of their dispatches."""
         arrays, tile = frame.arrays, self._plan.query_tile
+        starts = arrays["query_start"][: len(batch.scheduled)].tolist()
         items = [index for index, item in enumerate(batch.scheduled) if item.num_tokens == 1]
         tiles = [
             (index, start)
@@ -82,7 +83,7 @@ class AttentionWriter:
             for start in range(0, item.num_tokens, tile)
         ]
         if items:
-            arrays["decode_items"][: len(items)] = items
+            arrays["decode_items"][: len(items)] = [(index, starts[index]) for index in items]
         if tiles:
             arrays["prefill_tiles"][: len(tiles)] = tiles
         contexts = [batch.scheduled[index].start + 1 for index in items]

@@ -58,23 +58,31 @@ def kernel_requests(
         *_linears(info, model, matrices, head, _FIRST_STEPS),
         *rotary.kernels_for(info, shape, qk_norm=model.qk_norm, plus_one=model.norm_plus_one),
         *seam,
-        *_attention(info, matrices, attention, _FIRST_STEPS),
+        *_attention(info, model, matrices, attention, _FIRST_STEPS),
         *_plain(sampling.kernels_for(info, SamplingPath.GREEDY)),
         *_plain(sampling.kernels_for(info, SamplingPath.FULL)),
         *_rows(info, model, matrices, head, attention, others),
         *_linears(info, model, matrices, head, others),
-        *_attention(info, matrices, attention, others),
+        *_attention(info, model, matrices, attention, others),
     ]
     return tuple({_key(request): request for request in requests}.values())
 
 
 def _attention(
-    info: DeviceInfo, matrices: Mapping[str, Weight], attention: GpuAttention | None, sizes: tuple[int, ...]
+    info: DeviceInfo,
+    model: ModelConfig,
+    matrices: Mapping[str, Weight],
+    attention: GpuAttention | None,
+    sizes: tuple[int, ...],
 ) -> Iterable[KernelRequest]:
     if attention is None:
         return ()
     forms = (projection.input_form(info, matrices["layers.0.o"], size) for size in sizes)
-    return attention.kernels_for(dict.fromkeys(form if attention.writes(form) else InputForm.FLOATS for form in forms))
+    written = dict.fromkeys(form if attention.writes(form) else InputForm.FLOATS for form in forms)
+    rotation = rotary.rotation_constants(
+        q_scale=model.softmax_scale, qk_norm=model.qk_norm, eps=model.norm_eps, plus_one=model.norm_plus_one
+    )
+    return attention.kernels_for(written, rotation)
 
 
 def _rows(

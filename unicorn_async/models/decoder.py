@@ -17,7 +17,7 @@ from unicorn_async.ops.embedding_quant import embed_quant
 from unicorn_async.ops.gated import gated
 from unicorn_async.ops.linear_input import InputBlocks
 from unicorn_async.ops.norm import add_rms_norm, rms_norm
-from unicorn_async.ops.rotary import HeadNorms, rope_cache
+from unicorn_async.ops.rotary import HeadNorms, HeadRotation, rope_cache
 from unicorn_async.ops.row_form import form_of
 from unicorn_async.tensor import DType, QuantTensor, Tensor
 
@@ -102,9 +102,13 @@ class Decoder:
         q, attended = self._rows("q", num_tokens, columns), self._input(f"layers.{layer}.o", "attention", num_tokens)
         if not attention.writes(form_of(attended)):
             attended = self._rows("attention", num_tokens, columns)
-        self.record_before_attention(recorder, step, layer, q=q, cache=cache, slot_mapping=slot_mapping)
+        rotation = None
+        if batch.has_prefill:  # its new keys are read by workgroups that would not make them
+            self.record_before_attention(recorder, step, layer, q=q, cache=cache, slot_mapping=slot_mapping)
+        else:
+            q, rotation = self._heads(recorder, step, layer, num_tokens), self._rotation(layer)
         window = self._config.layer_windows[layer]
-        attention.record(recorder, q=q, cache=cache, window=window, batch=batch, out=attended)
+        attention.record(recorder, q=q, cache=cache, window=window, batch=batch, out=attended, rotation=rotation)
         recorder.barrier()
         self.record_after_attention(recorder, step, num_tokens, layer, attended)
 
@@ -116,13 +120,7 @@ class Decoder:
         `slot_mapping` is the address of (tokens) u32, see `rope_cache`. Of what it computed only the step's own
         `hidden` is needed after it, so that other work may come before the rest of the layer.
         """
-        config, num_tokens = self._config, q.shape[0]
-        hidden = self._residual(step.residual.hidden, num_tokens)
-        branch = self._residual(step.residual.branch, num_tokens)
-        normed = self._input(f"layers.{layer}.qkv", "normed", num_tokens)
-        self._input_norm(recorder, layer, hidden, branch, normed)
-        qkv = self._rows("qkv", num_tokens, (config.num_heads + 2 * config.num_kv_heads) * config.head_dim)
-        self._linear(recorder, normed, f"layers.{layer}.qkv", qkv, num_tokens)
+        qkv = self._heads(recorder, step, layer, q.shape[0])
         rope_cache(
             recorder,
             self._kernels,
@@ -131,11 +129,9 @@ class Decoder:
             qkv=qkv,
             q=q,
             cache=cache,
-            freqs=self._state.freqs[layer],
+            rotation=self._rotation(layer),
             positions=step.positions,
             slot_mapping=slot_mapping,
-            q_scale=config.softmax_scale,
-            norms=self._head_norms(layer),
         )
         recorder.barrier()
 
@@ -175,6 +171,17 @@ class Decoder:
         logits = self._rows("logits", num_rows, config.vocab_size)
         self._linear(recorder, chosen, head, logits, num_rows, soft_cap=config.logit_soft_cap)
         return logits
+
+    def _heads(self, recorder: CommandRecorder, step: StepArrays, layer: int, num_tokens: int) -> Tensor:
+        """Record a layer up to its q, k and v, not yet rotated; returns these, side by side for each token."""
+        config = self._config
+        hidden = self._residual(step.residual.hidden, num_tokens)
+        branch = self._residual(step.residual.branch, num_tokens)
+        normed = self._input(f"layers.{layer}.qkv", "normed", num_tokens)
+        self._input_norm(recorder, layer, hidden, branch, normed)
+        qkv = self._rows("qkv", num_tokens, (config.num_heads + 2 * config.num_kv_heads) * config.head_dim)
+        self._linear(recorder, normed, f"layers.{layer}.qkv", qkv, num_tokens)
+        return qkv
 
     def _input_norm(
         self, recorder: CommandRecorder, layer: int, hidden: Tensor, branch: Tensor, normed: LinearInput
@@ -216,11 +223,12 @@ class Decoder:
         recorder.barrier()
         return activated
 
-    def _head_norms(self, layer: int) -> HeadNorms | None:
-        if not self._config.qk_norm:
-            return None
-        q_weight, k_weight = (self._state.weights[f"layers.{layer}.{part}_norm"] for part in "qk")
-        return HeadNorms(q_weight, k_weight, self._config.norm_eps, self._config.norm_plus_one)
+    def _rotation(self, layer: int) -> HeadRotation:
+        config, norms = self._config, None
+        if config.qk_norm:
+            q_weight, k_weight = (self._state.weights[f"layers.{layer}.{part}_norm"] for part in "qk")
+            norms = HeadNorms(q_weight, k_weight, config.norm_eps, config.norm_plus_one)
+        return HeadRotation(self._state.freqs[layer], config.softmax_scale, norms)
 
     def _add_norm(
         self,

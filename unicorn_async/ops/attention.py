@@ -13,7 +13,7 @@ from unicorn_async.ops.row_form import form_fields, form_of
 from unicorn_async.tensor import QUANT_BLOCK, DType, Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device_info import DeviceInfo
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from unicorn_async.ops.attention_device import AttentionBatch
     from unicorn_async.ops.kv_cache import AttentionShape, KVCache
     from unicorn_async.ops.linear_input import LinearInput
+    from unicorn_async.ops.rotary import HeadRotation
 
 _MAX_PREFETCH_DIM = 128  # larger heads leave no registers for the keys and values that are under way
 
@@ -44,13 +45,25 @@ class GpuAttention:
             return shape.head_dim % QUANT_BLOCK == 0 and self.plan.lanes * self.plan.lane_elements >= QUANT_BLOCK
         return form is InputForm.FLOATS or shape.kv_dtype is not KVDType.F32
 
-    def kernels_for(self, forms: Iterable[InputForm] = (InputForm.FLOATS,)) -> tuple[KernelRequest, ...]:
-        """Name the pipelines that `record` will get for results in these forms: decode and prefill of each."""
-        return tuple(request for form in forms for request in self._requests(form))
+    def kernels_for(
+        self,
+        forms: Iterable[InputForm] = (InputForm.FLOATS,),
+        rotation: Mapping[str, float | bool] | None = None,
+    ) -> tuple[KernelRequest, ...]:
+        """Name the pipelines that `record` will get for results in these forms: decode and prefill of each.
 
-    def _requests(self, form: InputForm) -> tuple[KernelRequest, ...]:
+        With `rotation`, see `rotation_constants`, decoding that rotates comes in addition, and first.
+        """
+        decodes = ({},) if rotation is None else (rotation, {})
+        return tuple(
+            request
+            for form in forms
+            for request in (*(self._decode_request(form, each) for each in decodes), self._prefill_request(form))
+        )
+
+    def _decode_request(self, form: InputForm, rotation: Mapping[str, float | bool]) -> KernelRequest:
         plan, shape = self.plan, self.plan.shape
-        decode: dict[str, int | float] = {
+        constants: dict[str, int | float | bool] = {
             "WORKGROUP": plan.decode_workgroup,
             "HEAD_DIM": shape.head_dim,
             "HEADS": plan.decode_heads,
@@ -61,8 +74,11 @@ class GpuAttention:
             "SOFT_CAP": self._soft_cap,
             "UNROLL": plan.unroll,
             "MAX_SUBGROUPS": plan.decode_subgroups,
+            "NUM_HEADS": shape.num_heads,
+            "NUM_KV_HEADS": shape.num_kv_heads,
+            **rotation,
         }
-        return KernelRequest(f"attention_decode_{self._suffix}_{form.value}", decode), self._prefill_request(form)
+        return KernelRequest(f"attention_decode_{self._suffix}_{form.value}", constants)
 
     def _prefill_request(self, form: InputForm) -> KernelRequest:
         plan, shape = self.plan, self.plan.shape
@@ -89,21 +105,24 @@ class GpuAttention:
         window: int,
         batch: AttentionBatch,
         out: LinearInput,
+        rotation: HeadRotation | None = None,
     ) -> None:
         """Record one layer's attention, as `AttentionDevice.record` says; decode and prefill run side by side.
 
         Raises ConfigError for other shapes, UnsupportedModelError for a form that this one does not write.
         """
         shape = self.plan.shape
-        for name, rows in (("q", q), ("out", out)):
+        num_heads = shape.num_heads if rotation is None else shape.num_heads + 2 * shape.num_kv_heads
+        for name, rows, heads in (("q", q, num_heads), ("out", out, shape.num_heads)):
             if isinstance(rows, Tensor):
-                rows.expect(f"attention: {name}", (q.shape[0], shape.num_heads * shape.head_dim), DType.F32)
+                rows.expect(f"attention: {name}", (q.shape[0], heads * shape.head_dim), DType.F32)
         if not self.writes(form_of(out)):
             cache_type, form = shape.kv_dtype.value, form_of(out).value
             raise UnsupportedModelError(f"attention: {form} of heads of {shape.head_dim} and a cache of {cache_type}")
         if batch.has_decode:
-            self._decode(recorder, q=q, cache=cache, window=window, batch=batch, out=out)
+            self._decode(recorder, q=q, cache=cache, window=window, batch=batch, out=out, rotation=rotation)
         if batch.has_prefill:
+            assert rotation is None, "steps with prompts rotate before they attend"
             self._prefill(recorder, q=q, cache=cache, window=window, batch=batch, out=out)
 
     def _decode(
@@ -115,8 +134,10 @@ class GpuAttention:
         window: int,
         batch: AttentionBatch,
         out: LinearInput,
+        rotation: HeadRotation | None,
     ) -> None:
-        request = self._requests(form_of(out))[0]
+        norms = None if rotation is None else rotation.norms
+        request = self._decode_request(form_of(out), {} if rotation is None else rotation.constants)
         kernel = self._kernels.get(request.name, constants=request.constants)
         push = kernel.pack(
             q=q.address,
@@ -126,13 +147,13 @@ class GpuAttention:
             partials=batch.scratch.partials,
             splits_done=batch.scratch.split_counters,
             items=batch.decode_items,
-            query_start=batch.query_start,
             context_len=batch.context_len,
             block_table=batch.block_table,
+            freqs=0 if rotation is None else rotation.freqs,
+            q_weight=0 if norms is None else norms.q_weight.address,
+            k_weight=0 if norms is None else norms.k_weight.address,
             max_blocks=batch.max_blocks,
             window=window,
-            num_heads=self.plan.shape.num_heads,
-            num_kv_heads=self.plan.shape.num_kv_heads,
         )
         recorder.dispatch_indirect(kernel, push, batch.grids, batch.decode_grid_offset)
 

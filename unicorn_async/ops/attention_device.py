@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.memory import Buffer
     from unicorn_async.ops.kv_cache import KVCache
     from unicorn_async.ops.linear_input import InputForm, LinearInput
+    from unicorn_async.ops.rotary import HeadRotation
     from unicorn_async.tensor import Tensor
 
 
@@ -40,7 +41,7 @@ class AttentionBatch:
     context_len: int  # (sequences) u32
     block_table: int  # (sequences, max_blocks) u32; entries whose keys no query sees are not read
     max_blocks: int
-    decode_items: int  # (items) u32: the sequence's row
+    decode_items: int  # (items, 2) u32: the sequence's row, its query's row
     prefill_tiles: int  # (tiles, 2) u32: the sequence's row, the first query
     scratch: DecodeScratch
     grids: Buffer  # indirect dispatch sizes, three u32 each, at these offsets
@@ -65,6 +66,7 @@ class AttentionDevice(Protocol):
         window: int,
         batch: AttentionBatch,
         out: LinearInput,
+        rotation: HeadRotation | None = None,
     ) -> None:
         """Record one layer's attention of a batch.
 
@@ -72,4 +74,7 @@ class AttentionDevice(Protocol):
         that the device `writes`. A query sees the keys up to its own position, and with a window (0 = none) only the
         last `window` of them. Rows of `out` without a query stay as they are. Barriers before and after are the
         caller's.
+
+        With a `rotation` the batch has decode items alone, and `q` is (tokens, (num_heads + 2 * num_kv_heads) *
+        head_dim): q, k and v as their product leaves them. What `rope_cache` does to them is done here then.
         """

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.config import RotaryConfig, RotaryScaling
 from unicorn_async.gpu.kernel import KernelRequest
+from unicorn_async.ops.attention_plan import AttentionPlan
 from unicorn_async.tensor import DType, Tensor
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.kernel import KernelLibrary
@@ -63,6 +66,37 @@ class HeadNorms:
     plus_one: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class HeadRotation:
+    """What one layer does to its q and k: norms, the rotation, and a factor on q.
+
+    `freqs` is the address of what `frequencies` returns.
+    """
+
+    freqs: int
+    q_scale: float
+    norms: HeadNorms | None = None
+
+    @property
+    def constants(self) -> Mapping[str, float | bool]:
+        """The `rotation_constants` of a kernel that does this in passing."""
+        norms = self.norms
+        if norms is None:
+            return rotation_constants(q_scale=self.q_scale, qk_norm=False, eps=0.0, plus_one=False)
+        return rotation_constants(q_scale=self.q_scale, qk_norm=True, eps=norms.eps, plus_one=norms.plus_one)
+
+
+def rotation_constants(*, q_scale: float, qk_norm: bool, eps: float, plus_one: bool) -> Mapping[str, float | bool]:
+    """Return the constants of a kernel that rotates in passing; those of norms count with `qk_norm` alone."""
+    return {
+        "ROTATES": True,
+        "WITH_NORM": qk_norm,
+        "PLUS_ONE": qk_norm and plus_one,
+        "EPS": eps if qk_norm else 0.0,
+        "Q_SCALE": q_scale,
+    }
+
+
 def _constants(info: DeviceInfo, shape: AttentionShape, *, norm: bool, plus_one: bool) -> dict[str, int | bool]:
     lanes = 8  # one lane rotates four pairs
     while lanes < min(info.subgroup_size, shape.head_dim // 8):
@@ -73,6 +107,7 @@ def _constants(info: DeviceInfo, shape: AttentionShape, *, norm: bool, plus_one:
         "BLOCK_SIZE": shape.block_size,
         "WITH_NORM": norm,
         "PLUS_ONE": plus_one,
+        "LANES": AttentionPlan.of(info, shape).lanes,
     }
 
 
@@ -91,20 +126,18 @@ def rope_cache(
     qkv: Tensor,
     q: Tensor,
     cache: KVCache,
-    freqs: int,
+    rotation: HeadRotation,
     positions: int,
     slot_mapping: int,
-    q_scale: float,
-    norms: HeadNorms | None = None,
 ) -> None:
     """Record q = rotate(norm(q)) * q_scale, and rotate(norm(k)) and v into the cache, saturating at what f16 holds.
 
     `qkv` is (tokens, (num_heads + 2 * num_kv_heads) * head_dim) f32: q heads, k heads, v heads; `q` is (tokens,
-    num_heads * head_dim) f32 and elsewhere. Pairs are a head's halves (NeoX style). `freqs` is the address of what
-    `frequencies` returns, `positions` of (tokens) u32, `slot_mapping` of (tokens) u32, where NO_SLOT writes nothing.
-    A cache of f32 takes every value. Raises ConfigError for other shapes.
+    num_heads * head_dim) f32 and elsewhere. Pairs are a head's halves (NeoX style). `positions` is the
+    address of (tokens) u32, `slot_mapping` of (tokens) u32, where NO_SLOT writes nothing. A cache of f32 takes every
+    value. Raises ConfigError for other shapes.
     """
-    num_tokens = q.shape[0]
+    num_tokens, norms = q.shape[0], rotation.norms
     total_heads = shape.num_heads + 2 * shape.num_kv_heads
     q.expect("rope_cache: q", (num_tokens, shape.num_heads * shape.head_dim), DType.F32)
     qkv.expect("rope_cache: qkv", (num_tokens, total_heads * shape.head_dim), DType.F32)
@@ -121,12 +154,12 @@ def rope_cache(
         v_cache=cache.v,
         q_weight=norms.q_weight.address if norms else 0,
         k_weight=norms.k_weight.address if norms else 0,
-        freqs=freqs,
+        freqs=rotation.freqs,
         positions=positions,
         slot_mapping=slot_mapping,
         num_heads=shape.num_heads,
         num_kv_heads=shape.num_kv_heads,
         eps=norms.eps if norms else 0.0,
-        q_scale=q_scale,
+        q_scale=rotation.q_scale,
     )
     recorder.dispatch(kernel, push, total_heads, num_tokens)
