@@ -127,13 +127,13 @@ async def test_a_server_that_keeps_a_model_that_can_not_be_loaded_ends_and_says_
 async def test_health_page_and_list_are_there_while_the_model_is_opened_and_requests_wait(
     model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    go_on, allocate = threading.Event(), startup._allocate
+    go_on, name_memory = threading.Event(), startup._name_memory
 
     def held(*arguments: Any) -> Any:
         go_on.wait()
-        return allocate(*arguments)
+        return name_memory(*arguments)
 
-    monkeypatch.setattr(startup, "_allocate", held)
+    monkeypatch.setattr(startup, "_name_memory", held)
     try:
         async with command(model, monkeypatch) as (task, client):
             response = await client.get("/health")
@@ -162,7 +162,7 @@ async def test_a_model_that_can_not_be_opened_ends_the_command_while_requests_wa
         go_on.wait()
         raise UnicornError("no room after all")
 
-    monkeypatch.setattr(startup, "_allocate", failing)
+    monkeypatch.setattr(startup, "_name_memory", failing)
     try:
         async with command(model, monkeypatch) as (task, client):
             waiting = asyncio.create_task(client.post("/v1/chat/completions", json=CHAT))

@@ -23,4 +23,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Serve the bundled model until a signal comes."""
-    return run_async(serve_models(options, replace(engine_config(options), allow_software=True)))
+    return run_async(serve_models(options, replace(engine_config(options), allow_software=True), options.vulkan))

@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
 async def _generate(options: argparse.Namespace, prompt: str, sampling: SamplingParams) -> int:
     model, config = options.model, engine_config(options)
     with ProgressLine() as line:
-        async with Engine.open(model, config=config) as engine:
+        async with Engine.open(model, config=config, vulkan=options.vulkan) as engine:
             for text in banner(engine):
                 line.note(text)
             await show_load(engine, line)

@@ -21,4 +21,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Serve until a signal comes."""
-    return run_async(serve_models(options, engine_config(options)))
+    vulkan = options.vulkan if options.model is not None else None  # what it says of free memory would be old by then
+    return run_async(serve_models(options, engine_config(options), vulkan))

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.config import EngineConfig
     from unicorn_async.engine.engine import Engine
+    from unicorn_async.gpu.instance_start import InstanceStart
     from unicorn_async.server.model_change import Change
     from unicorn_async.server.served_model import ServedModel
 
@@ -71,7 +72,7 @@ def model_catalog(options: argparse.Namespace) -> ModelCatalog:
     return ModelCatalog(given, options.models_dir)
 
 
-async def serve_models(options: argparse.Namespace, config: EngineConfig) -> int:
+async def serve_models(options: argparse.Namespace, config: EngineConfig, vulkan: InstanceStart | None = None) -> int:
     """Serve as the command line says until a signal comes; returns the exit status.
 
     Requests are taken while a model is opened and loads; those that need it wait.
@@ -83,7 +84,7 @@ async def serve_models(options: argparse.Namespace, config: EngineConfig) -> int
     catalog, behaviour = model_catalog(options), server_options(options)
     # The port first: whether it is free shows at once, and who asks while the model is opened gets an answer.
     with bind(options.host, options.port) as listener, ProgressLine() as line:
-        library = ModelLibrary(catalog, config, on_open=lambda engine: _introduce(engine, line))
+        library = ModelLibrary(catalog, config, on_open=lambda engine: _introduce(engine, line), vulkan=vulkan)
         async with ModelHost(library, can_switch=not options.keep_model) as models:
             given = library.given()
             first = models.begin(given) if given is not None else None

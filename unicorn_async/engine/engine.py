@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from unicorn_async.engine.startup import StartedModel
     from unicorn_async.engine.types import AdapterInfo, AttentionInfo, AttentionStats
     from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.gpu.instance_start import InstanceStart
     from unicorn_async.loader.cache import CacheStatus
     from unicorn_async.loader.read_strategy import ReadStrategy
     from unicorn_async.tokenizer import Tokenizer
@@ -70,13 +71,19 @@ class Engine:
     @classmethod
     @asynccontextmanager
     async def open(
-        cls, model: str | Path, *, device: str | int | None = None, config: EngineConfig | None = None
+        cls,
+        model: str | Path,
+        *,
+        device: str | int | None = None,
+        config: EngineConfig | None = None,
+        vulkan: InstanceStart | None = None,
     ) -> AsyncIterator[Engine]:
         """Open a model by its path or its name in the Hugging Face cache; close it at the end of the block.
 
         The string "demo" is the bundled model.
 
-        `device`, an index or a part of a name, goes before the one in `config`.
+        `device`, an index or a part of a name, goes before the one in `config`. The engine takes the instance of
+        `vulkan`, which may have begun before this module was imported.
 
         It returns as soon as the model's files are checked, its memory is allocated and its tokenizer is made (with
         `skip_tokenizer` there is none, and no token has text or ends an answer): the
@@ -92,7 +99,7 @@ class Engine:
         if device is not None:
             config = replace(config, device=str(device))
         async with AsyncExitStack() as stack:
-            started = await start(model, config, stack)
+            started = await start(model, config, stack, vulkan)
             engine = cls(started, started.options)
             tasks = [
                 asyncio.create_task(engine._guarded(engine._load), name="load"),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.gpu.instance_start import InstanceStart
     from unicorn_async.loader.catalog import CatalogEntry, ModelCatalog
 
 
@@ -58,15 +59,21 @@ class ModelLibrary:
 
     `config` holds the options that a choice leaves open; its adapters belong to the model given at the start alone, and
     its `weights` give way to AUTO where a model's are quantised already.
-    `on_open` is told of every engine that was opened.
+    `on_open` is told of every engine that was opened. The first one takes the instance of `vulkan`.
     """
 
     def __init__(
-        self, catalog: ModelCatalog, config: EngineConfig, *, on_open: Callable[[Engine], None] | None = None
+        self,
+        catalog: ModelCatalog,
+        config: EngineConfig,
+        *,
+        on_open: Callable[[Engine], None] | None = None,
+        vulkan: InstanceStart | None = None,
     ) -> None:
         self._catalog = catalog
         self._config = config
         self._on_open = on_open
+        self._vulkan = vulkan
         adapters = [(lora.path.parent, "") for lora in config.loras]
         cache = weight_cache_folder().path
         self._public = PublicText([*catalog.places(), *adapters, (cache, "weight cache")])
@@ -111,7 +118,7 @@ class ModelLibrary:
     @asynccontextmanager
     async def open(self, model: PreparedModel) -> AsyncIterator[Engine]:
         """Open an engine for the block's time; raises as `Engine.open` does."""
-        async with Engine.open(model.location, config=model.config) as engine:
+        async with Engine.open(model.location, config=model.config, vulkan=self._vulkan) as engine:
             if self._on_open is not None:
                 self._on_open(engine)
             yield engine

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from unicorn_async.engine.tokenizer_start import MadeTokenizer
     from unicorn_async.gpu.arena import ArenaSlice
     from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.gpu.instance_start import InstanceStart
     from unicorn_async.gpu.kernel import KernelRequest
     from unicorn_async.tokenizer import Tokenizer
 
@@ -95,15 +96,19 @@ class StartedModel:
     tokenizer_s: float
 
 
-async def start(model: str | Path, options: EngineConfig, stack: AsyncExitStack) -> StartedModel:
+async def start(
+    model: str | Path, options: EngineConfig, stack: AsyncExitStack, vulkan: InstanceStart | None = None
+) -> StartedModel:
     """Check a model, choose and open a device, allocate, begin the load; `stack` gets what has to be closed.
+
+    The instance is that of `vulkan`, if it has begun already.
 
     The tokenizer is made beside all of that, and awaited last, unless it is to be skipped.
 
     Raises:
         ConfigError, CheckpointError, TokenizerError, DeviceError: see `Engine.open`.
     """
-    opening = asyncio.create_task(run_to_end(lambda: _open_instance(options, stack)), name="open Vulkan")
+    opening = asyncio.create_task(run_to_end(lambda: _open_instance(options, stack, vulkan)), name="open Vulkan")
     try:
         on_disk = await asyncio.to_thread(ModelOnDisk.read, model, options.weights, options.loras)
     except BaseException:
@@ -213,7 +218,7 @@ async def _begin_load(
     load = asyncio.create_task(ModelLoad(device, stream, requests, trace, cache, far).run(), name="load")
     stack.push_async_callback(_end, load)
     all_places = await places.all()
-    memory = await run_to_end(lambda: _named(device, on_disk, options, all_places, stack))
+    memory = await run_to_end(lambda: _name_memory(device, on_disk, options, all_places, stack))
     state = DecoderState(
         weights=memory.weights,
         matrices=memory.matrices,
@@ -278,8 +283,9 @@ def tuning_folder() -> TuningFolder:
     return TuningFolder(cache_directory() / "tuning")
 
 
-def _open_instance(options: EngineConfig, stack: AsyncExitStack) -> Instance:
-    instance = Instance.create(validation=options.validation)
+def _open_instance(options: EngineConfig, stack: AsyncExitStack, vulkan: InstanceStart | None) -> Instance:
+    create = Instance.create if vulkan is None else vulkan.take
+    instance = create(validation=options.validation)
     stack.callback(instance.close)
     return instance
 
@@ -316,7 +322,7 @@ def _opened_beside(device: Device, instance: Instance, info: DeviceInfo) -> Devi
     return Device.open(instance, info, cache_dir=folder, shader_dir=resource_dir("shaders"))
 
 
-def _named(
+def _name_memory(
     device: Device,
     on_disk: ModelOnDisk,
     options: EngineConfig,
