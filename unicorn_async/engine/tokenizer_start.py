@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -62,7 +63,7 @@ def is_large(source: Source) -> bool:
     """Whether a tokenizer takes so long to make that other threads would notice."""
     if not isinstance(source, Path):
         tokens = source.get("tokenizer.ggml.tokens")
-        return isinstance(tokens, tuple) and len(tokens) >= _LARGE_VOCABULARY
+        return isinstance(tokens, Sequence) and not isinstance(tokens, str) and len(tokens) >= _LARGE_VOCABULARY
     try:
         return (source / "tokenizer.json").stat().st_size >= LARGE_BYTES
     except OSError:

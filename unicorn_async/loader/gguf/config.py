@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
 from unicorn_async.loader.gguf.fields import shown
+from unicorn_async.loader.gguf.plain_strings import PlainStrings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -194,7 +195,7 @@ def _gemma3(config: GgufConfig) -> dict[str, object]:
     pattern = config.get("attention.sliding_window_pattern")
     if isinstance(pattern, int | None):
         return result | {"sliding_window_pattern": pattern}
-    if isinstance(pattern, float | str | tuple):
+    if isinstance(pattern, float | str | tuple | PlainStrings):
         raise config.error("attention.sliding_window_pattern", "an integer or one boolean a layer", pattern)
     kinds = ["sliding_attention" if is_local else "full_attention" for is_local in pattern]
     return result | {"layer_types": kinds}

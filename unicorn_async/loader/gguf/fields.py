@@ -7,11 +7,12 @@ from array import array
 from typing import TYPE_CHECKING, TypeAlias
 
 from unicorn_async.errors import CheckpointError
+from unicorn_async.loader.gguf.plain_strings import PlainStrings, plain_part
 
 if TYPE_CHECKING:
     from typing import BinaryIO
 
-GgufValue: TypeAlias = "str | int | float | bool | tuple[str, ...] | array[int] | array[float]"
+GgufValue: TypeAlias = "str | int | float | bool | tuple[str, ...] | PlainStrings | array[int] | array[float]"
 """A value of the metadata. Arrays of booleans are arrays of 0 and 1."""
 
 MAX_HEADER_BYTES = 1 << 28
@@ -32,12 +33,13 @@ _SCALARS = {
 }
 _BOOL, _STRING, _ARRAY = 7, 8, 9
 _PIECE_BYTES = 1 << 20
+_MANY = 4096  # strings in an array, of which each takes a third of a microsecond
 _LENGTH = struct.Struct("<Q")
 
 
 def shown(value: GgufValue | None) -> str:
     """Return a value for an error message, which must not be long."""
-    return f"an array of {len(value)}" if isinstance(value, tuple | array) else repr(value)[:100]
+    return f"an array of {len(value)}" if isinstance(value, tuple | PlainStrings | array) else repr(value)[:100]
 
 
 class FieldReader:
@@ -115,7 +117,9 @@ class FieldReader:
         kind = self.u32(f"the element type of {shown(key)}")
         what = f"elements of {shown(key)}"
         if kind == _STRING:
-            return self._strings(self.count(what, 8, MAX_STRINGS), what)
+            count = self.count(what, 8, MAX_STRINGS)
+            plain = self._plain_strings(count) if count >= _MANY else None
+            return self._strings(count, what) if plain is None else plain
         layout = self._layout(kind, key)
         size = struct.calcsize(layout)
         values = array(layout[1:])
@@ -124,8 +128,28 @@ class FieldReader:
             raise self.error(f"{shown(key)}: expected booleans, got byte {max(values)}")
         return values
 
+    def _plain_strings(self, count: int) -> PlainStrings | None:
+        """Read strings without a NUL, most of them short, all at once; None where they are others, and nothing is read.
+
+        A vocabulary has hundreds of thousands.
+        """
+        parts: list[bytes] = []
+        left, offset = count, self.offset
+        while left:
+            data = self._file.read(min(_PIECE_BYTES, self._limit - offset))
+            part, found = plain_part(data, left)
+            if not found:
+                self._file.seek(self.offset)
+                return None
+            parts.append(part)
+            offset += len(part)
+            left -= found
+            self._file.seek(offset)
+        self.offset = offset
+        return PlainStrings(tuple(parts), count)
+
     def _strings(self, count: int, what: str) -> tuple[str, ...]:
-        """Read strings in large pieces: a vocabulary has hundreds of thousands."""
+        """Read any strings, one by one out of large pieces."""
         found: list[str] = []
         data, position = b"", 0
         while len(found) < count:

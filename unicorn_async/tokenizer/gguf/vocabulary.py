@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from unicorn_async.errors import TokenizerError
 from unicorn_async.tokenizer.files import TokenizerFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 _PREFIX = "tokenizer.ggml."
 _NAMED = {"bos": "bos_token", "eos": "eos_token", "padding": "pad_token", "unknown": "unk_token"}
@@ -126,8 +127,10 @@ class _Keys:
 
     def strings(self, name: str) -> tuple[str, ...]:
         value = self._metadata.get(_PREFIX + name, ())
-        if isinstance(value, tuple) and all(isinstance(item, str) for item in value):
-            return value
+        if isinstance(value, Sequence) and not isinstance(value, str | bytes | array):
+            strings = tuple(value)
+            if all(isinstance(item, str) for item in strings):
+                return strings
         if isinstance(value, array) and not value:  # an empty array has whatever type its writer chose
             return ()
         raise self._wrong(name, "strings", value)
@@ -159,5 +162,9 @@ class _Keys:
 
     @staticmethod
     def _wrong(name: str, wanted: str, value: object) -> TokenizerError:
-        shown = f"{len(value)} elements" if isinstance(value, tuple | array) else repr(value)[:100]
+        shown = (
+            f"{len(value)} elements"
+            if isinstance(value, Sequence | array) and not isinstance(value, str)
+            else repr(value)[:100]
+        )
         return TokenizerError(f"{_PREFIX}{name}: expected {wanted}, got {shown}")
