@@ -15,7 +15,6 @@ from unicorn_async.background import wait_to_end
 from unicorn_async.config import EngineConfig, SamplingParams
 from unicorn_async.engine.buckets import bucket_sizes
 from unicorn_async.engine.engine_loop import EngineLoop
-from unicorn_async.engine.hybrid.runner import HybridRunner
 from unicorn_async.engine.memory_report import memory_report
 from unicorn_async.engine.request_stream import RequestStream
 from unicorn_async.engine.runner import Runner
@@ -300,7 +299,7 @@ class Engine:
 
     def _attention_stats(self) -> AttentionStats | None:
         runner = self._model.runner
-        return runner.stats() if isinstance(runner, HybridRunner) else None
+        return None if isinstance(runner, Runner) else runner.stats()
 
     def kernel_times(self) -> tuple[KernelTime, ...]:
         """Return where the steps' time went; empty unless the engine was opened with `time_kernels`."""

@@ -12,8 +12,6 @@ from unicorn_async.background import run_to_end, wait_to_end
 from unicorn_async.config import AttentionKind
 from unicorn_async.engine.conversion import WeightConverter, factor_converter
 from unicorn_async.engine.hybrid.opening import FarChoice, fit_options, open_far_attention
-from unicorn_async.engine.hybrid.runner import HybridRunner
-from unicorn_async.engine.hybrid.step_trace import StepTrace
 from unicorn_async.engine.kernel_list import kernel_requests
 from unicorn_async.engine.memory_plan import MemoryPlan, attention_shape, choose_device
 from unicorn_async.engine.memory_report import driver_usage
@@ -49,6 +47,7 @@ if TYPE_CHECKING:
     from unicorn_async.config import EngineConfig, ModelConfig
     from unicorn_async.engine.hybrid.far_attention import FarAttention
     from unicorn_async.engine.hybrid.remote_attention import RemoteAttention
+    from unicorn_async.engine.hybrid.runner import HybridRunner
     from unicorn_async.engine.tokenizer_start import MadeTokenizer
     from unicorn_async.gpu.arena import ArenaSlice
     from unicorn_async.gpu.device_info import DeviceInfo
@@ -237,6 +236,9 @@ async def _begin_load(
         )
     else:
         assert opened is not None, "another device attends"
+        from unicorn_async.engine.hybrid.runner import HybridRunner
+        from unicorn_async.engine.hybrid.step_trace import StepTrace
+
         attends, step_trace = opened.info, None
         if options.step_trace is not None:
             step_trace = StepTrace(options.step_trace, device.info.name, attends.device)

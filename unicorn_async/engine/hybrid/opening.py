@@ -1,6 +1,6 @@
 """Opens the device that attends, where that is not the one that runs the model.
 
-What an NPU needs is imported where one is asked for: other starts need not wait for it.
+What an NPU or a second device needs is imported where it is asked for: other starts need not wait for it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from unicorn_async.engine.frame import FrameLimits
 from unicorn_async.engine.hybrid.far_attention import FarAttention
 from unicorn_async.engine.hybrid.far_plan import far_device, near_devices, plan_vulkan
 from unicorn_async.engine.hybrid.spans import BusyTrack
-from unicorn_async.engine.hybrid.vulkan_attention import VulkanAttention
 from unicorn_async.engine.memory_plan import attention_shape, max_logit_rows
 from unicorn_async.engine.types import AttentionInfo
 from unicorn_async.ops.attention import GpuAttention
@@ -105,6 +104,8 @@ async def open_far_attention(
         from unicorn_async.engine.hybrid.npu_opening import open_npu
 
         return await open_npu(near, model, options, kv_plan, plan.npu, stack)
+    from unicorn_async.engine.hybrid.vulkan_attention import VulkanAttention
+
     track, far = BusyTrack(), plan.info
     assert far is not None
 
