@@ -17,7 +17,8 @@ Decoding: tokens per second after the first one, in starts that asked at once ag
 
 With a scheme, the files are the model's entry in the weight cache, which is made first. A llama.cpp command, which must
 print `init=1.2s load=3.4s context=0.1s first_decode=0.2s`, runs in every round; its sum is compared with the time from
-the process's start, interpreter and imports included, to the short prompt's first token.
+the process's start, interpreter and imports included, to the short prompt's first token; Vulkan is opened beside the
+imports, as the commands do it.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from early_vulkan import VULKAN
 from load import drop, warm
 from load_methods import files_to_read
 
@@ -119,7 +121,7 @@ async def one_start(options: argparse.Namespace) -> Start:
         **({"max_num_batched_tokens": max(512, options.prompt)} if options.one_step else {}),
     )
     params = SamplingParams(max_tokens=options.tokens, ignore_eos=True, temperature=0.0)
-    async with Engine.open(options.model, config=config) as engine:
+    async with Engine.open(options.model, config=config, vulkan=VULKAN) as engine:
         opened, size = now(), engine.model_config.vocab_size
         following = asyncio.create_task(follow(engine))
         if options.wait:
