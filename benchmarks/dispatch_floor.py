@@ -12,6 +12,7 @@ the device. A product with so many bytes of weights can take no less.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import sys
@@ -60,7 +61,7 @@ def measure(device: Device, sizes: list[int], repeats: int) -> list[Floor]:
                 place += 1
         device.compute.timeline.wait(device.compute.submit([recorder.end()]))
         times = stamps.read(1, ROUNDS + 1)
-        spans = [stop - start for start, stop in zip(times, times[1:], strict=False)]
+        spans = [stop - start for start, stop in itertools.pairwise(times)]
         floors.append(Floor(size, statistics.median(spans) / repeats / 1e3))
     for thing in (sink, source, stamps, pool):
         thing.close()
