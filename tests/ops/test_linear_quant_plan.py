@@ -73,6 +73,19 @@ def test_the_grid_covers_the_output(gpu: DeviceInfo, matrix_gpu: DeviceInfo, tok
             assert dict(chosen.constants)["WORKGROUP"] <= info.max_workgroup_invocations
 
 
+@pytest.mark.parametrize("most", [128, 256, 1024])
+@pytest.mark.parametrize("k", [1024, 4096, 5376, 16384, 21504])
+def test_small_workgroups_hold_what_they_can(gpu: DeviceInfo, most: int, k: int) -> None:
+    info = replace(gpu, max_workgroup_invocations=most)
+    chosen = plan_linear_quant(info, num_tokens=1, n=4096, k=k, quant_format=QuantFormat.INT4)
+    constants = dict(chosen.constants)
+    assert constants["WORKGROUP"] <= most
+    if chosen.entry == "linear_quant_held_q4":
+        assert constants["WORKGROUP"] % (constants["SUBGROUP"] * constants["SPLIT"]) == 0
+        assert constants["SUBGROUP"] * constants["SPLIT"] * constants["HELD"] * 32 >= k
+    assert covers(chosen, 1, 4096)
+
+
 def test_the_kernel_follows_the_number_of_tokens_and_the_device(gpu: DeviceInfo, matrix_gpu: DeviceInfo) -> None:
     assert plan(gpu, 1).entry == plan(matrix_gpu, 2).entry == "linear_quant_held_q4"
     assert plan(gpu, 3).entry == plan(matrix_gpu, 8).entry == "linear_quant_vec_q4"

@@ -44,7 +44,7 @@ def can_hold(info: DeviceInfo, num_tokens: int, k: int) -> bool:
     On the CPU registers are few, and a barrier is dear.
     """
     fixed = "subgroup_size_control" in info.features or info.min_subgroup_size == info.max_subgroup_size
-    fits = _held(info, k // QUANT_BLOCK, _SPLITS[0]) <= _HELD
+    fits = _held(info, k // QUANT_BLOCK, max(_splits(info))) <= _HELD
     return fits and fixed and not info.is_software and num_tokens <= MAX_HELD_TOKENS
 
 
@@ -54,7 +54,7 @@ def held_tuning(info: DeviceInfo, num_tokens: int, n: int, k: int, *, gated: boo
     As many subgroups share a row as leaves the fewest lanes without a block.
     """
     blocks = k // QUANT_BLOCK
-    fitting = [split for split in _SPLITS if _held(info, blocks, split) <= _HELD]
+    fitting = [split for split in _splits(info) if _held(info, blocks, split) <= _HELD]
     split = min(fitting, key=lambda split: split * _held(info, blocks, split))
     subgroups = _BLOCKED_SUBGROUPS if blocked else _SHARING_SUBGROUPS if split >= _SUBGROUPS else _SUBGROUPS
     rows = 2 if gated or _held(info, blocks, split) > 1 else 1
@@ -75,7 +75,7 @@ def held_plan(
 ) -> LinearPlan:
     """linear_quant_held with the given tuning; a `blocked` output has whole blocks for each workgroup."""
     lanes = known_subgroup_size(info)
-    subgroups = max(tuning.split, min(tuning.subgroups, info.max_workgroup_invocations // lanes))
+    subgroups = min(tuning.subgroups, info.max_workgroup_invocations // lanes) // tuning.split * tuning.split
     outputs = tuning.rows // 2 if dict(options).get("GATED", False) else tuning.rows
     outputs *= subgroups // tuning.split
     passes = tuning.passes
@@ -96,6 +96,12 @@ def held_plan(
     grid = (x, y, -(-num_tokens // tuning.tokens))
     entry = f"linear_quant_held_{quant_format.layout.name}"
     return LinearPlan(entry, (*constants.items(), *options), grid, form=InputForm.BLOCKS)
+
+
+def _splits(info: DeviceInfo) -> list[int]:
+    """Into how many subgroups of a workgroup a row may be cut."""
+    most = info.max_workgroup_invocations // known_subgroup_size(info)
+    return [split for split in _SPLITS if split <= most]
 
 
 def _held(info: DeviceInfo, blocks: int, split: int) -> int:
