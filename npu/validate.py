@@ -22,14 +22,14 @@ from gpu_load import GpuLoad
 from known_answers import MAX_MEAN_ERROR, Question
 from validate_options import parse_options
 
-from unicorn_async.errors import NpuBuildError, NpuError, UnicornError
+from unicorn_async.errors import NpuError, UnicornError
 from unicorn_async.npu.attention import NpuAttention
 from unicorn_async.npu.context import Context
 from unicorn_async.npu.device import Device
 from unicorn_async.npu.doctor import examine
 from unicorn_async.npu.geometry import HEAD_DIMS, SLOT_BYTES, HeadLayout
 from unicorn_async.npu.host import NpuHost
-from unicorn_async.npu.manifest import NOTICE, find_build
+from unicorn_async.npu.manifest import NOTICE, find_build, find_built
 from unicorn_async.npu.self_check import self_check
 from unicorn_async.npu.work import AttentionHeads
 
@@ -193,9 +193,9 @@ async def _report(options: argparse.Namespace) -> dict[str, Any]:
     host = NpuHost()
     with Device.open(host) as device:
         folder = options.builds
-        head_dims = options.head_dim or [dim for dim in HEAD_DIMS if _has_build(folder, device, dim)]
-        if not head_dims:
-            find_build(folder, device.chip, HEAD_DIMS[1])  # says what is missing
+        head_dims = options.head_dim or find_built(folder, device.chip) or HEAD_DIMS[1:2]
+        for head_dim in head_dims:  # what is missing or damaged ends it before anything is measured
+            find_build(folder, device.chip, head_dim)
         parts = [await validate(device, HeadLayout(device.chip, dim), folder, options) for dim in head_dims]
         return {
             "format": FORMAT,
@@ -208,14 +208,6 @@ async def _report(options: argparse.Namespace) -> dict[str, Any]:
             "head_dims": parts,
             "passed": all(part["passed"] for part in parts),
         }
-
-
-def _has_build(folder: Path, device: Device, head_dim: int) -> bool:
-    try:
-        find_build(folder, device.chip, head_dim)
-    except NpuBuildError:
-        return False
-    return True
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -10,7 +11,7 @@ import pytest
 from tests.npu.builds import DIALECT, lanes_of, write_build
 from unicorn_async.errors import NpuBuildError
 from unicorn_async.npu.geometry import NPU1, NPU2
-from unicorn_async.npu.manifest import build_dir, find_build, read_manifest
+from unicorn_async.npu.manifest import build_dir, find_build, find_built, read_manifest
 from unicorn_async.npu.sources import own_source_hash, source_hash
 from unicorn_async.resources import resource_dir
 
@@ -34,6 +35,30 @@ def test_a_missing_build_is_told_with_what_is_there(tmp_path: Path) -> None:
     write_build(tmp_path, NPU1, 128)
     with pytest.raises(NpuBuildError, match="found only attention_npu1_d128"):
         find_build(tmp_path, NPU2, 128)
+
+
+def test_a_folder_of_builds_that_can_not_be_looked_into_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(NpuBuildError, match="File name too long"):
+        find_build(tmp_path / ("a" * 300), NPU1, 64)
+
+    def refuse(path: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr("pathlib.Path.is_file", refuse)  # root may enter everywhere
+    with pytest.raises(NpuBuildError, match=r"attention_npu1_d64\.json: Permission denied"):
+        find_build(tmp_path, NPU1, 64)
+
+
+def test_what_is_built_is_found_whether_it_is_sound_or_not(tmp_path: Path) -> None:
+    assert find_built(tmp_path / "nothing", NPU1) == find_built(tmp_path / ("a" * 300), NPU1) == ()
+    write_build(tmp_path, NPU1, 64).xclbin.unlink()
+    write_build(tmp_path, NPU2, 128)
+    write_build(tmp_path, NPU1, 256).xclbin.with_suffix(".json").unlink()
+    assert find_built(tmp_path, NPU1) == (64, 256)
+    with pytest.raises(NpuBuildError, match=r"expected the manifest of attention_npu1_d256\.xclbin"):
+        find_build(tmp_path, NPU1, 256)
 
 
 def test_a_build_for_another_chip_under_this_ones_name_is_refused(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from tests.npu.builds import write_build
 from unicorn_async.cli import npu as command
+from unicorn_async.cli.npu_facts import NpuFacts
 from unicorn_async.errors import DeviceLostError
 from unicorn_async.gpu.queue import Queue
 from unicorn_async.npu.geometry import NPU1
@@ -184,6 +185,33 @@ def test_without_a_build_nothing_is_validated(validate: Any, npu: Npu, capsys: p
     status, report = validate("--no-gpu")
     assert status == 1 and report is None
     assert "no kernels for npu1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("harm", ["xclbin", "json"])
+@pytest.mark.parametrize("others", [True, False], ids=["beside a sound one", "alone"])
+def test_a_damaged_build_is_never_skipped(
+    validate: Any, npu: Npu, tmp_path: Path, capsys: pytest.CaptureFixture[str], harm: str, others: bool
+) -> None:
+    damaged = write_build(tmp_path / "builds", NPU1, 64).xclbin.with_suffix(f".{harm}")
+    damaged.write_bytes(b"garbage")
+    if others:
+        write_build(tmp_path / "builds", NPU1, 128)
+    status, report = validate("--no-gpu")
+    assert status == 1 and report is None and npu.runs == 0
+    assert f"unicorn npu validate: {damaged}: " in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("npu")
+def test_a_folder_of_builds_that_can_not_be_looked_into_is_no_traceback(
+    validate: Any, machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    builds = tmp_path / ("a" * 300)
+    findings = command.diagnose(machine.host(), builds)[-3:]
+    assert [(finding.ok, "File name too long" in finding.summary) for finding in findings] == [(False, True)] * 3
+    facts = NpuFacts.of(machine.host(), builds)
+    assert facts is not None and facts.kernels == ()
+    assert validate("--no-gpu", "--builds", str(builds)) == (1, None)
+    assert "File name too long" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("npu")

@@ -15,7 +15,7 @@ from unicorn_async.npu.attention import NpuOptions
 from unicorn_async.npu.doctor import Finding, examine, npu_chip
 from unicorn_async.npu.geometry import HEAD_DIMS, HeadLayout
 from unicorn_async.npu.host import NpuHost
-from unicorn_async.npu.manifest import NOTICE, TRIED, build_dir, build_name, find_build
+from unicorn_async.npu.manifest import NOTICE, TRIED, build_dir, find_build, find_built
 from unicorn_async.npu.opening import open_attention
 from unicorn_async.npu.work import AttentionHeads
 from unicorn_async.resources import resource_dir
@@ -63,7 +63,7 @@ def diagnose(host: NpuHost, builds: Path) -> list[Finding]:
     if not all(finding.ok for finding in findings):
         return findings
     chip = npu_chip(host)
-    built = [head_dim for head_dim in HEAD_DIMS if (builds / f"{build_name(chip, head_dim)}.json").is_file()]
+    built = find_built(builds, chip)
     for head_dim in HEAD_DIMS:
         check = f"kernels, head_dim {head_dim}"
         try:

@@ -95,7 +95,13 @@ def find_build(folder: Path, chip: Chip, head_dim: int) -> Build:
         NpuBuildError: there is none, it is for something else, of other sources than those here, or damaged.
     """
     path = folder / f"{build_name(chip, head_dim)}.json"
-    if not path.is_file():
+    try:
+        is_there = path.is_file()
+    except OSError as exc:  # a folder that may not be entered, or a name that no file can have
+        raise NpuBuildError(f"{path}: {exc.strerror}") from exc
+    if not is_there:
+        if os.path.lexists(path.with_suffix(".xclbin")):
+            raise NpuBuildError(f"{path}: expected the manifest of {path.stem}.xclbin; {_HINT}")
         others = sorted(other.stem for other in folder.glob("attention_*.json")) if folder.is_dir() else []
         found = f"only {', '.join(others)}" if others else "no build at all"
         raise NpuBuildError(
@@ -111,6 +117,16 @@ def find_build(folder: Path, chip: Chip, head_dim: int) -> Build:
     build.check_sources()
     build.check_file()
     return build
+
+
+def find_built(folder: Path, chip: Chip) -> tuple[int, ...]:
+    """Return the head_dims of which there is anything for a chip, sound or not; none where nobody may look."""
+    stems = ((head_dim, folder / build_name(chip, head_dim)) for head_dim in HEAD_DIMS)
+    return tuple(
+        head_dim
+        for head_dim, stem in stems
+        if any(os.path.lexists(stem.with_suffix(suffix)) for suffix in (".json", ".xclbin"))
+    )
 
 
 def read_manifest(path: Path) -> Build:
