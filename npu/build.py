@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import os
 import subprocess
 import sys
 import tempfile
@@ -48,21 +49,29 @@ def build(layout: HeadLayout, tools: Toolchain, folder: Path) -> Build:
     """Build the kernels for one layout into `folder`, and return what was built.
 
     Raises:
-        NpuBuildError: a tool fails, or its instructions are not what our streams need.
+        NpuBuildError: a tool fails, its instructions are not what our streams need, or `folder` can't be written.
     """
     budget.check(layout)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise NpuBuildError(f"{folder}: {exc.strerror}") from exc
     name = build_name(layout.chip, layout.head_dim)
     with tempfile.TemporaryDirectory(prefix="unicorn-npu-") as temporary:
         work = Path(temporary)
         _run([str(tools.compiler), *compiler_flags(layout, tools), "-c", str(_FOLDER / "kernels/attention.cc"),
               "-o", str(work / "attention.o")], work)  # fmt: skip
-        from attention_design import attention_design  # imports mlir-aie
+        try:
+            from attention_design import attention_design  # imports mlir-aie
+        except ImportError as exc:
+            raise NpuBuildError(f"mlir-aie's Python can't be imported: {exc}; docs/npu.md says which it is") from exc
 
         (work / "aie.mlir").write_text(str(attention_design(layout)))
         _run(aiecc_command(tools), work)
-        xclbin = (work / "final.xclbin").read_bytes()
-        words = np.frombuffer((work / "insts.bin").read_bytes(), np.uint32)
+        xclbin, instructions = (_made(tools.aiecc, work / name) for name in ("final.xclbin", "insts.bin"))
+    if len(instructions) % 4:
+        raise NpuBuildError(f"{tools.aiecc}: insts.bin: expected 32-bit words, got {len(instructions)} bytes")
+    words = np.frombuffer(instructions, "<u4")
     dialect, lanes = read_back(words, layout)
     made = Build(
         chip=layout.chip,
@@ -74,9 +83,12 @@ def build(layout: HeadLayout, tools: Toolchain, folder: Path) -> Build:
         dialect=dialect,
         lanes=lanes,
     )
-    made.xclbin.write_bytes(xclbin)
-    made.xclbin.with_suffix(".insts").write_bytes(words.tobytes())
-    made.xclbin.with_suffix(".json").write_text(manifest_json(made))
+    try:
+        made.xclbin.write_bytes(xclbin)
+        made.xclbin.with_suffix(".insts").write_bytes(instructions)
+        made.xclbin.with_suffix(".json").write_text(manifest_json(made))
+    except OSError as exc:
+        raise NpuBuildError(f"{exc.filename or folder}: {exc.strerror}") from exc
     return find_build(folder, layout.chip, layout.head_dim)
 
 
@@ -155,12 +167,36 @@ def _lanes(operations: Sequence[Operation], layout: HeadLayout) -> tuple[Lane, .
 
 def _run(command: list[str], work: Path) -> None:
     try:
-        done = subprocess.run(command, cwd=work, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+        done = subprocess.run(
+            command, cwd=work, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as exc:
         raise NpuBuildError(f"{command[0]}: {exc}") from exc
     if done.returncode:
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-40:])
         raise NpuBuildError(f"{command[0]} failed with status {done.returncode}:\n{tail}")
+
+
+def _made(tool: Path, path: Path) -> bytes:
+    """Return what a tool that said it was successful has written."""
+    try:
+        content = path.read_bytes()
+    except OSError as exc:
+        raise NpuBuildError(f"{tool} ended well, but its {path.name} can't be read: {exc.strerror}") from exc
+    if not content:
+        raise NpuBuildError(f"{tool} ended well, but its {path.name} is empty")
+    return content
+
+
+def _why_not_written(folder: Path) -> str | None:
+    """Return what keeps builds from being written, before anything is built for it."""
+    try:
+        there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        if not there.is_dir():
+            return f"{there} is no folder"
+        return None if os.access(there, os.W_OK | os.X_OK) else f"{there} can't be written"
+    except OSError as exc:
+        return exc.strerror
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -170,6 +206,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--head-dim", type=int, choices=HEAD_DIMS, action="append", help="default: all of them")
     parser.add_argument("--out", type=Path, default=build_dir(), metavar="FOLDER", help="default: %(default)s")
     options = parser.parse_args(arguments)
+    if problem := _why_not_written(options.out):
+        parser.error(f"--out: {options.out}: {problem}")
     chip = chip_named(options.chip)
     assert chip is not None
     try:

@@ -84,4 +84,13 @@ def _tool(name: str, root: Path | None) -> Path | None:
 
 
 def _first_line(command: list[str]) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[0]
+    """Return what a tool says of its version; raises NpuBuildError where it says nothing."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        raise NpuBuildError(f"{command[0]}: {exc}; {_HINT}") from exc
+    lines = done.stdout.split("\n")
+    if done.returncode or not lines[0].strip():
+        found = f"status {done.returncode} and {done.stdout[:100]!r}"
+        raise NpuBuildError(f"{' '.join(command)}: expected the version, got {found}; {_HINT}")
+    return lines[0].strip()

@@ -118,6 +118,97 @@ def test_a_tool_that_fails_is_told_with_its_words(scripts: Any, tools: Any, tmp_
         scripts("build").build(LAYOUT, tools, tmp_path / "out")
 
 
+@pytest.mark.usefixtures("iron")
+@pytest.mark.parametrize(
+    ("commands", "wanted"),
+    [
+        ("true\n", "ended well, but its final.xclbin can't be read: No such file"),
+        ("echo x > final.xclbin\n", "ended well, but its insts.bin can't be read: No such file"),
+        ("touch final.xclbin insts.bin\n", "ended well, but its final.xclbin is empty"),
+        ("echo x > final.xclbin; echo abcd > insts.bin\n", "insts.bin: expected 32-bit words, got 5 bytes"),
+        ("echo x > final.xclbin; echo abc > insts.bin\n", "expected a header"),
+        ("printf '\\377' >&2; exit 1\n", "failed with status 1:\n\ufffd"),
+    ],
+)
+def test_a_compiler_that_writes_nothing_of_use_is_named(
+    scripts: Any, tools: Any, tmp_path: Path, commands: str, wanted: str
+) -> None:
+    executable(tools.aiecc, commands)
+    with pytest.raises(NpuBuildError, match=wanted):
+        scripts("build").build(LAYOUT, tools, tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_an_mlir_aie_that_can_not_be_imported_is_named(
+    scripts: Any, tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "aie", None)
+    with pytest.raises(NpuBuildError, match=r"mlir-aie's Python can't be imported: .*aie.*docs/npu.md"):
+        scripts("build").build(LAYOUT, tools, tmp_path / "out")
+
+
+@pytest.mark.usefixtures("iron")
+def test_a_folder_that_can_not_be_made_or_written_is_named(scripts: Any, tools: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(NpuBuildError, match="file/below: Not a directory"):
+        scripts("build").build(LAYOUT, tools, tmp_path / "file/below")
+    (tmp_path / "out/attention_npu1_d128.insts").mkdir(parents=True)
+    with pytest.raises(NpuBuildError, match=r"attention_npu1_d128\.insts: Is a directory"):
+        scripts("build").build(LAYOUT, tools, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("file", "file is no folder"),
+        ("file/below", "file is no folder"),
+        ("shut/below", "shut can't be written"),
+        ("a" * 300, "File name too long"),
+    ],
+)
+def test_a_place_for_builds_that_can_not_be_is_refused_before_anything_is_built(
+    scripts: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    wanted: str,
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "shut").mkdir()
+    monkeypatch.setattr("os.access", lambda path, _: path != tmp_path / "shut")  # root may write everywhere
+    with pytest.raises(SystemExit) as ended:
+        scripts("build").main(["--chip", "npu1", "--out", str(tmp_path / name)])
+    error = capsys.readouterr().err
+    assert ended.value.code == 2 and "--out: " in error and wanted in error
+
+
+@pytest.mark.parametrize(
+    ("commands", "mode", "wanted"),
+    [
+        ("exit 0\n", 0o644, "Permission denied"),
+        ("exit 3\n", 0o755, "expected the version, got status 3"),
+        ("exit 0\n", 0o755, "expected the version, got status 0 and ''"),
+    ],
+)
+def test_a_peano_that_does_not_tell_its_version_is_named(
+    scripts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commands: str, mode: int, wanted: str
+) -> None:
+    toolchain, root = scripts("toolchain"), tmp_path / "mlir_aie"
+    executable(root / "bin/aiecc", "exit 0\n")
+    executable(root / "bin/xclbinutil", "exit 0\n")
+    executable(tmp_path / "bin/clang++", commands)
+    (tmp_path / "bin/clang++").chmod(mode)
+    (root / "include/aie_api").mkdir(parents=True)
+    (root / "include/aie_api/aie.hpp").touch()
+    monkeypatch.setenv("PATH", str(root / "bin"))
+    monkeypatch.setenv("PEANO_INSTALL_DIR", str(tmp_path))
+    monkeypatch.setattr(toolchain, "_version", {"mlir_aie": "1.4.0"}.get)
+    monkeypatch.setattr(toolchain, "_root", lambda *_: root)
+    with pytest.raises(NpuBuildError, match=rf"clang\+\+.*{wanted}.*docs/npu.md"):
+        toolchain.find_toolchain()
+
+
 def test_lanes_are_where_the_compiler_has_put_them(scripts: Any) -> None:
     shuffled = tuple(Lane(3 - lane.column, 1 - lane.input_channel, lane.output_channel) for lane in lanes_of(NPU1))
     dialect, lanes = scripts("build").read_back(compiler_stream.known_sequence(LAYOUT, shuffled), LAYOUT)
