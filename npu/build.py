@@ -21,6 +21,7 @@ from toolchain import Toolchain, find_toolchain
 
 from unicorn_async.errors import NpuBuildError, UnicornError
 from unicorn_async.npu import budget
+from unicorn_async.npu.dialect_check import dialect_problem
 from unicorn_async.npu.geometry import CHIPS, HEAD_DIMS, HeadLayout, chip_named
 from unicorn_async.npu.manifest import NOTICE, Build, build_dir, build_name, find_build, manifest_json
 from unicorn_async.npu.schedule import PACKET_BYTES, Argument, Lane
@@ -135,7 +136,10 @@ def read_back(words: Sequence[int] | np.ndarray, layout: HeadLayout) -> tuple[Di
     if len(constants) != 1 or not is_linear(min(constants)):
         raise NpuBuildError(f"instructions: expected one kind of linear descriptor, got {sorted(constants)}")
     preamble = dict.fromkeys(operation.words for operation in operations if isinstance(operation, MaskWrite))
-    return Dialect(header, min(constants), tuple(preamble)), _lanes(operations, layout)
+    dialect, lanes = Dialect(header, min(constants), tuple(preamble)), _lanes(operations, layout)
+    if problem := dialect_problem(dialect, layout.chip, lanes):
+        raise NpuBuildError(f"instructions: {problem}")
+    return dialect, lanes
 
 
 def _lanes(operations: Sequence[Operation], layout: HeadLayout) -> tuple[Lane, ...]:

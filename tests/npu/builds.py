@@ -17,10 +17,18 @@ if TYPE_CHECKING:
 
     from unicorn_async.npu.geometry import Chip
 
-# Words as the compiler writes them for a linear transfer; a write by a mask says where tokens go.
+# Words as the compiler writes them for a linear transfer; a write by a mask says where a channel's tokens go.
 DESCRIPTOR = (0, 0, 0x80000000, 0, 0, 1 << 25)
-TOKEN_ROUTE = (3, 0, 0x1D210, 0, 0x0F00, 0x0F00, 28)
-DIALECT = Dialect((0x06030100, 0x0105), DESCRIPTOR, (TOKEN_ROUTE,))
+_GENERATIONS = {"npu1": 3, "npu2": 4}
+
+
+def dialect_of(chip: Chip) -> Dialect:
+    """What the compiler would write for a chip; tokens of all channels have routes."""
+    header = (0x06000100 | _GENERATIONS[chip.name] << 16, 0x0100 | chip.columns)
+    controls = [
+        column << 25 | control for column in range(chip.columns) for control in (0x1D200, 0x1D208, 0x1D210, 0x1D218)
+    ]
+    return Dialect(header, DESCRIPTOR, tuple((3, 0, control, 0, 0x0F00, 0x1F00, 28) for control in controls))
 
 
 def lanes_of(chip: Chip) -> tuple[Lane, ...]:
@@ -41,7 +49,7 @@ def write_build(folder: Path, chip: Chip, head_dim: int, *, kernels: object = ((
         sha256=hashlib.sha256(content).hexdigest(),
         source_sha256=source_hash(resource_dir("npu")),
         toolchain={"mlir-aie": "none: for the test double"},
-        dialect=DIALECT,
+        dialect=dialect_of(chip),
         lanes=lanes_of(chip),
     )
     (folder / f"{name}.json").write_text(manifest_json(build))

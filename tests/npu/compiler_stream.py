@@ -35,7 +35,7 @@ def push(column: int, queue: int, index: int) -> list[int]:
 
 
 def route(column: int, control: int) -> list[int]:
-    return [3, 0, column << 25 | control, 0, 0x0F00 & column << 8, 0x0F00, 28]
+    return [3, 0, column << 25 | control, 0, (15 + column) << 8, 0x1F00, 28]
 
 
 def wait(column: int, direction: int, channel: int) -> list[int]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.npu.builds import DIALECT, lanes_of, write_build
+from tests.npu.builds import dialect_of, lanes_of, write_build
 from unicorn_async.errors import NpuBuildError
 from unicorn_async.npu.geometry import NPU1, NPU2
 from unicorn_async.npu.manifest import build_dir, find_build, find_built, read_manifest
@@ -21,11 +21,15 @@ if TYPE_CHECKING:
     from unicorn_async.npu.manifest import Build
 
 
+ROUTE = [3, 0, 0x1D200, 0, 0x0F00, 0x1F00, 28]  # the tokens of column 0's first channel to memory
+HEADER = dialect_of(NPU1).header
+
+
 def test_a_build_is_found_with_what_it_was_built_of(tmp_path: Path) -> None:
     write_build(tmp_path, NPU2, 128)
     found = find_build(tmp_path, NPU2, 128)
     assert found.chip is NPU2 and found.head_dim == 128
-    assert found.dialect == DIALECT and found.lanes == lanes_of(NPU2)
+    assert found.dialect == dialect_of(NPU2) and found.lanes == lanes_of(NPU2)
     assert found.toolchain == {"mlir-aie": "none: for the test double"}
 
 
@@ -120,6 +124,27 @@ def test_an_xclbin_that_has_changed_or_is_gone_is_refused(build: Build) -> None:
         (("instructions", "descriptor"), [0, 1, 0, 0, 0, 1 << 25]),
         (("instructions", "preamble"), [[0] * 7]),
         (("instructions", "preamble"), [[3] * 6]),
+        (("instructions", "preamble"), {}),
+        (("instructions", "preamble"), []),
+        (("instructions", "preamble"), [ROUTE] * 45000),
+        (("instructions", "preamble", 0), [3, 0, 0xFFFFFFFF, 0, 0xFFFFFFFF, 0xFFFFFFFF, 28]),
+        (("instructions", "preamble", 0), [3, 0, 0, 0, 0, 0, 0xFFFFFFFF]),
+        (("instructions", "preamble", 0), [*ROUTE[:6], 24]),
+        (("instructions", "preamble", 0), [3, 1, *ROUTE[2:]]),
+        (("instructions", "preamble", 0), [0x103, *ROUTE[1:]]),
+        (("instructions", "preamble", 0, 2), 4 << 25 | 0x1D200),
+        (("instructions", "preamble", 0, 2), 1 << 20 | 0x1D200),
+        (("instructions", "preamble", 0, 2), 0x1D204),
+        (("instructions", "preamble", 0, 2), 0x1D208),
+        (("instructions", "preamble", 0, 5), 0x3F00),
+        (("instructions", "preamble", 0, 5), 0),
+        (("instructions", "preamble", 0, 4), 0x2000),
+        (("instructions", "header"), [0, 0]),
+        (("instructions", "header"), [1 << 24 | HEADER[0], HEADER[1]]),
+        (("instructions", "header"), [HEADER[0] ^ 7 << 16, HEADER[1]]),
+        (("instructions", "header"), [HEADER[0], 0x0103]),
+        (("instructions", "header"), [HEADER[0], 0x0109]),
+        (("instructions", "header"), [HEADER[0], 0x0204]),
         (("instructions",), None),
         (("toolchain",), 5),
         (("toolchain",), []),
@@ -139,8 +164,9 @@ def test_a_manifest_that_no_build_writes_is_refused(build: Build, path: tuple[An
         place = place[key]
     place[path[-1]] = value
     file.write_text(json.dumps(fields))
-    with pytest.raises(NpuBuildError, match=str(file)):
+    with pytest.raises(NpuBuildError, match=str(file)) as raised:
         read_manifest(file)
+    assert len(str(raised.value)) < 1000
 
 
 def test_lanes_outside_of_the_chips_columns_are_told_with_how_many_it_has(build: Build) -> None:

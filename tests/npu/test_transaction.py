@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from tests.npu import compiler_stream
-from tests.npu.builds import DIALECT
+from tests.npu.builds import dialect_of
 from unicorn_async.errors import NpuBuildError
+from unicorn_async.npu.geometry import NPU2
 from unicorn_async.npu.transaction import (
     Channel,
     Dialect,
@@ -23,6 +24,7 @@ from unicorn_async.npu.transaction import (
 
 SOURCE = Channel(3, Direction.FROM_MEMORY, 1)
 SINK = Channel(3, Direction.TO_MEMORY, 0)
+DIALECT = dialect_of(NPU2)
 PLAIN = Dialect(compiler_stream.HEADER, (0, 0, 0x80000000, 0, 0, 1 << 25), ())
 
 
@@ -54,7 +56,7 @@ def test_a_chain_of_descriptors_is_one_task() -> None:
     header, operations = decode(writer.words())
     assert header == DIALECT.header
     assert [type(operation) for operation in operations] == [
-        MaskWrite,
+        *[MaskWrite] * 32,
         *[WriteDescriptor, PatchAddress] * 3,
         PushTask,
     ]

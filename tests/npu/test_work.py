@@ -4,8 +4,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.npu.builds import DIALECT, lanes_of
+from tests.npu.builds import dialect_of, lanes_of
 from unicorn_async.npu.budget import CHAIN, SHIM_DESCRIPTORS
+from unicorn_async.npu.dialect_check import max_overhead_bytes
 from unicorn_async.npu.geometry import NPU1, NPU2, SLOT_BYTES, HeadLayout
 from unicorn_async.npu.schedule import Argument, ScheduledItem, instructions, stream_bytes
 from unicorn_async.npu.transaction import Direction, PatchAddress, PushTask, WaitToken, WriteDescriptor, decode
@@ -80,8 +81,8 @@ def test_streams_keep_to_the_hardwares_queues_and_descriptors(runs: list[int], c
         for number, count in enumerate(runs)
     ]
     plan = [(lane, items[number :: len(lanes)]) for number, lane in enumerate(lanes)]
-    words = instructions(DIALECT, plan).words()
-    assert words.nbytes <= stream_bytes(items) + 4096
+    words = instructions(dialect_of(NPU1), plan).words()
+    assert words.nbytes <= stream_bytes(items) + max_overhead_bytes(NPU1)
     under_way: dict[object, int] = {}
     outputs = 0
     descriptors = set()
@@ -107,6 +108,6 @@ def test_streams_keep_to_the_hardwares_queues_and_descriptors(runs: list[int], c
 
 def test_a_run_that_is_too_long_for_a_descriptor_is_cut() -> None:
     item = ScheduledItem(0, ((0, 5 << 23),), 0, 512)
-    _, operations = decode(instructions(DIALECT, [(lanes_of(NPU1)[0], [item])]).words())
+    _, operations = decode(instructions(dialect_of(NPU1), [(lanes_of(NPU1)[0], [item])]).words())
     sizes = [o.nbytes for o in operations if isinstance(o, WriteDescriptor)]
     assert sizes == [512, 2 * SLOT_BYTES, 1 << 24, 1 << 24, 1 << 23]

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unicorn_async.errors import NpuBuildError
+from unicorn_async.npu.dialect_check import dialect_problem
 from unicorn_async.npu.geometry import HEAD_DIMS, chip_named
 from unicorn_async.npu.schedule import Lane
 from unicorn_async.npu.sources import own_source_hash
-from unicorn_async.npu.transaction import Dialect, is_linear
+from unicorn_async.npu.transaction import Dialect
 
 if TYPE_CHECKING:
     from unicorn_async.npu.geometry import Chip
@@ -160,15 +161,13 @@ def _parse(path: Path, fields: Any) -> Build:
     if fields["xclbin"] != name:
         raise NpuBuildError(f"{path}: xclbin: expected {name}, got {reprlib.repr(fields['xclbin'])}")
     stream = fields["instructions"]
-    header = [_word(word) for word in stream["header"]]
-    descriptor = tuple(_word(word) for word in stream["descriptor"])
-    if len(header) != 2 or len(descriptor) != 6 or not is_linear(descriptor):
-        raise NpuBuildError(f"{path}: instructions: header {header} and descriptor {descriptor} say no linear transfer")
-    preamble = tuple(tuple(_word(word) for word in words) for words in stream["preamble"])
-    if any(len(words) != 7 or words[0] != 3 for words in preamble):
-        raise NpuBuildError(f"{path}: instructions: preamble: expected writes by a mask, got {preamble}")
+    header, descriptor = _words(stream["header"], 2), _words(stream["descriptor"], 6)
+    preamble = tuple(_words(words, 7) for words in stream["preamble"])
     lanes = tuple(Lane(*(_number(number) for number in lane)) for lane in fields["lanes"])
     _check_lanes(path, chip, lanes)
+    dialect = Dialect((header[0], header[1]), descriptor, preamble)
+    if problem := dialect_problem(dialect, chip, lanes):
+        raise NpuBuildError(f"{path}: instructions: {problem}; {_HINT}")
     return Build(
         chip=chip,
         head_dim=head_dim,
@@ -176,7 +175,7 @@ def _parse(path: Path, fields: Any) -> Build:
         sha256=_sha256(fields["sha256"]),
         source_sha256=_sha256(fields["source_sha256"]),
         toolchain=_toolchain(fields["toolchain"]),
-        dialect=Dialect((header[0], header[1]), descriptor, preamble),
+        dialect=dialect,
         lanes=lanes,
     )
 
@@ -204,6 +203,12 @@ def _word(value: Any) -> int:
     if not 0 <= _number(value) < 1 << 32:
         raise ValueError(f"expected a 32-bit word, got {value!r}")
     return _number(value)
+
+
+def _words(value: Any, count: int) -> tuple[int, ...]:
+    if not isinstance(value, list) or len(value) != count:
+        raise ValueError(f"expected {count} words, got {reprlib.repr(value)}")
+    return tuple(_word(word) for word in value)
 
 
 def _sha256(value: Any) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unicorn_async.errors import ConfigError
+from unicorn_async.npu.dialect_check import max_overhead_bytes
 from unicorn_async.npu.geometry import BF16_BYTES, F32_BYTES, SLOT_BYTES
 from unicorn_async.npu.packets import parameters
 from unicorn_async.npu.schedule import ScheduledItem, instructions, stream_bytes
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
     from unicorn_async.npu.manifest import Build
     from unicorn_async.npu.work import AttentionHeads, Item, SequenceWork
-
-_OVERHEAD_BYTES = 4096  # of a stream's header and preamble
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,7 +58,7 @@ class PreparedStep:
 def instruction_bytes(heads: AttentionHeads, max_context: int) -> int:
     """Return what suffices for the instructions of any item of a context so long, wherever its blocks are."""
     scattered = ((0, SLOT_BYTES),) * -(-max_context // heads.layout.chunk_keys)
-    return _OVERHEAD_BYTES + stream_bytes([ScheduledItem(0, scattered, 0, 0)])
+    return max_overhead_bytes(heads.layout.chip) + stream_bytes([ScheduledItem(0, scattered, 0, 0)])
 
 
 def prepare_step(
@@ -83,7 +82,7 @@ def prepare_step(
         raise ConfigError(f"NPU attention: window: expected 0 or more, got {window}")
     for row, sequence in enumerate(sequences):
         _check(row, sequence, heads, num_tokens, num_blocks, window)
-    limits = (items_per_run, instruction_bytes - _OVERHEAD_BYTES)
+    limits = (items_per_run, instruction_bytes - build.dialect.nbytes)
     parts = [
         _part(build, heads, items, window, soft_cap)
         for items in _split(heads, plan_items(heads, sequences, window=window, num_blocks=num_blocks), *limits)

@@ -60,6 +60,11 @@ class Channel:
         """Address of the register that takes tasks."""
         return self.column << _COLUMN_SHIFT | _QUEUE_ADDRESSES[self.direction, self.index]
 
+    @property
+    def control(self) -> int:
+        """Address of the register that says, among others, where the channel's tokens go."""
+        return self.queue - 4
+
 
 class Transfer(NamedTuple):
     """A piece of one of the run's buffers, `argument` counted among them; offset and size in bytes, both of words."""
@@ -136,6 +141,11 @@ class Dialect:
     descriptor: tuple[int, ...]
     preamble: tuple[tuple[int, ...], ...]
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that every stream has of it."""
+        return 4 * (_HEADER_WORDS + sum(map(len, self.preamble)))
+
 
 _PACK_TRANSFER = struct.Struct(f"<{_BLOCK_WRITE_HEADER + DESCRIPTOR_WORDS + _WORDS[_PATCH]}I").pack
 _PACK = {count: struct.Struct(f"<{count}I").pack for count in _WORDS.values()}
@@ -147,7 +157,7 @@ class TransactionWriter:
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
         self._pieces = [_PACK[len(words)](*words) for words in dialect.preamble]
-        self._nbytes = 4 * _HEADER_WORDS + sum(map(len, self._pieces))
+        self._nbytes = dialect.nbytes
         self._num_operations = len(dialect.preamble)
 
     def task(self, channel: Channel, transfers: Sequence[tuple[int, Transfer]]) -> None:
