@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import sys
 from typing import TYPE_CHECKING
 
 from unicorn_async.npu.geometry import NPU1
 from unicorn_async.npu.host import NpuHost
+from unicorn_async.npu.xrt import opens_device
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,6 +20,11 @@ ADDRESS = "0000:c4:00.1"
 LIMITS = "Limit              Soft Limit  Hard Limit  Units\nMax locked memory  {}          {}          bytes\n"
 
 
+def double_opens(address: str) -> bool:
+    """Ask the double where there is one, and never the XRT of the machine that runs the tests."""
+    return "pyxrt" in sys.modules and opens_device(address)
+
+
 class Machine:
     """Files under `root`, all of them as they should be until a test changes them."""
 
@@ -25,6 +32,7 @@ class Machine:
         self.root = root
         self.chip = chip
         self.open_errno = 0
+        self.library_path: tuple[Path, ...] = ()
         firmware = {"npu1": "1.5.5.391", "npu2": "1.1.2.64"}[chip.name]
         self.write(f"sys/bus/pci/devices/{ADDRESS}/vendor", "0x1022")
         self.write(f"sys/bus/pci/devices/{ADDRESS}/device", chip.pci_device)
@@ -46,7 +54,7 @@ class Machine:
     def host(self, *, on_path: bool = True) -> NpuHost:
         """The machine as the product sees it."""
         path = (self.root / "opt/xilinx/xrt/python",) if on_path else ()
-        return NpuHost(self.root, lambda _: self.open_errno, path, SUFFIX)
+        return NpuHost(self.root, lambda _: self.open_errno, path, SUFFIX, lambda: self.library_path, double_opens)
 
     def write(self, name: str, text: str) -> None:
         """Make a file."""

@@ -1,25 +1,24 @@
 from __future__ import annotations
 
 import errno
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.npu.machine import ADDRESS, SUFFIX, Machine
 from unicorn_async.errors import NpuUnavailableError
+from unicorn_async.npu.device import Device
 from unicorn_async.npu.doctor import examine, first_problem, npu_chip
 from unicorn_async.npu.geometry import NPU1, NPU2
-from unicorn_async.npu.host import NpuHost, open_error
+from unicorn_async.npu.host import NpuHost, library_path, open_error
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
+    from tests.npu.fake_xrt import Npu
     from unicorn_async.npu.geometry import Chip
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    return Machine(tmp_path)
 
 
 def problem(machine: Machine, *, on_path: bool = True) -> tuple[str, str, str]:
@@ -131,6 +130,74 @@ def test_a_machine_without_xrt_is_told_so(machine: Machine) -> None:
     machine.remove("opt/xilinx/xrt/lib")
     check, summary, _ = problem(machine)
     assert check == "XRT" and "libxrt_core.so.2" in summary
+
+
+def move_xrt(machine: Machine, folder: str) -> None:
+    (machine.root / folder).parent.mkdir(parents=True, exist_ok=True)
+    (machine.root / "opt/xilinx/xrt/lib").rename(machine.root / folder)
+
+
+@pytest.mark.parametrize("folder", ["opt/xilinx/xrt/lib64", "usr/lib64", "usr/local/lib"])
+def test_xrt_is_found_in_the_usual_places(machine: Machine, folder: str) -> None:
+    move_xrt(machine, folder)
+    assert first_problem(machine.host()) is None
+
+
+def test_xrt_is_found_where_the_environment_says(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    move_xrt(machine, "home/u/xrt/lib")
+    assert problem(machine)[0] == "XRT"
+    machine.library_path = (machine.root / ("a" * 300), machine.root / "home/u/xrt/lib")
+    assert first_problem(machine.host()) is None
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/a::/b")
+    monkeypatch.delenv("XILINX_XRT", raising=False)
+    assert library_path() == (Path("/a"), Path("/b"))
+    monkeypatch.setenv("XILINX_XRT", "/xrt")
+    assert library_path()[2:] == (Path("/xrt/lib"), Path("/xrt/lib64"))
+    monkeypatch.delenv("LD_LIBRARY_PATH")
+    assert library_path() == (Path("/xrt/lib"), Path("/xrt/lib64"))
+
+
+def test_xrt_is_found_where_the_loaders_cache_has_it(machine: Machine) -> None:
+    move_xrt(machine, "srv/xrt/lib")
+    entries = ("libxrt_core.so", "libxrt_core.so.2", "libxrt_driver_xdna.so.2")
+    paths = b"".join(f"{name}\0/srv/gone/{name}\0/srv/xrt/lib/{name}\0".encode() for name in entries)
+    (machine.root / "etc").mkdir()
+    (machine.root / "etc/ld.so.cache").write_bytes(b"glibc-ld.so.cache1.1\xff\xfe\0" + paths)
+    assert first_problem(machine.host()) is None
+
+
+def remove_pyxrt(machine: Machine) -> None:
+    machine.remove(f"opt/xilinx/xrt/python/pyxrt{SUFFIX}")
+
+
+@pytest.mark.parametrize(
+    ("check", "harm"),
+    [
+        ("firmware", lambda m: m.write("sys/class/accel/accel0/device/fw_version", "1.5.2.379")),
+        ("memlock", lambda m: m.limit_memlock("8388608")),
+        ("XRT", lambda m: move_xrt(m, "home/u/xrt")),
+        ("XRT's NPU plugin", lambda m: m.remove("opt/xilinx/xrt/lib/libxrt_driver_xdna.so.2")),
+        ("pyxrt", remove_pyxrt),
+    ],
+)
+def test_what_is_only_guessed_is_a_note_where_xrt_opens_the_npu(
+    machine: Machine, npu: Npu, check: str, harm: Callable[[Machine], object]
+) -> None:
+    harm(machine)
+    (note,) = (finding for finding in examine(machine.host()) if finding.remedy)
+    assert (note.check, note.ok) == (check, True) and note.summary.endswith("; but XRT opens the NPU")
+    Device.open(machine.host()).close()
+    npu.devices = ()
+    assert problem(machine)[0] == check
+    with pytest.raises(NpuUnavailableError, match=re.escape(note.remedy)):
+        Device.open(machine.host())
+
+
+@pytest.mark.usefixtures("npu")
+def test_what_was_seen_to_fail_is_no_note_whatever_xrt_says(machine: Machine) -> None:
+    machine.limit_memlock("8388608")
+    machine.deny()
+    assert [finding.check for finding in examine(machine.host()) if not finding.ok] == ["memlock", "access"]
 
 
 def test_a_missing_plugin_is_named(machine: Machine) -> None:

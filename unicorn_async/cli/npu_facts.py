@@ -1,4 +1,4 @@
-"""What is seen of a machine's NPU without opening it through XRT."""
+"""What is seen of a machine's NPU without trying its kernels."""
 
 from __future__ import annotations
 

@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from unicorn_async.npu.xrt import opens_device
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_LIBRARY_DIRS = ("opt/xilinx/xrt/lib", "usr/lib/x86_64-linux-gnu", "usr/lib64", "usr/lib", "usr/local/lib")
+_LIBRARY_DIRS = (
+    "opt/xilinx/xrt/lib",
+    "opt/xilinx/xrt/lib64",
+    "usr/lib/x86_64-linux-gnu",
+    "usr/lib64",
+    "usr/lib",
+    "usr/local/lib",
+)
+_MAX_CACHE_BYTES = 64 << 20
 _UNLIMITED = 1 << 62
+
+
+def library_path() -> tuple[Path, ...]:
+    """Return where this process's environment has libraries looked for, XRT's own variable included."""
+    folders = [Path(entry) for entry in os.environ.get("LD_LIBRARY_PATH", "").split(":") if entry]
+    if xrt := os.environ.get("XILINX_XRT"):
+        folders += [Path(xrt) / "lib", Path(xrt) / "lib64"]
+    return tuple(folders)
 
 
 def open_error(path: Path) -> int:
@@ -50,6 +69,8 @@ class NpuHost:
     open_node: Callable[[Path], int] = open_error
     python_path: tuple[Path, ...] | None = None  # None = this interpreter's
     extension_suffix: str | None = None  # of this interpreter's compiled modules; None = ask it
+    library_path: Callable[[], tuple[Path, ...]] = library_path
+    opens_device: Callable[[str], bool] = opens_device
 
     def amd_devices(self) -> tuple[PciDevice, ...]:
         """Return AMD's devices on the PCI bus."""
@@ -97,9 +118,20 @@ class NpuHost:
         return tuple(self._glob(f"lib/firmware/amdnpu/{device.removeprefix('0x')}_*/npu*"))
 
     def library(self, name: str) -> Path | None:
-        """Return where a shared library lies, or None."""
-        candidates = (path for folder in _LIBRARY_DIRS for path in self._glob(f"{folder}/{name}"))
-        return next(candidates, None)
+        """Return where a shared library lies, or None: where the loader finds it, or in a usual place."""
+        named = (folder / name for folder in self.library_path())
+        usual = (self.root / folder / name for folder in _LIBRARY_DIRS)
+        return next((path for path in (*named, *self._cached_libraries(name), *usual) if _is_there(path)), None)
+
+    def _cached_libraries(self, name: str) -> list[Path]:
+        """Return where the loader's cache has a library; it is binary, with paths that end in a zero byte."""
+        try:
+            with (self.root / "etc/ld.so.cache").open("rb") as file:
+                content = file.read(_MAX_CACHE_BYTES)
+        except OSError:
+            return []
+        found = re.findall(rb"(/[^\0]*/%s)\0" % re.escape(name.encode()), content)
+        return [self.root / os.fsdecode(path).lstrip("/") for path in found]
 
     def pyxrt_files(self) -> tuple[Path, ...]:
         """Return every pyxrt that there is, whether this Python sees it or not."""
@@ -123,6 +155,13 @@ class NpuHost:
             return sorted(self.root.glob(pattern))
         except OSError:
             return []
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 def _text(path: Path) -> str | None:

@@ -36,6 +36,17 @@ def require_pyxrt() -> None:
         ) from exc
 
 
+def opens_device(address: str) -> bool:
+    """Whether pyxrt is there and opens the device at this address of the PCI bus; the device is closed again."""
+    try:
+        import pyxrt
+
+        pyxrt.device(address)
+    except (ImportError, MemoryError, RuntimeError, OSError, ValueError, TypeError, IndexError):
+        return False
+    return True
+
+
 @contextlib.contextmanager
 def xrt_errors(what: str) -> Iterator[None]:
     """Turn what pyxrt raises inside into an error of ours that says `what` was tried.

@@ -147,6 +147,16 @@ def no_pyxrt(machine: NpuMachine) -> None:
     sys.modules["pyxrt"] = None  # type: ignore[assignment]  # the fixture puts back what was there
 
 
+def no_xrt(machine: NpuMachine) -> None:
+    no_pyxrt(machine)
+    machine.machine.remove("opt/xilinx/xrt/lib")
+
+
+def low_memlock(machine: NpuMachine) -> None:
+    no_xrt_device(machine)
+    machine.machine.limit_memlock("8388608")
+
+
 def wrong_results(machine: NpuMachine) -> None:
     machine.npu.faults = deque(["ok", "wrong results"])
 
@@ -173,8 +183,8 @@ def no_xrt_device(machine: NpuMachine) -> None:
         (lambda m: m.machine.remove("sys/bus/pci/devices"), NpuUnavailableError, "no NPU of AMD.*known are"),
         (lambda m: m.machine.remove("sys/module/amdxdna"), NpuUnavailableError, "amdxdna.*modprobe"),
         (lambda m: m.machine.deny(), NpuUnavailableError, "Permission denied.*render"),
-        (lambda m: m.machine.limit_memlock("8388608"), NpuUnavailableError, "may be locked.*limits.d"),
-        (lambda m: m.machine.remove("opt/xilinx/xrt/lib"), NpuUnavailableError, "libxrt_core.*install XRT"),
+        (low_memlock, NpuUnavailableError, "may be locked.*limits.d"),
+        (no_xrt, NpuUnavailableError, "libxrt_core.*install XRT"),
         (no_pyxrt, NpuUnavailableError, "pyxrt can't be imported.*unicorn npu doctor"),
         (no_xrt_device, NpuUnavailableError, "plugin"),
         (lambda m: shutil.rmtree(m.builds), NpuBuildError, "no kernels for npu1 and head_dim 64.*unicorn npu build"),

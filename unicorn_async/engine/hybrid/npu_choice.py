@@ -43,7 +43,7 @@ class NpuChoice:
 
     @classmethod
     def find(cls, model: ModelConfig, options: EngineConfig) -> NpuChoice:
-        """Look for an NPU, for all that it needs, and for kernels of the model's head_dim; nothing is opened by it.
+        """Look for an NPU, for all that it needs, and for kernels of the model's head_dim; nothing stays open.
 
         Raises:
             NpuUnavailableError: no NPU, no driver, no permission, no XRT. NpuBuildError: no kernels for it.
