@@ -16,8 +16,24 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from unicorn_async.gpu.device_info import DeviceInfo
+
 _BYTES = 64 << 20
 _COPIES = 8
+
+
+def check_gpu(wanted: str | None) -> None:
+    """Look for the GPU that a load would have.
+
+    Raises:
+        VulkanUnavailableError, ConfigError: there is none, or none of this index or name.
+    """
+    with Instance.create() as instance:
+        _choose(instance, wanted)
+
+
+def _choose(instance: Instance, wanted: str | None) -> DeviceInfo:
+    return select_device(instance.devices(), wanted, allow_software=wanted is not None)
 
 
 class GpuLoad:
@@ -60,7 +76,7 @@ class GpuLoad:
     def _run(self) -> None:
         try:
             with Instance.create() as instance:
-                info = select_device(instance.devices(), self._wanted, allow_software=self._wanted is not None)
+                info = _choose(instance, self._wanted)
                 self.name = f"{info.name}, {info.driver_name} {info.driver_info}"
                 with Device.open(instance, info, cache_dir=None, shader_dir=resource_dir("shaders")) as device:
                     self._copy(device)

@@ -18,8 +18,9 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from gpu_load import GpuLoad
+from gpu_load import GpuLoad, check_gpu
 from known_answers import MAX_MEAN_ERROR, Question
+from user_names import without_user_names
 from validate_options import parse_options
 
 from unicorn_async.errors import NpuError, UnicornError
@@ -196,6 +197,8 @@ async def _report(options: argparse.Namespace) -> dict[str, Any]:
         head_dims = options.head_dim or find_built(folder, device.chip) or HEAD_DIMS[1:2]
         for head_dim in head_dims:  # what is missing or damaged ends it before anything is measured
             find_build(folder, device.chip, head_dim)
+        if not options.no_gpu:
+            await asyncio.to_thread(check_gpu, options.device)
         parts = [await validate(device, HeadLayout(device.chip, dim), folder, options) for dim in head_dims]
         return {
             "format": FORMAT,
@@ -219,7 +222,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UnicornError as exc:
         print(f"unicorn npu validate: {exc}", file=sys.stderr)
         return 1
-    written = _write(options.out, json.dumps(report, indent=2) + "\n")
+    written = _write(options.out, json.dumps(without_user_names(report), indent=2) + "\n")
     wrong = [answer for part in report["head_dims"] for answer in part["answers"] if not answer["passed"]]
     for answer in wrong:
         print(f"wrong: {answer}")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.npu.builds import write_build
+from tests.npu.machine import SUFFIX
 from unicorn_async.cli import npu as command
 from unicorn_async.cli.npu_facts import NpuFacts
 from unicorn_async.errors import DeviceLostError
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from tests.npu.fake_xrt import Npu
     from tests.npu.machine import Machine
 
-SCRIPTS = ("validate", "validate_options", "gpu_load", "known_answers")
+SCRIPTS = ("validate", "validate_options", "gpu_load", "known_answers", "user_names")
 
 
 @pytest.fixture
@@ -121,14 +122,48 @@ def test_a_gpu_that_is_lost_during_the_soak_fails_the_validation(
     assert "llvmpipe" in soak["gpu"]["name"] and soak["gpu"]["bytes_copied"] == 0
 
 
-def test_a_soak_without_the_gpu_that_was_asked_for_still_gives_a_report(
-    validate: Any, npu: Npu, tmp_path: Path
+@pytest.mark.parametrize("device", ["no such device", "99"])
+def test_a_gpu_that_is_not_there_is_refused_before_anything_is_measured(
+    validate: Any, npu: Npu, tmp_path: Path, capsys: pytest.CaptureFixture[str], device: str
 ) -> None:
     write_build(tmp_path / "builds", NPU1, 64)
-    status, report = validate("--device", "no such device")
-    soak = report["head_dims"][0]["soak"]
-    assert status == 1 and not report["passed"]
-    assert "no such device" in soak["failure"] and soak["questions"] == 0
+    status, report = validate("--device", device)
+    assert status == 1 and report is None and npu.runs == 0
+    assert device in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("npu")
+def test_a_report_has_no_names(
+    validate: Any, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_build(tmp_path / "builds", NPU1, 64)
+    monkeypatch.setenv("HOME", str(machine.root / "opt/xilinx"))
+    machine.library_path = (machine.root / "home/bob/xrt",)
+    for library in ("libxrt_core.so.2", "libxrt_driver_xdna.so.2"):
+        machine.write(f"home/bob/xrt/{library}", "")
+    status, report = validate("--no-gpu")
+    found = {finding["check"]: finding["summary"] for finding in report["checks"]}
+    assert status == 0 and "bob" not in json.dumps(report)
+    assert found["pyxrt"] == f"~/xrt/python/pyxrt{SUFFIX}"
+    assert found["XRT"].endswith("/home/…/xrt/libxrt_core.so.2")
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("/home/alice/venv/x.so: gone", "~/venv/x.so: gone"),
+        ("source /home/alice", "source ~"),
+        ("in /home/alice, and /home/bob; /Users/bob", "in ~, and /home/…; /Users/…"),
+        ("/home/alice2/x and /home/ali/x", "/home/…/x and /home/…/x"),
+        ("/data/alice/x and /data/alices/x", "/data/…/x and /data/alices/x"),
+        ("no path, alice", "no path, alice"),
+    ],
+)
+def test_homes_and_their_owners_names_are_taken_out_of_paths(
+    validate: Any, monkeypatch: pytest.MonkeyPatch, text: str, wanted: str
+) -> None:
+    monkeypatch.setenv("HOME", "/home/alice")
+    assert sys.modules["validate"].without_user_names({"a": [text, 5, None]}) == {"a": [wanted, 5, None]}
 
 
 @pytest.mark.parametrize(
