@@ -15,6 +15,7 @@ import pytest
 from tests.npu.builds import write_build
 from tests.npu.machine import SUFFIX
 from unicorn_async.cli import npu as command
+from unicorn_async.cli.main import main
 from unicorn_async.cli.npu_facts import NpuFacts
 from unicorn_async.errors import DeviceLostError
 from unicorn_async.gpu.queue import Queue
@@ -293,6 +294,40 @@ def test_the_doctor_stops_at_a_machine_that_can_not_be_used(machine: Machine, tm
     findings = command.diagnose(machine.host(), tmp_path)
     text = command.format_findings(findings)
     assert "FAIL memlock: 65,536 bytes" in text and "ok   NPU: npu1" in text and "kernels" not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        ((), "required: action\n"),
+        (("doctors",), "invalid choice: 'doctors'"),
+        (("doctor", "--bogus", "xyz"), "unicorn npu doctor: error: unrecognized arguments: --bogus xyz"),
+        (("doctor", "xyz"), "unicorn npu doctor: error: unrecognized arguments: xyz"),
+    ],
+)
+def test_arguments_without_a_meaning_are_refused(
+    machine: Machine,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    wanted: str,
+) -> None:
+    monkeypatch.setattr(command, "NpuHost", machine.host)
+    with pytest.raises(SystemExit) as ended:
+        main(["npu", *arguments])
+    assert ended.value.code == 2 and wanted in capsys.readouterr().err
+
+
+def test_the_doctor_has_help_and_json(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "NpuHost", machine.host)
+    with pytest.raises(SystemExit) as ended:
+        main(["npu", "doctor", "--help"])
+    assert ended.value.code == 0 and "usage: unicorn npu doctor [-h] [--json]" in capsys.readouterr().out
+    machine.remove("sys/module/amdxdna")
+    assert main(["npu", "doctor", "--json"]) == 1
+    assert [finding["check"] for finding in json.loads(capsys.readouterr().out) if not finding["ok"]] == ["driver"]
 
 
 def test_the_commands_reach_the_tools_with_their_options(tmp_path: Path) -> None:

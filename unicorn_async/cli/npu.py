@@ -21,6 +21,7 @@ from unicorn_async.npu.work import AttentionHeads
 from unicorn_async.resources import resource_dir
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 _ACTIONS = {
@@ -34,17 +35,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     summary = "; ".join(f"{name}: {text}" for name, text in _ACTIONS.items())
     parser.add_argument("action", choices=_ACTIONS, help=summary)
-    parser.add_argument("--json", action="store_true", help="doctor: print a JSON array")
-    parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    rest = parser.add_argument(
+        "rest", nargs=argparse.REMAINDER, metavar="OPTION", help="of the action: `unicorn npu ACTION --help` lists them"
+    )
+    rest.required = False  # argparse would ask for it where the action is missing
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the action; `build` and `validate` have options of their own (`unicorn npu build --help`)."""
+    """Run the action; each has options of its own."""
     if options.action != "doctor":
         script = resource_dir("npu") / f"{options.action}.py"
         # -B: an installation keeps no bytecode among the sources that it carries.
         return subprocess.run([sys.executable, "-B", str(script), *options.rest], check=False).returncode
-    as_json = options.json or "--json" in options.rest
+    as_json = _doctor_options(options.rest).json
     findings = diagnose(NpuHost(), build_dir())
     print(
         json.dumps([asdict(finding) for finding in findings], indent=2)
@@ -52,6 +55,14 @@ def run(options: argparse.Namespace) -> int:
         else f"{format_findings(findings)}\n\n{TRIED if all(finding.ok for finding in findings) else NOTICE}"
     )
     return 0 if all(finding.ok for finding in findings) else 1
+
+
+def _doctor_options(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the doctor's options; ends the process where they can't be."""
+    summary = _ACTIONS["doctor"]
+    parser = argparse.ArgumentParser(prog="unicorn npu doctor", description=f"{summary[0].upper()}{summary[1:]}.")
+    parser.add_argument("--json", action="store_true", help="print a JSON array")
+    return parser.parse_args(arguments)
 
 
 def diagnose(host: NpuHost, builds: Path) -> list[Finding]:
