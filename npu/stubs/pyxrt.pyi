@@ -62,6 +62,15 @@ class bo:
     def size(self) -> int: ...
     def address(self) -> int: ...
 
+class _ext_bo(bo):
+    # userptr is a capsule around the address; other overloads take no memory that is there already
+    def __init__(self, device: device, userptr: object, size: int) -> None: ...
+
+class _ext:
+    bo: type[_ext_bo]
+
+ext: _ext  # its bo takes user pointers since June 2025
+
 class run:
     def __init__(self, kernel: kernel) -> None: ...
     @overload

@@ -7,13 +7,15 @@ run.
 
 from __future__ import annotations
 
+import ctypes
 import json
+import mmap
 import threading
 from collections import deque
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -26,6 +28,11 @@ from unicorn_async.npu.manifest import read_manifest
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+_LIBC = ctypes.CDLL(None)
+_ADDRESS_OF = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
 
 INSTRUCTION_GROUP, DATA_GROUP, WRONG_GROUP = 1, 65536, 7
 
@@ -69,6 +76,7 @@ class Npu:
     devices: tuple[str, ...] = (ADDRESS,)  # where XRT finds some
     max_contexts: int = 6
     hand_out_wrong_groups: bool = False
+    user_pointers: str = "taken"  # or "absent", as in older XRTs, "refused", or "cloned": a run gets a copy
     faults: deque[str] = field(default_factory=deque)
     hold: threading.Event = field(default_factory=threading.Event)  # runs wait for it to be set
     released: threading.Event = field(default_factory=threading.Event)
@@ -80,6 +88,8 @@ class Npu:
     memory_limit: int = 1 << 34
     runs: int = 0
     synced_bytes: int = 0
+    wrapped_bytes: int = 0  # of user pointers that live
+    unmapped_first: int = 0  # how many user pointers outlived their memory
     array: FakeArray | None = None
     threads: list[threading.Thread] = field(default_factory=list)
 
@@ -108,6 +118,8 @@ class Npu:
             bo=type("bo", (Bo,), {"flags": Flags}),
             run=Run,
         )
+        if self.user_pointers != "absent":
+            module.__dict__["ext"] = SimpleNamespace(bo=ExtBo)
         return module
 
 
@@ -207,15 +219,17 @@ class Bo:
     """Memory that has two sides."""
 
     def __init__(self, device: Device, size: int, flags: Flags, group: int) -> None:
-        npu = device.npu
+        self._take(device.npu, size)
+        self.host = np.full(size, 0xA5, np.uint8)
+        self.device_side = np.full(size, 0x5A, np.uint8)
+        self.memory = Memory(flags, group, self.device_side)
+
+    def _take(self, npu: Npu, size: int) -> None:
         if npu.buffer_bytes + size > npu.memory_limit:
             raise RuntimeError("DRM_IOCTL_AMDXDNA_CREATE_BO IOCTL failed (err=-11): Resource temporarily unavailable")
         self.npu, self.nbytes = npu, size
         npu.buffers += 1
         npu.buffer_bytes += size
-        self.host = np.full(size, 0xA5, np.uint8)
-        self.device_side = np.full(size, 0x5A, np.uint8)
-        self.memory = Memory(flags, group, self.device_side)
 
     def __del__(self) -> None:
         if hasattr(self, "device_side"):
@@ -243,6 +257,39 @@ class Bo:
             self.host[part] = self.device_side[part]
 
 
+class ExtBo(Bo):
+    """A buffer without a memory group; its host's side may be memory of others, which it does not keep alive."""
+
+    def __init__(self, device: Device, *arguments: Any) -> None:
+        match arguments:
+            case [int(size)]:
+                super().__init__(device, size, Flags.host_only, DATA_GROUP)
+                self.address_of_host = None
+                return
+            case [pointer, int(size)] if type(pointer).__name__ == "PyCapsule":
+                address = _ADDRESS_OF(pointer, None)
+            case _:
+                raise TypeError("__init__(): incompatible constructor arguments. The following argument types are ...")
+        if device.npu.user_pointers == "refused":
+            raise RuntimeError("DRM_IOCTL_AMDXDNA_CREATE_BO IOCTL failed (err=-22): Invalid argument")
+        if address % mmap.PAGESIZE or size % mmap.PAGESIZE:
+            raise RuntimeError(f"User pointer {address:#x} must be page aligned. (err=-22): Invalid argument")
+        self._take(device.npu, size)
+        self.address_of_host = address
+        self.npu.wrapped_bytes += size
+        self.host = np.frombuffer((ctypes.c_uint8 * size).from_address(address), np.uint8)
+        self.device_side = self.host.copy()
+        self.memory = Memory(Flags.host_only, DATA_GROUP, self.device_side)
+
+    def __del__(self) -> None:
+        if getattr(self, "address_of_host", None) is not None:
+            self.npu.wrapped_bytes -= self.nbytes
+            residency = ctypes.create_string_buffer(self.nbytes // mmap.PAGESIZE)
+            address, size = ctypes.c_void_p(self.address_of_host), ctypes.c_size_t(self.nbytes)
+            self.npu.unmapped_first += _LIBC.mincore(address, size, residency) != 0
+        super().__del__()
+
+
 @dataclass
 class Status:
     """What the driver tells of a run; its thread has this, and nothing that would keep the context."""
@@ -259,6 +306,8 @@ class Run:
     def set_arg(self, index: int, value: Any) -> None:
         if not isinstance(value, (int, Bo)):
             raise TypeError(f"set_arg(): incompatible function arguments: {index}, {value!r}")
+        if isinstance(value, ExtBo) and self._context.npu.user_pointers == "cloned":
+            value = value.memory._replace(device_side=value.device_side.copy())
         self._arguments[index] = value.memory if isinstance(value, Bo) else value
 
     def state(self) -> State:

@@ -1,4 +1,4 @@
-"""Huge pages of host memory: a fault or a copy is paid for once in 2 MiB instead of once in 4 KiB."""
+"""Pages of host memory: those that devices share, and huge ones, which cost a fault in 2 MiB and not in 4 KiB."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import ctypes
 import mmap
 import os
 from functools import cache
+
+from unicorn_async.errors import OutOfMemoryError
 
 PAGE_BYTES = mmap.PAGESIZE
 HUGE_PAGE_BYTES = 2 << 20  # on x86-64 and on ARM with pages of 4 KiB; elsewhere the advice is merely less apt
@@ -20,6 +22,35 @@ def prefer_huge_pages(memory: memoryview) -> None:
     end = (address + memory.nbytes) // PAGE_BYTES * PAGE_BYTES
     if end > start:
         _libc().madvise(start, end - start, _HUGE_PAGE)
+
+
+class SharedPages:
+    """Zeroed pages for several devices to import; close them when no device has them any more.
+
+    They are private and anonymous, because amdgpu imports no others, and a child process does not get them: it would
+    take them from the devices by copying them.
+    """
+
+    def __init__(self, nbytes: int, *, alignment: int = PAGE_BYTES) -> None:
+        """Map them; start and size become multiples of a page and of `alignment`.
+
+        Raises:
+            OutOfMemoryError: there is not so much memory.
+        """
+        alignment = max(alignment, PAGE_BYTES)
+        size = -(-nbytes // alignment) * alignment
+        spare = alignment - PAGE_BYTES  # the mapping begins at a page
+        try:
+            pages = mmap.mmap(-1, size + spare, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except OSError as exc:
+            raise OutOfMemoryError(f"{size + spare:,} bytes of pages: {exc}") from exc
+        pages.madvise(mmap.MADV_DONTFORK)
+        start = -ctypes.addressof(ctypes.c_char.from_buffer(pages)) % alignment
+        self.view = memoryview(pages)[start : start + size]
+
+    def close(self) -> None:
+        """Give them back, with the last view of them that others have; a second call does nothing."""
+        self.view = memoryview(b"")
 
 
 class FilePages:

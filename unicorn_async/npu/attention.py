@@ -3,7 +3,7 @@
 Once a step, `prepare` cuts its sequences into items (`work`), spreads them over the lanes and writes the instructions
 that stream packets and cache to the lanes and results back (`schedule`). Then `submit`, layer by layer, copies queries
 into a frame's packets (`packets`), starts the run, and copies the results to `out` when it ends. What is large is
-copied in a thread.
+copied in a thread. `submit_shared` copies neither: another device has its hands in the same memory (`shared`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from unicorn_async.background import wait_to_end
 from unicorn_async.errors import ConfigError, NpuContextLostError, NpuError, NpuTimeoutError
 from unicorn_async.npu.cache import NpuCache
 from unicorn_async.npu.completion import HANG_HINT, RunEnd
-from unicorn_async.npu.flight import Call, Caller, Flight
+from unicorn_async.npu.flight import Call, Caller, CopiedCall, Flight, SharedCall
 from unicorn_async.npu.frame import Frame
 from unicorn_async.npu.schedule import PACKET_BYTES, Argument
 from unicorn_async.npu.step import PreparedStep, prepare_step
@@ -29,9 +29,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from unicorn_async.npu.buffer import Buffer
     from unicorn_async.npu.context import Context
     from unicorn_async.npu.geometry import HeadLayout
     from unicorn_async.npu.packets import Bf16Bits
+    from unicorn_async.npu.shared import SharedPackets
     from unicorn_async.npu.step import PreparedPart
     from unicorn_async.npu.work import AttentionHeads
 
@@ -121,21 +123,40 @@ class NpuAttention:
         Raises:
             OutOfMemoryError: it can't be had.
         """
+        nbytes = self.cache_bytes(num_blocks, name=name)
+        group = self._context.groups[Argument.CACHE]
+        return NpuCache(self._context.device.allocate(nbytes, group=group, name=name), self.heads, num_blocks)
+
+    def cache_bytes(self, num_blocks: int, *, name: str) -> int:
+        """Return the size of a layer's cache.
+
+        Raises:
+            ConfigError: there can be no such cache.
+        """
         if num_blocks < 1:
             raise ConfigError(f"{name}: expected at least one block, got {num_blocks}")
         nbytes = self.heads.cache_bytes(num_blocks)
         if nbytes >= 1 << 32:
             raise ConfigError(f"{name}: {nbytes:,} bytes; an instruction reaches 4 GiB of a layer's cache at most")
-        group = self._context.groups[Argument.CACHE]
-        return NpuCache(self._context.device.allocate(nbytes, group=group, name=name), self.heads, num_blocks)
+        return nbytes
+
+    def wrap(self, pages: memoryview, *, name: str) -> Buffer:
+        """Make pages of the host a buffer, as `Device.wrap` does."""
+        return self._context.device.wrap(pages, name=name)
 
     def prepare(
-        self, sequences: Sequence[SequenceWork], *, num_tokens: int, num_blocks: int, window: int
+        self,
+        sequences: Sequence[SequenceWork],
+        *,
+        num_tokens: int,
+        num_blocks: int,
+        window: int,
+        is_shared: bool = False,
     ) -> PreparedStep:
         """Prepare a step for all layers that share a window (in tokens, 0 = none), blocks and their number.
 
         A query sees the keys up to its own position, with a window only the last `window` of them. `num_tokens` are
-        q's rows, `num_blocks` the caches' blocks.
+        q's rows, `num_blocks` the caches' blocks. A step is for `submit`, or, if it `is_shared`, for `submit_shared`.
 
         Raises:
             ConfigError: rows, lengths or blocks that don't fit.
@@ -150,6 +171,7 @@ class NpuAttention:
             soft_cap=self._soft_cap,
             items_per_run=self._options.items_per_run,
             instruction_bytes=self._options.instruction_bytes,
+            is_shared=is_shared,
         )
 
     async def submit(self, step: PreparedStep, *, q: Bf16Bits, cache: NpuCache, out: NDArray[np.float32]) -> None:
@@ -166,11 +188,30 @@ class NpuAttention:
             NpuContextLostError: a run failed, and failed again in a new context.
             NpuError: the attention was closed.
         """
-        self._check(step, q, cache, out)
+        self._check(step, cache, is_shared=False)
+        self._check_arrays(step, q, out)
+        await self._submit(step, CopiedCall(self.heads, q, out), cache)
+
+    async def submit_shared(self, step: PreparedStep, *, packets: SharedPackets, cache: NpuCache) -> None:
+        """Compute one layer's attention, and return when the results are in `packets` for other devices to see.
+
+        Another device has written the queries there, and is done. A caller that is cancelled leaves its run, as in
+        `submit`: only after `drain` may anything of `packets` be closed, or a step begin that uses it.
+
+        Raises:
+            ConfigError: another kind of step, or more items than `packets` has.
+            NpuTimeoutError, NpuContextLostError, NpuError: as `submit`.
+        """
+        self._check(step, cache, is_shared=True)
+        if step.num_items > packets.num_items:
+            raise ConfigError(f"NPU attention: {step.num_items} items in packets for {packets.num_items}")
+        await self._submit(step, SharedCall(packets), cache)
+
+    async def _submit(self, step: PreparedStep, call: Call, cache: NpuCache) -> None:
         flights: list[Flight] = []
         try:
             for part in step.parts:
-                flights.append(await self._launch(part, q, cache, out))
+                flights.append(await self._launch(part, call, cache))
                 if len(flights) > self._options.num_frames:
                     await asyncio.shield(flights[0].task)
                     flights.pop(0)
@@ -226,19 +267,23 @@ class NpuAttention:
             frame.close()
         self._frames.clear()
 
-    def _check(self, step: PreparedStep, q: Bf16Bits, cache: NpuCache, out: NDArray[np.float32]) -> None:
+    def _check_arrays(self, step: PreparedStep, q: Bf16Bits, out: NDArray[np.float32]) -> None:
         shape = (step.num_tokens, self.heads.num_heads, self.heads.layout.head_dim)
         if q.shape != shape or q.dtype != np.uint16:
             raise ConfigError(f"NPU attention: q: expected bf16 of shape {shape}, got {q.dtype} of {q.shape}")
         if out.shape != shape or out.dtype != np.float32:
             raise ConfigError(f"NPU attention: out: expected f32 of shape {shape}, got {out.dtype} of {out.shape}")
+
+    def _check(self, step: PreparedStep, cache: NpuCache, *, is_shared: bool) -> None:
+        if step.is_shared != is_shared:
+            raise ConfigError(f"NPU attention: a step of the other kind: is_shared is {step.is_shared}")
         if step.heads != self.heads or cache.heads != self.heads or cache.num_blocks != step.num_blocks:
             raise ConfigError(
                 f"NPU attention: expected {self.heads} and a cache of {step.num_blocks} blocks, got a step for"
                 f" {step.heads} and a cache of {cache.num_blocks} blocks for {cache.heads}"
             )
 
-    async def _launch(self, part: PreparedPart, q: Bf16Bits, cache: NpuCache, out: NDArray[np.float32]) -> Flight:
+    async def _launch(self, part: PreparedPart, call: Call, cache: NpuCache) -> Flight:
         """Wait for a frame, and have it compute the part."""
         frame = await self._free.get()
         try:
@@ -249,7 +294,7 @@ class NpuAttention:
         except BaseException:
             self._free.put_nowait(frame)
             raise
-        caller = Caller(Call(q, out))
+        caller = Caller(call)
         work = self._fly(frame, part, cache, caller)
         task = asyncio.create_task(work, name=f"npu-attention-{frame.number}")
         self._tasks.add(task)
@@ -267,8 +312,8 @@ class NpuAttention:
         try:
             if (call := caller.call) is None:
                 return
-            q, heads = call.q, self.heads
-            await caller.copy(lambda: frame.load(heads, part, q), part.load_bytes)
+            load = call.load
+            await caller.copy(lambda: load(frame, part), call.load_bytes(part))
             failure = await self._attempt(frame, cache)
             if failure is not None:
                 generation, failure = failure.generation, None
@@ -278,8 +323,8 @@ class NpuAttention:
                 raise failure.error
             self.counts.runs += 1
             if (call := caller.call) is not None:
-                out = call.out
-                await caller.copy(lambda: frame.unload(heads, part, out), part.result_bytes * len(part.items))
+                unload = call.unload
+                await caller.copy(lambda: unload(frame, part), call.unload_bytes(part))
         except NpuTimeoutError as exc:
             self._broken = exc
             raise

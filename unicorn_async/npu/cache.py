@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unicorn_async.npu.packets import write_tokens
+from unicorn_async.npu.packets import changed_ranges, write_tokens
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,8 +37,15 @@ class NpuCache:
         Raises:
             ConfigError: other shapes, or a slot outside of the cache.
         """
-        changed = write_tokens(self.buffer.mapped.view(np.uint16), self.heads, k, v, slots)
+        memory = self.buffer.mapped[: self.heads.cache_bytes(self.num_blocks)]  # pages may reach further
+        changed = write_tokens(memory.view(np.uint16), self.heads, k, v, slots)
         for offset, nbytes in changed:
+            self.buffer.to_device(offset, nbytes)
+
+    def show(self, slots: NDArray[np.int64]) -> None:
+        """Show the NPU tokens that another device wrote into the buffer's memory."""
+        per_head = self.num_blocks * self.heads.chunks_per_block
+        for offset, nbytes in changed_ranges(self.heads, per_head, slots):
             self.buffer.to_device(offset, nbytes)
 
     def close(self) -> None:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unicorn_async.errors import ConfigError, NpuUnavailableError
+from unicorn_async.errors import ConfigError, MissingFeatureError, NpuUnavailableError
 from unicorn_async.npu.buffer import Buffer
 from unicorn_async.npu.completion import CompletionThread
 from unicorn_async.npu.doctor import require_npu
 from unicorn_async.npu.host import NpuHost
-from unicorn_async.npu.xrt import require_pyxrt, xrt_errors
+from unicorn_async.npu.xrt import address_capsule, require_pyxrt, xrt_errors
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -78,6 +78,32 @@ class Device:
         flags = pyxrt.bo.flags.cacheable if instructions else pyxrt.bo.flags.host_only
         with xrt_errors(f"{name}: allocating {nbytes:,} bytes"):
             handle = pyxrt.bo(self.handle, nbytes, flags, group)
+        return self._zeroed(handle, nbytes, name)
+
+    def wrap(self, pages: memoryview, *, name: str) -> Buffer:
+        """Make whole pages of the host a zeroed buffer of runs; they have to outlive it, and are locked as long.
+
+        XRT asks for no memory group here, and gives none.
+
+        Raises:
+            MissingFeatureError: this XRT has no such buffers. OutOfMemoryError: the pages can't be locked.
+            NpuError: the driver refuses them.
+        """
+        import pyxrt
+
+        make = getattr(getattr(pyxrt, "ext", None), "bo", None)
+        if make is None:
+            raise MissingFeatureError(
+                f"{name}: this pyxrt has no ext.bo, which takes memory of others; newer ones have"
+            )
+        with xrt_errors(f"{name}: wrapping {pages.nbytes:,} bytes"):
+            try:
+                handle: pyxrt.bo = make(self.handle, address_capsule(pages), pages.nbytes)
+            except TypeError as exc:
+                raise MissingFeatureError(f"{name}: the ext.bo of this pyxrt takes no memory of others: {exc}") from exc
+        return self._zeroed(handle, pages.nbytes, name)
+
+    def _zeroed(self, handle: pyxrt.bo, nbytes: int, name: str) -> Buffer:
         buffer = Buffer(self, handle, nbytes, name)
         self._buffers.add(buffer)
         buffer.mapped[:] = np.uint8(0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from unicorn_async.background import run_to_end
 
@@ -14,27 +14,88 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from unicorn_async.npu.frame import Frame
     from unicorn_async.npu.packets import Bf16Bits
+    from unicorn_async.npu.shared import SharedPackets
+    from unicorn_async.npu.step import PreparedPart
+    from unicorn_async.npu.work import AttentionHeads
 
 _THREAD_BYTES = 1 << 20  # copies from this size on leave the event loop to others
 
 
-class Call(NamedTuple):
-    """The arrays of a call of `submit`."""
+class Call(Protocol):
+    """Where a call's queries come from and its results go to."""
 
+    def load(self, frame: Frame, part: PreparedPart) -> None:
+        """Give a frame what the part's run needs."""
+
+    def unload(self, frame: Frame, part: PreparedPart) -> None:
+        """Take the results."""
+
+    def load_bytes(self, part: PreparedPart) -> int:
+        """Bytes that `load` copies at most."""
+
+    def unload_bytes(self, part: PreparedPart) -> int:
+        """Bytes that `unload` copies."""
+
+
+class CopiedCall(NamedTuple):
+    """A call with arrays of the host; a `Call`."""
+
+    heads: AttentionHeads
     q: Bf16Bits
     out: NDArray[np.float32]
+
+    def load(self, frame: Frame, part: PreparedPart) -> None:
+        """See `Call`."""
+        frame.load(self.heads, part, self.q)
+
+    def unload(self, frame: Frame, part: PreparedPart) -> None:
+        """See `Call`."""
+        frame.unload(self.heads, part, self.out)
+
+    def load_bytes(self, part: PreparedPart) -> int:
+        """See `Call`."""
+        return part.load_bytes
+
+    def unload_bytes(self, part: PreparedPart) -> int:
+        """See `Call`."""
+        return part.result_bytes * len(part.items)
+
+
+class SharedCall(NamedTuple):
+    """A call whose queries and results another device writes and reads; a `Call`."""
+
+    packets: SharedPackets
+
+    def load(self, frame: Frame, part: PreparedPart) -> None:
+        """See `Call`."""
+        frame.load_shared(part, self.packets)
+
+    def unload(self, frame: Frame, part: PreparedPart) -> None:
+        """See `Call`."""
+        del frame
+        self.packets.unload(part)
+
+    def load_bytes(self, part: PreparedPart) -> int:
+        """See `Call`: instructions alone, with the parameters."""
+        return part.stream.nbytes + part.parameters.nbytes
+
+    def unload_bytes(self, part: PreparedPart) -> int:
+        """See `Call`."""
+        del part
+        return 0
 
 
 @dataclass(slots=True)
 class Caller:
-    """Whose part it is: nobody's any more without a call. `is_copying` says that a thread has the arrays now."""
+    """Whose part it is: nobody's any more without a call. `is_copying` says that a thread has the call's memory now."""
 
     call: Call | None
     is_copying: bool = False
 
     async def copy(self, work: Callable[[], None], nbytes: int) -> None:
-        """Do `work`, which copies so much from or to the arrays, here or in a thread; it is done when this ends."""
+        """Do `work`, which copies so much, here or in a thread; it is done when this ends."""
         if nbytes < _THREAD_BYTES:
             work()
             return

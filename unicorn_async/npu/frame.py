@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from unicorn_async.npu.context import Context, Run
     from unicorn_async.npu.geometry import HeadLayout
     from unicorn_async.npu.packets import Bf16Bits
+    from unicorn_async.npu.shared import SharedPackets
     from unicorn_async.npu.step import PreparedPart
     from unicorn_async.npu.work import AttentionHeads
 
@@ -41,6 +42,7 @@ class Frame:
         self._run: Run | None = None
         self._part: PreparedPart | None = None
         self._buffers: list[Buffer] = []
+        self._used: tuple[Buffer, Buffer]  # packets and results of what was loaded
         device, groups = context.device, context.groups
         try:
             self._instructions = self._keep(
@@ -68,18 +70,24 @@ class Frame:
     def load(self, heads: AttentionHeads, part: PreparedPart, q: Bf16Bits) -> None:
         """Write what a run needs; what is left from a run of the same part stays."""
         if self._part is not part:
-            self._part = None
-            stream = part.stream.view(np.uint8)
-            self._instructions.mapped[: stream.nbytes] = stream
-            self._instructions.to_device(0, stream.nbytes)
+            self._load_instructions(part)
             write_parameters(self.packets.mapped, part)
             for number in range(len(part.items)):
                 self.packets.to_device(number * PACKET_BYTES, 4 * part.parameters.shape[1])
             self._part = part
+        self._used = self.packets, self.results
         write_queries(self.packets.mapped, heads, part, q)
         nbytes = part.strips * heads.layout.strip_bytes * BF16_BYTES // F32_BYTES
         for number in range(len(part.items)):
             self.packets.to_device(number * PACKET_BYTES + SLOT_BYTES, nbytes)
+
+    def load_shared(self, part: PreparedPart, shared: SharedPackets) -> None:
+        """Write what a run on shared packets needs; another device has written the queries."""
+        if self._part is not part:
+            self._load_instructions(part)
+            self._part = part
+        self._used = shared.packets, shared.results
+        shared.load(part)
 
     def unload(self, heads: AttentionHeads, part: PreparedPart, out: NDArray[np.float32]) -> None:
         """Copy the results of a run that has ended."""
@@ -96,7 +104,7 @@ class Frame:
         self.ended = None
         if self._run is None or self._run.is_closed:
             self._run = self._context.make_run(f"NPU attention {self.number}")
-        buffers = (cache.handle, self.packets.handle, self.results.handle)
+        buffers = (cache.handle, *(buffer.handle for buffer in self._used))
         self._run.start(self._instructions.handle, self._part.stream.nbytes, buffers)
         watch = self._context.device.completion.watch
         self.ended = watch(self._run.handle, name=self._run.name, timeout_s=timeout_s)
@@ -114,6 +122,12 @@ class Frame:
             self._run = None
         for buffer in self._buffers:
             buffer.close()
+
+    def _load_instructions(self, part: PreparedPart) -> None:
+        self._part = None
+        stream = part.stream.view(np.uint8)
+        self._instructions.mapped[: stream.nbytes] = stream
+        self._instructions.to_device(0, stream.nbytes)
 
     def _keep(self, buffer: Buffer) -> Buffer:
         self._buffers.append(buffer)

@@ -47,8 +47,8 @@ def parameters(
 
 def write_parameters(packets: NDArray[np.uint8], part: PreparedPart) -> None:
     """Write the parameters of all of a part's items; `packets` is (items, 2 slots) of bytes, flat."""
-    slots = packets.view(np.int32).reshape(-1, PACKET_BYTES // 4)
-    slots[: len(part.items), : part.parameters.shape[1]] = part.parameters
+    slots = packets.view(np.int32).reshape(-1, PACKET_BYTES // 4)[part.first : part.first + len(part.items)]
+    slots[:, : part.parameters.shape[1]] = part.parameters
 
 
 def write_queries(packets: NDArray[np.uint8], heads: AttentionHeads, part: PreparedPart, q: Bf16Bits) -> None:
@@ -99,14 +99,21 @@ def write_tokens(
     key_tiles[:, chunk, key // TILE_M, :, key % TILE_M] = k.reshape(*shape[:2], -1, TILE_DEPTH)
     value_tiles = tiles.reshape(heads.num_kv_heads, num_chunks, 2, *layout.value_tile_shape)[:, :, 1]
     value_tiles[:, chunk, key // TILE_DEPTH, :, :, key % TILE_DEPTH] = v.reshape(*shape[:2], -1, TILE_M)
-    return _changed(np.unique(chunk), heads.num_kv_heads, num_chunks)
+    return changed_ranges(heads, num_chunks, slots)
 
 
-def _changed(chunks: NDArray[np.int64], num_kv_heads: int, num_chunks: int) -> list[tuple[int, int]]:
+def changed_ranges(heads: AttentionHeads, num_chunks: int, slots: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Return what of a layer's cache changes with these slots, as (offset, size) in bytes, in order and disjoint.
+
+    `num_chunks` are those of a kv head.
+    """
+    if not len(slots):
+        return []
+    chunks = np.unique(slots // heads.layout.chunk_keys)
     breaks = np.flatnonzero(np.diff(chunks) != 1) + 1
     runs = [(int(run[0]), len(run)) for run in np.split(chunks, breaks)]
     return [
         (SLOT_BYTES * (head * num_chunks + first), SLOT_BYTES * length)
-        for head in range(num_kv_heads)
+        for head in range(heads.num_kv_heads)
         for first, length in runs
     ]

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 class PreparedPart:
     """What one run works on: items with up to `strips` strips each, their parameters and the run's instructions.
 
-    `tokens` and `heads` are the place in q of each row, `used` says which rows there are; (items, rows) each.
+    `first` is the number of the first among packets and results: 0 where a run has those for itself. `tokens` and
+    `heads` are the place in q of each row, `used` says which rows there are; (items, rows) each.
     """
 
     items: tuple[Item, ...]
@@ -38,6 +39,7 @@ class PreparedPart:
     heads: NDArray[np.int64]
     used: NDArray[np.bool_]
     stream: NDArray[np.uint32]
+    first: int
 
     @property
     def load_bytes(self) -> int:
@@ -47,12 +49,21 @@ class PreparedPart:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedStep:
-    """A step's sequences, cut into parts that fit into a run, for caches of `num_blocks` blocks."""
+    """A step's sequences, cut into parts that fit into a run, for caches of `num_blocks` blocks.
+
+    `is_shared` says that the parts have places of their own in one `SharedPackets`.
+    """
 
     heads: AttentionHeads
     num_tokens: int
     num_blocks: int
     parts: tuple[PreparedPart, ...]
+    is_shared: bool = False
+
+    @property
+    def num_items(self) -> int:
+        """Items of all parts."""
+        return sum(len(part.items) for part in self.parts)
 
 
 def instruction_bytes(heads: AttentionHeads, max_context: int) -> int:
@@ -72,6 +83,7 @@ def prepare_step(
     soft_cap: float,
     items_per_run: int,
     instruction_bytes: int,
+    is_shared: bool = False,
 ) -> PreparedStep:
     """Prepare a step of `num_tokens` rows of q for the layers with this window (in tokens, 0 = none).
 
@@ -83,11 +95,20 @@ def prepare_step(
     for row, sequence in enumerate(sequences):
         _check(row, sequence, heads, num_tokens, num_blocks, window)
     limits = (items_per_run, instruction_bytes - build.dialect.nbytes)
-    parts = [
-        _part(build, heads, items, window, soft_cap)
-        for items in _split(heads, plan_items(heads, sequences, window=window, num_blocks=num_blocks), *limits)
-    ]
-    return PreparedStep(heads, num_tokens, num_blocks, tuple(parts))
+    planned = list(_split(heads, plan_items(heads, sequences, window=window, num_blocks=num_blocks), *limits))
+    num_strips = [[_num_strips(heads, item) for item in items] for items in planned]
+    widest = max(map(max, num_strips), default=0)  # other devices know of one size of results
+    parts: list[PreparedPart] = []
+    first = 0
+    for items, item_strips in zip(planned, num_strips, strict=True):
+        strips = widest if is_shared else max(item_strips)
+        parts.append(_part(build, heads, items, item_strips, strips, first, window, soft_cap))
+        first += len(items) if is_shared else 0
+    return PreparedStep(heads, num_tokens, num_blocks, tuple(parts), is_shared)
+
+
+def _num_strips(heads: AttentionHeads, item: Item) -> int:
+    return -(-item.num_queries * heads.group // heads.layout.chip.tile_n)
 
 
 def _check(
@@ -124,11 +145,18 @@ def _split(heads: AttentionHeads, items: Iterator[Item], items_per_run: int, lim
         yield tuple(part)
 
 
-def _part(build: Build, heads: AttentionHeads, items: tuple[Item, ...], window: int, soft_cap: float) -> PreparedPart:
+def _part(
+    build: Build,
+    heads: AttentionHeads,
+    items: tuple[Item, ...],
+    item_strips: list[int],
+    strips: int,
+    first: int,
+    window: int,
+    soft_cap: float,
+) -> PreparedPart:
     layout = heads.layout
     num_rows = np.array([item.num_queries * heads.group for item in items])
-    item_strips = [-(-int(count) // layout.chip.tile_n) for count in num_rows]
-    strips = max(item_strips)
     rows = np.arange(strips * layout.chip.tile_n)
     used = rows < num_rows[:, None]
     query = np.where(used, rows // heads.group, 0)  # rows that are not used repeat the first
@@ -137,7 +165,7 @@ def _part(build: Build, heads: AttentionHeads, items: tuple[Item, ...], window: 
     result_bytes = strips * layout.strip_bytes
     scheduled = [
         ScheduledItem(number, item.runs, number * result_bytes, count * layout.strip_bytes)
-        for number, (item, count) in enumerate(zip(items, item_strips, strict=True))
+        for number, (item, count) in enumerate(zip(items, item_strips, strict=True), first)
     ]
     lanes = zip(build.lanes, spread(items, len(build.lanes)), strict=True)
     plan = [(lane, [scheduled[number] for number in numbers]) for lane, numbers in lanes]
@@ -150,4 +178,5 @@ def _part(build: Build, heads: AttentionHeads, items: tuple[Item, ...], window: 
         heads=first_head + rows % heads.group,
         used=used,
         stream=instructions(build.dialect, plan).words(),
+        first=first,
     )

@@ -7,6 +7,7 @@ asked for and not before.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import re
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _ERRNO = re.compile(r"\berr(?:no)?\s*=\s*(-?\d+)")
+_NEW_CAPSULE = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
+    ("PyCapsule_New", ctypes.pythonapi)
+)
 _NO_DEVICE = (errno.ENODEV, errno.EOPNOTSUPP, errno.EINVAL)
 
 
@@ -45,6 +49,12 @@ def opens_device(address: str) -> bool:
     except (ImportError, MemoryError, RuntimeError, OSError, ValueError, TypeError, IndexError):
         return False
     return True
+
+
+def address_capsule(view: memoryview) -> object:
+    """Return the address of writable memory as pyxrt takes a void pointer; it keeps nothing alive."""
+    capsule: object = _NEW_CAPSULE(ctypes.addressof(ctypes.c_char.from_buffer(view)), None, None)
+    return capsule
 
 
 @contextlib.contextmanager
