@@ -180,8 +180,6 @@ class EngineConfig:
             raise ConfigError(f"submission_budget_s: expected more than 0, got {self.submission_budget_s!r}")
         if self.attention_exchange is not None and not isinstance(self.attention_exchange, ExchangeKind):
             raise ConfigError(f"attention_exchange: expected an ExchangeKind or None, got {self.attention_exchange!r}")
-        if self.attention.kind is AttentionKind.NPU and self.attention_exchange is ExchangeKind.SHARED:
-            raise ConfigError("attention_exchange: XRT's Python interface has no memory to share, it is copied")
         for name, value in (
             ("attention_split", self.attention_split is not SplitMode.AUTO),
             ("attention_exchange", self.attention_exchange is not None),

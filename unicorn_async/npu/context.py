@@ -12,6 +12,7 @@ from unicorn_async.npu.xrt import xrt_errors
 if TYPE_CHECKING:
     import pyxrt
 
+    from unicorn_async.npu.buffer import Buffer
     from unicorn_async.npu.device import Device
     from unicorn_async.npu.manifest import Build
 
@@ -137,14 +138,17 @@ class Run:
         """Whether it can't be started any more."""
         return self._handle is None
 
-    def start(self, instructions: pyxrt.bo, instruction_bytes: int, buffers: tuple[pyxrt.bo, ...]) -> None:
-        """Set all arguments, and start; the buffers stay untouched until its end is known."""
+    def start(self, instructions: Buffer, instruction_bytes: int, buffers: tuple[Buffer, ...]) -> None:
+        """Set all arguments, and start; the buffers stay untouched until its end is known.
+
+        XRT's buffers are in no variable here, where an error's traceback would keep them beyond their `close`.
+        """
         with xrt_errors(f"{self.name}: starting a run"):
             self.handle.set_arg(0, _OPCODE)
-            self.handle.set_arg(_INSTRUCTIONS, instructions)
+            self.handle.set_arg(_INSTRUCTIONS, instructions.handle)
             self.handle.set_arg(_INSTRUCTIONS + 1, instruction_bytes)
             for argument, buffer in enumerate(buffers, _FIRST_BUFFER):
-                self.handle.set_arg(argument, buffer)
+                self.handle.set_arg(argument, buffer.handle)
             self.handle.start()
 
     def close(self) -> None:

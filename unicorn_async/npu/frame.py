@@ -104,8 +104,7 @@ class Frame:
         self.ended = None
         if self._run is None or self._run.is_closed:
             self._run = self._context.make_run(f"NPU attention {self.number}")
-        buffers = (cache.handle, *(buffer.handle for buffer in self._used))
-        self._run.start(self._instructions.handle, self._part.stream.nbytes, buffers)
+        self._run.start(self._instructions, self._part.stream.nbytes, (cache, *self._used))
         watch = self._context.device.completion.watch
         self.ended = watch(self._run.handle, name=self._run.name, timeout_s=timeout_s)
         return self.ended

@@ -41,4 +41,4 @@ def npu_machine(folder: Path, kernels: Path, patch: pytest.MonkeyPatch) -> Itera
     yield made
     made.npu.release()
     gc.collect()  # the traceback of an error may hold a run, and a run its buffers
-    assert (made.npu.buffers, made.npu.contexts) == (0, 0)
+    assert (made.npu.buffers, made.npu.contexts, made.npu.unmapped_first) == (0, 0, 0)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.golden.checkpoints import golden
 from tests.golden.demo import demo_answers
-from unicorn_async.config import AttentionKind, AttentionTarget, SamplingParams, SplitMode
+from unicorn_async.config import AttentionKind, AttentionTarget, ExchangeKind, SamplingParams, SplitMode
 from unicorn_async.npu.attention import NpuOptions
 
 from ..answers import PROMPT, answer, logits_behind, prompt_of
@@ -67,9 +67,10 @@ async def test_the_demo_model_gives_the_tokens_of_attention_on_the_gpu(
         assert stats.far_s > 0
         assert engine.attention.kind is AttentionKind.NPU
         assert engine.attention.device == "AMD NPU npu1 at 0000:c4:00.1"
-        assert engine.attention.exchange == "copied"
+        assert engine.attention.exchange == "shared"
+        assert engine.attention.reason.startswith("both devices have the same pages")
         assert engine.config.block_size == 32
-        assert "convert_f32_bf16" in engine.kernels
+        assert {"npu_queries", "npu_new_tokens", "npu_results"} <= set(engine.kernels)
         assert not any(name.startswith("attention_") for name in engine.kernels)
         assert all(heap.plan_agrees for heap in engine.memory.heaps)
     async with open_engine(MODEL) as engine:
@@ -126,9 +127,10 @@ async def test_a_head_dim_of_128_gives_the_logits_of_attention_on_the_gpu(
 async def test_copies_in_threads_give_the_same_tokens(open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = []
     for threshold in (1 << 20, 0):
-        monkeypatch.setattr("unicorn_async.engine.hybrid.npu_attention._THREAD_BYTES", threshold)
+        monkeypatch.setattr("unicorn_async.engine.hybrid.npu_exchange._THREAD_BYTES", threshold)
         monkeypatch.setattr("unicorn_async.npu.flight._THREAD_BYTES", threshold)
-        async with open_engine("qwen3", attention=NPU, attention_split=SplitMode.ALWAYS) as engine:
+        options = {"attention_split": SplitMode.ALWAYS, "attention_exchange": ExchangeKind.COPIED}
+        async with open_engine("qwen3", attention=NPU, **options) as engine:
             jobs = (answer(engine, prompt_of(60, seed), max_tokens=8) for seed in range(3))
             tokens.append([one.ids for one in await asyncio.gather(*jobs)])
     assert tokens[0] == tokens[1]

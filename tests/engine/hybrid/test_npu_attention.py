@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from tests.npu.reference import attention, from_bf16, to_bf16
-from unicorn_async.config import AttentionKind, AttentionTarget, EngineConfig, SamplingParams
+from unicorn_async.config import AttentionKind, AttentionTarget, EngineConfig, ExchangeKind, SamplingParams
 from unicorn_async.engine.frame import FrameLimits
 from unicorn_async.engine.hybrid.npu_attention import NpuRemoteAttention
-from unicorn_async.engine.hybrid.npu_exchange import NpuExchange, exchange_bytes
+from unicorn_async.engine.hybrid.npu_exchange import CopiedExchange, exchange_bytes
+from unicorn_async.engine.hybrid.npu_memory import open_memory
 from unicorn_async.engine.hybrid.spans import BusyTrack
 from unicorn_async.engine.kv_plan import KVPlan
 from unicorn_async.gpu.command import CommandPool
@@ -33,7 +34,12 @@ if TYPE_CHECKING:
     from .npu_machine import NpuMachine
 
 HEADS = AttentionHeads(HeadLayout(NPU1, 64), 4, 2, 32)
-OPTIONS = EngineConfig(attention=AttentionTarget(AttentionKind.NPU), block_size=32, max_num_batched_tokens=64)
+OPTIONS = EngineConfig(
+    attention=AttentionTarget(AttentionKind.NPU),
+    block_size=32,
+    max_num_batched_tokens=64,
+    attention_exchange=ExchangeKind.COPIED,
+)
 PLAN = KVPlan((BlockGroup(0, 8),), (0, 0), (HEADS.cache_bytes(8) // 2,), 128, 2 * HEADS.cache_bytes(8))
 TABLE = [5, 2]
 TOKENS = 40
@@ -41,9 +47,13 @@ TOKENS = 40
 
 @asynccontextmanager
 async def opened(device: Device, machine: NpuMachine) -> AsyncIterator[NpuRemoteAttention]:
-    async with open_attention(HEADS, builds=machine.builds, host=machine.machine.host()) as npu:
+    async with (
+        open_attention(HEADS, builds=machine.builds, host=machine.machine.host()) as npu,
+        AsyncExitStack() as stack,
+    ):
         limits = FrameLimits.of(OPTIONS, PLAN, None, 1)
-        made = NpuRemoteAttention(device, npu, OPTIONS, PLAN, limits, BusyTrack())
+        memory = await open_memory(device, npu, OPTIONS, PLAN, limits, stack)
+        made = NpuRemoteAttention(npu, memory, OPTIONS, PLAN, BusyTrack())
         try:
             yield made
         finally:
@@ -58,7 +68,7 @@ def prompt(table: list[int]) -> Batch:
     return Batch((item,), TOKENS, step=3)
 
 
-def fill(exchange: NpuExchange, seed: int) -> np.ndarray:
+def fill(exchange: CopiedExchange, seed: int) -> np.ndarray:
     """Write what the near device would; return the answer."""
     rng, rows = np.random.default_rng(seed), exchange.rows(TOKENS)
     for part, scale in ((rows.q, 0.125), (rows.k, 1.0), (rows.v, 1.0)):
@@ -89,7 +99,7 @@ async def test_nothing_is_written_under_a_run_that_an_abandoned_pass_has_left(
     device: Device, machine: NpuMachine
 ) -> None:
     async with opened(device, machine) as made:
-        exchange, cache = made.exchanges[0], made._caches[0]
+        exchange, cache = made.exchanges[0], made._memory.caches[0]
         turn = await made.begin(0, 0, prompt(TABLE), 48)
         fill(exchange, 0)
         machine.npu.hold.clear()
@@ -115,7 +125,7 @@ async def test_nothing_is_written_under_a_run_that_an_abandoned_pass_has_left(
 
 
 async def test_the_device_rounds_what_it_hands_over(device: Device) -> None:
-    exchange = NpuExchange(device, HEADS, 48, name="exchange")
+    exchange = CopiedExchange(device, HEADS, 48, name="exchange")
     pool = CommandPool(device, device.compute)
     source = device.memory.allocate(exchange.nbytes, MemoryKind.STAGING, name="values")
     try:
@@ -132,9 +142,9 @@ async def test_the_device_rounds_what_it_hands_over(device: Device) -> None:
             np.frombuffer(source.mapped, np.uint8)[offset : offset + values[name].nbytes] = (
                 values[name].view(np.uint8).ravel()
             )
-            recorder.copy(source, offset, exchange._rotated, offset, values[name].nbytes)
+            recorder.copy(source, offset, exchange.rotated, offset, values[name].nbytes)
         recorder.barrier()
-        exchange.record_filled(recorder, TOKENS)
+        exchange.record_filled(recorder, TOKENS, slot=0, layer=0)
         await device.compute.timeline.reached(device.compute.submit([recorder.end()]))
         rows = exchange.rows(TOKENS)
         for name in shapes:

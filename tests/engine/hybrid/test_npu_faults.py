@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from unicorn_async.config import AttentionKind, AttentionTarget, EngineConfig, ExchangeKind, KVDType, SplitMode
+from unicorn_async.config import AttentionKind, AttentionTarget, EngineConfig, KVDType, SplitMode
 from unicorn_async.errors import (
     ConfigError,
     NpuBuildError,
@@ -226,7 +226,5 @@ def test_options_that_the_npu_can_not_have_are_refused() -> None:
         EngineConfig(attention=NPU, kv_dtype=KVDType.F32)
     with pytest.raises(ConfigError, match="the NPU's cache is bf16, int8"):
         EngineConfig(attention=NPU, kv_dtype=KVDType.INT8)
-    with pytest.raises(ConfigError, match="no memory to share"):
-        EngineConfig(attention=NPU, attention_exchange=ExchangeKind.SHARED)
     with pytest.raises(ConfigError, match="time_kernels"):
         EngineConfig(attention=NPU, time_kernels=True)

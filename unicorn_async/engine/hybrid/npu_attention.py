@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,8 +10,6 @@ import numpy as np
 
 from unicorn_async.background import run_to_end
 from unicorn_async.config import KVDType
-from unicorn_async.engine.hybrid.npu_exchange import NpuExchange
-from unicorn_async.engine.hybrid.remote_attention import NUM_HALVES
 from unicorn_async.npu.work import SequenceWork
 
 if TYPE_CHECKING:
@@ -21,63 +18,43 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unicorn_async.config import EngineConfig
-    from unicorn_async.engine.frame import FrameLimits
+    from unicorn_async.engine.hybrid.npu_exchange import NpuExchange
+    from unicorn_async.engine.hybrid.npu_memory import NpuMemory
     from unicorn_async.engine.hybrid.spans import BusyTrack
     from unicorn_async.engine.kv_plan import KVPlan
-    from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.kernel import KernelRequest
     from unicorn_async.npu.attention import NpuAttention, PreparedStep
-    from unicorn_async.npu.cache import NpuCache
     from unicorn_async.scheduler.batch import Batch
-
-_THREAD_BYTES = 1 << 20  # copies from this size on leave the event loop to others
 
 
 class NpuRemoteAttention:
     """Keys, values and attention on an NPU; a `RemoteAttention`. Close it when the near device has no work of it.
 
-    A pass is an `AttentionPass`: for each layer the host copies the new keys and values into the layer's cache, and has
-    the NPU attend. The NPU's attention is borrowed, but closed before the caches are.
+    A pass is an `AttentionPass`: for each layer the cache gets the new keys and values, and the NPU attends. The NPU's
+    attention is borrowed, but closed before the memory is, which belongs to this.
     """
 
     def __init__(
         self,
-        near: Device,
         npu: NpuAttention,
+        memory: NpuMemory,
         options: EngineConfig,
         kv_plan: KVPlan,
-        limits: FrameLimits,
         track: BusyTrack,
     ) -> None:
-        """Allocate the caches and the exchanges; `track` gets the NPU's spans, with the host's copies around them.
-
-        Raises:
-            OutOfMemoryError: they do not fit; nothing stays allocated.
-        """
+        """`track` gets the NPU's spans, with the host's copies of queries and results in them, if there are any."""
         self.kv_dtype: KVDType = KVDType.F32
         self._npu = npu
         self._block_size = options.block_size
         self._kv_plan = kv_plan
         self._track = track
         self._is_abandoned = False
-        with contextlib.ExitStack() as made:
-            exchanges = []
-            for half in range(NUM_HALVES):
-                name = f"exchange {'AB'[half]}"
-                exchanges.append(NpuExchange(near, npu.heads, limits.tokens, name=name))
-                made.callback(exchanges[-1].close)
-            self._exchanges = tuple(exchanges)
-            self._caches: list[NpuCache] = []
-            for layer, group in enumerate(kv_plan.layer_group):
-                cache = npu.allocate_cache(kv_plan.groups[group].num_blocks, name=f"KV cache of layer {layer}")
-                made.callback(cache.close)
-                self._caches.append(cache)
-            self._made = made.pop_all()
+        self._memory = memory
 
     @property
     def exchanges(self) -> Sequence[NpuExchange]:
         """One for each half."""
-        return self._exchanges
+        return self._memory.exchanges
 
     @property
     def kernels(self) -> tuple[str, ...]:
@@ -86,8 +63,8 @@ class NpuRemoteAttention:
         return (f"npu_attention_{layout.chip.name}_{layout.head_dim}",)
 
     def near_kernels(self) -> tuple[KernelRequest, ...]:
-        """Name the pipelines that round to the NPU's type."""
-        return NpuExchange.kernels()
+        """Name the pipelines that round to the NPU's type, and bring things to their places."""
+        return self._memory.near_kernels()
 
     def prepare_kernels(self) -> None:
         """Do nothing: the NPU's kernels are loaded, and have answered known questions."""
@@ -97,7 +74,8 @@ class NpuRemoteAttention:
 
     async def begin(self, slot: int, half: int, batch: Batch, num_tokens: int) -> NpuPass:
         """See `RemoteAttention`; rows of padding are not handed to the NPU."""
-        del slot, num_tokens
+        del num_tokens
+        exchange = self._memory.exchanges[half]
         groups = list(enumerate(self._kv_plan.groups))
         works = [_works(batch, group) for group, _ in groups]
         slots = tuple(_slots(batch, group, self._block_size) for group, _ in groups)
@@ -105,27 +83,32 @@ class NpuRemoteAttention:
         def prepare() -> tuple[PreparedStep, ...]:
             count = batch.num_tokens
             return tuple(
-                self._npu.prepare(works[group], num_tokens=count, num_blocks=blocks.num_blocks, window=blocks.window)
+                self._npu.prepare(
+                    works[group],
+                    num_tokens=count,
+                    num_blocks=blocks.num_blocks,
+                    window=blocks.window,
+                    is_shared=exchange.is_shared,
+                )
                 for group, blocks in groups
             )
 
         # Thousands of instructions for a long prompt: in a thread the event loop gets its turns in between.
-        return NpuPass(self, batch.step, half, batch.num_tokens, await run_to_end(prepare), slots)
+        steps = await run_to_end(prepare)
+        exchange.begin(slot, steps, slots)
+        return NpuPass(self, batch.step, half, steps, slots)
 
     async def attend(self, turn: NpuPass, layer: int) -> None:
         """Compute a layer on behalf of a pass."""
-        if self._is_abandoned:  # a run may still read what is about to be written
+        if self._is_abandoned:  # a run may still read what the host is about to write
             await self._npu.drain()
             self._is_abandoned = False
-        rows = self._exchanges[turn.half].rows(turn.num_tokens)
-        cache, group = self._caches[layer], self._kv_plan.layer_group[layer]
-        if rows.k.nbytes + rows.v.nbytes < _THREAD_BYTES:
-            cache.write(rows.k, rows.v, turn.slots[group])
-        else:
-            await run_to_end(lambda: cache.write(rows.k, rows.v, turn.slots[group]))
+        exchange = self._memory.exchanges[turn.half]
+        cache, group = self._memory.caches[layer], self._kv_plan.layer_group[layer]
+        await exchange.store(cache, turn.slots[group])
         submitted_s = time.perf_counter()
         try:
-            await self._npu.submit(turn.steps[group], q=rows.q, cache=cache, out=rows.result)
+            await exchange.attend(self._npu, turn.steps[group], cache)
         except BaseException:
             self._is_abandoned = True
             raise
@@ -140,7 +123,7 @@ class NpuRemoteAttention:
         try:
             await self._npu.close()
         finally:
-            self._made.close()
+            self._memory.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +133,6 @@ class NpuPass:
     attention: NpuRemoteAttention
     step: int
     half: int
-    num_tokens: int
     steps: tuple[PreparedStep, ...]
     slots: tuple[NDArray[np.int64], ...]
 

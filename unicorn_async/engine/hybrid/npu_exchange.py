@@ -1,12 +1,13 @@
-"""Memory through which a Vulkan device and the NPU hand over a half's q, k, v and result, for the host to copy."""
+"""How a Vulkan device and the NPU hand over a half's q, k, v and result: here in memory that the host copies."""
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
+from unicorn_async.background import run_to_end
 from unicorn_async.config import KVDType
 from unicorn_async.engine.frame_layout import Field, made_block
 from unicorn_async.gpu.memory import MemoryKind
@@ -15,16 +16,23 @@ from unicorn_async.ops.kv_cache import AttentionShape, KVCache
 from unicorn_async.tensor import DType
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
+    from unicorn_async.gpu.arena import ArenaSlice
     from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.kernel import KernelRequest
+    from unicorn_async.gpu.memory import Buffer
+    from unicorn_async.npu.attention import NpuAttention
+    from unicorn_async.npu.cache import NpuCache
     from unicorn_async.npu.packets import Bf16Bits
+    from unicorn_async.npu.step import PreparedStep
     from unicorn_async.npu.work import AttentionHeads
 
-EXCHANGE_REASON = "pyxrt's buffers can't be made of memory that is there already"
 _ALIGNMENT = 256
+_THREAD_BYTES = 1 << 20  # copies from this size on leave the event loop to others
 
 
 class ExchangeRows(NamedTuple):
@@ -41,14 +49,62 @@ def exchange_shape(heads: AttentionHeads) -> AttentionShape:
     return AttentionShape(heads.num_heads, heads.num_kv_heads, heads.layout.head_dim, 1, KVDType.F32)
 
 
+class NpuExchange(Protocol):
+    """An `Exchange` whose far side is an NPU.
+
+    `rotated` is the near device's memory with q, k and v; `is_shared` says which kind of steps is wanted.
+    """
+
+    q: int
+    new_kv: KVCache
+    nbytes: int
+    rotated: Buffer
+    is_shared: bool
+
+    def begin(self, slot: int, steps: Sequence[PreparedStep], slots: Sequence[NDArray[np.int64]]) -> None:
+        """Take in where a pass's tokens go, by block group; the slot's pass before this one is done."""
+
+    def record_filled(self, recorder: CommandRecorder, num_tokens: int, *, slot: int, layer: int) -> None:
+        """See `Exchange`."""
+
+    def record_result(
+        self, recorder: CommandRecorder, num_tokens: int, attended: ArenaSlice, *, slot: int, layer: int
+    ) -> None:
+        """See `Exchange`."""
+
+    async def store(self, cache: NpuCache, slots: NDArray[np.int64]) -> None:
+        """Have the new keys and values in a layer's cache, where the NPU sees them."""
+
+    async def attend(self, npu: NpuAttention, step: PreparedStep, cache: NpuCache) -> None:
+        """Have the NPU attend with a layer's cache; raises as `NpuAttention.submit`."""
+
+    def close(self) -> None:
+        """Free the memory; a second call does nothing."""
+
+
 def exchange_bytes(heads: AttentionHeads, max_tokens: int) -> int:
     """Return the memory that a half's exchange takes for so many tokens."""
     fields = _fields(heads, max_tokens).values()
     return _offsets(heads, max_tokens)[2] + sum(_aligned(field.nbytes) for field in fields)
 
 
-class NpuExchange:
-    """One half's exchange memory; an `Exchange`. Close it when the near device does not use it any more.
+class RotatedMemory:
+    """Memory of the near device for what its rotary kernel writes, f32: `q`, and `new_kv` with k and v."""
+
+    def __init__(self, near: Device, heads: AttentionHeads, max_tokens: int, *, name: str) -> None:
+        """Allocate.
+
+        Raises:
+            OutOfMemoryError: there is not so much memory.
+        """
+        k_offset, v_offset, nbytes = _offsets(heads, max_tokens)
+        self.buffer = near.memory.allocate(nbytes, MemoryKind.DEVICE, name=f"{name}: rotated")
+        self.q = self.buffer.address
+        self.new_kv = KVCache(self.q + k_offset, self.q + v_offset)
+
+
+class CopiedExchange:
+    """One half's exchange memory; an `NpuExchange`. Close it when the near device does not use it any more.
 
     The rotary kernel writes f32 into the device's memory; from there the device itself rounds to bf16 into mapped
     memory, so that the host has nothing to compute.
@@ -60,19 +116,16 @@ class NpuExchange:
         Raises:
             OutOfMemoryError: there is not so much memory.
         """
+        self.is_shared = False
         self._kernels = near.kernels
         self._row_elements = (_elements(heads.num_heads, heads), _elements(heads.num_kv_heads, heads))
-        k_offset, v_offset, nbytes = _offsets(heads, max_tokens)
         with contextlib.ExitStack() as made:
-            self._rotated = near.memory.allocate(nbytes, MemoryKind.DEVICE, name=f"{name}: rotated")
-            made.callback(self._rotated.close)
+            rotated = RotatedMemory(near, heads, max_tokens, name=name)
+            made.callback(rotated.buffer.close)
             self._block = made_block(made, near, _fields(heads, max_tokens), MemoryKind.STAGING, name)
             self._made = made.pop_all()
-        self.q = self._rotated.address
-        self.new_kv = KVCache(self.q + k_offset, self.q + v_offset)
-        self.result = self._block.buffer
-        self.result_offset = self._block.offset["result"]
-        self.nbytes = self._rotated.nbytes + self.result.nbytes
+        self.q, self.new_kv, self.rotated = rotated.q, rotated.new_kv, rotated.buffer
+        self.nbytes = rotated.buffer.nbytes + self._block.buffer.nbytes
         self._block.arrays["result"][:] = 0  # rows of padding stay so
 
     @staticmethod
@@ -80,8 +133,12 @@ class NpuExchange:
         """Name the pipelines that `record_filled` uses."""
         return (convert_kernel(DType.F32, DType.BF16),)
 
-    def record_filled(self, recorder: CommandRecorder, num_tokens: int) -> None:
+    def begin(self, slot: int, steps: Sequence[PreparedStep], slots: Sequence[NDArray[np.int64]]) -> None:
+        """See `NpuExchange`: rows are in the tokens' order."""
+
+    def record_filled(self, recorder: CommandRecorder, num_tokens: int, *, slot: int, layer: int) -> None:
         """See `Exchange`: rounds q, k and v to bf16; what leads here ends with a barrier."""
+        del slot, layer
         address, (q_elements, kv_elements) = self._block.address, self._row_elements
         for source, name, elements in (
             (self.q, "q", q_elements),
@@ -98,6 +155,27 @@ class NpuExchange:
                 num_elements=num_tokens * elements,
             )
         recorder.host_barrier()
+
+    def record_result(
+        self, recorder: CommandRecorder, num_tokens: int, attended: ArenaSlice, *, slot: int, layer: int
+    ) -> None:
+        """See `Exchange`."""
+        del slot, layer
+        source, nbytes = self._block, num_tokens * self._row_elements[0] * DType.F32.itemsize
+        recorder.copy(source.buffer, source.offset["result"], attended.buffer, attended.offset, nbytes)
+
+    async def store(self, cache: NpuCache, slots: NDArray[np.int64]) -> None:
+        """See `NpuExchange`."""
+        rows = self.rows(len(slots))
+        if rows.k.nbytes + rows.v.nbytes < _THREAD_BYTES:
+            cache.write(rows.k, rows.v, slots)
+        else:
+            await run_to_end(lambda: cache.write(rows.k, rows.v, slots))
+
+    async def attend(self, npu: NpuAttention, step: PreparedStep, cache: NpuCache) -> None:
+        """See `NpuExchange`; rows of padding are not handed to the NPU."""
+        rows = self.rows(step.num_tokens)
+        await npu.submit(step, q=rows.q, cache=cache, out=rows.result)
 
     def rows(self, num_tokens: int) -> ExchangeRows:
         """Return the first rows, as the host sees them; no view may outlive the exchange."""

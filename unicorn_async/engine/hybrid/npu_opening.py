@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unicorn_async.background import run_to_end
-from unicorn_async.config import AttentionKind, ExchangeKind
+from unicorn_async.config import AttentionKind
 from unicorn_async.engine.frame import FrameLimits
 from unicorn_async.engine.hybrid.far_attention import FarAttention
 from unicorn_async.engine.hybrid.npu_attention import NpuRemoteAttention
-from unicorn_async.engine.hybrid.npu_exchange import EXCHANGE_REASON, exchange_shape
+from unicorn_async.engine.hybrid.npu_exchange import exchange_shape
+from unicorn_async.engine.hybrid.npu_memory import open_memory
 from unicorn_async.engine.hybrid.npu_plan import npu_options
 from unicorn_async.engine.hybrid.spans import BusyTrack
 from unicorn_async.engine.memory_plan import max_logit_rows
@@ -32,6 +32,7 @@ async def open_npu(
 
     Raises:
         NpuError: it can't be opened, or its kernels answer wrongly. OutOfMemoryError: it does not fit.
+        DeviceError: it can't hand over as is asked for.
     """
     npu = await stack.enter_async_context(
         open_attention(
@@ -43,19 +44,15 @@ async def open_npu(
         )
     )
     track, limits = BusyTrack(), FrameLimits.of(options, kv_plan, None, max_logit_rows(options))
-
-    def make() -> NpuRemoteAttention:
-        attention = NpuRemoteAttention(near, npu, options, kv_plan, limits, track)
-        stack.push_async_callback(attention.close)
-        return attention
-
-    attention = await run_to_end(make)
+    memory = await open_memory(near, npu, options, kv_plan, limits, stack)
+    attention = NpuRemoteAttention(npu, memory, options, kv_plan, track)
+    stack.push_async_callback(attention.close)
     info = AttentionInfo(
         AttentionKind.NPU,
         choice.name,
         is_software=False,
-        exchange=ExchangeKind.COPIED.value,
-        reason=EXCHANGE_REASON,
+        exchange=memory.kind.value,
+        reason=memory.reason,
         kv_dtype="bf16",
     )
     return FarAttention(attention, track, info, limits, exchange_shape(choice.heads))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from unicorn_async.config import ExchangeKind
 from unicorn_async.engine.hybrid.far_plan import FarPlan
 from unicorn_async.engine.hybrid.npu_exchange import exchange_bytes
+from unicorn_async.engine.hybrid.npu_shared_exchange import shared_bytes
 from unicorn_async.engine.hybrid.remote_attention import NUM_HALVES
 from unicorn_async.engine.kv_plan import kv_budget, plan_kv_cache, wanted_context
 from unicorn_async.errors import OutOfMemoryError
@@ -55,6 +57,8 @@ def plan_npu(
     total = int(free * _USABLE_SHARE)
     room = MemoryRoom(0, total, total, is_shared=True)
     frames = npu_options(npu.heads, wanted_context(model, options)).frame_bytes(npu.heads.layout)
+    if options.attention_exchange is not ExchangeKind.COPIED:
+        frames += NUM_HALVES * shared_bytes(npu.heads, options)
     exchange = NUM_HALVES * exchange_bytes(npu.heads, options.max_num_batched_tokens)
     budget = kv_budget(room, model, options, weights=0, fast_weights=0, others=frames + exchange)
     if near.shares_host_memory:

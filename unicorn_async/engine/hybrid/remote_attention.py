@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from unicorn_async.config import KVDType
+    from unicorn_async.gpu.arena import ArenaSlice
     from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.kernel import KernelRequest
-    from unicorn_async.gpu.memory import Buffer
     from unicorn_async.ops.kv_cache import KVCache
     from unicorn_async.scheduler.batch import Batch
 
@@ -26,18 +26,20 @@ class Exchange(Protocol):
     """Where the near device hands over a half's layer; all is in its own memory.
 
     Rows are tokens in the batch's order. `q` is the address of (tokens, num_heads * head_dim) f32, `new_kv` has k and
-    v, (tokens, num_kv_heads, head_dim) each. `result` is a buffer with (tokens, num_heads * head_dim) f32 at
-    `result_offset`.
+    v, (tokens, num_kv_heads, head_dim) each. What is recorded is for one layer, and for the passes of one slot.
     """
 
     q: int
     new_kv: KVCache
-    result: Buffer
-    result_offset: int
     nbytes: int  # of the near device's memory
 
-    def record_filled(self, recorder: CommandRecorder, num_tokens: int) -> None:
+    def record_filled(self, recorder: CommandRecorder, num_tokens: int, *, slot: int, layer: int) -> None:
         """Record what is to be done once q, k and v of so many tokens are written, up to the barrier for the host."""
+
+    def record_result(
+        self, recorder: CommandRecorder, num_tokens: int, attended: ArenaSlice, *, slot: int, layer: int
+    ) -> None:
+        """Record how the result gets to `attended`, (tokens, num_heads * head_dim) f32; a barrier is left to others."""
 
 
 class AttentionPass(Protocol):

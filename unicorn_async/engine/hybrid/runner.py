@@ -136,7 +136,7 @@ class HybridRunner:
                 frame = Frame(device, limits, memory.residuals[half], NUM_HALVES * slot + half)
                 made.callback(frame.close)
                 exchange = attention.exchanges[half]
-                recording = SeamRecording(device, decoder, model, memory, frame, limits, exchange, rows)
+                recording = SeamRecording(device, decoder, model, memory, frame, limits, exchange, rows, slot)
                 made.callback(recording.close)
                 copy = EvaluationCopy(device, memory.logits, model.vocab_size)
                 made.callback(copy.close)

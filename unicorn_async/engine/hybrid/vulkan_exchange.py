@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import mmap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,11 +11,13 @@ import numpy as np
 from unicorn_async.background import run_to_end
 from unicorn_async.config import ExchangeKind
 from unicorn_async.errors import DeviceError
+from unicorn_async.gpu.host_pages import SharedPages
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.ops.kv_cache import KVCache
 from unicorn_async.tensor import DType, Tensor
 
 if TYPE_CHECKING:
+    from unicorn_async.gpu.arena import ArenaSlice
     from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.memory import Buffer
@@ -95,10 +96,18 @@ class VulkanExchange:
         far_start = self.far.address
         self.far_kv = KVCache(far_start + layout.k_offset, far_start + layout.v_offset)
 
-    def record_filled(self, recorder: CommandRecorder, num_tokens: int) -> None:
+    def record_filled(self, recorder: CommandRecorder, num_tokens: int, *, slot: int, layer: int) -> None:
         """See `Exchange`; the memory is the host's, so that nothing but its visibility is left to do."""
-        del num_tokens
+        del num_tokens, slot, layer
         recorder.host_barrier()
+
+    def record_result(
+        self, recorder: CommandRecorder, num_tokens: int, attended: ArenaSlice, *, slot: int, layer: int
+    ) -> None:
+        """See `Exchange`."""
+        del slot, layer
+        nbytes = num_tokens * self.layout.row_bytes
+        recorder.copy(self.result, self.result_offset, attended.buffer, attended.offset, nbytes)
 
     def far_result(self, num_tokens: int) -> Tensor:
         """Return where the far device writes the result, (tokens, num_heads * head_dim) f32."""
@@ -153,18 +162,11 @@ def _allocate(
 
 
 def _share(made: contextlib.ExitStack, near: Device, far: Device, nbytes: int, name: str) -> tuple[Buffer, Buffer]:
-    alignment = max(1, near.info.host_pointer_alignment, far.info.host_pointer_alignment)
-    size = -(-nbytes // alignment) * alignment
-    pages = mmap.mmap(-1, size + alignment)  # begins at a page; a larger alignment is found inside of it
+    pages = SharedPages(nbytes, alignment=max(near.info.host_pointer_alignment, far.info.host_pointer_alignment))
     made.callback(pages.close)
-    whole = memoryview(pages)
-    made.callback(whole.release)
-    start = -np.frombuffer(whole, np.uint8).ctypes.data % alignment
-    view = whole[start : start + size]
-    made.callback(view.release)
-    first = near.memory.import_host(view, name=name)
+    first = near.memory.import_host(pages.view, name=name)
     made.callback(first.close)
-    second = far.memory.import_host(view, name=name)
+    second = far.memory.import_host(pages.view, name=name)
     made.callback(second.close)
     return first, second
 
