@@ -1,7 +1,8 @@
 """`unicorn npu validate`: runs the kernels on this machine's NPU, compares, measures, and writes a report.
 
 Known answers in float64 at many context lengths, decode and prefill, windowed and global; a soak while a GPU is busy;
-dispatch latency, the bandwidth of keys and values, and what a sync costs. A report says what it is of: machine, driver,
+dispatch latency, the bandwidth of keys and values, what a sync costs, and a layer with its hand-over from and to the
+GPU, through shared memory and through copies. A report says what it is of: machine, driver,
 firmware, XRT, build. docs/npu.md says where to send it.
 """
 
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gpu_load import GpuLoad, check_gpu
+from hand_over import hand_over_costs
 from known_answers import MAX_MEAN_ERROR, Question
 from user_names import without_user_names
 from validate_options import parse_options
@@ -72,6 +74,9 @@ async def validate(device: Device, layout: HeadLayout, folder: Path, options: ar
             "build": {"sha256": build.sha256, "sources": build.source_sha256, "toolchain": build.toolchain},
             "answers": answers,
             "latency_us": await _latency(attention, options.repeats),
+            "hand_over_us": None
+            if options.no_gpu
+            else await hand_over_costs(attention, options.device, options.repeats),
             "bandwidth": await _bandwidth(attention, max(options.contexts), options.repeats),
             "sync_us": _sync_cost(attention, options.repeats),
             "soak": await _soak(attention, options),

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tests.npu.fake_xrt import Npu
     from tests.npu.machine import Machine
 
-SCRIPTS = ("validate", "validate_options", "gpu_load", "known_answers", "user_names")
+SCRIPTS = ("validate", "validate_options", "gpu_load", "hand_over", "known_answers", "user_names")
 
 
 @pytest.fixture
@@ -75,6 +75,24 @@ def test_the_soak_keeps_a_gpu_busy_and_names_it(validate: Any, npu: Npu, tmp_pat
     assert status == 0
     gpu = report["head_dims"][0]["soak"]["gpu"]
     assert "llvmpipe" in gpu["name"] and gpu["bytes_copied"] > 0
+
+
+@pytest.mark.parametrize("user_pointers", ["taken", "refused", "cloned"])
+def test_both_ways_to_hand_over_are_timed_and_what_keeps_one_from_being_used_is_told(
+    validate: Any, npu: Npu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user_pointers: str
+) -> None:
+    npu.user_pointers = user_pointers
+    write_build(tmp_path / "builds", NPU1, 64)
+    monkeypatch.setattr("hand_over.STEPS", {"a few": (1, 1, 3), "a prompt": (20,)})
+    status, report = validate("--device", "llvmpipe")
+    costs = report["head_dims"][0]["hand_over_us"]
+    assert status == 0 and "llvmpipe" in costs["gpu"]
+    assert costs["copied"]["a few"]["p50"] > 0 and costs["copied"]["a prompt"]["p90"] > 0
+    if user_pointers == "taken":
+        assert set(costs["shared"]) == {"a few", "a prompt"}
+    else:
+        wanted = {"refused": "err=-22", "cloned": "NpuSelfCheckError"}[user_pointers]
+        assert wanted in costs["shared"]["failure"]
 
 
 def test_wrong_results_fail_the_validation(
