@@ -4,9 +4,9 @@
     npu_host.py [--heads 32] [--kv-heads 8] [--head-dim 128] [--chip npu1] [--repeat 7] [--json FILE]
 
 A step is prepared once for each kind of window, in a thread; queries, results and new tokens are copied for every
-layer. Blocks are in order (one transfer for many of them) or at random places (one transfer each). Times are medians
-with the lowest and the highest, in milliseconds. What XRT does for a layer (syncs, the dispatch) is not in them:
-`unicorn npu validate` measures that on an NPU.
+layer, where the GPU and the NPU share no memory. Blocks are in order (one transfer for many of them) or at random
+places (one transfer each). Times are medians with the lowest and the highest, in milliseconds. What XRT does for a
+layer (syncs, the dispatch) is not in them: `unicorn npu validate` measures that on an NPU.
 """
 
 from __future__ import annotations

@@ -95,7 +95,8 @@ class SharedExchange:
     Which places these are changes with every step, and is in a table for each slot and block group.
 
     A run that an abandoned pass has left may read what the next step writes: what it computes is of no use then, and
-    nothing that decides what a run does is written before it has ended.
+    nothing that decides what a run does is written before it has ended. Of a cut prompt, the second half's keys and
+    values may be written while the NPU attends for the first: no query sees them there, and all are finite.
     """
 
     def __init__(
