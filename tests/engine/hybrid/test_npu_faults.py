@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from unicorn_async.config import AttentionKind, AttentionTarget, EngineConfig, KVDType, SplitMode
+from unicorn_async.engine.hybrid.split_policy import SplitPolicy
 from unicorn_async.errors import (
     ConfigError,
     NpuBuildError,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from unicorn_async.engine.engine import Engine
+    from unicorn_async.engine.hybrid.split_policy import StepKind
 
     from ..answers import Answer
     from ..conftest import OpenEngine
@@ -71,6 +73,30 @@ async def test_a_run_that_fails_once_is_done_again_with_the_same_tokens(
             machine.npu.faults = deque(["ok"] * number + [fault])
             assert await tokens(engine) == expected
             assert machine.npu.contexts_made == made + 1
+
+
+async def test_a_recovered_step_says_nothing_about_how_fast_its_way_is(
+    open_engine: OpenEngine, machine: NpuMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    observed, observe = 0, SplitPolicy.observe
+
+    def counted(policy: SplitPolicy, kind: StepKind, seconds: float, *, split: bool) -> None:
+        nonlocal observed
+        observed += 1
+        observe(policy, kind, seconds, split=split)
+
+    monkeypatch.setattr(SplitPolicy, "observe", counted)
+    async with open_engine("qwen2", attention=NPU, attention_split=SplitMode.ALWAYS) as engine:
+        await engine.loaded()
+        await tokens(engine)
+        counts = []
+        for faults in ([], ["timeout"]):
+            machine.npu.faults, observed, before = deque(faults), 0, engine.stats().attention
+            await tokens(engine)
+            after = engine.stats().attention
+            assert before is not None and after is not None
+            counts.append(after.split_steps - before.split_steps - observed)
+    assert counts[0] == 0 < counts[1]
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,24 @@ def test_the_slower_way_is_tried_again_some_time_and_may_win() -> None:
     assert later[-1] is True
 
 
+@pytest.mark.parametrize("slow_step", range(12))
+@pytest.mark.parametrize("split_is_faster", [False, True])
+def test_one_slow_step_moves_nothing(split_is_faster: bool, slow_step: int) -> None:
+    policy, seconds = SplitPolicy(SplitMode.AUTO), {split_is_faster: 0.008, not split_is_faster: 0.010}
+    run(policy, seconds, slow_step)
+    way = policy.choose(KIND)
+    policy.observe(KIND, 10.0, split=way)
+    assert run(policy, seconds, 1500)[12:].count(split_is_faster) >= 1500 - 12 - 2 * 3
+
+
+def test_slow_steps_that_keep_a_way_from_being_taken_do_so_until_it_is_tried_again() -> None:
+    policy, seconds = SplitPolicy(SplitMode.AUTO), {False: 0.010, True: 0.008}
+    run(policy, seconds, 20)
+    for _ in range(3):
+        policy.observe(KIND, 10.0, split=True)
+    assert run(policy, seconds, 600)[-1] is True
+
+
 def test_kinds_of_steps_are_learnt_apart() -> None:
     policy = SplitPolicy(SplitMode.AUTO)
     assert run(policy, {False: 1.0, True: 2.0}, 20)[-1] is False

@@ -62,6 +62,11 @@ class NpuRemoteAttention:
         layout = self._npu.heads.layout
         return (f"npu_attention_{layout.chip.name}_{layout.head_dim}",)
 
+    @property
+    def recoveries(self) -> int:
+        """How often the NPU's context was made anew."""
+        return self._npu.counts.recoveries
+
     def near_kernels(self) -> tuple[KernelRequest, ...]:
         """Name the pipelines that round to the NPU's type, and bring things to their places."""
         return self._memory.near_kernels()

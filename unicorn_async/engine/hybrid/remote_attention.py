@@ -68,6 +68,10 @@ class RemoteAttention(Protocol):
     def kernels(self) -> tuple[str, ...]:
         """Names of what runs on the far device."""
 
+    @property
+    def recoveries(self) -> int:
+        """How often the far device failed and began anew; the steps under way took long because of that."""
+
     def near_kernels(self) -> tuple[KernelRequest, ...]:
         """Name the pipelines that the near device needs to fill the exchanges."""
 

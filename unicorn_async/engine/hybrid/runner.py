@@ -224,7 +224,7 @@ class HybridRunner:
         step.waited = not self._readiness.all_active
         try:
             async with self._turn:
-                step.started_s = time.perf_counter()
+                step.started_s, step.recoveries = time.perf_counter(), self._attention.recoveries
                 waits = await self._waits(-1)
                 for half in step.halves:  # what both write of one sequence is written in order
                     self._device.compute.submit([half.place.recording.prologue(half.shape)], waits=waits)
@@ -287,7 +287,7 @@ class HybridRunner:
         counters.both_s += both_busy_s(near, far)
         if self._trace is not None:
             self._trace.step(near, far)
-        if step.can_split and not step.waited:
+        if step.can_split and not step.waited and step.recoveries == self._attention.recoveries:
             self.policy.observe(step.kind, time.perf_counter() - step.started_s, split=is_split)
 
     def stats(self) -> AttentionStats:
@@ -345,6 +345,7 @@ class HybridStep:
     started_s: float = 0.0
     start_s: float = 0.0
     device_s: float = 0.0
+    recoveries: int = 0  # of the far device, before the step
     waited: bool = False
     task: asyncio.Task[None] | None = None
 

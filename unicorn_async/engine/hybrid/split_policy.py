@@ -1,19 +1,22 @@
 """Whether splitting a batch in two halves pays, by measured times of steps. Pure.
 
 Two halves let two devices work at the same time, and make each of them read its weights twice. What weighs more depends
-on the devices and on the step, so both ways are tried for each kind of step, and the faster one is taken.
+on the devices and on the step, so both ways are tried for each kind of step, and the faster one is taken: the one with
+the lower median of its last steps, which no single slow step moves.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
+from statistics import median_low
 from typing import NamedTuple
 
 from unicorn_async.config import SplitMode
 
-_TRIALS = 3  # of each way, before one is preferred
-_RETRIAL_STEPS = 512  # after so many steps of a kind the other way is tried once more
-_KEPT = 0.75  # of the estimate, with each new measurement
+_KEPT = 5  # measurements of a way
+_TRIALS = 3  # of each way in a row, before one is preferred: most of those that are kept, so that they decide
+_RETRIAL_STEPS = 512  # after so many steps of a kind the other way is tried again
 
 
 class StepKind(NamedTuple):
@@ -30,13 +33,15 @@ class StepKind(NamedTuple):
 
 @dataclass(slots=True)
 class _Way:
-    trials: int = 0
-    seconds: float = 0.0
+    last_s: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
 
-    def note(self, seconds: float) -> None:
-        # The first step of a shape is slow for other reasons; it counts until there is a better one.
-        self.seconds = seconds if self.trials < 2 else _KEPT * self.seconds + (1 - _KEPT) * seconds
-        self.trials += 1
+    @property
+    def trials(self) -> int:
+        return len(self.last_s)
+
+    @property
+    def seconds(self) -> float:
+        return median_low(self.last_s)
 
 
 @dataclass(slots=True)
@@ -60,13 +65,16 @@ class SplitPolicy:
         known.steps += 1
         whole, split = known.ways[False], known.ways[True]
         if min(whole.trials, split.trials) < _TRIALS:
-            return split.trials < whole.trials
+            return whole.trials >= _TRIALS  # steps of one way in a row: halves may begin beside those before them
         faster = split.seconds < whole.seconds
-        return not faster if known.steps % _RETRIAL_STEPS == 0 else faster
+        return not faster if known.steps % _RETRIAL_STEPS < _TRIALS else faster
 
     def observe(self, kind: StepKind, seconds: float, *, split: bool) -> None:
-        """Note what a step took on the device that runs the model, waiting included."""
-        self._known.setdefault(kind, _Known()).ways[split].note(seconds)
+        """Note what a step took on the device that runs the model, waiting included.
+
+        Steps that took long for a reason that has nothing to do with their way are not to be noted.
+        """
+        self._known.setdefault(kind, _Known()).ways[split].last_s.append(seconds)
 
     def preferences(self) -> list[dict[str, object]]:
         """Return what is known, kind by kind, as JSON values; milliseconds, None where there is no measurement."""

@@ -105,6 +105,11 @@ class VulkanAttention:
         """Names of the kernel variants that the far device runs."""
         return tuple(request.name for request in self._kernel_requests())
 
+    @property
+    def recoveries(self) -> int:
+        """0: a Vulkan device that failed is lost."""
+        return 0
+
     def near_kernels(self) -> tuple[KernelRequest, ...]:
         """None: the exchange takes what the rotary kernel writes."""
         return ()
