@@ -68,4 +68,14 @@ def test_kinds_of_steps_are_learnt_apart() -> None:
 def test_what_is_known_can_be_shown() -> None:
     policy = SplitPolicy(SplitMode.AUTO)
     policy.observe(KIND, 0.004, split=False)
-    assert policy.preferences() == [{"tokens": 8, "keys_below": 1024, "whole_ms": 4.0, "split_ms": None}]
+    assert policy.preferences() == [{"tokens": 8, "keys_below": 1024, "whole_ms": 4.0, "split_ms": None, "way": None}]
+
+
+@pytest.mark.parametrize(
+    ("mode", "way"), [(SplitMode.AUTO, "split"), (SplitMode.ALWAYS, "split"), (SplitMode.NEVER, "whole")]
+)
+def test_the_way_that_is_taken_is_shown(mode: SplitMode, way: str) -> None:
+    policy = SplitPolicy(mode)
+    run(policy, {False: 1.0, True: 0.5}, 20)
+    (shown,) = policy.preferences()
+    assert shown["way"] == way == ("split" if policy.choose(KIND) else "whole")

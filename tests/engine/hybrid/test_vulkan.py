@@ -149,6 +149,10 @@ async def test_the_faster_way_is_found_and_told(open_engine: OpenEngine, there: 
         assert stats.whole_steps >= 3
         known = [kind for kind in stats.step_times if kind["whole_ms"] and kind["split_ms"]]
         assert known
+        for kind in known:
+            split_ms, whole_ms = float(str(kind["split_ms"])), float(str(kind["whole_ms"]))
+            assert kind["way"] != ("whole" if split_ms < whole_ms else "split") or split_ms == whole_ms
+        assert any(kind["way"] for kind in known)
         assert stats.near_s > 0
         assert stats.far_s > 0
 

@@ -49,6 +49,12 @@ class _Known:
     ways: dict[bool, _Way] = field(default_factory=lambda: {False: _Way(), True: _Way()})
     steps: int = 0
 
+    @property
+    def preferred(self) -> bool | None:
+        """Whether splitting was faster; None as long as both ways are tried."""
+        whole, split = self.ways[False], self.ways[True]
+        return split.seconds < whole.seconds if min(whole.trials, split.trials) >= _TRIALS else None
+
 
 class SplitPolicy:
     """Chooses for each step; `choose` and `observe` may be some steps apart."""
@@ -63,11 +69,10 @@ class SplitPolicy:
             return self._mode is SplitMode.ALWAYS
         known = self._known.setdefault(kind, _Known())
         known.steps += 1
-        whole, split = known.ways[False], known.ways[True]
-        if min(whole.trials, split.trials) < _TRIALS:
-            return whole.trials >= _TRIALS  # steps of one way in a row: halves may begin beside those before them
-        faster = split.seconds < whole.seconds
-        return not faster if known.steps % _RETRIAL_STEPS < _TRIALS else faster
+        preferred = known.preferred
+        if preferred is None:  # steps of one way in a row: halves may begin beside those before them
+            return known.ways[False].trials >= _TRIALS
+        return not preferred if known.steps % _RETRIAL_STEPS < _TRIALS else preferred
 
     def observe(self, kind: StepKind, seconds: float, *, split: bool) -> None:
         """Note what a step took on the device that runs the model, waiting included.
@@ -77,16 +82,24 @@ class SplitPolicy:
         self._known.setdefault(kind, _Known()).ways[split].last_s.append(seconds)
 
     def preferences(self) -> list[dict[str, object]]:
-        """Return what is known, kind by kind, as JSON values; milliseconds, None where there is no measurement."""
+        """Return what is known, kind by kind, as JSON values; milliseconds, None where there is no measurement.
+
+        `way` is "split" or "whole", which steps of this kind are now, or None as long as both ways are tried.
+        """
         return [
             {
                 "tokens": kind.tokens,
                 "keys_below": 1 << kind.keys_log2,
                 "whole_ms": _milliseconds(known.ways[False]),
                 "split_ms": _milliseconds(known.ways[True]),
+                "way": self._way(known),
             }
             for kind, known in sorted(self._known.items())
         ]
+
+    def _way(self, known: _Known) -> str | None:
+        split = known.preferred if self._mode is SplitMode.AUTO else self._mode is SplitMode.ALWAYS
+        return None if split is None else "split" if split else "whole"
 
 
 def _milliseconds(way: _Way) -> float | None:
