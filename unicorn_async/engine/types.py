@@ -106,9 +106,9 @@ class AttentionInfo:
 class AttentionStats:
     """Steps whose attention was on another device, as halves that alternate or whole.
 
-    Of `step_s`, from each step's first work to its last, the model's device worked `near_s`, the one that attends
-    `far_s`, and both at the same time `both_s`, as the host saw it. `step_times` is what the choice between the two
-    ways goes by, see `SplitPolicy.preferences`.
+    Of `step_s`, the time with a step under way, the model's device worked `near_s`, the one that attends `far_s`, and
+    both at the same time `both_s`, as the host saw it. `step_times` is what the choice between the two ways goes by,
+    see `SplitPolicy.preferences`.
     """
 
     split_steps: int

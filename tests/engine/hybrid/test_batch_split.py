@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from unicorn_async.config import SamplingParams
-from unicorn_async.engine.hybrid.batch_split import is_cut, num_keys, split_batch
+from unicorn_async.engine.hybrid.batch_split import num_keys, split_batch
 from unicorn_async.scheduler.batch import Batch, ScheduledSequence
 from unicorn_async.scheduler.sequence import Sequence
 
@@ -49,7 +49,6 @@ def test_halves_have_about_equally_many_tokens(tokens: list[int], expected: list
     assert sizes(halves) == expected
     assert [half.num_tokens for half in halves] == [sum(half) for half in expected]
     assert all(half.step == 7 for half in halves)
-    assert is_cut(halves) == (sum(map(len, expected)) > len(tokens))
 
 
 def test_no_token_and_no_sample_is_lost_or_doubled() -> None:
@@ -68,7 +67,7 @@ def test_no_token_and_no_sample_is_lost_or_doubled() -> None:
     ]
     assert sum(half.num_samples for half in halves) == whole.num_samples == 3
     first = halves[0].scheduled[-1]
-    assert is_cut(halves) and not first.samples and first.sequence is whole.scheduled[2].sequence
+    assert not first.samples and first.sequence is whole.scheduled[2].sequence
 
 
 def test_keys_are_counted_up_to_the_last_query() -> None:

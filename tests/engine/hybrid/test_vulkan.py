@@ -12,7 +12,7 @@ import pytest
 from tests.golden.checkpoints import golden
 from tests.golden.demo import demo_answers
 from unicorn_async.config import AttentionKind, AttentionTarget, ExchangeKind, KVDType, SamplingParams, SplitMode
-from unicorn_async.engine.hybrid.vulkan_attention import VulkanAttention
+from unicorn_async.engine.hybrid.vulkan_attention import VulkanAttention, VulkanPass
 from unicorn_async.errors import CheckpointError, ConfigError, DeviceLostError, OutOfMemoryError, UnicornError
 from unicorn_async.gpu.memory_room import HeapKind
 from unicorn_async.gpu.queue import Queue
@@ -74,6 +74,19 @@ async def test_tokens_are_those_of_attention_on_the_gpu(
             assert "second logical device" in engine.attention.device
             assert all(heap.plan_agrees for heap in engine.memory.heaps)
             assert {"attention_decode_f16_floats", "kv_append"} <= set(engine.kernels)
+
+
+@pytest.mark.parametrize("num_frames", [1, 3])
+@pytest.mark.parametrize("split", ELSEWHERE)
+async def test_steps_in_flight_beside_each_other_give_the_same_tokens(
+    split: SplitMode, num_frames: int, open_engine: OpenEngine, there: AttentionTarget
+) -> None:
+    small: dict[str, Any] = {"max_num_batched_tokens": 40, "max_num_seqs": 3, "num_frames": num_frames}
+    async with open_engine(**small) as engine:
+        expected = await together(engine)
+    async with open_engine(attention=there, attention_split=split, **small) as engine:
+        assert await together(engine) == expected
+        await check_all_freed(engine)
 
 
 @pytest.mark.parametrize("split", ELSEWHERE)
@@ -172,7 +185,8 @@ async def test_both_devices_work_at_the_same_time(
     assert max(stats.near_s, stats.far_s) <= stats.step_s
     assert 0 <= stats.bubble_share < 1
     events = [event for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "X"]
-    split_steps = {event["args"]["step"] for event in events if event["args"]["half"] == "B"}
+    of_halves = [{event["args"]["step"] for event in events if event["args"]["half"] == half} for half in "AB"]
+    split_steps = set.intersection(*of_halves)  # whole ones are in one of them
     assert split_steps
     for step in split_steps:
         for half in "AB":
@@ -193,6 +207,54 @@ async def test_both_devices_work_at_the_same_time(
         and max(a["ts"], b["ts"]) < min(a["ts"] + a["dur"], b["ts"] + b["dur"])
     ]
     assert any(a["args"]["half"] != b["args"]["half"] for a, b in both)
+
+
+async def test_a_half_of_the_next_step_begins_while_the_other_half_of_this_one_attends(
+    open_engine: OpenEngine, there: AttentionTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, attend, order = 10, VulkanAttention.attend, asyncio.Event()
+
+    async def held_up(attention: VulkanAttention, turn: VulkanPass, layer: int) -> None:
+        if (turn.step, turn.half, layer) == (held + 1, 0, 0):
+            order.set()
+        if (turn.step, turn.half, layer) == (held, 1, 1):
+            await asyncio.wait_for(order.wait(), 60)
+        await attend(attention, turn, layer)
+
+    async with open_engine(attention=there, attention_split=SplitMode.NEVER) as engine:
+        expected = [(await answer(engine, prompt_of(8, seed), max_tokens=16)).ids for seed in range(4)]
+    monkeypatch.setattr(VulkanAttention, "attend", held_up)
+    async with open_engine(attention=there, attention_split=SplitMode.ALWAYS) as engine:
+        await engine.loaded()
+        found = await asyncio.gather(*(answer(engine, prompt_of(8, seed), max_tokens=16) for seed in range(4)))
+    assert order.is_set()
+    assert [one.ids for one in found] == expected
+
+
+async def test_a_prompt_s_next_step_follows_it_through_the_layers(
+    open_engine: OpenEngine, there: AttentionTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole steps: the second one's first layer attends before the first one's last layer."""
+    attend, order, attended = VulkanAttention.attend, asyncio.Event(), []
+
+    async def held_up(attention: VulkanAttention, turn: VulkanPass, layer: int) -> None:
+        if (turn.step, layer) == (1, 0):
+            order.set()
+        if (turn.step, layer) == (0, 1):
+            await asyncio.wait_for(order.wait(), 60)
+        await attend(attention, turn, layer)
+        attended.append((turn.step, layer))
+
+    async with open_engine(max_num_batched_tokens=32) as engine:
+        expected = (await answer(engine, prompt_of(60), max_tokens=4)).ids
+    monkeypatch.setattr(VulkanAttention, "attend", held_up)
+    options = {"attention": there, "attention_split": SplitMode.NEVER, "max_num_batched_tokens": 32}
+    async with open_engine(**options) as engine:
+        await engine.loaded()
+        assert (await answer(engine, prompt_of(60), max_tokens=4)).ids == expected
+    assert order.is_set()
+    for layer in range(engine.model_config.num_layers):
+        assert attended.index((0, layer)) < attended.index((1, layer))
 
 
 @pytest.mark.parametrize("number", [1, 2, 5, 17, 40])

@@ -46,11 +46,6 @@ def cut(item: ScheduledSequence, count: int) -> tuple[ScheduledSequence, Schedul
     return first, second
 
 
-def is_cut(halves: tuple[Batch, ...]) -> bool:
-    """Whether the second of two halves goes on where the first one stops in a sequence."""
-    return len(halves) > 1 and halves[0].scheduled[-1].sequence is halves[1].scheduled[0].sequence
-
-
 def num_keys(batch: Batch) -> int:
     """Return how many keys the batch's queries see at most, windows left aside."""
     return sum(item.num_tokens * (item.start + item.num_tokens) for item in batch.scheduled)

@@ -2,7 +2,8 @@
 
 Each half goes through the layers by itself: its segment on the near device, its attention on the far one, the next
 segment. A submission is made when what it needs is done, so that neither queue ever waits for the other device, and
-whichever half is ready goes first.
+whichever half is ready goes first. Nothing holds a step together: a half of the next one begins when the halves that it
+needs have ended (`half_turns`), whatever the others do.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from unicorn_async.engine.buckets import bucket_for
 from unicorn_async.engine.evaluation_copy import EvaluationCopy
 from unicorn_async.engine.frame import Frame
 from unicorn_async.engine.frame_layout import Field, made_block
-from unicorn_async.engine.hybrid.batch_split import is_cut, num_keys, split_batch
+from unicorn_async.engine.hybrid.batch_split import num_keys, split_batch
+from unicorn_async.engine.hybrid.half_turns import HalfTurns
+from unicorn_async.engine.hybrid.hybrid_counters import HybridCounters
 from unicorn_async.engine.hybrid.remote_attention import NUM_HALVES
 from unicorn_async.engine.hybrid.seam_recording import SeamRecording
-from unicorn_async.engine.hybrid.spans import BusyTrack, both_busy_s, busy_s
+from unicorn_async.engine.hybrid.spans import BusyTrack
 from unicorn_async.engine.hybrid.split_policy import SplitPolicy, StepKind
 from unicorn_async.engine.step import StepResult
 from unicorn_async.engine.step_results import read_logits, read_tokens
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     from unicorn_async.config import EngineConfig, ModelConfig
     from unicorn_async.engine.batch_writer import StepShape
     from unicorn_async.engine.frame import FrameLimits
+    from unicorn_async.engine.hybrid.half_turns import HalfTurn
     from unicorn_async.engine.hybrid.remote_attention import AttentionPass, RemoteAttention
     from unicorn_async.engine.hybrid.step_trace import StepTrace
     from unicorn_async.engine.loading_steps import LayerReadiness
@@ -46,18 +50,6 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.timeline import Timeline
     from unicorn_async.models.decoder import Decoder
     from unicorn_async.scheduler.batch import Batch
-
-
-@dataclass(slots=True)
-class HybridCounters:
-    """What was done so far; `step_s` is the time from each step's first work to its last, `both_s` that of both."""
-
-    split_steps: int = 0
-    whole_steps: int = 0
-    step_s: float = 0.0
-    near_s: float = 0.0
-    far_s: float = 0.0
-    both_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +70,10 @@ class _Slot:
 
 @dataclass(frozen=True, slots=True)
 class _Half:
-    """A half of a step in flight; it may be all of it."""
+    """A half of a step in flight; it may be all of it.
+
+    `number` is that of the residual stream and of the exchange that it has.
+    """
 
     number: int
     batch: Batch
@@ -90,8 +85,7 @@ class _Half:
 class HybridRunner:
     """A `StepRunner` on a near device that runs the model and a far one that attends.
 
-    `stop` it before it is closed. Steps follow each other: one may be prepared while another runs. While the model
-    loads, a step waits for each layer in turn.
+    `stop` it before it is closed. While the model loads, each half waits for each layer in turn.
     """
 
     def __init__(
@@ -122,7 +116,8 @@ class HybridRunner:
         self._near, self._far = BusyTrack(), far
         self._limits = limits
         self._writer = BatchWriter(limits)
-        self._turn = asyncio.Lock()
+        self._turns = HalfTurns(model.num_layers)
+        self._device_stop_s = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self._loaded = asyncio.Event()
         with contextlib.ExitStack() as made:
@@ -161,7 +156,7 @@ class HybridRunner:
 
     @property
     def is_loading(self) -> bool:
-        """False: steps run one after another, so that a later one may have tokens that an earlier one samples."""
+        """False: a half waits for those that sample for it, so that steps may have tokens that earlier ones sample."""
         return False
 
     @property
@@ -188,7 +183,7 @@ class HybridRunner:
         await self._loaded.wait()
 
     async def submit(self, batch: Batch) -> HybridStep:
-        """Prepare a step, which runs behind those before it; waits for kernels, not for layers and not for the step.
+        """Prepare a step, and begin it as soon as those before it allow; waits for kernels alone.
 
         Raises:
             DeviceError: a device is lost, or lacks what a kernel needs.
@@ -199,12 +194,15 @@ class HybridRunner:
         can_split = len(parts) > 1
         if can_split and not self.policy.choose(kind):
             parts = (batch,)
-        halves = [await self._prepare(slot, number, part) for number, part in enumerate(parts)]
+        # Whole steps take turns too: prompts that go on in the next step may be in both devices' hands.
+        first = slot.index % NUM_HALVES if len(parts) == 1 else 0
+        halves = [await self._prepare(slot, number, part) for number, part in enumerate(parts, first)]
         slot.busy = True
-        step = HybridStep(self, slot, batch, kind, halves, can_split, is_cut(parts))
+        turns = [self._turns.enter(half.number, half.batch) for half in halves]
+        step = HybridStep(self, slot, batch, kind, halves, turns, can_split)
         step.task = asyncio.create_task(self._run(step), name=f"hybrid step {batch.step}")
         self._tasks.add(step.task)
-        step.task.add_done_callback(self._ended)
+        step.task.add_done_callback(lambda task: self._ended(step, task))
         return step
 
     async def _prepare(self, slot: _Slot, number: int, batch: Batch) -> _Half:
@@ -215,80 +213,75 @@ class HybridRunner:
             await run_to_end(lambda: place.recording.record(shape))
         return _Half(number, batch, place, shape, attention)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, step: HybridStep, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        error: BaseException | None = EngineClosedError("the engine was closed while a step ran")
         if not task.cancelled():
-            task.exception()  # a step that nobody waits for any more has nobody to tell
+            error = task.exception()  # a step that nobody waits for any more has nobody to tell
+        if error is not None:
+            for turn in step.turns:
+                turn.failed(error)
 
     async def _run(self, step: HybridStep) -> None:
-        step.waited = not self._readiness.all_active
+        step.waited, step.recoveries = not self._readiness.all_active, self._attention.recoveries
         try:
-            async with self._turn:
-                step.started_s, step.recoveries = time.perf_counter(), self._attention.recoveries
-                waits = await self._waits(-1)
-                for half in step.halves:  # what both write of one sequence is written in order
-                    self._device.compute.submit([half.place.recording.prologue(half.shape)], waits=waits)
-                attended = [asyncio.Event() for _ in range(self._num_layers)] if step.is_cut else []
-                async with asyncio.TaskGroup() as group:
-                    tasks = [group.create_task(self._run_layers(step, half, attended)) for half in step.halves]
+            async with asyncio.TaskGroup() as group:
+                for half, turn in zip(step.halves, step.turns, strict=True):
+                    group.create_task(self._run_half(step, half, turn))
         except BaseExceptionGroup as failed:
             raise failed.exceptions[0] from None
-        # The next step may go to the queue now, behind the ends of this one: they sample the tokens that it reads.
-        for half, (value, submitted_s) in zip(step.halves, (task.result() for task in tasks), strict=True):
-            await self._device.compute.timeline.reached(value)
-            self._near.ended(step.batch.step, half.number, self._num_layers, submitted_s)
         await self._readiness.checked()  # the host looks at a layer's values after the device may use them
-        self._note(step)
 
-    async def _run_layers(self, step: HybridStep, half: _Half, attended: list[asyncio.Event]) -> tuple[int, float]:
-        """Take a half through all layers; in a cut prompt the second half attends behind the first.
-
-        Returns the value of the queue's timeline at its end, and when that was submitted.
-        """
+    async def _run_half(self, step: HybridStep, half: _Half, turn: HalfTurn) -> None:
+        """Take a half from its prologue through all layers to its end, in turn with others."""
         queue, number = self._device.compute, step.batch.step
+        await turn.may_begin()
+        queue.submit([half.place.recording.prologue(half.shape)], waits=await self._waits(-1))
+        turn.begun()
         for layer in range(self._num_layers):
             waits = await self._waits(layer)
             submitted_s = time.perf_counter()
             value = queue.submit([half.place.recording.segment(half.shape, layer)], waits=waits)
             await queue.timeline.reached(value)
             self._near.ended(number, half.number, layer, submitted_s)
-            if attended and half.number:
-                await attended[layer].wait()
+            await turn.may_attend(layer)
             await half.attention.attend(layer)
-            if attended and not half.number:
-                attended[layer].set()
-        return self._submit_end(half, await self._waits(self._num_layers))
+            turn.attended(layer)
+        waits = await self._waits(self._num_layers)
+        submitted_s = time.perf_counter()
+        value = self._submit_end(half, waits)
+        turn.ended()
+        await queue.timeline.reached(value)
+        self._near.ended(number, half.number, self._num_layers, submitted_s)
 
-    def _submit_end(self, half: _Half, waits: Sequence[tuple[Timeline, int]]) -> tuple[int, float]:
+    def _submit_end(self, half: _Half, waits: Sequence[tuple[Timeline, int]]) -> int:
         place, shape = half.place, half.shape
         commands = [place.recording.segment(shape, self._num_layers), place.recording.tail(shape)]
         evaluated = sum(item.num_tokens for item in half.batch.scheduled if item.sequence.want_logits)
         if evaluated:
             commands.append(place.copy.commands(half.batch.num_samples, evaluated))
-        submitted_s = time.perf_counter()
-        return self._device.compute.submit(commands, waits=waits), submitted_s
+        return self._device.compute.submit(commands, waits=waits)
 
     async def _waits(self, layer: int) -> Sequence[tuple[Timeline, int]]:
         return () if self._readiness.all_active else (await self._readiness.layer_submitted(layer),)
 
-    def _note(self, step: HybridStep) -> None:
-        """Count a step that is done, and learn from how long it took."""
+    def _note(self, step: HybridStep) -> tuple[float, float]:
+        """Count a step, and learn from what it took; returns its seconds on the device, and when they began there.
+
+        What a step has of the time of the one before it is left out.
+        """
         near, far = (track.take(step.batch.step) for track in (self._near, self._far))
-        is_split = len(step.halves) > 1
         times = [half.place.recording.device_seconds() for half in step.halves]
-        step.start_s = min(start_s for _, start_s in times)
-        step.device_s = max(start_s + device_s for device_s, start_s in times) - step.start_s
-        counters = self.counters
-        counters.split_steps += is_split
-        counters.whole_steps += not is_split
-        counters.step_s += near[-1].stop_s - near[0].start_s
-        counters.near_s += busy_s(near)
-        counters.far_s += busy_s(far)
-        counters.both_s += both_busy_s(near, far)
+        start_s = max(self._device_stop_s, min(start_s for _, start_s in times))
+        stop_s = max(start_s, *(start_s + device_s for device_s, start_s in times))
+        self._device_stop_s = stop_s
+        is_split = len(step.halves) > 1
+        added_s = self.counters.note(near, far, is_split=is_split)
         if self._trace is not None:
             self._trace.step(near, far)
         if step.can_split and not step.waited and step.recoveries == self._attention.recoveries:
-            self.policy.observe(step.kind, time.perf_counter() - step.started_s, split=is_split)
+            self.policy.observe(step.kind, added_s, split=is_split)
+        return stop_s - start_s, start_s
 
     def stats(self) -> AttentionStats:
         """Return what was done so far."""
@@ -304,7 +297,8 @@ class HybridRunner:
         )
 
     def collect(self, step: HybridStep) -> StepResult:
-        """Read the results of a step that is done."""
+        """Read the results of a step that is done, in the order of steps."""
+        device_s, start_s = self._note(step)
         results = [
             (read_tokens(half.place.frame, half.shape, half.batch), read_logits(half.place.copy, half.batch))
             for half in step.halves
@@ -312,7 +306,7 @@ class HybridRunner:
         step.slot.busy = False
         tokens = tuple(token for tokens, _ in results for token in tokens)
         logits = tuple(rows for _, of_half in results for rows in of_half)
-        return StepResult(step.batch, tokens, logits, step.device_s, step.start_s, waited=step.waited)
+        return StepResult(step.batch, tokens, logits, device_s, start_s, waited=step.waited)
 
     async def stop(self) -> None:
         """End the steps under way, and wait until no device has work of them."""
@@ -333,18 +327,15 @@ class HybridRunner:
 
 @dataclass(eq=False, slots=True)
 class HybridStep:
-    """A step in flight; `can_split` says that there were two ways for it, `is_cut` that a prompt is in both halves."""
+    """A step in flight; `can_split` says that there were two ways for it."""
 
     runner: HybridRunner
     slot: _Slot
     batch: Batch
     kind: StepKind
     halves: list[_Half]
+    turns: list[HalfTurn]
     can_split: bool
-    is_cut: bool
-    started_s: float = 0.0
-    start_s: float = 0.0
-    device_s: float = 0.0
     recoveries: int = 0  # of the far device, before the step
     waited: bool = False
     task: asyncio.Task[None] | None = None
