@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from unicorn_async.npu.reference import exact_attention, to_bf16
 from unicorn_async.npu.work import SequenceWork
 
 if TYPE_CHECKING:
@@ -67,25 +68,4 @@ class Question:
 
     def answer(self) -> NDArray[np.float64]:
         """Return the answer in float64, (queries, heads, head_dim)."""
-        q, k, v = (from_bf16(values) for values in (self.q, self.k, self.v))
-        out = np.empty_like(q)
-        for row in range(self.queries):
-            position = self.context_len - self.queries + row
-            first = max(0, position + 1 - self.window) if self.window else 0
-            grouped = q[row].reshape(self.heads.num_kv_heads, self.heads.group, -1)
-            scores = np.einsum("hgd,khd->hgk", grouped, k[first : position + 1])
-            weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-            weights /= weights.sum(axis=-1, keepdims=True)
-            out[row] = np.einsum("hgk,khd->hgd", weights, v[first : position + 1]).reshape(q[row].shape)
-        return out
-
-
-def to_bf16(values: NDArray[np.float64]) -> NDArray[np.uint16]:
-    """Round to the nearest bf16, ties to even; as bits."""
-    bits = values.astype(np.float32).view(np.uint32)
-    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
-
-
-def from_bf16(bits: NDArray[np.uint16]) -> NDArray[np.float64]:
-    """Widen."""
-    return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+        return exact_attention(self.q, self.k, self.v, context_len=self.context_len, window=self.window)

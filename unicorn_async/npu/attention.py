@@ -101,7 +101,7 @@ class NpuAttention:
         self.counts = AttentionCounts()
         self._options = options or NpuOptions()
         self._context = context
-        self._soft_cap = soft_cap
+        self.soft_cap = soft_cap
         self._frames: list[Frame] = []
         self._free: asyncio.Queue[Frame] = asyncio.Queue()
         self._recovery = asyncio.Lock()
@@ -168,7 +168,7 @@ class NpuAttention:
             num_tokens=num_tokens,
             num_blocks=num_blocks,
             window=window,
-            soft_cap=self._soft_cap,
+            soft_cap=self.soft_cap,
             items_per_run=self._options.items_per_run,
             instruction_bytes=self._options.instruction_bytes,
             is_shared=is_shared,
