@@ -1,4 +1,4 @@
-"""A small random model with a head_dim of 128, which no golden checkpoint has."""
+"""Small random models with a head_dim that no golden checkpoint of their family has, and that an NPU's kernels have."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ if TYPE_CHECKING:
 _LLAMA = CASES["llama"]
 _CONFIG = {**_LLAMA.config, "head_dim": 128, "num_attention_heads": 3, "num_key_value_heads": 1}
 WIDE = Case("wide", {**_CONFIG, "hidden_size": 96}, "wide", gains=_LLAMA.gains)
+_GEMMA3 = CASES["gemma3"]
+_CONFIG_GEMMA3 = {**_GEMMA3.config, "head_dim": 64, "tie_word_embeddings": False}  # tied, it repeats its last token
+WIDE_GEMMA3 = Case("wide_gemma3", _CONFIG_GEMMA3, "wide_gemma3", norm_gains=_GEMMA3.norm_gains)
+WIDE_CASES = {case.name: case for case in (WIDE, WIDE_GEMMA3)}
 
 
-def write_wide_model(directory: Path) -> Path:
+def write_wide_model(directory: Path, case: Case = WIDE) -> Path:
     """Write the model and a tokenizer; return the directory."""
     directory.mkdir(parents=True)
-    (directory / "config.json").write_text(json.dumps({**WIDE.config, "torch_dtype": "bfloat16"}), encoding="utf-8")
-    tensors = [(name, *encode(value, "bfloat16")) for name, value in weights(WIDE)]
+    (directory / "config.json").write_text(json.dumps({**case.config, "torch_dtype": "bfloat16"}), encoding="utf-8")
+    tensors = [(name, *encode(value, "bfloat16")) for name, value in weights(case)]
     (directory / "model.safetensors").write_bytes(safetensors_bytes(tensors))
     write_tokenizer(directory, 512)
     return directory
