@@ -141,7 +141,8 @@ def _sync_cost(attention: NpuAttention, repeats: int) -> dict[str, float]:
 async def _soak(attention: NpuAttention, options: argparse.Namespace) -> dict[str, Any]:
     """Answer changing questions, one after the other, for the given time.
 
-    The first wrong answer ends it, and so does what ends the GPU's work or the NPU's; that is the `failure`.
+    The first wrong answer ends it, and so does what ends the GPU's work or the NPU's; that is the `failure`. So is a
+    run that had to be done again, here or in the measurements before it, although the answers are right.
     """
     rng = np.random.default_rng(0)
     end = time.monotonic() + options.soak_seconds
@@ -163,6 +164,8 @@ async def _soak(attention: NpuAttention, options: argparse.Namespace) -> dict[st
                     load.check()
     except (UnicornError, TimeoutError) as exc:  # a GPU that hangs is a TimeoutError
         failure = f"{type(exc).__name__}: {exc}"
+    if failure is None and attention.counts.recoveries:
+        failure = f"recoveries: {attention.counts.recoveries}; the driver gave up on runs, which were done again"
     return {
         "seconds": options.soak_seconds,
         "questions": questions,

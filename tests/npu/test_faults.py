@@ -36,14 +36,16 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("max_contexts", [1, 6])
 @pytest.mark.parametrize("fault", ["timeout", "abort", "context lost", "start fails"])
-async def test_a_run_that_fails_once_is_done_again_in_a_new_context(
-    context: Context, npu: Npu, fault: str, max_contexts: int
+async def test_a_run_that_fails_once_is_done_again_in_a_new_context_and_the_log_says_so(
+    context: Context, npu: Npu, fault: str, max_contexts: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     step, npu.max_contexts = Step(HEADS, MIXED), max_contexts
     async with opened(context) as attention:
         npu.faults = deque([fault])
         step.check(await step.run(attention))
         assert (attention.counts.recoveries, npu.contexts_made, npu.contexts) == (1, 2, 1)
+        (message,) = caplog.messages
+        assert message.startswith("NPU") and message.endswith("; it is done again in a new context, recovery 1")
         step.check(await step.run(attention))
         assert attention.counts.recoveries == 1
 

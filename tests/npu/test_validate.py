@@ -125,6 +125,18 @@ def test_a_wrong_answer_in_the_soak_fails_the_validation_and_is_in_its_report(
     assert "soak, head_dim 64: NpuError: question 1" in capsys.readouterr().out
 
 
+def test_a_run_that_had_to_be_done_again_fails_the_validation(
+    validate: Any, npu: Npu, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_build(tmp_path / "builds", NPU1, 64)
+    npu.faults = deque(["ok"] * 5 + ["context lost"])
+    status, report = validate("--no-gpu")
+    (part,) = report["head_dims"]
+    assert status == 1 and not report["passed"] and not part["passed"]
+    assert part["soak"]["recoveries"] == 1 and all(answer["passed"] for answer in part["answers"])
+    assert "soak, head_dim 64: recoveries: 1; the driver gave up on runs" in capsys.readouterr().out
+
+
 def test_a_gpu_that_is_lost_during_the_soak_fails_the_validation(
     validate: Any, npu: Npu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -108,7 +108,8 @@ class AttentionStats:
 
     Of `step_s`, the time with a step under way, the model's device worked `near_s`, the one that attends `far_s`, and
     both at the same time `both_s`, as the host saw it. `step_times` is what the choice between the two ways goes by,
-    see `SplitPolicy.preferences`.
+    see `SplitPolicy.preferences`. `recoveries` is how often the driver gave up on what attended, and the work was done
+    again.
     """
 
     split_steps: int
@@ -118,6 +119,7 @@ class AttentionStats:
     far_s: float
     both_s: float
     step_times: tuple[dict[str, object], ...]
+    recoveries: int
 
     @property
     def overlap_share(self) -> float:
@@ -141,6 +143,7 @@ class AttentionStats:
             "overlap_share": round(self.overlap_share, 4),
             "bubble_share": round(self.bubble_share, 4),
             "step_times": list(self.step_times),
+            "recoveries": self.recoveries,
         }
 
 

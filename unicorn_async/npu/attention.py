@@ -9,6 +9,7 @@ copied in a thread. `submit_shared` copies neither: another device has its hands
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from unicorn_async.npu.work import AttentionHeads
 
 __all__ = ["AttentionCounts", "NpuAttention", "NpuOptions", "PreparedStep", "SequenceWork"]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,8 +319,8 @@ class NpuAttention:
             await caller.copy(lambda: load(frame, part), call.load_bytes(part))
             failure = await self._attempt(frame, cache)
             if failure is not None:
-                generation, failure = failure.generation, None
-                await self._recover(generation)
+                generation, reason, failure = failure.generation, str(failure.error), None
+                await self._recover(generation, reason)
                 failure = await self._attempt(frame, cache)
             if failure is not None:
                 raise failure.error
@@ -354,8 +357,8 @@ class NpuAttention:
             error = NpuContextLostError("NPU attention: the driver gave up on a run and its context")
         return _Failure(error, generation)
 
-    async def _recover(self, generation: int) -> None:
-        """Make the context anew, once for all runs that it took along."""
+    async def _recover(self, generation: int, reason: str) -> None:
+        """Make the context anew, once for all runs that it took along, and say so."""
         async with self._recovery:
             while pending := [f.ended for f in self._frames if f.ended is not None and not f.ended.done()]:
                 await asyncio.wait(pending)
@@ -365,3 +368,4 @@ class NpuAttention:
             if self._context.generation == generation:
                 self._context.renew()
                 self.counts.recoveries += 1
+                _log.warning("%s; it is done again in a new context, recovery %d", reason, self.counts.recoveries)

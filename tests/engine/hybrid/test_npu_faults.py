@@ -68,7 +68,9 @@ async def test_a_run_that_fails_once_is_done_again_with_the_same_tokens(
         await engine.loaded()
         expected = await tokens(engine)
         machine.npu.max_contexts = 1
-        for number in (0, 1, 7):
+        for times, number in enumerate((0, 1, 7)):
+            stats = engine.stats().attention
+            assert stats is not None and stats.to_json()["recoveries"] == times
             made = machine.npu.contexts_made
             machine.npu.faults = deque(["ok"] * number + [fault])
             assert await tokens(engine) == expected

@@ -294,6 +294,7 @@ class HybridRunner:
             counters.far_s,
             counters.both_s,
             tuple(self.policy.preferences()),
+            self._attention.recoveries,
         )
 
     def collect(self, step: HybridStep) -> StepResult:
