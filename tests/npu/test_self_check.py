@@ -12,12 +12,14 @@ from tests.npu import kernel_library
 from tests.npu.builds import write_build
 from tests.npu.machine import Machine
 from tests.npu.test_attention import HEADS, opened
+from tests.turns import Turns
 from unicorn_async.errors import NpuSelfCheckError
 from unicorn_async.npu import packets
 from unicorn_async.npu.attention import NpuOptions
 from unicorn_async.npu.context import Context
 from unicorn_async.npu.device import Device
 from unicorn_async.npu.geometry import CHIPS, NPU1, HeadLayout
+from unicorn_async.npu.opening import open_attention
 from unicorn_async.npu.self_check import self_check
 from unicorn_async.npu.work import AttentionHeads
 from unicorn_async.resources import resource_dir
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
     from tests.npu.fake_xrt import Npu
     from unicorn_async.npu.geometry import Chip
+    from unicorn_async.npu.manifest import Build
 
 SHAPES = [(1, 1), (8, 4), (6, 6), (32, 8), (64, 1), (24, 24)]  # heads, kv heads
 
@@ -56,6 +59,19 @@ async def test_questions_that_do_not_fit_into_a_run_are_cut(context: Context, it
     async with opened(context, options=NpuOptions(items_per_run=items)) as attention:
         await self_check(attention)
         assert attention.counts.runs > 3
+
+
+async def test_the_questions_can_be_cancelled_at_any_await(
+    machine: Machine, build: Build, npu: Npu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever the event loop goes on, from the opening of the NPU to its closing; the fixture finds what is left."""
+
+    async def run() -> None:
+        async with open_attention(HEADS, builds=build.xclbin.parent, host=machine.host()):
+            pass
+
+    assert await Turns(monkeypatch).cancel_at_each(run, None, 1) > 20
+    await run()
 
 
 ONE = "aie::broadcast<int32_t, LANES>(1)"

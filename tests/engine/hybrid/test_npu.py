@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+from unittest.mock import AsyncMock
 
 import numpy as np
 import pytest
 
 from tests.golden.checkpoints import golden
 from tests.golden.demo import demo_answers
+from tests.turns import Turns
 from unicorn_async.config import AttentionKind, AttentionTarget, ExchangeKind, SamplingParams, SplitMode
 from unicorn_async.npu.attention import NpuOptions
 
@@ -19,7 +21,7 @@ from ..leftovers import no_leftovers
 from ..test_demo_model import MODEL
 from ..test_golden import check_mixed
 from ..test_requests import check_all_freed
-from .wide_model import WIDE_CASES, write_wide_model
+from .wide_model import TINY, WIDE_CASES, write_wide_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -175,42 +177,42 @@ async def test_the_gpu_works_while_the_npu_attends(open_engine: OpenEngine, tmp_
     assert len(spans) == num_layers * len(halves)
 
 
-@pytest.mark.parametrize(("split", "again"), [(SplitMode.ALWAYS, 1), (SplitMode.NEVER, 10)])
+@pytest.mark.parametrize("split", SPLITS)
 async def test_an_engine_can_be_cancelled_at_any_await(
-    split: SplitMode, again: int, open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+    split: SplitMode, open_engine: OpenEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whenever the event loop goes on, from the start to the end, and `again` some turns later."""
-    loop = asyncio.get_running_loop()
-    call_soon = loop.call_soon
-    count, at = 0, 0
-    task: asyncio.Task[list[list[int]]]
+    """Whenever the event loop goes on, from the start to the end, and once more some turns later.
 
-    def counted(*args: Any, **kwargs: Any) -> asyncio.Handle:
-        nonlocal count
-        count += 1
-        if at and count in (at, at + again):
-            call_soon(task.cancel)
-        return call_soon(*args, **kwargs)
+    All turns of a prompt that is cut in two; where it is whole, every eighth. The known questions have such a test of
+    their own.
+    """
+    monkeypatch.setattr("unicorn_async.npu.opening.self_check", AsyncMock())
+    model = write_wide_model(tmp_path / "tiny", TINY)
 
-    async def run() -> list[list[int]]:
-        async with open_engine("qwen2", attention=NPU, attention_split=split) as engine:
-            jobs = (answer(engine, prompt_of(40, seed), max_tokens=3) for seed in range(2))
-            return [found.ids for found in await asyncio.gather(*jobs)]
+    async def run() -> list[int]:
+        async with open_engine(model, attention=NPU, attention_split=split, max_context=64) as engine:
+            return (await answer(engine, prompt_of(20), max_tokens=1)).ids
 
     expected = await run()
-    monkeypatch.setattr(loop, "call_soon", counted)
+    step = 1 if split is SplitMode.ALWAYS else 8
+    assert await Turns(monkeypatch).cancel_at_each(run, expected, step) > 100 // step
     assert await run() == expected
-    total, num_cancelled = count, 0
-    for turn in range(1 + again, total, max(1, total // 20)):
-        count, at = 0, turn
-        task = asyncio.create_task(run())
-        try:
-            assert await task == expected
-        except asyncio.CancelledError:
-            num_cancelled += 1
-    assert num_cancelled > 14
-    at = 0
-    assert await run() == expected
+
+
+async def test_a_request_can_be_cancelled_at_any_await(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever the event loop goes on: in a prompt that is cut in two, and in steps that decode."""
+    async with open_engine("qwen2", attention=NPU, attention_split=SplitMode.ALWAYS) as engine:
+        await engine.loaded()
+
+        async def run() -> list[int]:
+            return (await answer(engine, prompt_of(40), max_tokens=3)).ids
+
+        expected = await run()
+        assert await Turns(monkeypatch).cancel_at_each(run, expected, 1) > 100
+        assert await run() == expected
+        await check_all_freed(engine)
 
 
 async def test_a_request_may_be_cancelled_while_the_npu_works(open_engine: OpenEngine) -> None:

@@ -1,4 +1,4 @@
-"""Small random models with a head_dim that no golden checkpoint of their family has, and that an NPU's kernels have."""
+"""Small random models that no golden checkpoint is: with a head_dim of an NPU's kernels, or with a single layer."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ WIDE = Case("wide", {**_CONFIG, "hidden_size": 96}, "wide", gains=_LLAMA.gains)
 _GEMMA3 = CASES["gemma3"]
 _CONFIG_GEMMA3 = {**_GEMMA3.config, "head_dim": 64, "tie_word_embeddings": False}  # tied, it repeats its last token
 WIDE_GEMMA3 = Case("wide_gemma3", _CONFIG_GEMMA3, "wide_gemma3", norm_gains=_GEMMA3.norm_gains)
+_QWEN2 = CASES["qwen2"]
+TINY = Case("tiny", {**_QWEN2.config, "num_hidden_layers": 1}, "qwen2", gains=_QWEN2.gains)  # opened in no time
 WIDE_CASES = {case.name: case for case in (WIDE, WIDE_GEMMA3)}
 
 
