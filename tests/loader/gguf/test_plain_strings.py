@@ -81,8 +81,32 @@ def test_short_strings_are_not_made_until_they_are_wanted() -> None:
 
 
 def test_many_long_strings_are_left_to_be_read_one_by_one() -> None:
-    assert plain_part(encoded([b"x" * 300] * 64), 64)[1] == 64
-    assert plain_part(encoded([b"x" * 300] * 65), 65) == (b"", 0)
+    assert plain_part(encoded([b"x" * 300] * 129), 129)[1] == 129
+    assert plain_part(encoded([b"x" * 300] * 130), 130) == (b"", 0)
+
+
+@pytest.mark.parametrize("repeated", [[b""], [b"", b"a"], [b"", b"x" * 300]])
+def test_many_empty_strings_are_left_to_be_read_one_by_one(repeated: list[bytes]) -> None:
+    """Each is a run of its own, and a run takes far longer than a string that is read by itself."""
+    assert plain_part(encoded(repeated * 10), 10)[1] == 10
+    assert plain_part(encoded(repeated * 1000), 1000 * len(repeated)) == (b"", 0)
+
+
+def test_what_is_looked_at_is_no_more_than_the_strings_explain(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[int] = []
+
+    def counted(data: bytes, most: int) -> tuple[bytes, int]:
+        looked_at.append(len(data))
+        return plain_part(data, most)
+
+    monkeypatch.setattr(fields, "_PIECE_BYTES", 1 << 20)
+    monkeypatch.setattr(fields, "plain_part", counted)
+    arrays = b"".join(field([b""] * 200) for _ in range(100))
+    reader = FieldReader(BytesIO(arrays), len(arrays), "file")
+    for _ in range(100):
+        assert reader.value("key") == ("",) * 200
+    assert len(looked_at) == 100
+    assert sum(looked_at) < 5 * len(arrays)
 
 
 def test_no_more_are_taken_than_were_asked_for() -> None:

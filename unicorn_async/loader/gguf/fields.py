@@ -34,6 +34,7 @@ _SCALARS = {
 _BOOL, _STRING, _ARRAY = 7, 8, 9
 _PIECE_BYTES = 1 << 20
 _MANY = 4096  # strings in an array, of which each takes a third of a microsecond
+_STRING_BYTES = 32  # with its length, for which a piece has room: more than those of vocabularies have
 _LENGTH = struct.Struct("<Q")
 
 
@@ -131,12 +132,13 @@ class FieldReader:
     def _plain_strings(self, count: int) -> PlainStrings | None:
         """Read strings without a NUL, most of them short, all at once; None where they are others, and nothing is read.
 
-        A vocabulary has hundreds of thousands.
+        A vocabulary has hundreds of thousands. Of a piece all is looked at, so one that holds few is small.
         """
+        piece_bytes = min(_PIECE_BYTES, _STRING_BYTES * count)
         parts: list[bytes] = []
         left, offset = count, self.offset
         while left:
-            data = self._file.read(min(_PIECE_BYTES, self._limit - offset))
+            data = self._file.read(min(piece_bytes, self._limit - offset))
             part, found = plain_part(data, left)
             if not found:
                 self._file.seek(self.offset)

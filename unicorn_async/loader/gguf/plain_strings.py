@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SEPARATOR = "\0" * 8
-_MOST_LONG = 64  # strings of 256 bytes and more in a part: a vocabulary has a few runs of spaces
+_MOST_RUNS = 128  # in a part, of strings that are found in one go, and of others: a vocabulary has a few runs of spaces
 
 
 class PlainStrings(Sequence[str]):
@@ -46,7 +46,8 @@ def plain_part(data: bytes, most: int) -> tuple[bytes, int]:
 
     In `data` each has its length in front, 64 bits little-endian. All lengths below 256 are found in one go, as what
     seven zeros follow; they are right where each is at the end of the string before it. From a longer string it goes on
-    behind that. None are returned where there are many of those, or a string has a NUL or is no UTF-8.
+    behind that, and so it does from an empty one. None are returned where there are many of those, or a string has a
+    NUL or is no UTF-8.
     """
     octets = np.frombuffer(data, np.uint8)
     starts = _followed_by_zeros(octets)
@@ -55,7 +56,9 @@ def plain_part(data: bytes, most: int) -> tuple[bytes, int]:
     chain: list[NDArray[np.int64]] = []
     long: list[int] = []
     count = position = 0
-    while count < most and len(long) <= _MOST_LONG:
+    while count < most:
+        if len(chain) + len(long) > _MOST_RUNS:
+            return b"", 0
         index = int(np.searchsorted(starts, position))
         if index < len(starts) and starts[index] == position:
             place = int(np.searchsorted(breaks, index))
@@ -75,7 +78,7 @@ def plain_part(data: bytes, most: int) -> tuple[bytes, int]:
         long.append(position)
         count += 1
         position = stop
-    if not count or len(long) > _MOST_LONG:
+    if not count:
         return b"", 0
     strings = octets[:position].copy()
     for run in chain:
