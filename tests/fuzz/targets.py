@@ -7,6 +7,7 @@ import time
 import tracemalloc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 import numpy as np
 
@@ -23,7 +24,9 @@ from unicorn_async.engine.tuning_folder import read_table
 from unicorn_async.errors import UnicornError
 from unicorn_async.loader.cache_entry import ENTRY_FILE, CacheEntry
 from unicorn_async.loader.cache_folder import CacheFolder
+from unicorn_async.loader.gguf import fields
 from unicorn_async.loader.gguf.header import read_header as read_gguf_header
+from unicorn_async.loader.gguf.plain_strings import PlainStrings
 from unicorn_async.loader.lora import LoraAdapter
 from unicorn_async.loader.safetensors import read_header
 from unicorn_async.tokenizer import ChatMessage, Tokenizer
@@ -211,13 +214,27 @@ def _gguf_vocabulary(folder: Path) -> Target:
         byte_level_metadata(byte_level, "qwen2", named),
         sentencepiece_metadata(pieces, scores, named | {"unknown": "<unk>"}, add_space_prefix=True),
     ]
-    template = {"tokenizer.chat_template": tokenizers.GEMMA_TEMPLATE}
-    files = [File({"general.architecture": "llama", **metadata, **template}).encode() for metadata in seeds]
+    others = {"tokenizer.chat_template": tokenizers.GEMMA_TEMPLATE, "general.tags": ["", "a", "b" * 300, "é", ""] * 8}
+    files = [File({"general.architecture": "llama", **metadata, **others}).encode() for metadata in seeds]
 
     def read() -> None:
-        _use(Tokenizer.from_gguf(read_gguf_header(path).metadata))
+        one_by_one = _strings_or_error(path)
+        with patch.multiple(fields, _MANY=2, _PIECE_BYTES=1000):  # as hundreds of thousands are read
+            if _strings_or_error(path) != one_by_one:
+                raise AssertionError("strings that are read at once are others than one by one")
+            metadata = read_gguf_header(path).metadata
+        _use(Tokenizer.from_gguf(metadata))
 
     return Target("gguf_vocabulary", files, _writing(path, read))
+
+
+def _strings_or_error(path: Path) -> object:
+    """The strings of a GGUF file's metadata, or why there are none."""
+    try:
+        metadata = read_gguf_header(path).metadata
+    except UnicornError as exc:
+        return str(exc)
+    return {key: tuple(value) for key, value in metadata.items() if isinstance(value, tuple | PlainStrings)}
 
 
 def _tokenizer(folder: Path) -> Target:

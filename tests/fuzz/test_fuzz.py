@@ -9,6 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from unicorn_async.loader.gguf import fields
+from unicorn_async.loader.gguf.plain_strings import plain_part
+
 from .mutations import mutated
 from .targets import NAMES, BrokenPromise, Target, check, make_targets
 
@@ -25,6 +28,25 @@ def test_sound_files_are_read(name: str, targets: dict[str, Target]) -> None:
     target = targets[name]
     readable = [check(target, seed) for seed in target.seeds]
     assert readable[0]
+
+
+def test_small_vocabularies_are_read_as_large_ones_are(
+    targets: dict[str, Target], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[int] = []
+
+    def noted(data: bytes, most: int) -> tuple[bytes, int]:
+        part, count = plain_part(data, most)
+        found.append(count)
+        return part, count
+
+    monkeypatch.setattr(fields, "plain_part", noted)
+    target = targets["gguf_vocabulary"]
+    for seed in target.seeds:
+        found.clear()
+        check(target, seed)
+        assert len(found) > 4
+        assert all(found)
 
 
 @pytest.mark.parametrize("name", NAMES)
