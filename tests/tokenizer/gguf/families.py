@@ -48,6 +48,7 @@ _MISTRAL_TEMPLATE = (
     "{{ '[INST] ' + message['content'] + ' [/INST]' }}{% else %}{{ ' ' + message['content'] + eos_token }}"
     "{% endif %}{% endfor %}"
 )
+_MISTRAL_3_TEMPLATE = _MISTRAL_TEMPLATE.replace("' [/INST]'", "'[/INST]'")
 
 
 @dataclass(frozen=True)
@@ -130,13 +131,31 @@ def _gemma() -> Family:
 
 
 def _mistral() -> Family:
-    control = ("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[TOOL_CALLS]")
+    """The first version, as Llama 2 too has it: a space in front of every stretch of text, turns marked by text."""
+    control = ("<unk>", "<s>", "</s>")
     backend, scores = _sentencepiece(control, (), prefix=True)
     named = {"unknown": "<unk>", "bos": "<s>", "eos": "</s>"}
     return Family(backend, "default", control, (), named, [2], True, _MISTRAL_TEMPLATE, scores, add_space_prefix=True)
 
 
-FAMILIES = {"llama3": _llama3, "qwen": _qwen, "gemma": _gemma, "mistral": _mistral, "tekken": _tekken}
+def _mistral_3() -> Family:
+    """The third version: a space in front of the whole text, unless it begins with one; control tokens mark turns."""
+    control = ("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[TOOL_CALLS]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]")
+    backend, scores = _sentencepiece(control, (), prefix=True)
+    backend.normalizer = None
+    backend.pre_tokenizer = pre_tokenizers.Metaspace("▁", prepend_scheme="first", split=False)
+    named = {"unknown": "<unk>", "bos": "<s>", "eos": "</s>"}
+    return Family(backend, "default", control, (), named, [2], True, _MISTRAL_3_TEMPLATE, scores, add_space_prefix=True)
+
+
+FAMILIES = {
+    "llama3": _llama3,
+    "qwen": _qwen,
+    "gemma": _gemma,
+    "mistral": _mistral,
+    "mistral3": _mistral_3,
+    "tekken": _tekken,
+}
 
 
 def _byte_level(

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 import tokenizers
-from tokenizers import AddedToken, decoders, models, normalizers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from unicorn_async.errors import TokenizerError
 from unicorn_async.tokenizer.gguf.merges import merges_of
@@ -22,6 +22,7 @@ _SPACE = "▁"  # SentencePiece's
 _TEXT_TYPES = (TokenType.NORMAL, TokenType.USER_DEFINED)
 _MAX_PIECE_CHARS = 256  # the work of finding merges grows with the square
 _SPACES = re.compile(" +")
+_TURN_MARKS = frozenset(("[INST]", "[/INST]", "[TOOL_CALLS]"))  # in Mistral's vocabularies since their third version
 
 
 def backend_of(vocabulary: GgufVocabulary) -> tokenizers.Tokenizer:
@@ -50,6 +51,11 @@ def _byte_level(vocabulary: GgufVocabulary) -> tokenizers.Tokenizer:
 
 
 def _sentencepiece(vocabulary: GgufVocabulary) -> tokenizers.Tokenizer:
+    """Pieces joined by their scores.
+
+    The file says whether a space is put in front of a text, and not where: behind every control token too, or at the
+    beginning alone and only where there is none. The latter goes with vocabularies whose control tokens mark turns.
+    """
     if not vocabulary.scores:
         raise TokenizerError("tokenizer.ggml.scores is missing")
     pieces = [_piece(token, kind) for token, kind in zip(vocabulary.tokens, vocabulary.types, strict=True)]
@@ -68,12 +74,14 @@ def _sentencepiece(vocabulary: GgufVocabulary) -> tokenizers.Tokenizer:
     result = tokenizers.Tokenizer(model)
     decoding = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     spaces = normalizers.Replace(" ", _SPACE)
-    if vocabulary.add_space_prefix:
-        result.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), spaces])
-        result.decoder = decoders.Sequence([*decoding, decoders.Strip(" ", 1, 0)])
-    else:
+    if not vocabulary.add_space_prefix:
         result.normalizer = spaces
-        result.decoder = decoders.Sequence(decoding)
+    elif _TURN_MARKS.issubset(vocabulary.of_type(TokenType.CONTROL)):
+        result.pre_tokenizer = pre_tokenizers.Metaspace(_SPACE, prepend_scheme="first", split=False)
+    else:
+        result.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), spaces])
+    without_prefix = [decoders.Strip(" ", 1, 0)] if vocabulary.add_space_prefix else []
+    result.decoder = decoders.Sequence([*decoding, *without_prefix])
     user_defined = zip(pieces, vocabulary.types, strict=True)
     _add_user_defined(result, [piece for piece, kind in user_defined if kind == TokenType.USER_DEFINED])
     return result
