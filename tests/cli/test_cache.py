@@ -93,7 +93,9 @@ def test_prune_all_leaves_nothing(folder: CacheFolder) -> None:
 
 def test_verify_ends_with_a_status(folder: CacheFolder, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cache", "verify"]) == 0
-    assert capsys.readouterr().out.count("as it was made") == 3
+    assert capsys.readouterr().out.count("2 sources of the right size and time, hashed for the first time") == 3
+    assert main(["cache", "verify"]) == 0
+    assert capsys.readouterr().out.count("as they were made, sources as they were when first verified") == 3
     with (folder.folder_of(KEYS[2]) / TENSORS_FILE).open("r+b") as file:
         file.seek(5000)
         file.write(b"damage")

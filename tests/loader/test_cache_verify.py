@@ -13,7 +13,7 @@ from unicorn_async.errors import CacheError
 from unicorn_async.loader import cache_verify
 from unicorn_async.loader.cache_entry import ENTRY_FILE, TENSORS_FILE, CacheEntry
 from unicorn_async.loader.cache_folder import CacheFolder
-from unicorn_async.loader.cache_verify import Verifier
+from unicorn_async.loader.cache_verify import Verification, Verifier
 from unicorn_async.loader.safetensors import read_header
 from unicorn_async.ops.checksum import HostChecksum
 
@@ -32,9 +32,12 @@ class Verified:
         self.path = self.folder.folder_of(write_entry(self.folder, self.checkpoint).key)
         self.tensors = self.path / TENSORS_FILE
 
-    def differences(self) -> str:
+    def verify(self) -> Verification:
         [stored] = self.folder.entries()
-        return "\n".join(Verifier(HostChecksum).verify(stored).differences)
+        return Verifier(HostChecksum).verify(stored)
+
+    def differences(self) -> str:
+        return "\n".join(self.verify().differences)
 
     @property
     def entry(self) -> CacheEntry:
@@ -82,6 +85,19 @@ def test_bytes_that_no_checksum_covers_are_noticed_by_the_second_time(verified: 
     assert verified.differences() == ""
     flip(verified.tensors, header.offset + header.nbytes - 1)  # in the rest of its last page
     assert "is not the file any more that was verified before" in verified.differences()
+
+
+def test_of_which_sources_too_little_is_known_is_said(verified: Verified, tmp_path: Path) -> None:
+    first, second = verified.checkpoint.files
+    flip(first, first.stat().st_size // 2)  # nothing that is known of it tells
+    blob = tmp_path / "blobs" / hashlib.sha256(second.read_bytes()).hexdigest()
+    blob.parent.mkdir()
+    second.rename(blob)
+    second.symlink_to(blob)
+    found = verified.verify()
+    assert (found.differences, found.first_hashed, found.hashed_before) == ((), (str(first),), ())
+    found = verified.verify()
+    assert (found.differences, found.first_hashed, found.hashed_before) == ((), (), (str(first),))
 
 
 def test_a_source_that_changed_behind_its_time_is_noticed_by_the_second_time(verified: Verified) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from unicorn_async.loader.cache_folder import CacheFolder, StoredEntry
+    from unicorn_async.loader.cache_verify import Verification
 
 _SHOWN_DIGITS = 12  # of an entry's name
 
@@ -119,9 +120,20 @@ def _verify(stored: Sequence[StoredEntry]) -> int:
             print(f"{name}: {_printable(difference)}", file=sys.stderr)
         if found.differences:
             status = 1
-        else:
-            print(f"{name}: as it was made, {size(found.hashed_bytes)} read in {time.monotonic() - started:.1f} s")
+            continue
+        print(f"{name}: {_outcome(found)}, {size(found.hashed_bytes)} read in {time.monotonic() - started:.1f} s")
     return status
+
+
+def _outcome(found: Verification) -> str:
+    """What is known when nothing differs: of sources without a hash from then, less than that they are the same."""
+    if found.first_hashed:
+        count = len(found.first_hashed)
+        files = "a source" if count == 1 else f"{count} sources"
+        return f"tensors as they were made; {files} of the right size and time, hashed for the first time"
+    if found.hashed_before:
+        return "tensors as they were made, sources as they were when first verified"
+    return "as it was made"
 
 
 def _chosen(stored: Sequence[StoredEntry], wanted: str | None) -> Sequence[StoredEntry]:

@@ -40,11 +40,18 @@ class HostChecksum(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was found of an entry: nothing in `differences` if all is as it was."""
+    """What was found of an entry: nothing in `differences` if all is as it was, as far as that is known.
+
+    A source's bytes are those that the entry was made of where its name in the Hugging Face cache says so. Of others
+    size and time are known from then, and since they were `hashed_before` that no byte has changed; of those
+    `first_hashed` now not even that.
+    """
 
     key: str
     differences: tuple[str, ...]
     hashed_bytes: int
+    hashed_before: tuple[str, ...] = ()
+    first_hashed: tuple[str, ...] = ()
 
 
 class Verifier:
@@ -78,7 +85,14 @@ class Verifier:
         everything = [*differences, *(problem for _, problems in found for problem in problems)]
         _note(stored.path, entry, entry.with_hashes("" if differences else sha256, hashes))
         nbytes = entry.nbytes + sum(source.nbytes for source in entry.sources)
-        return Verification(stored.key, tuple(everything), nbytes)
+        unnamed = [source for source in entry.sources if source.path in hashes and not blob_of(Path(source.path))]
+        return Verification(
+            stored.key,
+            tuple(everything),
+            nbytes,
+            hashed_before=tuple(source.path for source in unnamed if source.sha256),
+            first_hashed=tuple(source.path for source in unnamed if not source.sha256),
+        )
 
     def _check_tensors(self, path: Path, entry: CacheEntry) -> tuple[str, list[str]]:
         """Return the file's SHA-256, and what is wrong with it."""
