@@ -33,7 +33,14 @@ _OPENING = ("demo", "serve", "generate")  # begin with an engine
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit status."""
+    """Run the command line; returns the exit status: 130 where Ctrl-C ended it, at whatever moment."""
+    try:
+        return _main(arguments)
+    except KeyboardInterrupt:
+        return 130
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(prog="unicorn", description="Serves large language models on the GPU you own.")
     parser.add_argument("--version", action="version", version=f"unicorn-async {version('unicorn-async')}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -70,6 +77,4 @@ def _run(name: str, given: Sequence[str], vulkan: InstanceStart | None) -> int:
         # The reader is gone (`unicorn inspect … | head`); the interpreter would complain when it flushes at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except KeyboardInterrupt:
-        return 130
     return status
