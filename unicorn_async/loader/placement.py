@@ -14,7 +14,7 @@ from unicorn_async.loader.chunk import Transform
 from unicorn_async.tensor import DType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from unicorn_async.gpu.memory_room import MemoryRoom
     from unicorn_async.loader.chunk import Chunk
@@ -177,22 +177,23 @@ def _is_later(claim: Claim) -> bool:
     return claim.group is not MemoryGroup.EMBEDDINGS
 
 
-def _blocks(claims: Iterable[Claim], heaps: Mapping[str, HeapKind], block_bytes: int) -> Iterator[PlannedBlock]:
-    """Fill blocks in the order of the claims; VRAM comes first, where a driver that shares it out is asked first."""
-    for heap in HeapKind:
-        block: list[Claim] = []
-        used = 0
-        for claim in claims:
-            if heaps[claim.name] is not heap:
-                continue
-            nbytes = block_nbytes([claim.nbytes])
-            if block and used + nbytes > block_bytes:
-                yield PlannedBlock(heap, tuple(block))
-                block, used = [], 0
-            block.append(claim)
-            used += nbytes
-        if block:
-            yield PlannedBlock(heap, tuple(block))
+def _blocks(claims: Iterable[Claim], heaps: Mapping[str, HeapKind], block_bytes: int) -> list[PlannedBlock]:
+    """Fill blocks of each heap in the order of the claims, which is that of the blocks' first ones, too.
+
+    So what is loaded first has memory first, wherever it lies.
+    """
+    blocks: list[tuple[HeapKind, list[Claim]]] = []
+    filling: dict[HeapKind, tuple[list[Claim], int]] = {}  # a heap's last block, and its bytes
+    for claim in claims:
+        heap, nbytes = heaps[claim.name], block_nbytes([claim.nbytes])
+        block, used = filling.get(heap, ([], 0))
+        if block and used + nbytes > block_bytes:
+            block, used = [], 0
+        if not block:
+            blocks.append((heap, block))
+        block.append(claim)
+        filling[heap] = (block, used + nbytes)
+    return [PlannedBlock(heap, tuple(block)) for heap, block in blocks]
 
 
 def _transform_text(chunk: Chunk) -> str:
