@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from unicorn_async.config import WeightScheme
 from unicorn_async.errors import ConfigError
+from unicorn_async.loader.cache import CacheState
 from unicorn_async.loader.read_strategy import ReadMode
+
+from .answers import answer
+from .loading_gate import LoadingGate
+from .test_loading import HELD_FROM
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,6 +43,22 @@ async def test_a_trace_that_can_not_be_written_is_an_error_at_once(open_engine: 
     with pytest.raises(ConfigError, match="load trace"):
         async with open_engine(load_trace=tmp_path / "none" / "load.json"):
             pass
+
+
+async def test_a_trace_that_can_not_be_written_at_the_end_is_a_warning(
+    open_engine: OpenEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    gate = LoadingGate(monkeypatch, HELD_FROM)
+    async with open_engine(load_trace=folder / "load.json", weights=WeightScheme.INT8, weight_cache=True) as engine:
+        folder.rename(tmp_path / "elsewhere")
+        gate.open()
+        cache = await engine.cache_settled()
+        await answer(engine, max_tokens=2)
+    assert cache.state is CacheState.WRITTEN
+    assert f"load trace {folder / 'load.json'}: No such file" in caplog.text
 
 
 async def test_an_engine_says_how_it_reads(open_engine: OpenEngine) -> None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import threading
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from unicorn_async.errors import ConfigError
 from unicorn_async.loader.trace import LoadTrace
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def events_of(path: Path) -> list[dict[str, Any]]:
@@ -57,3 +56,33 @@ def test_device_work_and_layers_are_spans_that_may_overlap(tmp_path: Path) -> No
 def test_a_file_that_can_not_be_written_is_an_error_before_the_load(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         LoadTrace(tmp_path / "none" / "trace.json")
+
+
+def test_a_trace_that_can_not_be_written_leaves_the_file_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(source: Path, target: Path) -> Path:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path = tmp_path / "trace.json"
+    path.touch(0o640)
+    trace = LoadTrace(path)
+    trace.layer(0, 1000, 2000)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", full)
+        with pytest.raises(ConfigError, match="No space left"):
+            trace.write()
+    assert "layer 0" not in json.dumps(events_of(path))
+    assert list(tmp_path.iterdir()) == [path]
+    trace.write()
+    assert "layer 0" in json.dumps(events_of(path))
+    assert (list(tmp_path.iterdir()), path.stat().st_mode & 0o777) == ([path], 0o640)
+
+
+def test_a_link_stays_one_and_a_device_is_written_to(tmp_path: Path) -> None:
+    link, path = tmp_path / "link", tmp_path / "trace.json"
+    link.symlink_to(path)
+    LoadTrace(link).write()
+    assert link.is_symlink() and path.is_file() and not path.is_symlink()
+    LoadTrace(Path("/dev/null")).write()
+    assert Path("/dev/null").is_char_device()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.background import run_to_end
+from unicorn_async.errors import ConfigError
 
 if TYPE_CHECKING:
     from unicorn_async.engine.hybrid.remote_attention import RemoteAttention
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.kernel import KernelRequest
     from unicorn_async.loader.stream import LoadStream
     from unicorn_async.loader.trace import LoadTrace
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +33,16 @@ class ModelLoad:
     far: RemoteAttention | None  # what attends in place of the device
 
     async def run(self) -> None:
-        """Load the weights and, beside that, compile the kernels that a first request needs; then fill the cache."""
+        """Load the weights and, beside that, compile the kernels that a first request needs; then fill the cache.
+
+        A trace that can't be written is a warning in the log.
+        """
         try:
             try:
                 await self._load()
             finally:
                 if self.trace is not None:
-                    await run_to_end(self.trace.write)
+                    await _write(self.trace)
             await self.cache.write()
         finally:
             self.cache.finish()
@@ -50,3 +57,10 @@ class ModelLoad:
         await run_to_end(self.device.kernels.save_cache)
         if self.far is not None:
             await run_to_end(self.far.save_kernels)
+
+
+async def _write(trace: LoadTrace) -> None:
+    try:
+        await run_to_end(trace.write)
+    except ConfigError as exc:
+        _log.warning("%s; the load itself is not affected", exc)
