@@ -60,7 +60,7 @@ async def writing(device: Device, tmp_path: Path, request: pytest.FixtureRequest
     made = Writing(device, tmp_path, mapped=request.param)
     stream = made.loading.stream()
     await stream.run()
-    stream.close()
+    await stream.close()
     yield made
     made.loading.close()
     assert (device.memory.num_buffers, device.memory.used_bytes, device.live_objects()) == before

@@ -162,7 +162,7 @@ class Loading:
                     dest.name: without_padding(dest, download(device, places[dest.name])) for dest in plan.destinations
                 }
             finally:
-                stream.close()
+                await stream.close()
         finally:
             device.wait_idle()
             device.memory.collect()

@@ -86,7 +86,7 @@ async def test_the_first_layers_are_active_while_others_have_no_memory(
     assert set(await places.all()) == {dest.name for dest in plan.destinations}
     assert download(device, places.slices["embed"]) == loading.expected("embed", DType.BF16)
     assert download(device, places.slices["norm"]) == loading.expected("norm", DType.F32)
-    stream.close()
+    await stream.close()
     device.memory.collect()
     await places.close()
 
@@ -130,7 +130,7 @@ async def test_memory_that_is_not_mapped_against_expectation_is_staged_for(
     )
     await stream.run()
     assert download(device, places.slices["embed"]) == loading.expected("embed", DType.BF16)
-    stream.close()
+    await stream.close()
     device.memory.collect()
     await places.close()
 

@@ -93,7 +93,7 @@ async def test_every_destination_has_its_bytes_however_they_are_read(
     assert progress.done and progress.from_cache
     assert progress.bytes_loaded == progress.bytes_total == loading.plan.dest_bytes
     assert cached.damage == []
-    stream.close()
+    await stream.close()
 
 
 @pytest.mark.parametrize(("dest", "good_layers"), [("embed", 0), ("0.norm", 1), ("1.up", 2), ("norm", 3)])
@@ -118,7 +118,7 @@ async def test_after_damage_the_checkpoint_brings_what_is_not_active_yet(
     progress = stream.progress
     assert progress.done and not progress.from_cache
     assert progress.bytes_loaded == progress.bytes_total == loading.plan.bytes_to_read
-    stream.close()
+    await stream.close()
 
 
 @pytest.mark.parametrize("how", ["truncated", "gone"])
@@ -133,7 +133,7 @@ async def test_a_file_that_can_not_be_read_is_damage(loading: Loading, cached: C
     check_everything(loading)
     assert len(cached.damage) == 1
     assert not (await watched).done
-    stream.close()
+    await stream.close()
 
 
 async def test_a_layer_is_not_active_before_its_checksums_were_right(
@@ -160,7 +160,7 @@ async def test_a_layer_is_not_active_before_its_checksums_were_right(
     held.set()
     await running
     assert (await waiting)[1] == 1
-    stream.close()
+    await stream.close()
 
 
 @pytest.mark.parametrize("after", [0, 1, 2, 3, 5, 8, "held"])
@@ -187,7 +187,7 @@ async def test_a_cancelled_load_leaves_nothing_behind(
     if after and not stream.all_active:  # it may have been about to end
         with pytest.raises(EngineClosedError):
             await stream.checked()
-    stream.close()
+    await stream.close()
 
 
 async def test_a_device_that_fails_is_no_damage(
@@ -201,7 +201,7 @@ async def test_a_device_that_fails_is_no_damage(
     with pytest.raises(DeviceLostError):
         await stream.run()
     assert cached.damage == []
-    stream.close()
+    await stream.close()
 
 
 async def test_a_checkpoint_that_fails_too_is_the_error(loading: Loading, cached: Cached) -> None:
@@ -212,14 +212,14 @@ async def test_a_checkpoint_that_fails_too_is_the_error(loading: Loading, cached
     with pytest.raises(CheckpointError, match=r"model-0000\d.*truncated"):
         await stream.run()
     assert len(cached.damage) == 1
-    stream.close()
+    await stream.close()
 
 
 async def test_a_trace_has_the_checks(loading: Loading, cached: Cached, tmp_path: Path) -> None:
     trace = LoadTrace(tmp_path / "trace.json")
     stream = loading.stream(cached=cached, trace=trace)
     await stream.run()
-    stream.close()
+    await stream.close()
     trace.write()
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     checks = [event for event in events if event["ph"] == "b" and event.get("cat") == "check"]

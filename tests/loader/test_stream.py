@@ -57,7 +57,7 @@ async def test_every_destination_has_the_checkpoints_values(loading: Loading) ->
     assert progress.done and progress.share == 1.0
     assert progress.bytes_loaded == sum(len(data) for _, _, data in loading.data.values())
     assert (progress.layers_active, progress.layers_total) == (4, 4)
-    stream.close()
+    await stream.close()
 
 
 @pytest.mark.parametrize("mode", ReadMode)
@@ -70,7 +70,7 @@ async def test_every_way_of_reading_brings_the_same_values(
     await stream.run()
     for dest in loading.plan.destinations:
         assert download(loading.device, loading.places[dest.name]) == loading.expected(dest.name, dest.dtype), dest.name
-    stream.close()
+    await stream.close()
 
 
 @pytest.mark.parametrize("refusal", ["extension", "memory"])
@@ -88,7 +88,7 @@ async def test_direct_reads_do_without_memory_that_the_device_takes(
     await stream.run()
     assert download(loading.device, loading.places["0.qkv"]) == loading.expected("0.qkv", DType.BF16)
     assert download(loading.device, loading.places["1.norm"]) == loading.expected("1.norm", DType.F32)
-    stream.close()
+    await stream.close()
 
 
 async def test_small_tensors_of_a_layer_are_one_submission(loading: Loading, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ async def test_small_tensors_of_a_layer_are_one_submission(loading: Loading, mon
     conversions = [("1.norm", "1.up"), ("norm",)]
     copies = [("0.norm", "0.qkv", "0.qkv"), ("embed",)] if loading.places["embed"].mapped is None else []
     assert sorted(tuple(sorted(names)) for names in submitted) == sorted(conversions + copies)
-    stream.close()
+    await stream.close()
 
 
 async def test_what_little_could_be_read_into_its_place_is_staged_with_all_else(
@@ -118,7 +118,7 @@ async def test_what_little_could_be_read_into_its_place_is_staged_with_all_else(
     await stream.run()
     for dest in loading.plan.destinations:
         assert download(loading.device, loading.places[dest.name]) == loading.expected(dest.name, dest.dtype), dest.name
-    stream.close()
+    await stream.close()
 
 
 async def test_a_disk_that_fails_in_the_middle_is_an_error(loading: Loading, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,14 +134,14 @@ async def test_a_disk_that_fails_in_the_middle_is_an_error(loading: Loading, mon
     stream = loading.stream()
     with pytest.raises(CheckpointError, match=r"safetensors: reading at byte \d+: Input/output error"):
         await stream.run()
-    stream.close()
+    await stream.close()
 
 
 async def test_a_trace_has_every_read_every_submission_and_every_layer(loading: Loading, tmp_path: Path) -> None:
     trace = LoadTrace(tmp_path / "trace.json")
     stream = loading.stream(trace=trace)
     await stream.run()
-    stream.close()
+    await stream.close()
     trace.write()
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     reads = [event for event in events if event["ph"] == "X"]
@@ -157,7 +157,7 @@ async def test_one_slot_is_enough(loading: Loading) -> None:
     stream = loading.stream(staging_bytes=1)
     await asyncio.wait_for(stream.run(), 60)
     assert download(loading.device, loading.places["1.up"]) == loading.expected("1.up", DType.F32)
-    stream.close()
+    await stream.close()
 
 
 async def test_a_layer_is_usable_once_its_value_is_reached(loading: Loading) -> None:
@@ -173,7 +173,7 @@ async def test_a_layer_is_usable_once_its_value_is_reached(loading: Loading) -> 
             dtype = next(dest.dtype for dest in loading.plan.destinations if dest.name == name)
             assert download(loading.device, loading.places[name]) == loading.expected(name, dtype)
     await task
-    stream.close()
+    await stream.close()
 
 
 async def test_a_submission_may_wait_for_a_layer_on_the_device(loading: Loading) -> None:
@@ -192,7 +192,7 @@ async def test_a_submission_may_wait_for_a_layer_on_the_device(loading: Loading)
     await task
     pool.close()
     target.close()
-    stream.close()
+    await stream.close()
 
 
 async def test_several_watchers_see_progress_grow_to_the_end(loading: Loading) -> None:
@@ -209,7 +209,7 @@ async def test_several_watchers_see_progress_grow_to_the_end(loading: Loading) -
         group.create_task(watch())
         group.create_task(stream.run())
     assert [progress.done async for progress in stream.watch()] == [True]
-    stream.close()
+    await stream.close()
 
 
 async def test_a_file_that_shrank_is_an_error_for_everybody(loading: Loading) -> None:
@@ -224,7 +224,7 @@ async def test_a_file_that_shrank_is_an_error_for_everybody(loading: Loading) ->
     with pytest.raises(CheckpointError, match="truncated"):
         async for progress in stream.watch():
             assert not progress.done
-    stream.close()
+    await stream.close()
 
 
 async def test_a_file_that_is_gone_is_an_error(loading: Loading) -> None:
@@ -232,7 +232,7 @@ async def test_a_file_that_is_gone_is_an_error(loading: Loading) -> None:
     stream = loading.stream()
     with pytest.raises(CheckpointError, match="No such file"):
         await stream.run()
-    stream.close()
+    await stream.close()
 
 
 async def test_staging_memory_that_does_not_fit_is_an_error(loading: Loading, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,7 +248,7 @@ async def test_staging_memory_that_does_not_fit_is_an_error(loading: Loading, mo
     stream = loading.stream()
     with pytest.raises(OutOfMemoryError, match="full"):
         await stream.run()
-    stream.close()
+    await stream.close()
 
 
 @pytest.mark.parametrize("mode", [ReadMode.CACHED, ReadMode.DIRECT])
@@ -270,14 +270,14 @@ async def test_a_cancelled_load_leaves_nothing_behind(
     if after:
         with pytest.raises(EngineClosedError):
             await stream.layer_submitted(2)
-    stream.close()
+    await stream.close()
 
 
 async def test_a_plan_without_tensors_is_done_at_once(loading: Loading) -> None:
     stream = loading.stream(plan=LoadPlan((), (), (), ()))
     await stream.run()
     assert stream.progress.done and stream.progress.share == 1.0
-    stream.close()
+    await stream.close()
 
 
 async def test_acquiring_waits_for_a_release_and_may_be_cancelled(device: Device) -> None:

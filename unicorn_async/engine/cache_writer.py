@@ -104,7 +104,8 @@ class CacheWriter:
         folder = self._cache.folder
         assert folder is not None, "who wants an entry has a folder"
         try:
-            with ThreadPoolExecutor(_NUM_SLOTS, "unicorn-cache", _step_back) as self._executor:
+            self._executor = ThreadPoolExecutor(_NUM_SLOTS, "unicorn-cache", _step_back)
+            try:
                 try:
                     if await self._in_thread(lambda: self._begin(folder)):
                         self._cache.writing(self._container.nbytes)
@@ -113,6 +114,8 @@ class CacheWriter:
                         self._cache.skipped("another process writes it")
                 finally:
                     await self._in_thread(self._end)
+            finally:
+                await run_to_end(self._executor.shutdown)
         except (OSError, CacheError, OutOfMemoryError) as exc:
             self._cache.failed(_reason(exc))
         except BaseExceptionGroup as group:
@@ -138,9 +141,9 @@ class CacheWriter:
     async def _write(self) -> None:
         sizes = {dest.name: dest.nbytes for dest in self._plan.destinations}
         slot_bytes = min(CHUNK_BYTES, max(sizes.values()))
-        with contextlib.ExitStack() as stack:
+        async with contextlib.AsyncExitStack() as stack:
             check = LayerCheck(self._device, self._places, sizes, self._checksum)
-            stack.callback(check.close)
+            stack.push_async_callback(check.close)
             ring = StagingRing(self._device.memory, num_slots=_NUM_SLOTS, slot_bytes=slot_bytes)
             stack.callback(ring.close)
             self._pool = CommandPool(self._device, self._device.transfer)

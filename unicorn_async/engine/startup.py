@@ -100,6 +100,8 @@ async def start(
 ) -> StartedModel:
     """Check a model, choose and open a device, allocate, begin the load; `stack` gets what has to be closed.
 
+    What waits for the device, or for its driver, is closed in threads: the event loop serves others meanwhile.
+
     The instance is that of `vulkan`, if it has begun already.
 
     The tokenizer is made beside all of that, and awaited last, unless it is to be skipped.
@@ -190,7 +192,7 @@ async def _begin_load(
         cached=cache.cached,
         arriving=places,
     )
-    stack.callback(stream.close)
+    stack.push_async_callback(stream.close)
     opened: FarAttention | None = None
     if far_plan is not None:
         opened = await open_far_attention(
@@ -229,8 +231,8 @@ async def _begin_load(
     runner: Runner | HybridRunner
     if gpu is not None:
         runner = Runner(device, config, options, memory, kv_plan, decoder, gpu, stream)
-        stack.callback(runner.close)
-        stack.callback(device.wait_idle)
+        stack.push_async_callback(run_to_end, runner.close)
+        stack.push_async_callback(run_to_end, device.wait_idle)
         attends = AttentionInfo(
             AttentionKind.GPU, device.info.name, device.info.is_software, kv_dtype=options.kv_dtype.value
         )
@@ -245,7 +247,7 @@ async def _begin_load(
         runner = HybridRunner(
             device, config, options, memory, opened.limits, decoder, opened.attention, opened.track, stream, step_trace
         )
-        stack.callback(runner.close)
+        stack.push_async_callback(run_to_end, runner.close)
         stack.push_async_callback(runner.stop)
     stack.push_async_callback(_end, load)  # before the device is waited for, and what its steps wait for is closed
     return LoadingModel(
@@ -288,7 +290,7 @@ def tuning_folder() -> TuningFolder:
 def _open_instance(options: EngineConfig, stack: AsyncExitStack, vulkan: InstanceStart | None) -> Instance:
     create = Instance.create if vulkan is None else vulkan.take
     instance = create(validation=options.validation)
-    stack.callback(instance.close)
+    stack.push_async_callback(run_to_end, instance.close)
     return instance
 
 
@@ -307,7 +309,7 @@ def _open_device(
         far=far.plan,
     )
     device = _opened(instance, info)
-    stack.callback(device.close)
+    stack.push_async_callback(run_to_end, device.close)
     find_matrix_fragments(device)
     if options.tuning:
         use_tuning(device, tuning_folder())
@@ -332,7 +334,7 @@ def _name_memory(
     stack: AsyncExitStack,
 ) -> ModelMemory:
     memory = ModelMemory.of(device, on_disk.config, options, on_disk.plan, places)
-    stack.callback(memory.close)
+    stack.push_async_callback(run_to_end, memory.close)
     return memory
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from unicorn_async.background import wait_to_end
+from unicorn_async.background import run_to_end, wait_to_end
 from unicorn_async.errors import EngineClosedError
 from unicorn_async.gpu.arena import Arena
 from unicorn_async.gpu.memory_room import HeapKind
@@ -68,15 +68,18 @@ class ArrivingPlaces:
         return self.slices
 
     async def close(self) -> None:
-        """Free everything, after the block that is being allocated."""
+        """Free everything, in a thread, after the block that is being allocated."""
         self._is_closed = True
         try:
             if self._work is not None:
                 await wait_to_end(self._work)
                 self._work.exception()  # who waited has it
         finally:
-            for arena in self._arenas.values():
-                arena.close()
+            await run_to_end(self._free)
+
+    def _free(self) -> None:
+        for arena in self._arenas.values():
+            arena.close()
 
     def _allocate(self, loop: asyncio.AbstractEventLoop) -> None:
         for block in self._blocks:

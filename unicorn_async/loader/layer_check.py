@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Protocol
 
+from unicorn_async.background import run_to_end
 from unicorn_async.errors import DeviceError
 from unicorn_async.gpu.command import CommandPool
 from unicorn_async.gpu.memory_types import MemoryKind
@@ -90,8 +91,11 @@ class LayerCheck:
             for name, start, stop in zip(names, [0, *ends[:-1]], ends, strict=True)
         }
 
-    def close(self) -> None:
-        """Free what it has."""
+    async def close(self) -> None:
+        """Wait for the device, and free what there is, in a thread."""
+        await run_to_end(self._free)
+
+    def _free(self) -> None:
         if self._submitted:
             with contextlib.suppress(DeviceError):  # a lost device runs nothing any more
                 self._queue.timeline.wait(self._submitted)

@@ -96,7 +96,7 @@ class LoraFactors:
         try:
             await stream.run()
         finally:
-            stream.close()
+            await stream.close()
 
 
 def scratch_bytes(plan: LoadPlan) -> int:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from unicorn_async.background import run_to_end
 from unicorn_async.errors import CacheError, CheckpointError, EngineClosedError
 from unicorn_async.loader.layer_check import LayerCheck
 from unicorn_async.loader.load_source import LoadSource, only_checkpoint_error
@@ -171,12 +171,12 @@ class LoadStream:
             self._finished = time.monotonic()
             self._notify()
 
-    def close(self) -> None:
-        """Destroy the layers' timeline; a load that has not begun never will."""
+    async def close(self) -> None:
+        """Destroy the layers' timeline, in a thread; a load that has not begun never will."""
         if self._error is None and not self.all_active:
             self._error = EngineClosedError("the load was closed")
             self._notify()
-        self._uploader.timeline.close()
+        await run_to_end(self._uploader.timeline.close)
 
     async def _run(self) -> None:
         if self._cached is not None:
@@ -198,8 +198,11 @@ class LoadStream:
 
     async def _load_checked(self, cached: CachedWeights) -> None:
         sizes = {dest.name: dest.nbytes for dest in self._plan.destinations}
-        with contextlib.closing(LayerCheck(self._device, self._places, sizes, cached.checksum)) as check:
+        check = LayerCheck(self._device, self._places, sizes, cached.checksum)
+        try:
             await self._load(cached.source, check)
+        finally:
+            await check.close()
 
     async def _load(self, source: LoadSource, check: LayerCheck | None = None) -> None:
         self._source = source

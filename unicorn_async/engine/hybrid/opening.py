@@ -111,11 +111,11 @@ async def open_far_attention(
 
     def make() -> tuple[VulkanAttention, FrameLimits]:
         device = open_device(far)
-        stack.callback(device.close)
+        stack.push_async_callback(run_to_end, device.close)
         gpu = GpuAttention(far, device.kernels, attention_shape(model, options), soft_cap=model.attention_soft_cap)
         limits = FrameLimits.of(options, kv_plan, gpu.plan, max_logit_rows(options))
         attention = VulkanAttention(near, device, model, options, kv_plan, gpu, limits, track)
-        stack.callback(attention.close)
+        stack.push_async_callback(run_to_end, attention.close)
         return attention, limits
 
     attention, limits = await run_to_end(make)
