@@ -45,8 +45,10 @@ class Grids:
 class PlainFrame:
     """A frame's arrays in ordinary memory, filled with what nothing may read."""
 
-    block_rows: dict[Any, Any] = field(default_factory=dict)
+    block_rows: list[Any] = field(default_factory=list)
     sampled_rows: list[Any] = field(default_factory=list)
+    decodes: Any = None
+    last_blocks: Any = None
     arguments: Any = None
     arrays: Any = None  # those of the attention, which stand in here for an `AttentionFrame`'s
 
@@ -70,6 +72,7 @@ class PlainFrame:
         }
         arrays = {name: np.zeros(shape, dtype) for name, (dtype, shape) in shapes.items()}
         self.arguments, self.arrays = SimpleNamespace(arrays=arrays), arrays
+        self.last_blocks = np.zeros((groups, sequences), np.uint32)
 
     def seen(self, batch: Batch, num_rows: int) -> dict[str, Any]:
         """What the device reads for a batch: freed blocks, and rows of no sequence, are not among it."""

@@ -25,8 +25,8 @@ class AttentionFrame:
     """The mapped memory of one step's attention; whoever makes it closes it, after the step.
 
     Nothing of it is written while a submission that uses it is pending. `batches` are by block group, and so are
-    `slot_mapping`, addresses of (tokens) u32. `block_rows` is the writer's: by group and row, the table that was
-    written there, and how many of its blocks.
+    `slot_mapping`, addresses of (tokens) u32. What the writer has left there is its own: in `block_rows`, by row, the
+    tables that were written and how many blocks of each, in `last_blocks` (groups, sequences) the last of these.
     """
 
     def __init__(self, device: Device, limits: FrameLimits, scratch: DecodeScratch, name: str) -> None:
@@ -46,7 +46,8 @@ class AttentionFrame:
             "prefill_tiles": Field(np.uint32, (limits.tiles, 2)),
             "grids": Field(np.uint32, (groups, 2, 3)),
         }
-        self.block_rows: dict[tuple[int, int], tuple[SequenceOf[int], int]] = {}
+        self.block_rows: list[tuple[SequenceOf[SequenceOf[int]], int]] = []
+        self.last_blocks = np.zeros((groups, sequences), np.uint32)
         with contextlib.ExitStack() as made:
             self._block = made_block(made, device, fields, MemoryKind.FRAME, name)
             self._made = made.pop_all()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from unicorn_async.ops.sample_rows import NO_SLOT
 
 if TYPE_CHECKING:
@@ -22,7 +24,10 @@ class AttentionParts(NamedTuple):
 
 
 class AttentionWriter:
-    """Fills frames; it keeps no state of a batch. `windows` are those of the block groups."""
+    """Fills frames, and reads nothing back from them: the CPU may read their memory slowly.
+
+    It keeps no state of a batch. `windows` are those of the block groups.
+    """
 
     def __init__(self, block_size: int, windows: SequenceOf[int], plan: AttentionPlan) -> None:
         self._block_size = block_size
@@ -31,11 +36,29 @@ class AttentionWriter:
 
     def write(self, batch: Batch, frame: AttentionFrame, num_tokens: int) -> AttentionParts:
         """Write all arrays; the batch's tokens are padded to `num_tokens`."""
-        self._write_slots(batch, frame, num_tokens)
         self._write_block_tables(batch, frame)
-        return self._write_work(batch, frame)
+        if batch.decodes_only:
+            return self._write_decodes(batch, frame, num_tokens)
+        starts = self._write_slots(batch, frame, num_tokens)
+        return self._write_work(batch, frame, starts)
 
-    def _write_slots(self, batch: Batch, frame: AttentionFrame, num_tokens: int) -> None:
+    def _write_decodes(self, batch: Batch, frame: AttentionFrame, num_tokens: int) -> AttentionParts:
+        """Write a step of one token each, the last in its sequence's last block."""
+        arrays, count = frame.arrays, len(batch.scheduled)
+        contexts = [item.start + 1 for item in batch.scheduled]
+        context_lens, rows = np.array(contexts, np.uint32), np.arange(count)
+        offsets = (context_lens - 1) % self._block_size
+        arrays["slot_mapping"][:, :count] = frame.last_blocks[:, :count] * self._block_size + offsets
+        arrays["slot_mapping"][:, count:num_tokens] = NO_SLOT
+        arrays["query_start"][:count] = rows
+        arrays["query_len"][:count] = 1
+        arrays["context_len"][:count] = context_lens
+        arrays["decode_items"][:count] = rows[:, None]
+        self._write_grids(frame, contexts, 0)
+        return AttentionParts(has_decode=True, has_prefill=False)
+
+    def _write_slots(self, batch: Batch, frame: AttentionFrame, num_tokens: int) -> list[int]:
+        """Write where each token's key and value go, and each item's rows; returns the first row of each item."""
         arrays, size = frame.arrays, self._block_size
         slots: list[list[int]] = [[] for _ in self._windows]
         starts, row = [], 0
@@ -55,26 +78,28 @@ class AttentionWriter:
         arrays["query_start"][: len(starts)] = starts
         arrays["query_len"][: len(starts)] = [item.num_tokens for item in batch.scheduled]
         arrays["context_len"][: len(starts)] = [item.start + item.num_tokens for item in batch.scheduled]
+        return starts
 
     def _write_block_tables(self, batch: Batch, frame: AttentionFrame) -> None:
         """Write what a row of the frame does not hold already: while a sequence runs, its tables only grow."""
-        tables = frame.arrays["block_tables"]
-        for index, item in enumerate(batch.scheduled):
+        arrays, rows = frame.arrays["block_tables"], frame.block_rows
+        rows += [([], 0)] * (len(batch.scheduled) - len(rows))
+        for row, (item, (known, written)) in enumerate(zip(batch.scheduled, rows, strict=False)):
             sequence = item.sequence
-            for group, table in enumerate(sequence.block_tables):
-                key, length = (group, index), len(table)
-                known, written = frame.block_rows.get(key, (None, 0))
-                if known is table and written == length:
-                    continue
+            tables = sequence.block_tables
+            length = len(tables[0])  # and of all the others
+            if known is tables and written == length:
+                continue
+            for group, table in enumerate(tables):
                 # What lies before the first block is freed, and seen by no query, also if the row never had it.
-                written = max(written if known is table else 0, sequence.first_blocks[group])
-                tables[group, index, written:length] = table[written:]
-                frame.block_rows[key] = (table, length)
+                first = max(written if known is tables else 0, sequence.first_blocks[group])
+                arrays[group, row, first:length] = table[first:]
+                frame.last_blocks[group, row] = table[-1]
+            rows[row] = (tables, length)
 
-    def _write_work(self, batch: Batch, frame: AttentionFrame) -> AttentionParts:
+    def _write_work(self, batch: Batch, frame: AttentionFrame, starts: SequenceOf[int]) -> AttentionParts:
         """Write the lists of decode items and prefill tiles, and the sizes of their dispatches."""
         arrays, tile = frame.arrays, self._plan.query_tile
-        starts = arrays["query_start"][: len(batch.scheduled)].tolist()
         items = [index for index, item in enumerate(batch.scheduled) if item.num_tokens == 1]
         tiles = [
             (index, start)
@@ -86,8 +111,10 @@ class AttentionWriter:
             arrays["decode_items"][: len(items)] = [(index, starts[index]) for index in items]
         if tiles:
             arrays["prefill_tiles"][: len(tiles)] = tiles
-        contexts = [batch.scheduled[index].start + 1 for index in items]
-        for group, window in enumerate(self._windows):
-            decode, prefill = self._plan.decode_grid(contexts, window), self._plan.prefill_grid(len(tiles))
-            arrays["grids"][group] = (decode, prefill)
+        self._write_grids(frame, [batch.scheduled[index].start + 1 for index in items], len(tiles))
         return AttentionParts(bool(items), bool(tiles))
+
+    def _write_grids(self, frame: AttentionFrame, contexts: SequenceOf[int], num_tiles: int) -> None:
+        """Write the sizes of the dispatches, for decode items with these contexts and so many prefill tiles."""
+        prefill = self._plan.prefill_grid(num_tiles)
+        frame.arrays["grids"][:] = [(self._plan.decode_grid(contexts, window), prefill) for window in self._windows]

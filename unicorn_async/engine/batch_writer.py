@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from unicorn_async.engine.buckets import bucket_for, bucket_sizes
 from unicorn_async.ops.sample_rows import NO_SLOT, OUTPUT_MARK, SamplingPath, sampling_path, write_row
 from unicorn_async.scheduler.sequence import PENDING
@@ -12,6 +14,7 @@ from unicorn_async.scheduler.sequence import PENDING
 if TYPE_CHECKING:
     from unicorn_async.engine.frame import Frame, FrameLimits
     from unicorn_async.scheduler.batch import Batch, ScheduledSequence
+    from unicorn_async.scheduler.sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,15 @@ class StepShape:
     has_counts: bool  # a sequence of the step has penalties
 
 
+@dataclass(frozen=True, slots=True)
+class WrittenDecodes:
+    """A step of decodes alone that a frame holds: of the same sequences in the same slots, only positions change."""
+
+    sequences: list[Sequence]
+    slots: list[int]
+    shape: StepShape
+
+
 class BatchWriter:
     """Fills frames; it keeps no state of a batch."""
 
@@ -37,7 +49,27 @@ class BatchWriter:
         self.logit_buckets = bucket_sizes(limits.logit_rows)
 
     def write(self, batch: Batch, frame: Frame) -> StepShape:
-        """Write all arrays and return the step's shape."""
+        """Write all arrays, or what of them the frame does not hold yet, and return the step's shape."""
+        if not batch.decodes_only:
+            frame.decodes = None
+            return self._write_all(batch, frame)
+        sequences = [item.sequence for item in batch.scheduled]
+        slots = [sequence.slot for sequence in sequences]
+        known = frame.decodes
+        if known is not None and known.sequences == sequences and known.slots == slots:
+            self._write_positions(batch, frame)
+            return known.shape
+        shape = self._write_all(batch, frame)
+        frame.decodes = WrittenDecodes(sequences, slots, shape)
+        return shape
+
+    def _write_positions(self, batch: Batch, frame: Frame) -> None:
+        arrays, count = frame.arguments.arrays, len(batch.scheduled)
+        positions = np.array([item.start for item in batch.scheduled], np.uint32)
+        arrays["positions"][:count] = positions
+        arrays["sample_rows"]["position"][:count] = positions + 1
+
+    def _write_all(self, batch: Batch, frame: Frame) -> StepShape:
         tokens = self._write_tokens(batch, frame)
         num_rows, num_samples = self._write_rows(batch, frame)
         return StepShape(
@@ -54,9 +86,9 @@ class BatchWriter:
         token_ids: list[int] = []
         positions: list[int] = []
         for item in batch.scheduled:
-            sequence, start, count, ids, _, _ = item
-            if count == 1:  # most items of most steps
-                token_ids.append(-1 - sequence.slot if ids[0] == PENDING else ids[0])
+            sequence, start, count, ids, _, is_decode = item
+            if is_decode:  # its token is in its slot, whether the host has seen it or not
+                token_ids.append(-1 - sequence.slot)
                 positions.append(start)
                 continue
             token_ids += ids if PENDING not in ids else _fed_back(item)

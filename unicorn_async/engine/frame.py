@@ -15,6 +15,7 @@ from unicorn_async.ops.sample_rows import SAMPLE_MARK, SAMPLE_RESULT, SAMPLE_ROW
 
 if TYPE_CHECKING:
     from unicorn_async.config import EngineConfig, SamplingParams
+    from unicorn_async.engine.batch_writer import WrittenDecodes
     from unicorn_async.engine.kv_plan import KVPlan
     from unicorn_async.gpu.device import Device
     from unicorn_async.models.activations import Residual
@@ -55,8 +56,8 @@ class Frame:
     """The mapped memory of one step in flight, and its `residual`; whoever makes it closes it, after the step.
 
     Nothing of it is written while a submission that uses it is pending. What the attention reads is an
-    `AttentionFrame`'s. `sampled_rows` is the writer's: by row of what is sampled, the parameters, slot and seed that
-    are there.
+    `AttentionFrame`'s. What the writer has left there is its own: in `sampled_rows`, by row of what is sampled, the
+    parameters, slot and seed; in `decodes` the last step, if it was of decodes alone.
     """
 
     def __init__(self, device: Device, limits: FrameLimits, residual: Residual, index: int) -> None:
@@ -71,6 +72,7 @@ class Frame:
         }
         results = {"samples": Field(SAMPLE_RESULT, (sequences,)), "ticks": Field(np.uint64, (2,))}
         self.sampled_rows: list[tuple[SamplingParams, int, int]] = []
+        self.decodes: WrittenDecodes | None = None
         with contextlib.ExitStack() as made:  # closes what there is if the next does not fit
             self.arguments = made_block(made, device, fields, MemoryKind.FRAME, f"frame {index}")
             self.results = made_block(made, device, results, MemoryKind.STAGING, f"results {index}")

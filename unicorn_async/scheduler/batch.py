@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -37,11 +37,17 @@ class Batch:
     scheduled: tuple[ScheduledSequence, ...]
     num_tokens: int
     step: int  # counts from 0
+    num_samples: int = field(init=False)  # tokens that the step samples: one for each part that `samples`, in order
+    num_decodes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "num_samples", sum([item.samples for item in self.scheduled]))
+        object.__setattr__(self, "num_decodes", sum([item.is_decode for item in self.scheduled]))
 
     @property
-    def num_samples(self) -> int:
-        """Tokens that the step samples: one for each part that `samples`, in order."""
-        return sum(item.samples for item in self.scheduled)
+    def decodes_only(self) -> bool:
+        """Whether there are no prompts in it."""
+        return self.num_decodes == len(self.scheduled)
 
 
 class Committed(NamedTuple):
