@@ -96,31 +96,33 @@ class BlockManager:
 
     def room(self, sequence: Sequence) -> int:
         """Return how many positions beyond `num_scheduled` the sequence can have without anybody giving up blocks."""
-        covered = len(sequence.block_tables[0]) if sequence.block_tables else 0
-        return (covered + self.num_free) * self.block_size - sequence.num_scheduled
+        return sequence.num_covered + self.num_free * self.block_size - sequence.num_scheduled
 
     def has_room(self, sequence: Sequence) -> bool:
         """Whether `room` is at least 1."""
-        covered = len(sequence.block_tables[0]) * self.block_size if sequence.block_tables else 0
-        return covered > sequence.num_scheduled or self.num_free > 0
+        return sequence.num_covered > sequence.num_scheduled or self.num_free > 0
 
     def grow(self, sequence: Sequence, num_positions: int) -> None:
         """Cover the sequence's first `num_positions`; `room` has said that there are blocks for it."""
         if not sequence.block_tables:
             sequence.block_tables = [[] for _ in self.pools]
             sequence.first_blocks = [0] * len(self.pools)
-        if len(sequence.block_tables[0]) * self.block_size >= num_positions:  # all tables have one length
-            return
-        for table, pool in zip(sequence.block_tables, self.pools, strict=True):
-            while len(table) * self.block_size < num_positions:
+        while sequence.num_covered < num_positions:
+            for table, pool in zip(sequence.block_tables, self.pools, strict=True):
                 table.append(pool.allocate())
+            sequence.num_covered += self.block_size
 
     def trim(self, sequence: Sequence) -> None:
         """Free blocks that lie before every window of the steps in flight and of those to come."""
+        oldest = sequence.oldest_start
+        if oldest < sequence.trim_start:
+            return
+        sequence.trim_start = oldest + self.block_size
         for index, group in enumerate(self.groups):
             if not group.window:
                 continue
-            first = (sequence.oldest_start - group.window + 1) // self.block_size
+            first, passed_by = divmod(oldest - group.window + 1, self.block_size)
+            sequence.trim_start = min(sequence.trim_start, oldest + self.block_size - passed_by)
             if first > sequence.first_blocks[index]:
                 passed = slice(sequence.first_blocks[index], first)
                 self.pools[index].free(sequence.block_tables[index][passed])
@@ -132,6 +134,7 @@ class BlockManager:
         for pool, table, first in zip(self.pools, sequence.block_tables, sequence.first_blocks, strict=False):
             pool.free(table[first:])
         sequence.block_tables, sequence.first_blocks = [], []
+        sequence.num_covered = sequence.trim_start = 0
 
     def shortage(self, sequence: Sequence, length: int, num_queries: int) -> tuple[int, ...]:
         """Return, per group, the blocks that the sequence lacks to reach `length`, `num_queries` a step."""

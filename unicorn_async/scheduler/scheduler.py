@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from bisect import insort
 from collections import deque
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from unicorn_async.errors import PromptTooLongError, QueueFullError, RequestErro
 from unicorn_async.scheduler.batch import Batch, Committed, ScheduledSequence
 from unicorn_async.scheduler.block_manager import BlockGroup, BlockManager
 from unicorn_async.scheduler.request import FinishReason
+from unicorn_async.scheduler.sequence import PENDING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 
     from unicorn_async.scheduler.sequence import Sequence
     from unicorn_async.scheduler.step_budget import StepBudget
+
+
+_FED_BACK = (PENDING,)
 
 
 @dataclass(slots=True)
@@ -131,15 +136,15 @@ class Scheduler:
         With `known_only` no step has tokens that a step in flight is to sample: it needs nothing of that step's end.
         """
         draft = _Draft(self._max_num_batched_tokens, self._max_logit_rows)
-        is_stalled = False
-        for sequence in self._by_priority(known_only):
+        decodes, prompts = self._ready(known_only)
+        is_stalled = not self._place_decodes(decodes, draft)
+        for sequence in prompts:
             if draft.is_full:
                 break
-            if sequence.preempted:  # by one before it in this very loop
+            if sequence.preempted:  # by one before it in this very step
                 continue
             if self._has_room(sequence):
-                if not sequence.is_decoding:
-                    self._bound_prompts(draft)
+                self._bound_prompts(draft)
                 self._place(sequence, draft)
             else:
                 is_stalled = True
@@ -164,8 +169,7 @@ class Scheduler:
         assert len(sampled) == batch.num_samples, f"step {batch.step}: {batch.num_samples} tokens, got {len(sampled)}"
         self._in_flight.popleft()
         if self._step_budget is not None and step_s is not None:
-            num_decodes = sum(item.is_decode for item in batch.scheduled)
-            self._step_budget.observe(num_decodes, batch.num_tokens, step_s)
+            self._step_budget.observe(batch.num_decodes, batch.num_tokens, step_s)
         tokens = iter(sampled)
         committed: list[Committed] = []
         for item in batch.scheduled:
@@ -200,15 +204,43 @@ class Scheduler:
                 self._waiting.remove(sequence)
             self._retire(sequence)
 
-    def _by_priority(self, known_only: bool) -> list[Sequence]:
-        """Return what runs and has positions to compute: decodes, then prompts, each in order of arrival."""
-        ready = [sequence for sequence in self._running if sequence.num_remaining]
-        if known_only:  # a step that samples takes all that is known, so that what remains is still to be sampled
-            ready = [sequence for sequence in ready if not sequence.num_pending]
-        decoding = [sequence for sequence in ready if sequence.is_decoding]
-        if len(decoding) < len(ready):
-            decoding += [sequence for sequence in ready if not sequence.is_decoding]
-        return decoding
+    def _ready(self, known_only: bool) -> tuple[list[Sequence], list[Sequence]]:
+        """Return what runs and has positions to compute: decodes, and prompts, each in order of arrival."""
+        decodes: list[Sequence] = []
+        prompts: list[Sequence] = []
+        for sequence in self._running:
+            if not sequence.num_remaining:
+                continue
+            if known_only and sequence.num_pending:  # a step that samples takes all that is known before it
+                continue
+            (decodes if sequence.is_decoding else prompts).append(sequence)
+        return decodes, prompts
+
+    def _place_decodes(self, decodes: SequenceOf[Sequence], draft: _Draft) -> bool:
+        """Begin the step with a token of each, as far as it has room; returns whether blocks were there for them."""
+        scheduled, most, is_stalled = draft.scheduled, min(draft.tokens_left, draft.logit_rows_left), False
+        for sequence in decodes:
+            if len(scheduled) == most:
+                break
+            if sequence.preempted:  # by one before it in this very loop
+                continue
+            start = sequence.num_scheduled
+            if start == sequence.num_covered:
+                if not self._has_room(sequence):
+                    is_stalled = True
+                    continue
+                self._blocks.grow(sequence, start + 1)
+            token_ids = _FED_BACK if sequence.num_pending else sequence.token_ids(start, 1)
+            scheduled.append(ScheduledSequence(sequence, start, 1, token_ids, True, True))
+            sequence.num_scheduled = start + 1
+            sequence.num_in_flight += 1
+            sequence.in_flight_starts.append(start)
+            sequence.num_pending += 1
+            sequence.length += 1
+        draft.num_tokens = len(scheduled)
+        draft.tokens_left -= len(scheduled)
+        draft.logit_rows_left -= len(scheduled)
+        return not is_stalled
 
     def _has_room(self, sequence: Sequence) -> bool:
         """Make sure of at least one position more, at the cost of those who came later."""
@@ -234,7 +266,7 @@ class Scheduler:
             draft.tokens_left, draft.is_bounded = room, True
 
     def _place(self, sequence: Sequence, draft: _Draft) -> None:
-        """Add what fits of the sequence to the step; there is room for a token at least."""
+        """Add what fits of a prompt to the step; there is room for a token at least."""
         start, remaining = sequence.num_scheduled, sequence.num_remaining
         count = min(remaining, draft.tokens_left)
         if count > 1:
@@ -243,8 +275,8 @@ class Scheduler:
             count = min(count, draft.logit_rows_left)
         samples = count == remaining and not sequence.want_logits
         self._blocks.grow(sequence, start + count)
-        token_ids, is_decode = sequence.token_ids(start, count), sequence.is_decoding
-        draft.scheduled.append(ScheduledSequence(sequence, start, count, token_ids, samples, is_decode))
+        token_ids = sequence.token_ids(start, count)
+        draft.scheduled.append(ScheduledSequence(sequence, start, count, token_ids, samples, is_decode=False))
         draft.num_tokens += count
         draft.tokens_left -= count
         draft.logit_rows_left -= count if sequence.want_logits else samples
@@ -252,15 +284,19 @@ class Scheduler:
         sequence.num_in_flight += 1
         sequence.in_flight_starts.append(start)
         sequence.num_pending += samples
+        sequence.length += samples
 
     def _can_admit(self) -> bool:
         """Whether the first in the queue fits beside what runs, with a block more for each that runs."""
         if not self._waiting or not self._free_slots or any(sequence.preempted for sequence in self._leaving):
             return False
-        shortages = [self._shortage(self._waiting[0], 0)]
-        shortages += [self._shortage(sequence, self._blocks.block_size) for sequence in self._running]
-        needed = (sum(shortage) for shortage in zip(*shortages, strict=True))
-        return all(number <= pool.num_free for number, pool in zip(needed, self._blocks.pools, strict=True))
+        left = [pool.num_free for pool in self._blocks.pools]
+        shortages = (self._shortage(sequence, self._blocks.block_size) for sequence in self._running)
+        for shortage in itertools.chain([self._shortage(self._waiting[0], 0)], shortages):
+            left = [number - lacking for number, lacking in zip(left, shortage, strict=True)]
+            if min(left) < 0:
+                return False
+        return True
 
     def _shortage(self, sequence: Sequence, growth: int) -> tuple[int, ...]:
         length = min(sequence.length + growth, sequence.max_length)

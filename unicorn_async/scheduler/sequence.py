@@ -30,6 +30,7 @@ class Sequence:
     want_logits: bool = False
 
     output_ids: list[int] = field(default_factory=list)  # tokens that the host has seen
+    length: int = field(init=False)  # tokens of prompt and output, with those that steps in flight will sample
     num_scheduled: int = 0  # positions computed or in flight
     num_in_flight: int = 0  # steps in flight that contain the sequence
     num_pending: int = 0  # tokens that steps in flight will sample
@@ -38,22 +39,21 @@ class Sequence:
     slot: int = -1  # row of the sequence's state on the GPU; -1 = none
     block_tables: list[list[int]] = field(default_factory=list)  # per group: logical block -> block, -1 = freed
     first_blocks: list[int] = field(default_factory=list)  # per group: logical blocks before it are freed
+    num_covered: int = 0  # positions that each of the tables has room for
+    trim_start: int = 0  # while `oldest_start` is before it, no more blocks can be freed
     in_flight_starts: deque[int] = field(default_factory=deque)  # first position of each step in flight
     preempted: bool = False  # lost its place, or loses it when its steps in flight are committed
     finish_reason: FinishReason | None = None
 
-    @property
-    def length(self) -> int:
-        """Tokens of prompt and output, with those that steps in flight will sample."""
-        return len(self.prompt_ids) + len(self.output_ids) + self.num_pending
+    def __post_init__(self) -> None:
+        self.length = len(self.prompt_ids) + len(self.output_ids)
 
     @property
     def num_remaining(self) -> int:
         """Positions that can be scheduled now; 0 when the last token is already on its way."""
-        length = len(self.prompt_ids) + len(self.output_ids) + self.num_pending
-        if length >= self.max_length and not self.want_logits:
+        if self.length >= self.max_length and not self.want_logits:
             return 0
-        return length - self.num_scheduled
+        return self.length - self.num_scheduled
 
     @property
     def is_decoding(self) -> bool:
