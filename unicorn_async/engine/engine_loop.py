@@ -162,21 +162,17 @@ class EngineLoop:
                 if item.resets:  # computed again from the start, after it lost its place
                     evaluation.rows.clear()
                 evaluation.rows.append(rows)
-        tokens = iter(result.tokens)
-        sampled = {item.sequence: next(tokens) for item in result.batch.scheduled if item.samples}
-        step_s = None if result.waited else result.device_s
-        for committed in self._scheduler.commit(result.batch, [token.id for token in result.tokens], step_s=step_s):
-            sequence = committed.sequence
-            if sequence in self._evaluations:
-                if committed.finish_reason is not None:
-                    self._evaluations.pop(sequence).end()
-                continue
+        tokens, step_s = result.tokens, None if result.waited else result.device_s
+        committed = self._scheduler.commit(result.batch, [token.id for token in tokens], step_s=step_s)
+        for sequence, _, reason, row in committed:
             stream = self._streams.get(sequence)
-            if stream is None or committed.token_id is None:
+            if stream is None:  # an evaluation
+                if reason is not None and sequence in self._evaluations:
+                    self._evaluations.pop(sequence).end()
                 continue
             self.counters.tokens_generated += 1
             try:
-                reason = stream.add(sampled[sequence], committed.finish_reason)
+                reason = stream.add(tokens[row], reason)
             except Exception as exc:  # a fault in one answer's text must not end the others
                 stream.fail(exc)
                 reason = FinishReason.CANCELLED

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from unicorn_async.config import SamplingParams
 from unicorn_async.loader.progress import LoadProgress
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["AdapterInfo", "EngineAPI", "EngineStats", "FinishReason", "LoadProgress", "SamplingParams", "Token"]
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     """One generated token.
 
     `text` is what the token adds to the answer; it is empty while a character or a possible stop string is incomplete,

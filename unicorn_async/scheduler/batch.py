@@ -59,3 +59,4 @@ class Committed(NamedTuple):
     sequence: Sequence
     token_id: int | None
     finish_reason: FinishReason | None
+    row: int  # of the token among those that the step sampled

@@ -170,23 +170,21 @@ class Scheduler:
         self._in_flight.popleft()
         if self._step_budget is not None and step_s is not None:
             self._step_budget.observe(batch.num_decodes, batch.num_tokens, step_s)
-        tokens = iter(sampled)
         committed: list[Committed] = []
-        for item in batch.scheduled:
-            sequence = item.sequence
+        row = 0
+        for sequence, start, num_tokens, _, samples, _ in batch.scheduled:
             sequence.num_in_flight -= 1
             sequence.in_flight_starts.popleft()
-            token_id = None
-            if item.samples:
+            if samples:
                 sequence.num_pending -= 1
-                token_id = next(tokens)
             if sequence.finish_reason is None:
-                if token_id is not None:
-                    sequence.accept(token_id, self._eos_token_ids)
-                elif sequence.want_logits and item.start + item.num_tokens == sequence.max_length:
+                if samples:
+                    sequence.accept(sampled[row], self._eos_token_ids)
+                    committed.append(Committed(sequence, sampled[row], sequence.finish_reason, row))
+                elif sequence.want_logits and start + num_tokens == sequence.max_length:
                     sequence.finish_reason = FinishReason.STOP
-                if token_id is not None or sequence.finish_reason is not None:
-                    committed.append(Committed(sequence, token_id, sequence.finish_reason))
+                    committed.append(Committed(sequence, None, FinishReason.STOP, row))
+            row += samples
             if sequence.finish_reason is not None or sequence.preempted:
                 self._retire(sequence)
             else:
