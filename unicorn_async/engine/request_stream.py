@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 class RequestStream:
     """Turns sampled tokens into text and hands them to one consumer.
 
-    What waits for the consumer is bounded by the request's own `max_tokens`, so the engine never waits for it.
-    Without a tokenizer no token has text.
+    What waits for the consumer is bounded by the request's own `max_tokens`, so the engine never waits for it. Where
+    the text does not decide when the answer ends, it is made when the consumer takes the token: the engine's next step
+    comes first. Without a tokenizer no token has text.
     """
 
     def __init__(self, sequence: Sequence, tokenizer: Tokenizer | None) -> None:
@@ -31,14 +32,21 @@ class RequestStream:
         self._is_plain = self._starts is None and not sequence.sampling.stop  # text goes out as it comes
         self._num_decoded = 0  # characters
         self._num_shown = 0
-        self._items: deque[Token | BaseException] = deque()
+        self._items: deque[Token | tuple[SampledToken, FinishReason | None] | BaseException] = deque()
         self._arrival: asyncio.Future[None] | None = None  # while the consumer waits
 
     def add(self, sampled: SampledToken, reason: FinishReason | None) -> FinishReason | None:
         """Take one token; returns why the answer ends with it, a stop string included, or None."""
+        if self._is_plain:
+            self._put((sampled, reason))
+            return reason
+        token = self._token(sampled, reason)
+        self._put(token)
+        return token.finish_reason
+
+    def _token(self, sampled: SampledToken, reason: FinishReason | None) -> Token:
         if reason is None and self._is_plain:
-            self._put(Token(sampled.id, "" if self._decoder is None else self._decoder.add(sampled.id)))
-            return None
+            return Token(sampled.id, "" if self._decoder is None else self._decoder.add(sampled.id))
         is_end_token = reason is FinishReason.STOP
         piece = "" if is_end_token or self._decoder is None else self._decoder.add(sampled.id)
         text, stopped = self._stops.feed(piece)
@@ -51,8 +59,7 @@ class RequestStream:
         if stopped:
             reason = FinishReason.STOP
         top = tuple((token_id, self._text_of(token_id), value) for token_id, value in sampled.top)
-        self._put(Token(sampled.id, text, sampled.logprob, top, reason, num_unseen))
-        return reason
+        return Token(sampled.id, text, sampled.logprob, top, reason, num_unseen)
 
     def _text_of(self, token_id: int) -> str:
         return "" if self._tokenizer is None else self._tokenizer.token_text(token_id)
@@ -73,7 +80,7 @@ class RequestStream:
         self._put(error)
 
     async def get(self) -> Token:
-        """Return the next token, or raise what ended the stream."""
+        """Return the next token, or raise what ended the stream, or what is wrong with the token's text."""
         while not self._items:
             self._arrival = asyncio.get_running_loop().create_future()
             try:
@@ -83,9 +90,9 @@ class RequestStream:
         item = self._items.popleft()
         if isinstance(item, BaseException):
             raise item
-        return item
+        return item if isinstance(item, Token) else self._token(*item)
 
-    def _put(self, item: Token | BaseException) -> None:
+    def _put(self, item: Token | tuple[SampledToken, FinishReason | None] | BaseException) -> None:
         self._items.append(item)
         if self._arrival is not None and not self._arrival.done():
             self._arrival.set_result(None)
