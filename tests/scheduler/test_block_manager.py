@@ -16,12 +16,11 @@ def make_sequence(num_prompt: int = 100) -> Sequence:
 
 def schedule(blocks: BlockManager, sequence: Sequence, count: int) -> None:
     blocks.grow(sequence, sequence.num_scheduled + count)
-    sequence.in_flight_starts.append(sequence.num_scheduled)
     sequence.num_scheduled += count
 
 
-def commit(blocks: BlockManager, sequence: Sequence) -> None:
-    sequence.in_flight_starts.popleft()
+def commit(blocks: BlockManager, sequence: Sequence, count: int) -> None:
+    sequence.num_computed += count
     blocks.trim(sequence)
 
 
@@ -62,7 +61,7 @@ def test_blocks_before_the_next_query_s_window_are_freed() -> None:
     blocks = BlockManager((BlockGroup(0, 9), BlockGroup(6, 9)), block_size=4)
     sequence = make_sequence()
     schedule(blocks, sequence, 9)
-    commit(blocks, sequence)  # the next query is at 9 and sees 4 to 9
+    commit(blocks, sequence, 9)  # the next query is at 9 and sees 4 to 9
     assert sequence.block_tables[0] == [0, 1, 2]
     assert sequence.block_tables[1] == [-1, 1, 2]
     assert [pool.num_free for pool in blocks.pools] == [6, 7]
@@ -74,9 +73,9 @@ def test_blocks_that_a_step_in_flight_sees_stay() -> None:
     schedule(blocks, sequence, 8)
     schedule(blocks, sequence, 1)
     schedule(blocks, sequence, 1)
-    commit(blocks, sequence)  # the query at 8 is in flight and sees 3 to 8
+    commit(blocks, sequence, 8)  # the query at 8 is in flight and sees 3 to 8
     assert sequence.block_tables[0] == [0, 1, 2]
-    commit(blocks, sequence)
+    commit(blocks, sequence, 1)
     assert sequence.block_tables[0] == [-1, 1, 2]
 
 
@@ -84,7 +83,7 @@ def test_release_gives_back_all_that_is_left() -> None:
     blocks = BlockManager((BlockGroup(0, 9), BlockGroup(6, 9)), block_size=4)
     sequence = make_sequence()
     schedule(blocks, sequence, 20)
-    commit(blocks, sequence)
+    commit(blocks, sequence, 20)
     blocks.release(sequence)
     blocks.release(sequence)
     assert [pool.num_free for pool in blocks.pools] == [9, 9]

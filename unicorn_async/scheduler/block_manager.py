@@ -114,7 +114,7 @@ class BlockManager:
 
     def trim(self, sequence: Sequence) -> None:
         """Free blocks that lie before every window of the steps in flight and of those to come."""
-        oldest = sequence.oldest_start
+        oldest = sequence.num_computed  # first position that a step in flight, or else the next step, computes
         if oldest < sequence.trim_start:
             return
         sequence.trim_start = oldest + self.block_size

@@ -174,7 +174,7 @@ class Scheduler:
         row = 0
         for sequence, start, num_tokens, _, samples, _ in batch.scheduled:
             sequence.num_in_flight -= 1
-            sequence.in_flight_starts.popleft()
+            sequence.num_computed = start + num_tokens
             if samples:
                 sequence.num_pending -= 1
             if sequence.finish_reason is None:
@@ -232,7 +232,6 @@ class Scheduler:
             scheduled.append(ScheduledSequence(sequence, start, 1, token_ids, True, True))
             sequence.num_scheduled = start + 1
             sequence.num_in_flight += 1
-            sequence.in_flight_starts.append(start)
             sequence.num_pending += 1
             sequence.length += 1
         draft.num_tokens = len(scheduled)
@@ -280,7 +279,6 @@ class Scheduler:
         draft.logit_rows_left -= count if sequence.want_logits else samples
         sequence.num_scheduled += count
         sequence.num_in_flight += 1
-        sequence.in_flight_starts.append(start)
         sequence.num_pending += samples
         sequence.length += samples
 
@@ -323,5 +321,5 @@ class Scheduler:
             self._free_slots.append(sequence.slot)
             sequence.slot = -1
         if sequence.finish_reason is None:
-            sequence.num_scheduled = 0
+            sequence.num_scheduled = sequence.num_computed = 0
             insort(self._waiting, sequence, key=lambda waiting: waiting.arrival)

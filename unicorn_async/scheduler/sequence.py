@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -31,6 +30,7 @@ class Sequence:
 
     output_ids: list[int] = field(default_factory=list)  # tokens that the host has seen
     length: int = field(init=False)  # tokens of prompt and output, with those that steps in flight will sample
+    num_computed: int = 0  # positions computed, as far as the host has seen
     num_scheduled: int = 0  # positions computed or in flight
     num_in_flight: int = 0  # steps in flight that contain the sequence
     num_pending: int = 0  # tokens that steps in flight will sample
@@ -40,8 +40,7 @@ class Sequence:
     block_tables: list[list[int]] = field(default_factory=list)  # per group: logical block -> block, -1 = freed
     first_blocks: list[int] = field(default_factory=list)  # per group: logical blocks before it are freed
     num_covered: int = 0  # positions that each of the tables has room for
-    trim_start: int = 0  # while `oldest_start` is before it, no more blocks can be freed
-    in_flight_starts: deque[int] = field(default_factory=deque)  # first position of each step in flight
+    trim_start: int = 0  # while `num_computed` is below it, no more blocks can be freed
     preempted: bool = False  # lost its place, or loses it when its steps in flight are committed
     finish_reason: FinishReason | None = None
 
@@ -59,11 +58,6 @@ class Sequence:
     def is_decoding(self) -> bool:
         """Whether all that the sequence was admitted with is scheduled: the next step takes one sampled token."""
         return self.num_scheduled >= self.num_given and self.slot >= 0
-
-    @property
-    def oldest_start(self) -> int:
-        """First position that a step in flight, or else the next step, computes."""
-        return self.in_flight_starts[0] if self.in_flight_starts else self.num_scheduled
 
     def token_ids(self, start: int, count: int) -> tuple[int, ...]:
         """Return `count` tokens from position `start` on; PENDING for those that the host has not seen."""
