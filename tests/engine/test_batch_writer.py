@@ -49,6 +49,8 @@ class PlainFrame:
     sampled_rows: list[Any] = field(default_factory=list)
     decodes: Any = None
     last_blocks: Any = None
+    num_decodes: int = 0
+    grids: Any = None
     arguments: Any = None
     arrays: Any = None  # those of the attention, which stand in here for an `AttentionFrame`'s
 
@@ -80,6 +82,7 @@ class PlainFrame:
         found = {name: arrays[name][:count].tolist() for name in ("query_start", "query_len", "context_len")}
         found |= {name: arrays[name][: batch.num_tokens].tolist() for name in ("token_ids", "positions")}
         found["slot_mapping"] = arrays["slot_mapping"][:, : batch.num_tokens].tolist()
+        found |= {name: arrays[name][:count].tolist() for name in ("decode_items", "grids") if batch.decodes_only}
         found["sample_rows"] = arrays["sample_rows"][: batch.num_samples].tobytes()
         found["padding"] = arrays["sample_rows"]["state_slot"][batch.num_samples : num_rows].tolist()
         found["block_tables"] = [

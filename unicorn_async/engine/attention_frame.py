@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from unicorn_async.engine.frame import FrameLimits
     from unicorn_async.gpu.device import Device
     from unicorn_async.ops.attention_device import DecodeScratch
+    from unicorn_async.ops.attention_plan import Grid
 
 _GRID_BYTES = 12  # of one indirect dispatch
 
@@ -26,7 +27,8 @@ class AttentionFrame:
 
     Nothing of it is written while a submission that uses it is pending. `batches` are by block group, and so are
     `slot_mapping`, addresses of (tokens) u32. What the writer has left there is its own: in `block_rows`, by row, the
-    tables that were written and how many blocks of each, in `last_blocks` (groups, sequences) the last of these.
+    tables that were written and how many blocks of each, in `last_blocks` (groups, sequences) the last of these, in
+    `num_decodes` the parts of the last step if it was of decodes alone, or 0, in `grids` the sizes of dispatches.
     """
 
     def __init__(self, device: Device, limits: FrameLimits, scratch: DecodeScratch, name: str) -> None:
@@ -48,6 +50,8 @@ class AttentionFrame:
         }
         self.block_rows: list[tuple[SequenceOf[SequenceOf[int]], int]] = []
         self.last_blocks = np.zeros((groups, sequences), np.uint32)
+        self.num_decodes = 0
+        self.grids: list[tuple[Grid, Grid]] = []
         with contextlib.ExitStack() as made:
             self._block = made_block(made, device, fields, MemoryKind.FRAME, name)
             self._made = made.pop_all()

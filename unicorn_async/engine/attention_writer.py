@@ -39,6 +39,7 @@ class AttentionWriter:
         self._write_block_tables(batch, frame)
         if batch.decodes_only:
             return self._write_decodes(batch, frame, num_tokens)
+        frame.num_decodes = 0
         starts = self._write_slots(batch, frame, num_tokens)
         return self._write_work(batch, frame, starts)
 
@@ -46,14 +47,17 @@ class AttentionWriter:
         """Write a step of one token each, the last in its sequence's last block."""
         arrays, count = frame.arrays, len(batch.scheduled)
         contexts = [item.start + 1 for item in batch.scheduled]
-        context_lens, rows = np.array(contexts, np.uint32), np.arange(count)
+        context_lens = np.array(contexts, np.uint32)
         offsets = (context_lens - 1) % self._block_size
         arrays["slot_mapping"][:, :count] = frame.last_blocks[:, :count] * self._block_size + offsets
-        arrays["slot_mapping"][:, count:num_tokens] = NO_SLOT
-        arrays["query_start"][:count] = rows
-        arrays["query_len"][:count] = 1
         arrays["context_len"][:count] = context_lens
-        arrays["decode_items"][:count] = rows[:, None]
+        if frame.num_decodes != count:
+            rows = np.arange(count)
+            arrays["slot_mapping"][:, count:num_tokens] = NO_SLOT
+            arrays["query_start"][:count] = rows
+            arrays["query_len"][:count] = 1
+            arrays["decode_items"][:count] = rows[:, None]
+            frame.num_decodes = count
         self._write_grids(frame, contexts, 0)
         return AttentionParts(has_decode=True, has_prefill=False)
 
@@ -117,4 +121,6 @@ class AttentionWriter:
     def _write_grids(self, frame: AttentionFrame, contexts: SequenceOf[int], num_tiles: int) -> None:
         """Write the sizes of the dispatches, for decode items with these contexts and so many prefill tiles."""
         prefill = self._plan.prefill_grid(num_tiles)
-        frame.arrays["grids"][:] = [(self._plan.decode_grid(contexts, window), prefill) for window in self._windows]
+        grids = [(self._plan.decode_grid(contexts, window), prefill) for window in self._windows]
+        if grids != frame.grids:
+            frame.arrays["grids"][:] = frame.grids = grids
