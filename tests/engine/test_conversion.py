@@ -134,7 +134,7 @@ class Loading:
         lora = make_lora_plan(read_adapters(specs), WANTED)
         plan = make_plan(checkpoint, WANTED, scheme=scheme, adapted=lora.changes, chunk_bytes=chunk_bytes)
         device.kernels.prepare(conversion_kernels(plan, lora))
-        arena, unfit = Arena(device.memory, MemoryKind.DEVICE, 1 << 18), UnfitCounters(device.memory, plan)
+        arena, unfit = Arena(device.memory, MemoryKind.DEVICE, 1 << 18), UnfitCounters(device.memory, plan, lora)
         try:
             places = {dest.name: arena.allocate(dest.nbytes) for dest in plan.destinations}
             factors = LoraFactors(device, lora, plan, convert=factor_converter(device.kernels), staging_bytes=1 << 16)
@@ -253,9 +253,21 @@ async def test_bf16_stays_bf16_whatever_its_size(loading: Loading) -> None:
     assert await loading.run(values, "BF16") == expected(values, "BF16")
 
 
+async def test_an_adapter_with_a_value_that_is_no_number_is_named(loading: Loading, tmp_path: Path) -> None:
+    sound, module = Adapter(tmp_path / "sound", (Q, UP)), adapters.PREFIX + K.removesuffix(".weight")
+    factors = {
+        f"{module}.lora_A.weight": adapters.stored(np.ones((4, 192), np.float32)),
+        f"{module}.lora_B.weight": adapters.stored(np.full((40, 4), np.nan, np.float32)),
+    }
+    broken = adapters.write_adapter(tmp_path / "broken", factors)
+    specs = (LoraSpec(sound.directory), LoraSpec(broken))
+    with pytest.raises(CheckpointError, match=r"'a.k_proj.weight', blended with LoRA 'broken': \d+ values do not fit"):
+        await loading.run(checkpoint_values(), "BF16", *specs)
+
+
 async def test_a_sum_that_does_not_fit_fails_the_load(loading: Loading, tmp_path: Path) -> None:
     values, adapter = checkpoint_values(), Adapter(tmp_path / "a", (UP,))
-    with pytest.raises(CheckpointError, match=r"tensor 'b.up_proj.weight': \d+ values do not fit F16"):
+    with pytest.raises(CheckpointError, match=r"tensor 'b.up_proj.weight', blended with LoRA 'a': \d+ values do not"):
         await loading.run(values, "F16", LoraSpec(adapter.directory, 1000))
 
 

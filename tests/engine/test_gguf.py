@@ -73,3 +73,19 @@ def test_inspect_shows_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "layers 0 to 2 are alike" in shown
     assert shown.count("copied, rows reordered") == 2
     assert "rope_freqs.weight" in shown
+
+
+def test_inspect_says_in_both_tables_that_blocks_are_laid_out_anew(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tensors = gguf_tensors("llama", "F16")
+    for name, tensor in tensors.items():
+        if len(tensor.shape) == 2:
+            tensors[name] = Tensor("Q8_0", tensor.shape, bytes(34 * (tensor.shape[0] * tensor.shape[1] // 32)))
+    path = write(tmp_path / "small.gguf", metadata("llama", tmp_path), tensors)
+    assert main(["inspect", str(path), "--all"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    blocks = [line for line in lines if line.startswith("blk.0.") and " Q8_0 " in line]
+    assert len(blocks) == 7
+    assert all(", re-layout" in line and "copied" not in line for line in blocks)
+    assert any(line.startswith("FFN") and "re-layout Q8_0" in line for line in lines)

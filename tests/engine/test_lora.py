@@ -165,7 +165,7 @@ async def test_a_value_beyond_f16_fails_the_load_and_the_requests(
         r=1,
         lora_alpha=1,
     )
-    message = r"tensor 'model.layers.1.mlp.down_proj.weight': 24576 values do not fit F16"
+    message = r"tensor 'model.layers.1.mlp.down_proj.weight', blended with LoRA '.+': 24576 values do not fit F16"
     async with open_engine("llama", "float16", loras=(LoraSpec(directory),)) as engine:
         with pytest.raises(CheckpointError, match=message):
             await engine.logits([2, 3, 4])

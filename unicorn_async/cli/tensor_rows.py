@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.cli.amounts import size
 from unicorn_async.models.weights import wanted_tensors
+from unicorn_async.tensor import QuantFormat
 
 if TYPE_CHECKING:
     from unicorn_async.engine.model_on_disk import ModelOnDisk
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from unicorn_async.loader.plan import WantedTensor
     from unicorn_async.tensor import ElementType
 
+_BLOCKS = frozenset(kind.value for kind in QuantFormat)  # of a GGUF file; the kernels want them in another order
 _LAYER_NUMBER = re.compile(r"\b(layers|blk)\.\d+\.")
 
 
@@ -37,7 +39,8 @@ class TensorRow:
     @property
     def transform(self) -> str:
         """What is done with it on the way."""
-        text = "copied" if self.dtype == self.device_dtype else f"{self.dtype} to {self.device_dtype}"
+        same = "re-layout" if self.dtype in _BLOCKS else "copied"
+        text = same if self.dtype == self.device_dtype else f"{self.dtype} to {self.device_dtype}"
         if self.num_adapters:
             noun = "adapter" if self.num_adapters == 1 else "adapters"
             text = f"{self.dtype} with {self.num_adapters} {noun} to {self.device_dtype}"

@@ -168,7 +168,7 @@ async def _begin_load(
     )
     stack.callback(cache.finish)  # also where the load is cancelled before it begins
     places.begin()
-    unfit = UnfitCounters(device.memory, on_disk.plan)
+    unfit = UnfitCounters(device.memory, on_disk.plan, on_disk.lora)
     stack.callback(unfit.close)
     factors = LoraFactors(
         device,

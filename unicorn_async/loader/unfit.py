@@ -10,21 +10,24 @@ from unicorn_async.loader.weight_rules import largest_value
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.memory import Memory
-    from unicorn_async.loader.plan import LoadPlan
+    from unicorn_async.loader.lora_plan import LoraPlan
+    from unicorn_async.loader.plan import LoadPlan, TensorPart
 
 
 class UnfitCounters:
     """A u32 in mapped memory for each tensor of a plan; `close` frees it, when nothing on the device uses it any more.
 
+    Of a tensor that adapters of `lora` change, it is the sum that is counted.
+
     Raises:
         OutOfMemoryError: the memory does not fit.
     """
 
-    def __init__(self, memory: Memory, plan: LoadPlan) -> None:
+    def __init__(self, memory: Memory, plan: LoadPlan, lora: LoraPlan) -> None:
         parts = [(dest.layer, part) for dest in plan.destinations for part in plan.parts.get(dest.name, ())]
         self._index = {part.name: index for index, (_, part) in enumerate(parts)}
         self._layers = [layer for layer, _ in parts]
-        self._source_names = [part.source_name for _, part in parts]
+        self._texts = [_text(part, lora) for _, part in parts]
         self._kinds = [plan.device_types[part.name] for _, part in parts]
         self._buffer = memory.allocate(4 * max(len(parts), 1), MemoryKind.STAGING, name="unfit values")
         assert self._buffer.mapped is not None, "staging memory is mapped"
@@ -38,7 +41,8 @@ class UnfitCounters:
         """Check that a layer's conversions, which are done, have met no such value.
 
         Raises:
-            CheckpointError: they have; the message names the first such tensor and how many values there are in it.
+            CheckpointError: they have; the message names the first such tensor with its adapters, and how many
+                values there are in it.
         """
         assert self._buffer.mapped is not None, "staging memory is mapped"
         counts = self._buffer.mapped.cast("I")
@@ -46,10 +50,15 @@ class UnfitCounters:
             if count and owner == layer:
                 kind = self._kinds[index]
                 raise CheckpointError(
-                    f"tensor {self._source_names[index]!r}: {count} values do not fit {kind.value}: they are beyond "
+                    f"{self._texts[index]}: {count} values do not fit {kind.value}: they are beyond "
                     f"{largest_value(kind):.6g} in magnitude, or not finite"
                 )
 
     def close(self) -> None:
         """Free the memory."""
         self._buffer.close()
+
+
+def _text(part: TensorPart, lora: LoraPlan) -> str:
+    names = ", ".join(repr(adapter.name) for adapter in lora.adapters if part.name in adapter.pairs)
+    return f"tensor {part.source_name!r}" + (f", blended with LoRA {names}" if names else "")
