@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 VRAM, GTT = HeapKind.VRAM, HeapKind.GTT
 HOST = 48 * GIB
+MIB = 1 << 20
 SHAPE_8B = {
     "hidden_size": 4096,
     "num_hidden_layers": 32,
@@ -166,6 +167,24 @@ def test_what_adapters_take_while_the_model_loads_is_counted_in() -> None:
     left = plan.placement.room.total - plan.placement.total_bytes + plan.kv.nbytes
     with pytest.raises(OutOfMemoryError, match="missing"):
         plan_memory(LLAMA_8B, options, INT4_8B, SOFTWARE, passing_bytes=left, host_bytes=HOST)
+
+
+@pytest.mark.parametrize("info", [SOFTWARE, INTEL])
+def test_staging_is_counted_in_where_the_device_shares_the_hosts_memory(info: DeviceInfo) -> None:
+    options = EngineConfig(max_context=2048, max_num_seqs=1)
+    without = plan_memory(LLAMA_8B, options, INT4_8B, info, host_bytes=HOST).placement.total_bytes
+    limited = EngineConfig(max_context=2048, max_num_seqs=1, vram_bytes=without + 100 * MIB)
+    plan = plan_memory(LLAMA_8B, limited, INT4_8B, info, staged_bytes=90 * MIB, host_bytes=HOST)
+    assert plan.staged_bytes == 90 * MIB
+    assert plan.placement.total_bytes + plan.staged_bytes <= plan.placement.room.total
+    with pytest.raises(OutOfMemoryError, match="staging while they load 268,435,456"):
+        plan_memory(LLAMA_8B, limited, INT4_8B, info, staged_bytes=256 * MIB, host_bytes=HOST)
+
+
+def test_staging_takes_nothing_of_a_gpus_own_memory() -> None:
+    options = EngineConfig(max_context=2048)
+    plan = plan_memory(LLAMA_8B, options, INT4_8B, NVIDIA_REBAR, staged_bytes=256 * MIB, host_bytes=HOST)
+    assert plan == plan_memory(LLAMA_8B, options, INT4_8B, NVIDIA_REBAR, host_bytes=HOST)
 
 
 @pytest.mark.parametrize(("frames", "in_load", "wanted"), [(2, 8, 8), (3, 1, 3), (2, 4, 4)])

@@ -60,6 +60,7 @@ class DevicePlacement:
             "room": None if plan is None else asdict(plan.placement.room),
             "placement": [] if plan is None else [_row_json(row) for row in plan.placement.rows()],
             "attention": None if plan is None or plan.far is None else plan.far.to_json(),
+            "staged_bytes": 0 if plan is None else plan.staged_bytes,
             "planned_bytes": {} if plan is None else {h.value: plan.placement.nbytes(h) for h in HeapKind},
             "reading": self.reading,
         }
@@ -98,7 +99,15 @@ def _placement(
 ) -> DevicePlacement:
     plan, problem = None, None
     try:
-        plan = plan_memory(model.config, options, model.plan, info, passing_bytes=model.passing_bytes, far=far.plan)
+        plan = plan_memory(
+            model.config,
+            options,
+            model.plan,
+            info,
+            passing_bytes=model.passing_bytes,
+            staged_bytes=model.most_staged(options.staging_bytes),
+            far=far.plan,
+        )
     except OutOfMemoryError as exc:
         problem = str(exc).removeprefix(f"{info.name}: ")
     except ConfigError as exc:
@@ -127,6 +136,9 @@ def _table(info: DeviceInfo, plan: MemoryPlan) -> list[str]:
             lines.append(f"{'in all':<26}{size(used):>10}  {heap_name(info, heap)}, of which {size(room)} may be used")
     if placement.room.is_shared and placement.room.total < placement.room.vram + placement.room.gtt:
         lines.append(f"{'':<26}{size(placement.room.total):>10}  may be used of both, which are one memory")
+    if plan.staged_bytes:
+        where = heap_name(info, HeapKind.GTT if placement.room.gtt else HeapKind.VRAM)
+        lines.append(f"{'beside it, staging':<26}{size(plan.staged_bytes):>10}  {where}, at most, while it loads")
     if plan.far is not None:
         beside = f"; with the exchange {size(plan.far.near_bytes)} of the model's memory" if plan.far.near_bytes else ""
         lines.append(f"{'beside it, KV cache':<26}{size(plan.kv.nbytes):>10}  {plan.far.device}{beside}")

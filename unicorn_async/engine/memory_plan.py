@@ -41,12 +41,14 @@ EVALUATION_ROWS = 64  # logits that evaluation requests may have computed in one
 class MemoryPlan:
     """The cache's pools, and where everything lies; names are those of destinations, activations and `kv_names`.
 
-    `far` is what another device has of the model: the cache is there then.
+    `far` is what another device has of the model: the cache is there then. `staged_bytes` are kept free for staging
+    while the model loads.
     """
 
     kv: KVPlan
     placement: Placement
     far: FarPlan | None = None
+    staged_bytes: int = 0
 
 
 def max_logit_rows(options: EngineConfig) -> int:
@@ -91,12 +93,14 @@ def plan_memory(
     info: DeviceInfo,
     *,
     passing_bytes: int = 0,
+    staged_bytes: int = 0,
     host_bytes: int | None = None,
     far: FarPlanner | None = None,
 ) -> MemoryPlan:
     """Plan a model's memory on a device.
 
-    `passing_bytes` are needed beside it for as long as it loads. `host_bytes` is the free memory of `host_room`, None =
+    `passing_bytes` are needed beside it for as long as it loads, and `staged_bytes` of the host's memory, which count
+    where the device shares that. `host_bytes` is the free memory of `host_room`, None =
     as it is now. `far` plans what another device has of it, if one does.
 
     Raises:
@@ -113,7 +117,9 @@ def plan_memory(
     sizes = workspace_sizes(model, options, AttentionPlan.of(info, attention_shape(model, options)))
     workspace = [Claim(name, nbytes, MemoryGroup.WORKSPACE, -1) for name, nbytes in sizes.items()]
     weight_bytes, workspace_bytes = _padded(weights), _padded(workspace)
-    padding = 2 * SLICE_ALIGNMENT * model.num_layers + passing_bytes
+    if not info.shares_host_memory:
+        staged_bytes = 0
+    padding = 2 * SLICE_ALIGNMENT * model.num_layers + passing_bytes + staged_bytes
     if room.gtt:  # where a tensor does not fit any more, some of VRAM is left over
         padding += max((claim.nbytes for claim in weights), default=0)
     elsewhere = options.attends_elsewhere
@@ -121,9 +127,10 @@ def plan_memory(
     left = room.total - weight_bytes - workspace_bytes - padding
     if left < least:
         cache = "" if elsewhere else f", a KV cache of {options.max_context or options.block_size} tokens {least:,}"
+        staging = f", staging while they load {staged_bytes:,}" if staged_bytes else ""
         raise OutOfMemoryError(
-            f"{info.name}: {least - left:,} bytes of memory are missing: the weights need {weight_bytes:,}, the "
-            f"workspace {workspace_bytes:,}{cache}; {_room_text(room)}{_advice(options, plan, info, room)}"
+            f"{info.name}: {least - left:,} bytes of memory are missing: the weights need {weight_bytes:,}{staging}, "
+            f"the workspace {workspace_bytes:,}{cache}; {_room_text(room)}{_advice(options, plan, info, room)}"
         )
     far_plan = far(info, left) if far is not None else None
     if far_plan is not None:
@@ -133,13 +140,15 @@ def plan_memory(
                 f" model, attention on {far_plan.device} needs {far_plan.near_bytes:,} of them; {_room_text(room)}"
             )
         return MemoryPlan(
-            far_plan.kv, place([*weights, *workspace], room, max_allocation=info.max_allocation), far_plan
+            far_plan.kv, place([*weights, *workspace], room, max_allocation=info.max_allocation), far_plan, staged_bytes
         )
     fast = _padded(claim for claim in weights if claim.group is not MemoryGroup.EMBEDDINGS)
     budget = kv_budget(room, model, options, weights=weight_bytes, fast_weights=fast, others=workspace_bytes + padding)
     kv = plan_kv_cache(model, options, budget, max_allocation=info.max_allocation)
     return MemoryPlan(
-        kv, place([*weights, *workspace, *_cache(kv, options.kv_dtype)], room, max_allocation=info.max_allocation)
+        kv,
+        place([*weights, *workspace, *_cache(kv, options.kv_dtype)], room, max_allocation=info.max_allocation),
+        staged_bytes=staged_bytes,
     )
 
 
@@ -150,6 +159,7 @@ def choose_device(
     plan: LoadPlan,
     *,
     passing_bytes: int = 0,
+    staged_bytes: int = 0,
     far: FarPlanner | None = None,
 ) -> tuple[DeviceInfo, MemoryPlan]:
     """Return the first of the devices, best first, that the model fits, and its plan there.
@@ -163,7 +173,9 @@ def choose_device(
     errors: list[OutOfMemoryError] = []
     for info in devices:
         try:
-            return info, plan_memory(model, options, plan, info, passing_bytes=passing_bytes, far=far)
+            return info, plan_memory(
+                model, options, plan, info, passing_bytes=passing_bytes, staged_bytes=staged_bytes, far=far
+            )
         except OutOfMemoryError as exc:
             errors.append(exc)
     raise OutOfMemoryError("\n".join(map(str, errors)))

@@ -306,6 +306,7 @@ def _open_device(
         options,
         on_disk.plan,
         passing_bytes=on_disk.passing_bytes,
+        staged_bytes=on_disk.most_staged(options.staging_bytes),
         far=far.plan,
     )
     device = _opened(instance, info)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Self
 
 from unicorn_async.background import run_to_end
 from unicorn_async.loader.chunk import CONVERT_ALIGNMENT, Transform
-from unicorn_async.loader.open_file import PAGE_BYTES
 from unicorn_async.loader.parcel import make_parcels
 from unicorn_async.loader.read_ahead import ReadAhead
 from unicorn_async.loader.read_strategy import ReadMode
 from unicorn_async.loader.reader import FileReader, Read
 from unicorn_async.loader.staging import StagingRing, can_import
+from unicorn_async.loader.staging_plan import RingSize
 
 if TYPE_CHECKING:
     import asyncio
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 _LANES_PER_THREAD = 4  # so that a thread finds its next read waiting, even when the event loop has been busy
 _LEAST_DIRECT_SHARE = 1 / 64  # of the bytes: to stage less is quicker than to map all the memory that it lies in
-_MAX_SLOTS = 16  # also where they are small: each takes a while to allocate
 
 
 class SourceLoad:
@@ -112,13 +111,13 @@ class SourceLoad:
     def _add_ring(self, sizes: Sequence[int]) -> None:
         if not sizes:
             return
-        slot_bytes = max(sizes)
-        if self._stages_direct_reads:
-            slot_bytes = (slot_bytes // PAGE_BYTES + 2) * PAGE_BYTES  # a part of a page at both ends
-        num_slots = max(1, min(len(sizes), _MAX_SLOTS, self._staging_bytes // slot_bytes))
+        size = RingSize.of(sizes, self._staging_bytes, reads_pages=self._stages_direct_reads)
         self._rings.append(
             StagingRing(
-                self._device.memory, num_slots=num_slots, slot_bytes=slot_bytes, imports=self._stages_direct_reads
+                self._device.memory,
+                num_slots=size.num_slots,
+                slot_bytes=size.slot_bytes,
+                imports=self._stages_direct_reads,
             )
         )
 
