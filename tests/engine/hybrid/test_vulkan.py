@@ -170,6 +170,17 @@ async def test_the_faster_way_is_found_and_told(open_engine: OpenEngine, there: 
         assert stats.far_s > 0
 
 
+async def test_a_trace_that_can_t_be_written_any_more_is_a_warning(
+    open_engine: OpenEngine, there: AttentionTarget, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "gone" / "steps.json"
+    path.parent.mkdir()
+    async with open_engine(attention=there, step_trace=path) as engine:
+        await answer(engine, PROMPT, max_tokens=2)
+        shutil.rmtree(path.parent)
+    assert f"step trace {path}: No such file or directory" in caplog.text
+
+
 async def test_both_devices_work_at_the_same_time(
     open_engine: OpenEngine, there: AttentionTarget, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -32,7 +33,7 @@ from unicorn_async.engine.hybrid.split_policy import SplitPolicy, StepKind
 from unicorn_async.engine.step import StepResult
 from unicorn_async.engine.step_results import read_logits, read_tokens
 from unicorn_async.engine.types import AttentionStats
-from unicorn_async.errors import EngineClosedError
+from unicorn_async.errors import ConfigError, EngineClosedError
 from unicorn_async.gpu.memory import MemoryKind
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.timeline import Timeline
     from unicorn_async.models.decoder import Decoder
     from unicorn_async.scheduler.batch import Batch
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +321,10 @@ class HybridRunner:
         await run_to_end(self._device.wait_idle)
         await self._attention.drain()
         if self._trace is not None:
-            await run_to_end(self._trace.write)
+            try:
+                await run_to_end(self._trace.write)
+            except ConfigError as exc:
+                _log.warning("%s; the steps themselves are not affected", exc)
 
     def close(self) -> None:
         """Free frames and commands, after `stop`."""
