@@ -251,8 +251,10 @@ def test_contexts_of_any_length_equal_the_reference_with_the_constants_of_a_gpu(
     check(step.run(device, arrays, info=info), step.expected(), step.plan)
 
 
-@pytest.mark.parametrize("unroll", [1, 2, 8])
-@pytest.mark.parametrize(("workgroup", "heads", "lanes"), [(8, 4, 8), (16, 2, 4), (32, 1, 2), (128, 4, 8)])
+@pytest.mark.parametrize(
+    ("workgroup", "heads", "lanes", "unroll"),
+    [(8, 4, 8, 1), (8, 4, 8, 8), (16, 2, 4, 2), (32, 1, 2, 1), (32, 1, 2, 8), (128, 4, 8, 1), (128, 4, 8, 2)],
+)
 def test_other_cuts_of_decode_equal_the_reference(
     device: Device, arrays: Arrays, workgroup: int, heads: int, lanes: int, unroll: int
 ) -> None:
@@ -359,9 +361,18 @@ def test_contexts_of_several_tiles_per_split_are_joined(device: Device, arrays: 
     check(step.run(device, arrays), step.expected(), step.plan)
 
 
-@pytest.mark.parametrize("kv_dtype", KVDType)
-@pytest.mark.parametrize("window", [0, 500])
-@pytest.mark.parametrize(("workgroup", "heads", "max_splits"), [(8, 1, 8), (8, 4, 128), (64, 2, 100), (128, 4, 40)])
+@pytest.mark.parametrize(
+    ("workgroup", "heads", "max_splits", "window", "kv_dtype"),
+    [
+        (8, 1, 8, 0, KVDType.F16),
+        (8, 1, 8, 500, KVDType.INT8),
+        (8, 4, 128, 500, KVDType.F32),
+        (64, 2, 100, 0, KVDType.F32),
+        (64, 2, 100, 500, KVDType.F16),
+        (128, 4, 40, 0, KVDType.INT8),
+        (128, 4, 40, 500, KVDType.F16),
+    ],
+)
 def test_items_with_few_and_many_splits_are_joined_in_one_dispatch_again_and_again(
     device: Device, arrays: Arrays, workgroup: int, heads: int, max_splits: int, window: int, kv_dtype: KVDType
 ) -> None:
