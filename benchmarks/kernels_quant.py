@@ -36,6 +36,7 @@ from unicorn_async.ops.linear_held_plan import MAX_HELD, HeldTuning, can_hold, h
 from unicorn_async.ops.linear_input import InputBlocks, InputForm, LinearScratch
 from unicorn_async.ops.linear_plan import (
     FRAGMENTS_FEATURE,
+    NARROW_FEATURE,
     LinearPlan,
     TileTuning,
     can_split,
@@ -55,7 +56,7 @@ from unicorn_async.ops.linear_quant_plan import (
     quant_vec_plan,
 )
 from unicorn_async.ops.matrix_fragments import find_matrix_fragments
-from unicorn_async.ops.quant_tiles import FragmentTuning
+from unicorn_async.ops.quant_tiles import NARROW_TOKENS, FragmentTuning
 from unicorn_async.resources import resource_dir
 from unicorn_async.tensor import DType, QuantFormat, QuantTensor, Tensor
 
@@ -209,8 +210,10 @@ def fragment_candidates(
     info: DeviceInfo, tokens: int, n: int, k: int, quant_format: QuantFormat
 ) -> Iterator[LinearPlan]:
     """Cuts of linear_quant_fragments for which a lane has registers, and that fill the device without ado."""
-    for parts_t, parts_n, subgroups, splits in itertools.product((1, 2, 4, 8), (1, 2, 4), FRAGMENT_SUBGROUPS, SPLITS):
-        tuning = FragmentTuning(0, parts_t, parts_n, *subgroups, splits)
+    narrow = tokens <= NARROW_TOKENS and NARROW_FEATURE in info.features
+    sizes = [(1, 8)] * narrow + [(parts_t, 16) for parts_t in (1, 2, 4, 8)]
+    for (parts_t, size), parts_n, subgroups, splits in itertools.product(sizes, (1, 2, 4), FRAGMENT_SUBGROUPS, SPLITS):
+        tuning = FragmentTuning(0, parts_t, parts_n, *subgroups, splits, size)
         fits = 8 * parts_t * parts_n <= MAX_ACCUMULATORS
         suits = tuning.tile_t < 2 * max(tokens, 16) and tuning.tile_t >= min(tokens, 64)
         workgroups = -(-tokens // tuning.tile_t) * -(-n // tuning.tile_n) * splits

@@ -2,9 +2,9 @@
 // units whose lanes hold known elements: lane 4 g + q has of the first factor those of columns 2 q, 2 q + 1, 2 q + 8 and
 // 2 q + 9 of rows g and g + 8. So weights become matrices in the registers that they were loaded into. Columns may come in
 // any order that both factors share: of 128 at a time, lane q has those of block q, of which every matrix takes four.
-// A workgroup owns 16 FRAGMENTS_T tokens (along x), 16 FRAGMENTS_N SUBGROUPS_N weight rows (along y) and one of SPLITS parts
-// of K (along z), which SUBGROUPS_K subgroups share for each of SUBGROUPS_N parts of the rows. Of the workgroups that share a
-// tile, the last to finish adds up what all have left.
+// A workgroup owns FRAGMENT_TOKENS FRAGMENTS_T tokens (along x), 16 FRAGMENTS_N SUBGROUPS_N weight rows (along y) and one of
+// SPLITS parts of K (along z), which SUBGROUPS_K subgroups share for each of SUBGROUPS_N parts of the rows. Of the workgroups
+// that share a tile, the last to finish adds up what all have left. Up to 8 tokens take matrices of 8: the first rows of a tile.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_cooperative_matrix : require
@@ -22,6 +22,7 @@ layout(constant_id = 4) const uint SUBGROUPS_K = 1;
 layout(constant_id = 5) const uint SPLITS = 1;
 layout(constant_id = 6) const bool HAS_BIAS = false;
 layout(constant_id = 7) const bool HAS_SOFT_CAP = false;
+layout(constant_id = 8) const uint FRAGMENT_TOKENS = 16;  // of a matrix; with 8 of them FRAGMENTS_T is 1
 layout(local_size_x = 128, local_size_x_id = 0) in;
 
 layout(buffer_reference, scalar, buffer_reference_align = 16) readonly restrict buffer Fragments { u64vec2 v[]; };
@@ -47,13 +48,19 @@ layout(push_constant, scalar) uniform P {
     float soft_cap;     // used if HAS_SOFT_CAP
 } p;
 
-const uint TILE_T = 16 * FRAGMENTS_T;
+#define Weights coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA>
+#define Inputs coopmat<float16_t, gl_ScopeSubgroup, 16, FRAGMENT_TOKENS, gl_MatrixUseB>
+#define Sums coopmat<float, gl_ScopeSubgroup, 16, FRAGMENT_TOKENS, gl_MatrixUseAccumulator>
+
+const uint TILE_T = FRAGMENT_TOKENS * FRAGMENTS_T;
 const uint TILE_N = 16 * FRAGMENTS_N * SUBGROUPS_N;
 const uint LANE_ROWS = 2 * FRAGMENTS_N;
-const uint AHEAD = FRAGMENTS_T == 1 ? 4 : FRAGMENTS_T == 2 ? 2 : 1;
+const uint AHEAD = FRAGMENT_TOKENS == 8 ? 8 : FRAGMENTS_T == 1 ? 4 : 2;
+
+const uint MATRIX_WORDS = 4 * FRAGMENT_TOKENS;  // of a matrix of sums
 
 // Words of 16 bytes: a driver that stores matrices by wide instructions puts them at a multiple of its width.
-shared uvec4 results[SUBGROUPS_K * SUBGROUPS_N * 64];  // (subgroups, 16 tokens, 4), the bits of four floats each
+shared uvec4 results[SUBGROUPS_K * SUBGROUPS_N * MATRIX_WORDS];  // (subgroups, tokens, 4), the bits of four floats each
 shared bool is_last;
 
 uint tile = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
@@ -65,7 +72,7 @@ Codes blocks[LANE_ROWS];        // that are multiplied, while the next come into
 f16vec2 scales[LANE_ROWS * 2];  // of their groups
 f16vec2 offsets[LANE_ROWS];
 u64vec2 inputs[FRAGMENTS_T * AHEAD];  // of the next AHEAD matrices, in turn
-coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> sums[FRAGMENTS_N * FRAGMENTS_T];
+Sums sums[FRAGMENTS_N * FRAGMENTS_T];
 
 void fetch(uint chunk) {
     [[unroll]] for (uint i = 0; i < LANE_ROWS; i++) {
@@ -78,14 +85,19 @@ void fetch_inputs(uint chunk, uint matrix) {
     [[unroll]] for (uint t = 0; t < FRAGMENTS_T; t++) {
         const uint token_tile = min(gl_WorkGroupID.x * FRAGMENTS_T + t, (p.tokens - 1) / 16);
         const uint at = ((token_tile * (p.blocks / 4) + chunk) * 8 + matrix) * 32 + gl_SubgroupInvocationID;
-        inputs[matrix % AHEAD * FRAGMENTS_T + t] = p.xh.v[at];
+        const uint slot = matrix % AHEAD * FRAGMENTS_T + t;
+        if (FRAGMENT_TOKENS == 8) {
+            inputs[slot].x = p.xh.v[at].x;
+        } else {
+            inputs[slot] = p.xh.v[at];
+        }
     }
 }
 
-coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB> input_matrix(u64vec2 words) {
+Inputs input_matrix(u64vec2 words) {
     const uvec4 pairs = uvec4(unpack32(words.x), unpack32(words.y));
-    coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB> b;
-    [[unroll]] for (uint i = 0; i < 4; i++) {
+    Inputs b;
+    [[unroll]] for (uint i = 0; i < FRAGMENT_TOKENS / 4; i++) {
         const f16vec2 pair = unpackFloat2x16(pairs[i]);
         b[2 * i] = pair.x;
         b[2 * i + 1] = pair.y;
@@ -94,8 +106,8 @@ coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB> input_matrix(u64vec2
 }
 
 // Of each block the four weights that belong to one matrix.
-coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA> weight_matrix(uint f, uint matrix) {
-    coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA> a;
+Weights weight_matrix(uint f, uint matrix) {
+    Weights a;
     [[unroll]] for (uint i = 0; i < 2; i++) {
         const uint row = 2 * f + i;
         f16vec2 low, high;
@@ -126,7 +138,7 @@ void multiply(uint chunk, uint next) {
     }
     fetch(next);
     [[unroll]] for (uint matrix = 0; matrix < 8; matrix++) {
-        coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB> b[FRAGMENTS_T];
+        Inputs b[FRAGMENTS_T];
         [[unroll]] for (uint t = 0; t < FRAGMENTS_T; t++) {
             b[t] = input_matrix(inputs[matrix % AHEAD * FRAGMENTS_T + t]);
         }
@@ -136,7 +148,7 @@ void multiply(uint chunk, uint next) {
             fetch_inputs(next, matrix + AHEAD - 8);
         }
         [[unroll]] for (uint f = 0; f < FRAGMENTS_N; f++) {
-            const coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA> a = weight_matrix(f, matrix);
+            const Weights a = weight_matrix(f, matrix);
             [[unroll]] for (uint t = 0; t < FRAGMENTS_T; t++) {
                 sums[f * FRAGMENTS_T + t] = coopMatMulAdd(a, b[t], sums[f * FRAGMENTS_T + t]);
             }
@@ -161,15 +173,15 @@ void finish(uint token, uint first_row, vec4 values) {
 void store(uint index) {
     const uint f = index / FRAGMENTS_T;
     const uint fragment_t = index % FRAGMENTS_T;
-    coopMatStore(sums[index], results, gl_SubgroupID * 64, 4, gl_CooperativeMatrixLayoutColumnMajor);
+    coopMatStore(sums[index], results, gl_SubgroupID * MATRIX_WORDS, 4, gl_CooperativeMatrixLayoutColumnMajor);
     barrier();
-    for (uint i = gl_LocalInvocationID.x; i < SUBGROUPS_N * 64; i += WORKGROUP) {
+    for (uint i = gl_LocalInvocationID.x; i < SUBGROUPS_N * MATRIX_WORDS; i += WORKGROUP) {
         vec4 values = vec4(0.0);
         [[unroll]] for (uint k = 0; k < SUBGROUPS_K; k++) {
-            values += uintBitsToFloat(results[k * SUBGROUPS_N * 64 + i]);
+            values += uintBitsToFloat(results[k * SUBGROUPS_N * MATRIX_WORDS + i]);
         }
-        const uint t = fragment_t * 16 + i % 64 / 4;
-        const uint r = (i / 64 * FRAGMENTS_N + f) * 16 + i % 4 * 4;
+        const uint t = fragment_t * FRAGMENT_TOKENS + i % MATRIX_WORDS / 4;
+        const uint r = (i / MATRIX_WORDS * FRAGMENTS_N + f) * 16 + i % 4 * 4;
         const uint token = gl_WorkGroupID.x * TILE_T + t;
         if (SPLITS > 1) {
             p.partials.v[(((tile * SPLITS + gl_WorkGroupID.z) * TILE_T + t) * TILE_N + r) / 4] = values;
@@ -219,7 +231,7 @@ void main() {
         rows[i] = min(first_row + i * 8, p.n - 1) * p.blocks;
     }
     [[unroll]] for (uint i = 0; i < FRAGMENTS_T * FRAGMENTS_N; i++) {
-        sums[i] = coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>(0.0);
+        sums[i] = Sums(0.0);
     }
     // Everything is on its way before it is needed; past the end, the last chunk stands in.
     const uint first_chunk = min(begin + subgroup_k, chunks - 1);

@@ -22,6 +22,7 @@ from unicorn_async.ops.linear_input import InputBlocks, InputForm
 from unicorn_async.ops.linear_plan import (
     FRAGMENTS_FEATURE,
     MATRIX_FEATURE,
+    NARROW_FEATURE,
     TileTuning,
     can_split,
     plan_linear,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from unicorn_async.ops.linear_plan import LinearPlan
 
 TOKENS = (1, 2, 3, 8, 33)
-MATRIX_TOKENS = (24, 130)  # for which matrix units have tiles of their own
+MATRIX_TOKENS = (12, 24, 130)  # for which matrix units have tiles of their own
 ROWS, COLUMNS = 67, 1280  # more columns than a subgroup of 32 lanes takes at a time
 
 
@@ -147,7 +148,9 @@ def test_candidates_begin_with_the_rules_and_read_and_leave_what_they_do(device:
         features=frozenset({"float16", "integer_dot", "subgroup_size_control"}),
     )
     matrix = replace(gpu, features=gpu.features | {MATRIX_FEATURE})
-    for info in (*kinds(device.info), gpu, matrix, replace(matrix, features=matrix.features | {FRAGMENTS_FEATURE})):
+    fragments = replace(matrix, features=matrix.features | {FRAGMENTS_FEATURE})
+    narrow = replace(fragments, features=fragments.features | {NARROW_FEATURE})
+    for info in (*kinds(device.info), gpu, matrix, fragments, narrow):
         for weights in ("f16", "f32", "q4", "q6_k"):
             for tokens in (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 512):
                 product = Product(weights, tokens, 4096, 4096)
@@ -164,7 +167,7 @@ def has_room(plan: LinearPlan, tokens: int, n: int) -> bool:
     constants = dict(plan.constants)
     if constants.get("SPLITS", 1) == 1:
         return True
-    tile_t = constants.get("TILE_T") or 16 * constants["FRAGMENTS_T"]
+    tile_t = constants.get("TILE_T") or constants["FRAGMENT_TOKENS"] * constants["FRAGMENTS_T"]
     tile_n = constants.get("TILE_N") or 16 * constants["FRAGMENTS_N"] * constants["SUBGROUPS_N"]
     return can_split(TileTuning(tokens, tile_t, tile_n, 1, 1, splits=constants["SPLITS"]), tokens, n)
 

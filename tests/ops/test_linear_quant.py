@@ -13,6 +13,7 @@ from unicorn_async.ops.linear_held_plan import HeldTuning, held_plan
 from unicorn_async.ops.linear_input import HalfRows, InputBlocks, InputForm, LinearScratch
 from unicorn_async.ops.linear_plan import (
     FRAGMENTS_FEATURE,
+    NARROW_FEATURE,
     TileTuning,
     can_split,
     coopmat_plan,
@@ -78,6 +79,13 @@ FRAGMENTS = [
     FragmentTuning(0, 1, 2, 4, splits=3),
     FragmentTuning(0, 2, 2, 1, subgroups_k=4),
     FragmentTuning(0, 4, 1, 2, subgroups_k=2, splits=2),
+]
+
+
+NARROW = [
+    FragmentTuning(0, 1, 1, 1, fragment_tokens=8),
+    FragmentTuning(0, 1, 2, 4, splits=3, fragment_tokens=8),
+    FragmentTuning(0, 1, 4, 1, subgroups_k=4, fragment_tokens=8),
 ]
 
 
@@ -256,6 +264,19 @@ def test_linear_quant_fragments_equals_the_product(arrays: Arrays, quant_format:
         weight = weights(arrays, n, k, quant_format)
         for tuning in FRAGMENTS:
             for tokens in (1, 15, 33, 150):
+                case = Case(arrays, tokens, n, k, quant_format, weight)
+                case.run(fragment_plan(info, tuning, tokens, n, quant_format))
+
+
+@pytest.mark.parametrize("quant_format", FORMATS, ids=lambda f: f.value)
+def test_matrices_of_eight_tokens_give_the_same_product(arrays: Arrays, quant_format: QuantFormat) -> None:
+    info = arrays.device.info
+    if NARROW_FEATURE not in info.features:
+        pytest.skip(f"{info.name} has no matrices of 8 columns of which lanes hold the elements that the kernel needs")
+    for n, k in ((1, 256), (67, 5 * 256), (130, 3 * 256)):
+        weight = weights(arrays, n, k, quant_format)
+        for tuning in NARROW:
+            for tokens in (1, 3, 8):
                 case = Case(arrays, tokens, n, k, quant_format, weight)
                 case.run(fragment_plan(info, tuning, tokens, n, quant_format))
 

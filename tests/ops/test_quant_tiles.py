@@ -11,7 +11,7 @@ from tests.ops.test_linear_candidates import COLUMNS, MATRIX_TOKENS, ROWS, TOKEN
 from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.ops.linear_candidates import Product, candidates
 from unicorn_async.ops.linear_input import MAX_PARTIALS, MAX_SPLIT_TILES
-from unicorn_async.ops.linear_plan import FRAGMENTS_FEATURE, MATRIX_FEATURE, coopmat_shared_bytes
+from unicorn_async.ops.linear_plan import FRAGMENTS_FEATURE, MATRIX_FEATURE, NARROW_FEATURE, coopmat_shared_bytes
 from unicorn_async.ops.quant_tiles import fragment_tuning, quant_coopmat_tuning
 
 if TYPE_CHECKING:
@@ -84,6 +84,13 @@ def test_few_tokens_share_k_no_further_than_it_pays(gpu: DeviceInfo) -> None:
     assert [cut(gpu, 64, shape) for shape in (DOWN, QKV, OUT)] == [(4, 1, 2, 2, splits) for splits in (3, 2, 3)]
 
 
+def test_matrices_of_eight_tokens_serve_up_to_eight(gpu: DeviceInfo) -> None:
+    narrow = replace(gpu, features=gpu.features | {NARROW_FEATURE})
+    assert [fragment_tuning(narrow, tokens, *DOWN).fragment_tokens for tokens in (3, 8, 9, 64)] == [8, 8, 16, 16]
+    assert cut(narrow, 8, GATE_UP) == cut(narrow, 8, HEAD) == (1, 2, 1, 2, 1)
+    assert [cut(narrow, 8, shape) for shape in (DOWN, QKV, OUT)] == [(1, 2, 1, 4, splits) for splits in (6, 4, 4)]
+
+
 def test_small_matrices_make_more_workgroups_of_few_tokens(gpu: DeviceInfo) -> None:
     for tokens in (12, 16):
         assert cut(gpu, tokens, SMALL_GATE_UP) == cut(gpu, tokens, SMALL_QKV) == (1, 1, 1, 4, 1)
@@ -91,6 +98,7 @@ def test_small_matrices_make_more_workgroups_of_few_tokens(gpu: DeviceInfo) -> N
         assert cut(gpu, tokens, SMALL_DOWN) == cut(gpu, tokens, SMALL_OUT) == (1, 1, 2, 2, 4)
     assert cut(gpu, 24, SMALL_DOWN) == cut(gpu, 24, SMALL_OUT) == (2, 1, 2, 2, 4)
     for tokens in (48, 64):
+        assert cut(gpu, tokens, GATE_UP) == (4, 2, 1, 4, 1)
         assert cut(gpu, tokens, SMALL_GATE_UP) == cut(gpu, tokens, SMALL_QKV) == (4, 1, 1, 4, 1)
 
 
@@ -119,12 +127,13 @@ def test_what_splits_leave_for_each_other_has_room_and_each_has_columns(gpu: Dev
 def test_every_cut_is_one_that_is_compared_with_the_product_in_double_precision(gpu: DeviceInfo) -> None:
     """By test_linear_candidates, on a device with matrix units; splits of other numbers are compared there, too."""
 
-    def cuts(tokens: int, n: int, k: int) -> set[tuple[object, ...]]:
-        products = candidates(gpu, Product("q4", tokens, n, k))
+    def cuts(info: DeviceInfo, tokens: int, n: int, k: int) -> set[tuple[object, ...]]:
+        products = candidates(info, Product("q4", tokens, n, k))
         return {(p.entry, *((name, v) for name, v in p.constants if name != "SPLITS")) for p in products}
 
-    compared = set().union(*(cuts(tokens, ROWS, COLUMNS) for tokens in (*TOKENS, *MATRIX_TOKENS)))
-    for n, k in SHAPES:
-        for tokens in (3, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512):
-            rule = Product("q4", tokens, n, k).rule(gpu)
-            assert (rule.entry, *((name, v) for name, v in rule.constants if name != "SPLITS")) in compared
+    for info in (gpu, replace(gpu, features=gpu.features | {NARROW_FEATURE})):
+        compared = set().union(*(cuts(info, tokens, ROWS, COLUMNS) for tokens in (*TOKENS, *MATRIX_TOKENS)))
+        for n, k in SHAPES:
+            for tokens in (3, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512):
+                rule = Product("q4", tokens, n, k).rule(info)
+                assert (rule.entry, *((name, v) for name, v in rule.constants if name != "SPLITS")) in compared

@@ -6,7 +6,7 @@ another's place without a change around it. Pure: needs no GPU.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product as combinations
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from unicorn_async.ops.linear_held_plan import MAX_HELD, HeldTuning, can_hold, h
 from unicorn_async.ops.linear_input import MAX_PARTIALS, MAX_SPLIT_TILES, InputForm
 from unicorn_async.ops.linear_plan import (
     FORMATS,
+    NARROW_FEATURE,
     TileTuning,
     VecTuning,
     coopmat_plan,
@@ -35,7 +36,7 @@ from unicorn_async.ops.linear_quant_plan import (
     plan_linear_quant,
     quant_vec_plan,
 )
-from unicorn_async.ops.quant_tiles import FragmentTuning
+from unicorn_async.ops.quant_tiles import NARROW_TOKENS, FragmentTuning
 from unicorn_async.tensor import QUANT_BLOCK, QuantFormat
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ def _quantised(
 ) -> Iterator[LinearPlan]:
     tokens, n, k, name = product.tokens, product.n, product.k, kind.layout.name
     if form is InputForm.FRAGMENTS:
-        yield from (fragment_plan(info, tuning, tokens, n, kind, options) for tuning in _fragments(tokens, n, k))
+        yield from (fragment_plan(info, tuning, tokens, n, kind, options) for tuning in _fragments(info, tokens, n, k))
         return
     if form is InputForm.HALVES:
         entry = f"linear_quant_coopmat_{name}"
@@ -240,13 +241,15 @@ def _coopmat(info: DeviceInfo, tokens: int, n: int, k: int) -> Iterator[TileTuni
                     yield TileTuning(tokens, tile_t, tile_n, parts_t, parts_n, tile_k, buffers, splits)
 
 
-def _fragments(tokens: int, n: int, k: int) -> Iterator[FragmentTuning]:
+def _fragments(info: DeviceInfo, tokens: int, n: int, k: int) -> Iterator[FragmentTuning]:
     parts_t = 1 if tokens <= 16 else 2 if tokens <= 32 else 4
+    narrow = tokens <= NARROW_TOKENS and NARROW_FEATURE in info.features
+    size = 8 if narrow else 16
     for parts_n, (along_n, along_k) in combinations((1, 2, 4), _FRAGMENT_SUBGROUPS):
         if parts_t * parts_n <= 8:
-            cut = FragmentTuning(tokens, parts_t, parts_n, along_n, along_k)
+            cut = FragmentTuning(tokens, parts_t, parts_n, along_n, along_k, fragment_tokens=size)
             for splits in _splits(cut, tokens, n, k // (2 * _FRAGMENT_COLUMNS * along_k)):
-                yield FragmentTuning(tokens, parts_t, parts_n, along_n, along_k, splits)
+                yield replace(cut, splits=splits)
 
 
 def _splits(tile: Tile, tokens: int, n: int, most: int) -> Iterator[int]:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 FORMATS = {DType.F16: "f16", DType.BF16: "bf16", DType.F32: "f32"}
 MATRIX_FEATURE = "cooperative_matrix_f16_f32_16x16x16"
 FRAGMENTS_FEATURE = "matrix_fragments"  # lanes hold what linear_quant_fragments counts on, see `find_matrix_fragments`
+NARROW_FEATURE = "matrix_fragments_narrow"  # the same of matrices of 8 columns
+NARROW_MATRIX_FEATURE = "cooperative_matrix_f16_f32_16x8x16"
 MAX_GRID_X = 32768  # any device takes 65535; the rest goes along y
 
 _MATRIX_SIDE = 16

@@ -252,6 +252,7 @@ def fragment_plan(
         "SUBGROUPS_N": tuning.subgroups_n,
         "SUBGROUPS_K": tuning.subgroups_k,
         "SPLITS": tuning.splits,
+        "FRAGMENT_TOKENS": tuning.fragment_tokens,
     }
     wanted = subgroup_size if "subgroup_size_control" in info.features else None
     grid = (-(-num_tokens // tuning.tile_t), -(-n // tuning.tile_n), tuning.splits)

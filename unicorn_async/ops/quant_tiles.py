@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.ops.linear_input import MAX_PARTIALS, MAX_SPLIT_TILES
-from unicorn_async.ops.linear_plan import TileTuning, coopmat_shared_bytes
+from unicorn_async.ops.linear_plan import NARROW_FEATURE, TileTuning, coopmat_shared_bytes
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.device_info import DeviceInfo
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 class FragmentTuning:
     """For up to `tokens` tokens: how linear_quant_fragments is cut.
 
-    A subgroup has `fragments_t` × `fragments_n` matrices of 16 tokens and 16 weight rows; a workgroup has `subgroups_n`
-    times these rows, and `subgroups_k` subgroups share K for each. `splits` workgroups share K.
+    A subgroup has `fragments_t` × `fragments_n` matrices of `fragment_tokens` tokens and 16 weight rows; a workgroup
+    has `subgroups_n` times these rows, and `subgroups_k` subgroups share K for each. `splits` workgroups share K.
+    Matrices of 8 tokens are for devices with NARROW_FEATURE, and one is all that a subgroup has of them along tokens.
     """
 
     tokens: int
@@ -31,11 +32,12 @@ class FragmentTuning:
     subgroups_n: int
     subgroups_k: int = 1
     splits: int = 1
+    fragment_tokens: int = 16
 
     @property
     def tile_t(self) -> int:
         """Tokens of a workgroup."""
-        return 16 * self.fragments_t
+        return self.fragment_tokens * self.fragments_t
 
     @property
     def tile_n(self) -> int:
@@ -78,6 +80,7 @@ class _FragmentRules:
 
 
 FRAGMENT_COLUMNS = 128
+NARROW_TOKENS = 8  # that matrices of 8 take
 MAX_FRAGMENT_TOKENS = 64  # more share what shared memory holds
 _ANY = 1 << 30
 _COOPMAT = (  # the first that serves a product and fits the device
@@ -92,6 +95,13 @@ _COOPMAT = (  # the first that serves a product and fits the device
     _CoopmatRule(TileTuning(384, tile_t=64, tile_n=64, parts_t=2, parts_n=2, tile_k=64, buffers=1), 528),
     _CoopmatRule(TileTuning(_ANY, tile_t=128, tile_n=64, parts_t=2, parts_n=2, tile_k=64, buffers=1), 264, 10),
     _CoopmatRule(TileTuning(_ANY, tile_t=64, tile_n=64, parts_t=2, parts_n=2, tile_k=64, buffers=1), 528),
+)
+_NARROW = _FragmentRules(
+    head=(FragmentTuning(NARROW_TOKENS, 1, 2, 1, 2, fragment_tokens=8), 1320),
+    many_rows=(FragmentTuning(NARROW_TOKENS, 1, 2, 1, 2, fragment_tokens=8), 1320),
+    short=(FragmentTuning(NARROW_TOKENS, 1, 1, 1, 4, fragment_tokens=8), 792),
+    small=(FragmentTuning(NARROW_TOKENS, 1, 1, 2, 2, fragment_tokens=8), 792),
+    others=(FragmentTuning(NARROW_TOKENS, 1, 2, 1, 4, fragment_tokens=8), 1056),
 )
 _FRAGMENTS = (
     _FragmentRules(
@@ -109,8 +119,8 @@ _FRAGMENTS = (
         others=(FragmentTuning(32, 2, 2, 1, 4), 528),
     ),
     _FragmentRules(
-        head=(FragmentTuning(MAX_FRAGMENT_TOKENS, 4, 1, 1, 4), 792),
-        many_rows=(FragmentTuning(MAX_FRAGMENT_TOKENS, 4, 1, 1, 4), 792),
+        head=(FragmentTuning(MAX_FRAGMENT_TOKENS, 4, 2, 1, 4), 528),
+        many_rows=(FragmentTuning(MAX_FRAGMENT_TOKENS, 4, 2, 1, 4), 528),
         short=(FragmentTuning(MAX_FRAGMENT_TOKENS, 4, 1, 1, 4), 792),
         small=(FragmentTuning(MAX_FRAGMENT_TOKENS, 4, 1, 2, 2), 528),
         others=(FragmentTuning(MAX_FRAGMENT_TOKENS, 4, 1, 2, 2), 528),
@@ -133,7 +143,10 @@ def quant_coopmat_tuning(info: DeviceInfo, num_tokens: int, n: int, k: int) -> T
 
 def fragment_tuning(info: DeviceInfo, num_tokens: int, n: int, k: int) -> FragmentTuning:
     """The same for linear_quant_fragments, which takes up to MAX_FRAGMENT_TOKENS tokens."""
-    rules = next(rules for rules in _FRAGMENTS if num_tokens <= rules.others[0].tokens)
+    if num_tokens <= NARROW_TOKENS and NARROW_FEATURE in info.features:
+        rules = _NARROW
+    else:
+        rules = next(rules for rules in _FRAGMENTS if num_tokens <= rules.others[0].tokens)
     is_discrete = info.type is DeviceType.DISCRETE
     if n >= _MANY_ROWS:
         tuning, slots = rules.head if n >= _HEAD_ROWS and is_discrete else rules.many_rows
