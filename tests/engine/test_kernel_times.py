@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
@@ -7,7 +8,8 @@ import pytest
 from unicorn_async.cli.bench_kernels import kernel_lines, kernels_json
 from unicorn_async.cli.bench_limits import Limits
 from unicorn_async.config import SamplingParams, WeightScheme
-from unicorn_async.ops.attention import GpuAttention
+from unicorn_async.engine.buckets import bucket_for, bucket_sizes
+from unicorn_async.ops.attention import MAX_ROTATING_ITEMS, GpuAttention
 from unicorn_async.ops.linear_input import InputForm
 
 if TYPE_CHECKING:
@@ -24,8 +26,6 @@ async def test_a_timed_engine_tells_where_the_time_of_its_steps_went(open_engine
         decode = [time for time in times if time.tokens == 1]
         attention = next(time for time in decode if time.kernel.startswith("attention_decode"))
         assert attention.dispatches == attention.steps * layers
-        rotated = {time.tokens for time in times if time.kernel.startswith("rope_cache")}
-        assert rotated and 1 not in rotated  # decoding alone rotates where it attends
         down = next(time for time in decode if time.detail and time.kernel.startswith("linear_"))
         rows, columns = map(int, down.detail.split("x"))
         assert (down.nbytes, down.flops) == (2 * rows * columns, 2 * rows * columns)
@@ -36,6 +36,28 @@ async def test_a_timed_engine_tells_where_the_time_of_its_steps_went(open_engine
         assert attention.kernel in text and down.detail in text
         assert any(down.detail in line and " 50%" in line for line in text.splitlines())
         assert kernels_json(engine, limits)["software"] == engine.device.is_software
+
+
+@pytest.mark.parametrize("num_streams", [1, MAX_ROTATING_ITEMS, MAX_ROTATING_ITEMS + 1])
+async def test_decoding_alone_rotates_where_it_attends_while_few_sequences_decode(
+    open_engine: OpenEngine, num_streams: int
+) -> None:
+    prompt, sampling = list(range(1, 25)), SamplingParams(max_tokens=6, ignore_eos=True)
+    async with open_engine("llama", "bfloat16", time_kernels=True) as engine:
+        await engine.loaded()
+
+        async def answer() -> None:
+            async for _ in engine.stream(prompt, sampling):
+                pass
+
+        await asyncio.gather(*(answer() for _ in range(num_streams)))
+        steps = {time.tokens: 0 for time in engine.kernel_times()}
+        for time in engine.kernel_times():
+            if time.kernel.startswith("rope_cache"):
+                steps[time.tokens] += time.steps
+        decoding = bucket_for(num_streams, bucket_sizes(128))
+        assert (steps[decoding] > 0) == (num_streams > MAX_ROTATING_ITEMS)
+        assert sum(steps.values()) > steps[decoding]  # prompts rotate before they attend
 
 
 async def test_attention_leaves_what_the_next_linear_reads_without_a_dispatch_between(

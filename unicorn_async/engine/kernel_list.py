@@ -11,6 +11,7 @@ from unicorn_async.gpu.kernel import KernelRequest
 from unicorn_async.models import projection
 from unicorn_async.models.weights import head_name
 from unicorn_async.ops import embedding, embedding_quant, gated, norm, rotary, sampling
+from unicorn_async.ops.attention import MAX_ROTATING_ITEMS
 from unicorn_async.ops.checksum import checksum_kernel
 from unicorn_async.ops.linear_input import InputForm
 from unicorn_async.ops.sample_rows import SamplingPath
@@ -76,13 +77,14 @@ def _attention(
     sizes: tuple[int, ...],
 ) -> Iterable[KernelRequest]:
     if attention is None:
-        return ()
-    forms = (projection.input_form(info, matrices["layers.0.o"], size) for size in sizes)
-    written = dict.fromkeys(form if attention.writes(form) else InputForm.FLOATS for form in forms)
+        return
     rotation = rotary.rotation_constants(
         q_scale=model.softmax_scale, qk_norm=model.qk_norm, eps=model.norm_eps, plus_one=model.norm_plus_one
     )
-    return attention.kernels_for(written, rotation)
+    for size in sizes:
+        form = projection.input_form(info, matrices["layers.0.o"], size)
+        written = form if attention.writes(form) else InputForm.FLOATS
+        yield from attention.kernels_for([written], rotation if size <= MAX_ROTATING_ITEMS else None)
 
 
 def _rows(

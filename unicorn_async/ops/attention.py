@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from unicorn_async.ops.linear_input import LinearInput
     from unicorn_async.ops.rotary import HeadRotation
 
+MAX_ROTATING_ITEMS = 4  # decode items up to which rotating in passing is faster: every workgroup of an item repeats it
 _MAX_PREFETCH_DIM = 128  # larger heads leave no registers for the keys and values that are under way
 
 
