@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
 """Times decode attention on a device: bytes of keys and values read, against the device's copy rate.
 
-    kernels_attention.py [--device NAME] [--shape 32:16:128 ...] [--context 1024 8192 32768] [--streams 1] [--sweep]
-                         [--splits N ...] [--tile N ...] [--best N] [--kv-dtype f16 int8 ...] [--json FILE]
+    kernels_attention.py [--device NAME] [--shape 32:16:128 ...] [--context 1024 8192 32768] [--streams 1 ...]
+                         [--rotates no passing apart] [--sweep] [--splits N ...] [--tile N ...] [--best N]
+                         [--kv-dtype f16 int8 ...] [--json FILE]
 
 A shape is query heads, kv heads and the size of a head; by default those of Gemma 3 27B and Llama 3 8B. Each figure is
 a layer's attention as a step pays for it, with the splits' join and the barrier after it: the median over rounds of
 layers whose caches are different parts of one pool with its blocks in random order, timed by the device's own
 timestamps. Without --sweep the constants are those that the engine would take; with it, all candidates of the tables
 below are timed, the fastest first. --splits and --tile add their values to either.
+
+--rotates says where the norm and rotation of the new queries and keys, and the store of the new keys and values, are
+timed: not at all, in attention's own kernel in passing, or in a dispatch apart before it, with the barrier between.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unicorn_async.cli.bench_limits import Limits, measure_limits
-from unicorn_async.config import KVDType
+from unicorn_async.config import KVDType, RotaryConfig
 from unicorn_async.errors import UnicornError
 from unicorn_async.gpu.command import CommandPool, TimestampPool
 from unicorn_async.gpu.device import Device
@@ -37,6 +41,7 @@ from unicorn_async.ops.attention_device import AttentionBatch, DecodeScratch
 from unicorn_async.ops.attention_plan import AttentionPlan
 from unicorn_async.ops.kv_cache import AttentionShape, KVCache, head_nbytes
 from unicorn_async.ops.linear_plan import known_subgroup_size
+from unicorn_async.ops.rotary import HeadNorms, HeadRotation, frequencies, kernels_for, rope_cache, rotation_constants
 from unicorn_async.resources import resource_dir
 from unicorn_async.tensor import DType, Tensor
 
@@ -53,7 +58,9 @@ UNROLLS = (2, 4, 8)
 SPLITS = (16, 24, 48, 96)
 HEADS = (2, 4, 8)
 LANES = (8, 16, 32)
+ROTATES = ("no", "passing", "apart")
 ROUNDS = 5  # of repeats
+EPS = 1e-6  # of the norms
 MAX_REGISTERS = 160  # f32 of a lane that are worth a try: queries, sums, and what is under way
 
 
@@ -64,6 +71,7 @@ class Figure:
     shape: str
     context: int
     streams: int
+    rotates: str
     constants: str
     us: float
     gb_per_s: float
@@ -106,8 +114,8 @@ class Bench:
         self._times = TimestampPool(device, 2 * ROUNDS)
         self._cache = self._random(pool_bytes)
 
-    def time(self, plan: AttentionPlan, context: int, streams: int, limits: Limits) -> Figure:
-        """Median time of a layer's attention."""
+    def time(self, plan: AttentionPlan, context: int, streams: int, rotates: str, limits: Limits) -> Figure:
+        """Median time of a layer's attention, and of its rotation if it `rotates`."""
         shape = plan.shape
         per_stream = -(-context // shape.block_size)
         nbytes = 2 * streams * context * shape.num_kv_heads * head_nbytes(shape.head_dim, shape.kv_dtype)  # K and V
@@ -116,17 +124,28 @@ class Bench:
         grid = plan.decode_grid([context] * streams, 0)
         table = np.random.default_rng(0).permutation(per_stream * streams).astype(np.uint32)
         columns = shape.num_heads * shape.head_dim
+        heads = columns + 2 * shape.num_kv_heads * shape.head_dim if rotates != "no" else columns
+        last = table.reshape(streams, per_stream)[:, -1] * shape.block_size + (context - 1) % shape.block_size
         buffers = [
             self._put(np.arange(streams, dtype=np.uint32).repeat(2)),
             self._put(np.full(streams, context, np.uint32)),
             self._put(table),
             self._put(np.array([grid, (0, 0, 0)], np.uint32)),
-            self._put(np.random.default_rng(1).standard_normal((streams, columns)).astype(np.float32) / 4),
+            self._put(np.random.default_rng(1).standard_normal((streams, heads)).astype(np.float32) / 4),
             self._put(np.zeros((streams, columns), np.float32)),
             self._device.memory.allocate(plan.partials_nbytes(streams), MemoryKind.DEVICE, name="partials"),
             self._device.memory.allocate(plan.split_counters_nbytes(streams), MemoryKind.DEVICE, name="split counters"),
+            self._put(np.zeros((streams, columns), np.float32)),
+            self._put(np.full(streams, context - 1, np.uint32)),
+            self._put(last),
+            self._put(np.ones(shape.head_dim, np.float32)),
+            self._put(np.frombuffer(frequencies(RotaryConfig(base=10000.0), shape.head_dim), np.uint32)),
         ]
-        items, contexts, blocks, sizes, q, out, partials, counters = buffers
+        items, contexts, blocks, sizes, new, out, partials, counters, q, positions, slots, weight, freqs = buffers
+        norm = Tensor(weight.address, (shape.head_dim,), DType.F32)
+        rotation = HeadRotation(freqs.address, shape.head_dim**-0.5, HeadNorms(norm, norm, EPS))
+        new_heads = Tensor(new.address, (streams, heads), DType.F32)
+        rotated = Tensor(q.address, (streams, columns), DType.F32)
         batch = AttentionBatch(
             query_start=0,
             query_len=0,
@@ -149,13 +168,29 @@ class Bench:
             recorder.timestamp(self._times, 2 * run)
             for i in range(self._repeats):
                 k = self._cache.address + (run * self._repeats + i) % copies * 2 * layer
+                cache = KVCache(k, k + layer)
+                if rotates == "apart":
+                    rope_cache(
+                        recorder,
+                        self._device.kernels,
+                        self._device.info,
+                        shape=shape,
+                        qkv=new_heads,
+                        q=rotated,
+                        cache=cache,
+                        rotation=rotation,
+                        positions=positions.address,
+                        slot_mapping=slots.address,
+                    )
+                    recorder.barrier()
                 attention.record(
                     recorder,
-                    q=Tensor(q.address, (streams, columns), DType.F32),
-                    cache=KVCache(k, k + layer),
+                    q=rotated if rotates == "apart" else new_heads,
+                    cache=cache,
                     window=0,
                     batch=batch,
                     out=Tensor(out.address, (streams, columns), DType.F32),
+                    rotation=rotation if rotates == "passing" else None,
                 )
                 recorder.barrier()
             recorder.timestamp(self._times, 2 * run + 1)
@@ -174,7 +209,7 @@ class Bench:
         )
         label = f"{shape.num_heads}:{shape.num_kv_heads}:{shape.head_dim} {shape.kv_dtype.value}"
         rate = nbytes / ns
-        return Figure(label, context, streams, named, ns / 1e3, rate, rate * 1e9 / limits.copy_bytes_per_s)
+        return Figure(label, context, streams, rotates, named, ns / 1e3, rate, rate * 1e9 / limits.copy_bytes_per_s)
 
     def _random(self, nbytes: int) -> Buffer:
         """Small random halves; for a cache of int8 random codes and such scales."""
@@ -204,27 +239,32 @@ def _attention(device: Device, plan: AttentionPlan) -> GpuAttention:
     return attention
 
 
-def _kernels(device: Device, plan: AttentionPlan) -> tuple[KernelRequest, ...]:
-    """What decode takes of the attention's kernels."""
-    return _attention(device, plan).kernels_for()[:1]
+def _kernels(device: Device, plan: AttentionPlan, rotates: str) -> Iterator[KernelRequest]:
+    """What decode takes of the attention's kernels, and what rotates."""
+    constants = rotation_constants(q_scale=plan.shape.head_dim**-0.5, qk_norm=True, eps=EPS, plus_one=False)
+    yield _attention(device, plan).kernels_for(rotation=constants if rotates == "passing" else None)[0]
+    if rotates == "apart":
+        yield from kernels_for(device.info, plan.shape, qk_norm=True, plus_one=False)
 
 
 def measure(device: Device, limits: Limits, options: argparse.Namespace) -> Iterator[Figure]:
     sizes = [tuple(map(int, text.split(":"))) for text in options.shape]
     kinds = [KVDType(kind) for kind in options.kv_dtype]
     shapes = [AttentionShape(*size, BLOCK_SIZE, kind) for size, kind in itertools.product(sizes, kinds)]
-    largest = max(2 * (-(-max(options.context) // BLOCK_SIZE)) * options.streams * s.block_nbytes for s in shapes)
+    largest = max(2 * (-(-max(options.context) // BLOCK_SIZE)) * max(options.streams) * s.block_nbytes for s in shapes)
     bench = Bench(device, max(largest, options.pool_mib << 20), options.repeats)
-    for context, shape in itertools.product(options.context, shapes):
+    for context, shape, streams, rotates in itertools.product(
+        options.context, shapes, options.streams, options.rotates
+    ):
         plans = dict.fromkeys(candidates(device.info, shape, options))
-        device.kernels.prepare(request for plan in plans for request in _kernels(device, plan))
-        figures = [bench.time(plan, context, options.streams, limits) for plan in plans]
+        device.kernels.prepare(request for plan in plans for request in _kernels(device, plan, rotates))
+        figures = [bench.time(plan, context, streams, rotates, limits) for plan in plans]
         chosen = figures[0]
         for figure in sorted(figures, key=lambda f: f.us)[: options.best]:
             mark = "*" if figure is chosen else " "
             print(
-                f"{mark} {figure.shape} context {context:<6} {figure.us:10.1f} µs {figure.gb_per_s:8.1f} GB/s "
-                f"{figure.of_copy:6.0%} of copy  {figure.constants}",
+                f"{mark} {figure.shape} context {context:<6} streams {streams:<3} rotates {rotates:<7} "
+                f"{figure.us:10.1f} µs {figure.gb_per_s:8.1f} GB/s {figure.of_copy:6.0%} of copy  {figure.constants}",
                 flush=True,
             )
             yield figure
@@ -235,7 +275,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--device", help="index or part of the name; default: the fastest GPU")
     parser.add_argument("--shape", nargs="+", default=SHAPES, help="query heads:kv heads:size of a head")
     parser.add_argument("--context", nargs="+", type=int, default=[1024, 8192, 32768])
-    parser.add_argument("--streams", type=int, default=1)
+    parser.add_argument("--streams", nargs="+", type=int, default=[1])
+    parser.add_argument("--rotates", nargs="+", choices=ROTATES, default=["no"], help="where to time the rotation")
     parser.add_argument("--repeats", type=int, default=20, help="layers between two timestamps")
     parser.add_argument("--pool-mib", type=int, default=2048, help="memory for caches")
     parser.add_argument("--sweep", action="store_true", help="time every candidate")
