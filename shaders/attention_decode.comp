@@ -78,7 +78,7 @@ const float LOWEST = -1e30; // a maximum over nothing; its differences stay fini
 const bool SHARES = MAX_SUBGROUPS > 1;
 shared float maxima[SHARES ? HEADS * MAX_SUBGROUPS : 1];
 shared float sums[SHARES ? HEADS * MAX_SUBGROUPS : 1];
-shared vec4 outputs[SHARES ? MAX_SUBGROUPS * VECTORS : 1];
+shared vec4 outputs[SHARES ? MAX_SUBGROUPS * VECTORS : ROTATES ? VECTORS + COLUMNS : 1];
 shared bool is_last;
 
 vec4 q[HEADS * LANE_VECTORS];
@@ -119,29 +119,35 @@ void find_rows(Uints table, uint kv_head, uint first, uint end, out uint rows[UN
         rows[u] = cache_row(table, min(first + u * KEYS + key_lane, end - 1), kv_head, NUM_KV_HEADS, BLOCK_SIZE);
 }
 
-vec4 rotated(Vec4s head, Vec4s weight, float scale, vec2 to[4], uint at) {
-    uint i = at % HALF;
-    vec4 low = (head + i).v, high = (head + i + HALF).v;
-    norm_pairs(weight, i, scale, low, high);
-    rotate(to, low, high);
-    return at < HALF ? low : high;
+// Norms and rotates a token's new queries, and if it is `wanted`, the new key behind them, each once, into `outputs`. A group of
+// LANES lanes takes a head; a subgroup's groups sum squares together, with or without a head of their own, as shuffles want it.
+void rotate_heads(Vec4s heads, uint head, Vec4s k_head, uint position, bool wanted) {
+    uint num_heads = wanted ? HEADS + 1 : HEADS, groups = gl_SubgroupSize / LANES;
+    for (uint first = gl_SubgroupID * groups; first < num_heads; first += KEYS) {
+        uint own = first + gl_SubgroupInvocationID / LANES, h = min(own, num_heads - 1);
+        bool is_key = h == HEADS;
+        Vec4s source = is_key ? k_head : heads + (head + h) * COLUMNS;
+        Vec4s weight = is_key ? p.k_weight : p.q_weight;
+        float scale = norm_scale(source, EPS);
+        if (own < num_heads)
+            for (uint i = lane; i < HALF; i += LANES) {
+                vec4 low = (source + i).v, high = (source + i + HALF).v;
+                norm_pairs(weight, i, scale, low, high);
+                vec2 to[4];
+                directions(p.freqs, position, i, to);
+                rotate(to, low, high);
+                outputs[h * COLUMNS + i] = is_key ? low : low * Q_SCALE;
+                outputs[h * COLUMNS + i + HALF] = is_key ? high : high * Q_SCALE;
+            }
+    }
 }
 
-// Gets the queries from a token's new heads, and if it is `wanted`, the new key.
-void rotate_heads(Vec4s heads, uint head, Vec4s k_head, uint position, bool wanted, out vec4 key[LANE_VECTORS]) {
-    float scales[HEADS];
-    [[unroll]] for (uint h = 0; h < HEADS; ++h)
-        scales[h] = norm_scale(heads + (head + h) * COLUMNS, EPS);
-    float key_scale = wanted ? norm_scale(k_head, EPS) : 1;
-    [[unroll]] for (uint i = 0; i < LANE_VECTORS; ++i) {
-        uint at = vector_of(i);
-        vec2 to[4];
-        directions(p.freqs, position, at % HALF, to);
-        [[unroll]] for (uint h = 0; h < HEADS; ++h)
-            q[h * LANE_VECTORS + i] = rotated(heads + (head + h) * COLUMNS, p.q_weight, scales[h], to, at) * Q_SCALE;
-        if (wanted)
-            key[i] = rotated(k_head, p.k_weight, key_scale, to, at);
-    }
+// Waits for the workgroup's other lanes.
+void meet() {
+    if (SHARES)
+        barrier();
+    else
+        subgroupBarrier();
 }
 
 void pack(vec4 values[LANE_VECTORS], out KvRaw raw[KEY_LOADS]) {
@@ -370,13 +376,20 @@ void main() {
     if (ROTATES) {
         Vec4s k_head = heads + (NUM_HEADS + kv_head) * COLUMNS;
         vec4 new_key[LANE_VECTORS], new_value[LANE_VECTORS];
-        rotate_heads(heads, head, k_head, context - 1, has_last, new_key);
-        if (has_last) {
+        if (has_last)
             [[unroll]] for (uint i = 0; i < LANE_VECTORS; ++i)
                 new_value[i] = (k_head + NUM_KV_HEADS * COLUMNS + vector_of(i)).v;
+        rotate_heads(heads, head, k_head, context - 1, has_last);
+        meet();
+        [[unroll]] for (uint i = 0; i < HEADS * LANE_VECTORS; ++i)
+            q[i] = outputs[i / LANE_VECTORS * COLUMNS + vector_of(i % LANE_VECTORS)];
+        if (has_last) {
+            [[unroll]] for (uint i = 0; i < LANE_VECTORS; ++i)
+                new_key[i] = outputs[VECTORS + vector_of(i)];
             pack(new_key, key);
             pack(new_value, value);
         }
+        meet(); // before the results come there
     } else {
         [[unroll]] for (uint i = 0; i < HEADS * LANE_VECTORS; ++i)
             q[i] = (heads + (head + i / LANE_VECTORS) * COLUMNS + vector_of(i % LANE_VECTORS)).v;

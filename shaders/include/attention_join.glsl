@@ -9,10 +9,7 @@ uint partial_row(uint item, uint head, uint split) {
 // Counts the workgroup's split as done, once its partials can be seen; whether it is the last one.
 bool ends_splits(uint item, uint splits) {
     memoryBarrierBuffer();
-    if (SHARES)
-        barrier();
-    else
-        subgroupBarrier();
+    meet();
     bool last = false;
     if (local_lane == 0) {
         uint at = item * gl_NumWorkGroups.y + gl_WorkGroupID.y;
