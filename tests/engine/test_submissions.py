@@ -11,6 +11,8 @@ from unicorn_async.gpu.queue import Queue
 from unicorn_async.loader.stream import LoadStream
 
 from .answers import answer, prompt_of
+from .layer_log import LayerLog
+from .loading_gate import LoadingGate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.timeline import Timeline
 
     from .conftest import OpenEngine
+
+HELD_FROM = 500_000  # bytes: enough for some of the layers, not for all
 
 
 @pytest.fixture
@@ -61,12 +65,16 @@ async def test_a_step_that_takes_long_is_several_submissions(open_engine: OpenEn
 
 
 async def test_a_step_before_the_model_is_loaded_is_a_submission_for_each_layer(
-    open_engine: OpenEngine, submissions: list[int]
+    open_engine: OpenEngine, submissions: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    gate, log = LoadingGate(monkeypatch, HELD_FROM), LayerLog(monkeypatch)
     async with open_engine() as engine:
-        await answer(engine, max_tokens=1)
-        kernels = [count for count in submissions if count == 1]
-        assert len(kernels) >= engine.model_config.num_layers + 2
+        before = len(submissions)
+        early = asyncio.create_task(answer(engine, max_tokens=1))
+        await log.has(layer=0, count=1)
+        gate.open()
+        await early
+        assert len(submissions) - before == engine.model_config.num_layers + 2  # the embeddings and the head
 
 
 async def test_a_step_behind_a_load_that_was_awaited_is_one_submission(

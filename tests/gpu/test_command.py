@@ -9,6 +9,7 @@ import pytest
 from unicorn_async.errors import ConfigError, DeviceError
 from unicorn_async.gpu.command import CommandPool, TimestampPool
 from unicorn_async.gpu.memory import Buffer, MemoryKind
+from unicorn_async.gpu.queue import Submission
 from unicorn_async.gpu.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -212,6 +213,33 @@ def test_a_submission_of_many_buffers_runs_them_in_order(toy: Device, pool: Comm
     assert value == before + 1
     toy.compute.timeline.wait(value, timeout_s=30)
     np.testing.assert_array_equal(floats(y), np.arange(N) + 50)
+
+
+def test_several_submissions_of_one_call_run_in_order_with_values_and_waits_of_their_own(
+    toy: Device, pool: CommandPool, y: Buffer
+) -> None:
+    gate, done = Timeline(toy, name="gate"), Timeline(toy, name="done")
+    commands = []
+    for value in range(2):
+        recorder = pool.recorder()
+        recorder.fill(y, 0, N * 4, value)
+        recorder.host_barrier()
+        commands.append(recorder.end())
+    before = toy.compute.timeline.last_submitted
+    values = toy.compute.submit_each(
+        [Submission(commands[:1]), Submission(waits=[(gate, 2)], signals=[(done, 5)]), Submission(commands[1:])]
+    )
+    assert values == [before + 1, before + 2, before + 3]
+    toy.compute.timeline.wait(values[0], timeout_s=30)
+    with pytest.raises(TimeoutError):
+        toy.compute.timeline.wait(values[1], timeout_s=0.02)
+    assert (floats(y).view(np.uint32) == 0).all()
+    gate.signal(2)
+    toy.compute.timeline.wait(values[2], timeout_s=30)
+    assert done.completed() == done.last_submitted == 5
+    assert (floats(y).view(np.uint32) == 1).all()
+    gate.close()
+    done.close()
 
 
 def test_an_empty_submission_signals_too(toy: Device) -> None:

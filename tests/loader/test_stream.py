@@ -16,6 +16,7 @@ import pytest
 from unicorn_async.errors import CheckpointError, EngineClosedError, OutOfMemoryError
 from unicorn_async.gpu.command import CommandPool
 from unicorn_async.gpu.memory import MemoryKind
+from unicorn_async.gpu.queue import Queue
 from unicorn_async.loader import source_load
 from unicorn_async.loader.parcel import make_parcels
 from unicorn_async.loader.plan import LoadPlan, make_plan
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.memory import Buffer
+    from unicorn_async.gpu.queue import Submission
     from unicorn_async.gpu.timeline import Timeline
     from unicorn_async.loader.chunk import Chunk
     from unicorn_async.loader.staging import StagingSlot
@@ -95,9 +97,9 @@ async def test_small_tensors_of_a_layer_are_one_submission(loading: Loading, mon
     submitted: list[list[str]] = []
     submit = Uploader.submit
 
-    def count(uploader: Uploader, placed: Sequence[tuple[Chunk, int]], slot: StagingSlot) -> tuple[Timeline, int]:
+    async def count(uploader: Uploader, placed: Sequence[tuple[Chunk, int]], slot: StagingSlot) -> tuple[Timeline, int]:
         submitted.append([chunk.dest for chunk, _ in placed])
-        return submit(uploader, placed, slot)
+        return await submit(uploader, placed, slot)
 
     monkeypatch.setattr(Uploader, "submit", count)
     stream = loading.stream(plan=make_plan(loading.checkpoint, WANTED))  # chunks as large as the tensors
@@ -270,6 +272,37 @@ async def test_a_cancelled_load_leaves_nothing_behind(
     if after:
         with pytest.raises(EngineClosedError):
             await stream.layer_submitted(2)
+    await stream.close()
+
+
+async def test_a_load_that_is_cancelled_in_a_submission_frees_its_slots_when_the_device_is_done(
+    loading: Loading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, may_end, submit, close = threading.Event(), threading.Event(), Queue.submit_each, StagingRing.close
+    waited: list[bool] = []
+
+    def held(queue: Queue, submissions: Sequence[Submission]) -> list[int]:
+        entered.set()
+        assert may_end.wait(30)
+        return submit(queue, submissions)
+
+    def noted_close(ring: StagingRing) -> None:
+        queues = (loading.device.transfer, loading.device.compute)
+        waited.append(all(queue.timeline.completed() == queue.timeline.last_submitted for queue in queues))
+        close(ring)
+
+    monkeypatch.setattr(Queue, "submit_each", held)
+    monkeypatch.setattr(StagingRing, "close", noted_close)
+    stream = loading.stream()
+    task = asyncio.create_task(stream.run())
+    await asyncio.to_thread(entered.wait, 30)
+    task.cancel()
+    await asyncio.sleep(0)
+    assert not task.done()
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert waited and all(waited)
     await stream.close()
 
 

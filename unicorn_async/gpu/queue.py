@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from unicorn_async.gpu.binding import QueueHandle, check
 from unicorn_async.gpu.timeline import Timeline
@@ -17,6 +17,14 @@ if TYPE_CHECKING:
 
 FLAG_COMPUTE = 0x2
 _STAGE_ALL_COMMANDS = 0x10000
+
+
+class Submission(NamedTuple):
+    """Command buffers that run in order, after `waits`; `signals` and the queue's timeline follow their end."""
+
+    commands: Sequence[CommandBuffer] = ()
+    waits: Sequence[tuple[Timeline, int]] = ()
+    signals: Sequence[tuple[Timeline, int]] = ()
 
 
 class Queue:
@@ -76,9 +84,49 @@ class Queue:
                 timeline.last_submitted = max(timeline.last_submitted, reached)
         return value
 
+    def submit_each(self, submissions: Sequence[Submission]) -> list[int]:
+        """Submit several in one call of the driver; return the queue timeline's value at the end of each.
+
+        It makes new structs each time: `submit` is for what is submitted all the time. Raises as that does.
+        """
+        api = self._api
+        with self.lock:
+            first = self.timeline.last_submitted + 1
+            values = [first + index for index in range(len(submissions))]
+            infos = [self._submit_info(one, value) for one, value in zip(submissions, values, strict=True)]
+            made = api.array("VkSubmitInfo2", infos)
+            check(api.step.vkQueueSubmit2(self.handle, len(infos), made, api.null), f"{self.name}: vkQueueSubmit2")
+            self.timeline.last_submitted += len(submissions)
+            for one in submissions:
+                for timeline, reached in one.signals:
+                    timeline.last_submitted = max(timeline.last_submitted, reached)
+        return values
+
     def close(self) -> None:
         """Close the timeline, once all that was submitted is done; the queue itself goes with the device."""
         self.timeline.close()
+
+    def _submit_info(self, submission: Submission, value: int) -> CData:
+        buffers = [
+            self._api.struct("VkCommandBufferSubmitInfo", commandBuffer=commands.handle)
+            for commands in submission.commands
+        ]
+        waits = [self._semaphore(*wait) for wait in submission.waits]
+        signals = [self._semaphore(*signal) for signal in (*submission.signals, (self.timeline, value))]
+        return self._api.struct(
+            "VkSubmitInfo2",
+            commandBufferInfoCount=len(buffers),
+            pCommandBufferInfos=self._api.array("VkCommandBufferSubmitInfo", buffers),
+            waitSemaphoreInfoCount=len(waits),
+            pWaitSemaphoreInfos=self._api.array("VkSemaphoreSubmitInfo", waits),
+            signalSemaphoreInfoCount=len(signals),
+            pSignalSemaphoreInfos=self._api.array("VkSemaphoreSubmitInfo", signals),
+        )
+
+    def _semaphore(self, timeline: Timeline, value: int) -> CData:
+        return self._api.struct(
+            "VkSemaphoreSubmitInfo", semaphore=timeline.handle, value=value, stageMask=_STAGE_ALL_COMMANDS
+        )
 
     def _reserve(self, num_commands: int, num_waits: int, num_signals: int) -> None:
         api, info = self._api, self._info

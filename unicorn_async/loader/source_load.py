@@ -83,8 +83,8 @@ class SourceLoad:
         with contextlib.ExitStack() as stack:
             if self._factors is not None:
                 stack.callback(self._factors.close)
-            stack.callback(self._uploader.close)
             stack.callback(self._close_rings)
+            stack.callback(self._uploader.close)  # before the slots: a cancelled lane does not know what reads its one
             self._add_ring([parcel.nbytes for parcel in self._parcels if parcel.staged])
             self._reader = FileReader(source.files, source.strategy, stamps=source.stamps, trace=self._trace)
             stack.callback(self._reader.close)  # first of all: no thread writes to memory that is freed after it
@@ -159,7 +159,7 @@ class SourceLoad:
         if self._factors is not None and any(chunk.transform is Transform.BLEND for chunk in parcel.chunks):
             await self._factors.ready()
         slot = await ring.acquire()
-        submitted = self._uploader.submit(await _read_staged(self._reader, parcel, slot), slot)
+        submitted = await self._uploader.submit(await _read_staged(self._reader, parcel, slot), slot)
         ring.release(slot, *submitted)
         if trace is not None:
             group.create_task(_follow_parcel(parcel, *submitted, trace))

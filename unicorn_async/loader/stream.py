@@ -81,7 +81,7 @@ class LoadStream:
         self._index = {layer: index for index, layer in enumerate(plan.layers)}
         self._chunks_left: Counter[int] = Counter()
         self._bytes_total = self._source.bytes_to_read
-        self._bytes_loaded = self._num_submitted = self._num_active = 0
+        self._bytes_loaded = self._num_active = 0
         self._started = self._finished = 0.0
         self._error: BaseException | None = None
         self._changed = asyncio.Event()
@@ -131,7 +131,7 @@ class LoadStream:
             UnicornError: what made the load fail.
         """
         index = self._index[layer]
-        while self._num_submitted <= index:
+        while self._uploader.num_activated <= index:
             changed = self._changed
             self._raise_error()
             await changed.wait()
@@ -190,7 +190,7 @@ class LoadStream:
                 if task is not None and task.cancelling():
                     raise asyncio.CancelledError from None  # which a task group with a failed task has left out
             await self._cached.damaged(damage)
-        left = self._plan.layers[self._num_submitted :]
+        left = self._plan.layers[self._uploader.num_activated :]
         rest = self._checkpoint.of_layers(left)
         self._bytes_total = self._checkpoint.bytes_to_read
         self._bytes_loaded = self._bytes_total - rest.bytes_to_read
@@ -212,17 +212,14 @@ class LoadStream:
             source,
             self._uploader,
             staging_bytes=self._staging_bytes,
-            arrived=self._count if check is not None else self._count_and_activate,
+            arrived=self._count,
             trace=self._trace,
             factors=self._factors,
             arriving=self._arriving,
         )
         async with load, asyncio.TaskGroup() as group:
             load.start(group)
-            if check is None:
-                self._activate_complete_layers()
-            else:
-                group.create_task(self._activate_checked_layers(check))
+            group.create_task(self._activate_layers(check))
             await self._follow_activation(load)
 
     def _count(self, parcel: Parcel) -> None:
@@ -230,31 +227,29 @@ class LoadStream:
         self._chunks_left[parcel.layer] -= len(parcel.chunks)
         self._notify()
 
-    def _count_and_activate(self, parcel: Parcel) -> None:
-        self._count(parcel)
-        self._activate_complete_layers()
+    async def _activate_layers(self, check: LayerCheck | None) -> None:
+        """Activate each layer once it is complete, and found right if there is a check, while others are on their way.
 
-    def _activate_complete_layers(self) -> None:
-        layers = self._plan.layers
-        while self._num_submitted < len(layers) and not self._chunks_left[layers[self._num_submitted]]:
-            self._num_submitted = self._uploader.activate_next()
-
-    async def _activate_checked_layers(self, check: LayerCheck) -> None:
-        """Activate each layer once it is complete and its checksums are right, while others are on their way."""
-        for layer in self._plan.layers:
+        Those that a source before this one brought are active.
+        """
+        for layer in self._plan.layers[self._uploader.num_activated :]:
             while self._chunks_left[layer]:
                 await self._changed.wait()
-            started = time.perf_counter_ns()
-            members = [dest for dest in self._plan.destinations if dest.layer == layer]
-            found = await check.checksums([dest.name for dest in members], self._uploader.pending)
-            for name, checksum in found.items():
-                if self._source.checksums.get(name) != checksum:
-                    raise CacheError(f"{self._source.files[0]}: tensor {name!r} is damaged, its checksum is {checksum}")
-            if self._trace is not None:
-                nbytes = sum(dest.nbytes for dest in members)
-                self._trace.device_work("check", f"layer {layer}", nbytes, started, time.perf_counter_ns())
-            self._num_submitted = self._uploader.activate_next()
+            if check is not None:
+                await self._check_layer(layer, check)
+            await self._uploader.activate_next()
             self._notify()
+
+    async def _check_layer(self, layer: int, check: LayerCheck) -> None:
+        started = time.perf_counter_ns()
+        members = [dest for dest in self._plan.destinations if dest.layer == layer]
+        found = await check.checksums([dest.name for dest in members], self._uploader.pending)
+        for name, checksum in found.items():
+            if self._source.checksums.get(name) != checksum:
+                raise CacheError(f"{self._source.files[0]}: tensor {name!r} is damaged, its checksum is {checksum}")
+        if self._trace is not None:
+            nbytes = sum(dest.nbytes for dest in members)
+            self._trace.device_work("check", f"layer {layer}", nbytes, started, time.perf_counter_ns())
 
     async def _follow_activation(self, load: SourceLoad) -> None:
         for index in range(self._num_active, len(self._plan.layers)):

@@ -10,6 +10,7 @@ from unicorn_async.errors import DeviceError
 from unicorn_async.gpu.command import CommandPool
 from unicorn_async.gpu.timeline import Timeline
 from unicorn_async.loader.chunk import RawChunk, Transform
+from unicorn_async.loader.submitter import Submitter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +28,7 @@ ConvertRecorder: TypeAlias = "Callable[[CommandRecorder, int, int, Chunk], None]
 
 
 class Uploader:
-    """Records and submits what brings chunks to their places; one thread uses it.
+    """Records and submits what brings chunks to their places; one event loop uses it.
 
     Copies go to the transfer queue, conversions to it as well where it can compute, else to the compute queue.
     `timeline` counts active layers: value n is signalled once the first n layers of the plan are in device memory. It
@@ -51,13 +52,17 @@ class Uploader:
         self._copy_queue = device.transfer
         self._convert_queue = device.transfer if device.transfer.has_compute else device.compute
         self._pools: dict[Queue, CommandPool] = {}
-        self._submitted: dict[Queue, int] = {}
-        self._num_active = 0
+        self._submitter = Submitter(self._copy_queue, self._convert_queue, self.timeline)
 
     @property
     def pending(self) -> tuple[tuple[Timeline, int], ...]:
         """What to wait for until all that was submitted is done."""
-        return tuple((queue.timeline, value) for queue, value in self._submitted.items())
+        return self._submitter.pending
+
+    @property
+    def num_activated(self) -> int:
+        """Layers whose activation is submitted."""
+        return self._submitter.num_activated
 
     def has_direct_target(self, chunk: AnyChunk) -> bool:
         """Whether a chunk can be read into its place; otherwise it has to be staged.
@@ -79,10 +84,11 @@ class Uploader:
         assert mapped is not None, "it has a direct target"
         return mapped[chunk.dest_offset : chunk.dest_offset + chunk.nbytes]
 
-    def submit(self, placed: Sequence[tuple[AnyChunk, int]], slot: StagingSlot) -> tuple[Timeline, int]:
+    async def submit(self, placed: Sequence[tuple[AnyChunk, int]], slot: StagingSlot) -> tuple[Timeline, int]:
         """Bring staged chunks from their offsets in the slot to their places, in one submission.
 
-        The chunks are all copied or all converted. Returns the timeline value at which the slot is free.
+        The chunks are all copied or all converted. Returns the timeline value at which the slot is free; cancelled, it
+        is free once `close` has returned.
         """
         copies = placed[0][0].transform is Transform.COPY
         queue = self._copy_queue if copies else self._convert_queue
@@ -91,8 +97,7 @@ class Uploader:
             self._record(recorder, chunk, slot, offset)
         recorder.barrier()
         commands = slot.commands[queue] = recorder.end()
-        value = self._submitted[queue] = queue.submit([commands])
-        return queue.timeline, value
+        return queue.timeline, await self._submitter.submit(queue, commands)
 
     def _record(self, recorder: CommandRecorder, chunk: AnyChunk, slot: StagingSlot, offset: int) -> None:
         place = self._places[chunk.dest]
@@ -101,18 +106,16 @@ class Uploader:
             return
         self._convert(recorder, slot.buffer.address + offset, place.address, chunk)
 
-    def activate_next(self) -> int:
-        """Signal one layer more once all that was submitted is done; return the timeline's value for it."""
-        self._num_active += 1
-        waits = [(queue.timeline, value) for queue, value in self._submitted.items() if queue is not self._copy_queue]
-        self._copy_queue.submit([], waits=waits, signals=[(self.timeline, self._num_active)])
-        return self._num_active
+    async def activate_next(self) -> None:
+        """Signal one layer more once all that was submitted is done; it returns once that is submitted."""
+        await self._submitter.activate_next()
 
     def close(self) -> None:
         """Wait for what was submitted, and free the command buffers."""
-        for queue, value in self._submitted.items():
+        self._submitter.close()
+        for timeline, value in self._submitter.pending:
             with contextlib.suppress(DeviceError):  # a lost device runs nothing any more
-                queue.timeline.wait(value)
+                timeline.wait(value)
         pools, self._pools = self._pools, {}
         for pool in pools.values():
             pool.close()
