@@ -115,6 +115,13 @@ def test_blocks_are_as_large_as_what_lies_in_them() -> None:
     assert [block.nbytes for block in blocks] == [256 + 512, 5120, 512]
 
 
+def test_a_very_large_model_has_larger_blocks_and_not_more_of_them_than_drivers_allow() -> None:
+    claims = [Claim(str(i), KIB, MemoryGroup.FFN, i) for i in range(40_000)]
+    blocks = placed(claims, 1 << 40, 0, block_bytes=KIB).blocks
+    assert {block.nbytes for block in blocks[:-1]} == {39 * KIB}
+    assert len(blocks) == -(-40_000 // 39)
+
+
 def test_blocks_are_allocated_in_the_order_in_which_they_are_loaded_whatever_their_heap() -> None:
     blocks = placed(model(), 500 * KIB, 500 * KIB, block_bytes=64 * KIB).blocks
     assert [(block.heap, block.claims[0].name) for block in blocks[:2]] == [(GTT, "embed"), (VRAM, "0.norm")]

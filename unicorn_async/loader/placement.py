@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from unicorn_async.loader.chunk import Chunk
     from unicorn_async.loader.plan import LoadPlan
 
-BLOCK_BYTES = 256 << 20
+BLOCK_BYTES = 64 << 20  # short allocations: drivers hold submissions up for as long as one takes
+_MOST_BLOCKS = 1024  # about: each costs some time, and drivers allow a few thousand allocations
 
 
 class MemoryGroup(Enum):
@@ -140,7 +141,8 @@ def place(
     """Give each claim its memory, the groups in their order and each group from its first layer on.
 
     What has not fit into VRAM goes to GTT, and so do the layers of the group behind it while GTT has room, so that a
-    group is cut once. A block has at most `block_bytes`, unless a single claim has more.
+    group is cut once. A block has at most `block_bytes`, or the thousandth part of a very large model, unless a single
+    claim has more.
 
     Raises:
         OutOfMemoryError: a claim fits nowhere, or into no single allocation.
@@ -170,6 +172,7 @@ def place(
         heaps[claim.name] = heap
         left[heap] -= nbytes
         total -= nbytes
+    block_bytes = max(block_bytes, block_nbytes([claim.nbytes for claim in claims]) // _MOST_BLOCKS)
     return Placement(room, tuple(_blocks(claims, heaps, min(block_bytes, max_allocation))))
 
 
