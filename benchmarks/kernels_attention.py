@@ -38,7 +38,7 @@ from unicorn_async.gpu.instance import Instance
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.ops.attention import GpuAttention
 from unicorn_async.ops.attention_device import AttentionBatch, DecodeScratch
-from unicorn_async.ops.attention_plan import AttentionPlan
+from unicorn_async.ops.attention_plan import AttentionPlan, DecodeCut
 from unicorn_async.ops.kv_cache import AttentionShape, KVCache, head_nbytes
 from unicorn_async.ops.linear_plan import known_subgroup_size
 from unicorn_async.ops.rotary import HeadNorms, HeadRotation, frequencies, kernels_for, rope_cache, rotation_constants
@@ -78,31 +78,26 @@ class Figure:
     of_copy: float
 
 
-def candidates(info: DeviceInfo, shape: AttentionShape, options: argparse.Namespace) -> Iterator[AttentionPlan]:
+def candidates(
+    info: DeviceInfo, shape: AttentionShape, streams: int, options: argparse.Namespace
+) -> Iterator[AttentionPlan]:
     """The plans to time, the engine's own first."""
     plan = AttentionPlan.of(info, shape)
+    own = plan.cut(streams)
     yield plan
     splits = options.splits or (SPLITS if options.sweep else [plan.max_splits])
-    cuts = itertools.product(WORKGROUPS, UNROLLS, HEADS, LANES) if options.sweep else [_cut(plan)]
-    for (workgroup, unroll, heads, lanes), most, tile in itertools.product(cuts, splits, options.tile or [plan.tile]):
+    cuts = (
+        itertools.product(WORKGROUPS, UNROLLS, HEADS, LANES)
+        if options.sweep
+        else [(own.workgroup, own.unroll, plan.decode_heads, own.lanes)]
+    )
+    for (workgroup, unroll, heads, lanes), most, tile in itertools.product(cuts, splits, options.tile or [own.tile]):
         chunks, loads = shape.head_dim // 8, shape.head_dim // plan.lane_elements
         fits = shape.group % heads == 0 and loads % lanes == 0 and lanes <= info.min_subgroup_size <= workgroup
         registers = 8 * chunks // max(lanes, 1) * (2 * heads + unroll)
         if fits and registers <= MAX_REGISTERS:
-            yield replace(
-                plan,
-                decode_workgroup=workgroup,
-                decode_subgroups=-(-workgroup // known_subgroup_size(info)),
-                unroll=unroll,
-                decode_heads=heads,
-                lanes=lanes,
-                max_splits=most,
-                tile=tile,
-            )
-
-
-def _cut(plan: AttentionPlan) -> tuple[int, int, int, int]:
-    return plan.decode_workgroup, plan.unroll, plan.decode_heads, plan.lanes
+            cut = DecodeCut(workgroup, -(-workgroup // known_subgroup_size(info)), lanes, tile, unroll)
+            yield replace(plan, few=cut, many=cut, decode_heads=heads, max_splits=most)
 
 
 class Bench:
@@ -121,7 +116,7 @@ class Bench:
         nbytes = 2 * streams * context * shape.num_kv_heads * head_nbytes(shape.head_dim, shape.kv_dtype)  # K and V
         layer = per_stream * streams * shape.block_nbytes
         copies = max(1, self._cache.nbytes // (2 * layer))
-        grid = plan.decode_grid([context] * streams, 0)
+        grid, cut = plan.decode_grid([context] * streams, 0, streams), plan.cut(streams)
         table = np.random.default_rng(0).permutation(per_stream * streams).astype(np.uint32)
         columns = shape.num_heads * shape.head_dim
         heads = columns + 2 * shape.num_kv_heads * shape.head_dim if rotates != "no" else columns
@@ -204,8 +199,8 @@ class Bench:
         pairs = zip(stamps[::2], stamps[1::2], strict=True)
         ns = statistics.median((end - start) / self._repeats for start, end in pairs)
         named = (
-            f"workgroup={plan.decode_workgroup} unroll={plan.unroll} heads={plan.decode_heads} lanes={plan.lanes} "
-            f"tile={plan.tile} splits={grid[0]}"
+            f"workgroup={cut.workgroup} unroll={cut.unroll} heads={plan.decode_heads} lanes={cut.lanes} "
+            f"tile={cut.tile} splits={grid[0]}"
         )
         label = f"{shape.num_heads}:{shape.num_kv_heads}:{shape.head_dim} {shape.kv_dtype.value}"
         rate = nbytes / ns
@@ -239,10 +234,11 @@ def _attention(device: Device, plan: AttentionPlan) -> GpuAttention:
     return attention
 
 
-def _kernels(device: Device, plan: AttentionPlan, rotates: str) -> Iterator[KernelRequest]:
+def _kernels(device: Device, plan: AttentionPlan, streams: int, rotates: str) -> Iterator[KernelRequest]:
     """What decode takes of the attention's kernels, and what rotates."""
     constants = rotation_constants(q_scale=plan.shape.head_dim**-0.5, qk_norm=True, eps=EPS, plus_one=False)
-    yield _attention(device, plan).kernels_for(rotation=constants if rotates == "passing" else None)[0]
+    rotation = constants if rotates == "passing" else None
+    yield _attention(device, plan).kernels_for(rotation=rotation, num_tokens=streams)[0]
     if rotates == "apart":
         yield from kernels_for(device.info, plan.shape, qk_norm=True, plus_one=False)
 
@@ -256,8 +252,8 @@ def measure(device: Device, limits: Limits, options: argparse.Namespace) -> Iter
     for context, shape, streams, rotates in itertools.product(
         options.context, shapes, options.streams, options.rotates
     ):
-        plans = dict.fromkeys(candidates(device.info, shape, options))
-        device.kernels.prepare(request for plan in plans for request in _kernels(device, plan, rotates))
+        plans = dict.fromkeys(candidates(device.info, shape, streams, options))
+        device.kernels.prepare(request for plan in plans for request in _kernels(device, plan, streams, rotates))
         figures = [bench.time(plan, context, streams, rotates, limits) for plan in plans]
         chosen = figures[0]
         for figure in sorted(figures, key=lambda f: f.us)[: options.best]:

@@ -27,11 +27,16 @@ void main() {
     uint lane = gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID;
     uint first = gl_WorkGroupID.x * WORKGROUP * VECTORS + lane;
     Vec4s gate = p.gate_up + uint64_t(row) * (2 * p.columns);
-    vec4 values[VECTORS];
+    // All loads are under way before the first is waited for; past the end, the last column stands in.
+    vec4 values[VECTORS], ups[VECTORS];
+    [[unroll]] for (uint v = 0; v < VECTORS; ++v) {
+        uint i = min(first + v * WORKGROUP, p.columns - 1);
+        values[v] = (gate + i).v;
+        ups[v] = (gate + i + p.columns).v;
+    }
     vec4 sizes = vec4(0);
     [[unroll]] for (uint v = 0; v < VECTORS; ++v) {
-        uint i = first + v * WORKGROUP;
-        values[v] = i < p.columns ? act(ACT, (gate + i).v) * (gate + i + p.columns).v : vec4(0);
+        values[v] = act(ACT, values[v]) * ups[v];
         sizes = max(sizes, abs(values[v]));
     }
     float largest = NEEDS_LARGEST ? workgroup_max(max(max(sizes.x, sizes.y), max(sizes.z, sizes.w))) : 0;

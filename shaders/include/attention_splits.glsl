@@ -1,4 +1,5 @@
-// How a decode item's keys are cut into splits. It depends on the item alone, so that a batch does not change the result.
+// How a decode item's keys are cut into splits. It depends on the item, and on whether the step is one of
+// few tokens or of many, so that the others of a batch do not change the result any more than they do in other kernels.
 // Partials: (items, num_heads, max_splits, HEAD_DIM + 4) f32: unnormalised output, then maximum, sum, and two unused.
 
 const uint GRAIN = 32; // splits longer than `tile` have a multiple of so many keys

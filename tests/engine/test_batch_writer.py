@@ -34,7 +34,7 @@ class Grids:
 
     query_tile = 8
 
-    def decode_grid(self, contexts: list[int], window: int) -> tuple[int, int, int]:
+    def decode_grid(self, contexts: list[int], window: int, num_tokens: int) -> tuple[int, int, int]:
         return (len(contexts), 1, 1)
 
     def prefill_grid(self, num_tiles: int) -> tuple[int, int, int]:

@@ -11,7 +11,7 @@ from unicorn_async.errors import ConfigError, UnsupportedModelError
 from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.ops.attention import GpuAttention
 from unicorn_async.ops.attention_device import AttentionBatch, DecodeScratch
-from unicorn_async.ops.attention_plan import AttentionPlan
+from unicorn_async.ops.attention_plan import MAX_FEW_TOKENS, AttentionPlan, DecodeCut
 from unicorn_async.ops.kv_cache import AttentionShape, KVCache
 from unicorn_async.ops.linear_input import InputBlocks, InputForm
 from unicorn_async.ops.linear_plan import MATRIX_FEATURE
@@ -37,6 +37,11 @@ class Query:
 
     context: int
     queries: int = 1
+
+
+def with_cut(plan: AttentionPlan, cut: DecodeCut) -> AttentionPlan:
+    """The plan with this cut for any step."""
+    return replace(plan, few=cut, many=cut)
 
 
 class Step:
@@ -102,7 +107,7 @@ class Step:
             if s.queries > 1
             for first in range(0, s.queries, plan.query_tile)
         ]
-        grid = plan.decode_grid([self.sequences[row].context for row, _ in decode], self.window)
+        grid = plan.decode_grid([self.sequences[row].context for row, _ in decode], self.window, len(self.q.values))
         sizes = arrays.put(np.array([grid, plan.prefill_grid(len(tiles))], np.uint32))
         partials = arrays.poisoned(max(1, plan.partials_nbytes(len(decode)) // 4))
         self.counters = arrays.put(np.zeros(max(1, plan.split_counters_nbytes(len(decode)) // 4), np.uint32))
@@ -242,13 +247,15 @@ def test_the_constants_of_a_gpu_equal_the_reference(device: Device, arrays: Arra
     check(step.run(device, arrays, info=info), step.expected(), step.plan)
 
 
+@pytest.mark.parametrize("cut", ["few", "many"])
 @pytest.mark.parametrize("context", [1, 2, 31, 33, 127, 129, 1023, 4097, 16_385, 33_000])
 def test_contexts_of_any_length_equal_the_reference_with_the_constants_of_a_gpu(
-    device: Device, arrays: Arrays, context: int
+    device: Device, arrays: Arrays, context: int, cut: str
 ) -> None:
-    info = replace(device.info, type=DeviceType.DISCRETE)
     step = Step(arrays, AttentionShape(2, 1, 128, 16, KVDType.F16), [Query(context)])
-    check(step.run(device, arrays, info=info), step.expected(), step.plan)
+    plan = AttentionPlan.of(replace(device.info, type=DeviceType.DISCRETE), step.shape)
+    plan = with_cut(plan, plan.few if cut == "few" else plan.many)
+    check(step.run(device, arrays, plan=plan), step.expected(), step.plan)
 
 
 @pytest.mark.parametrize(
@@ -259,14 +266,10 @@ def test_other_cuts_of_decode_equal_the_reference(
     device: Device, arrays: Arrays, workgroup: int, heads: int, lanes: int, unroll: int
 ) -> None:
     step = Step(arrays, AttentionShape(8, 2, 64, 16, KVDType.F16), [Query(1), Query(700), Query(2500)])
+    plan = AttentionPlan.of(device.info, step.shape)
+    subgroups = -(-workgroup // device.info.min_subgroup_size)
     plan = replace(
-        AttentionPlan.of(device.info, step.shape),
-        decode_workgroup=workgroup,
-        decode_subgroups=-(-workgroup // device.info.min_subgroup_size),
-        decode_heads=heads,
-        lanes=lanes,
-        unroll=unroll,
-        max_splits=20,
+        with_cut(plan, DecodeCut(workgroup, subgroups, lanes, 64, unroll)), decode_heads=heads, max_splits=20
     )
     check(step.run(device, arrays, plan=plan), step.expected(), step.plan)
 
@@ -275,7 +278,7 @@ def test_a_decode_workgroup_fits_into_little_shared_memory(device: Device) -> No
     info = replace(device.info, type=DeviceType.INTEGRATED, max_shared_memory=16 << 10)
     shape = AttentionShape(16, 1, 256, 16, KVDType.F16)
     plan = AttentionPlan.of(info, shape)
-    assert plan.decode_subgroups * plan.decode_heads * (shape.head_dim + 2) * 4 <= info.max_shared_memory
+    assert plan.few.subgroups * plan.decode_heads * (shape.head_dim + 2) * 4 <= info.max_shared_memory
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -299,13 +302,9 @@ def test_a_cut_of_decode_leaves_blocks_whether_or_not_subgroups_share_it(
 ) -> None:
     step = Step(arrays, AttentionShape(8, 2, 128, 16, KVDType.F16), [Query(1), Query(50), Query(700)])
     subgroups = -(-workgroup // device.info.min_subgroup_size)
-    plan = replace(
-        AttentionPlan.of(device.info, step.shape),
-        decode_workgroup=workgroup,
-        decode_subgroups=subgroups,
-        decode_heads=2,
-        lanes=8,
-    )
+    plan = AttentionPlan.of(device.info, step.shape)
+    cut = DecodeCut(workgroup, subgroups, lanes=8, tile=plan.few.tile, unroll=plan.few.unroll)
+    plan = replace(with_cut(plan, cut), decode_heads=2)
     rows = FormedRows(arrays, InputForm.BLOCKS, *step.q.values.shape)
     step.run(device, arrays, plan=plan, out=rows.place)
     rows.check_unscaled(step.expected(), **tolerance(None))
@@ -355,10 +354,11 @@ def test_odd_shapes_equal_the_reference(
 def test_contexts_of_several_tiles_per_split_are_joined(device: Device, arrays: Arrays, window: int) -> None:
     shape = AttentionShape(2, 1, 32, 16, KVDType.F16)
     plan = AttentionPlan.of(device.info, shape)
-    longest = plan.tile * plan.max_splits
-    sequences = [Query(longest + 5), Query(3), Query(longest), Query(2 * longest + 77), Query(plan.tile + 1)]
+    tile = plan.few.tile
+    plan, longest = with_cut(plan, plan.few), tile * plan.max_splits
+    sequences = [Query(longest + 5), Query(3), Query(longest), Query(2 * longest + 77), Query(tile + 1)]
     step = Step(arrays, shape, sequences, window=window)
-    check(step.run(device, arrays), step.expected(), step.plan)
+    check(step.run(device, arrays, plan=plan), step.expected(), step.plan)
 
 
 @pytest.mark.parametrize(
@@ -378,14 +378,10 @@ def test_items_with_few_and_many_splits_are_joined_in_one_dispatch_again_and_aga
 ) -> None:
     shape = AttentionShape(8, 2, 64, 16, kv_dtype)
     step = Step(arrays, shape, [Query(c) for c in (1, 1311, 64, 65, 700, 32, 33)], window=window)
-    plan = replace(
-        AttentionPlan.of(device.info, shape),
-        decode_workgroup=workgroup,
-        decode_subgroups=-(-workgroup // device.info.min_subgroup_size),
-        decode_heads=heads,
-        tile=32,
-        max_splits=max_splits,
-    )
+    plan = AttentionPlan.of(device.info, shape)
+    subgroups = -(-workgroup // device.info.min_subgroup_size)
+    cut = DecodeCut(workgroup, subgroups, plan.few.lanes, 32, plan.few.unroll)
+    plan = replace(with_cut(plan, cut), decode_heads=heads, max_splits=max_splits)
     check(step.run(device, arrays, plan=plan, times=3), step.expected(), step.plan)
 
 
@@ -445,14 +441,24 @@ def test_prefill_runs_on_matrix_units_where_the_device_has_them(device: Device) 
 def test_grids_cover_the_work_and_are_empty_without_it(device: Device) -> None:
     shape = AttentionShape(8, 2, 64, 16, KVDType.F16)
     plan = AttentionPlan.of(device.info, shape)
-    assert plan.decode_grid([], 0) == (0, 0, 0)
-    assert plan.prefill_grid(0) == (0, 0, 0)
     groups = shape.num_heads // plan.decode_heads
-    assert plan.decode_grid([1, plan.tile], 0) == (1, groups, 2)
-    assert plan.decode_grid([5, plan.tile + 1], 0) == (2, groups, 2)
-    assert plan.decode_grid([10 * plan.tile], plan.tile) == (1, groups, 1)
-    for context in (1, 63, 64, 65, 1000, 131072):
-        assert 1 <= plan.num_splits(context, 0) <= plan.max_splits
+    assert plan.prefill_grid(0) == (0, 0, 0)
+    for num_tokens in (1, MAX_FEW_TOKENS, MAX_FEW_TOKENS + 1, 64):
+        tile = plan.cut(num_tokens).tile
+        assert plan.decode_grid([], 0, num_tokens) == (0, 0, 0)
+        assert plan.decode_grid([1, tile], 0, num_tokens) == (1, groups, 2)
+        assert plan.decode_grid([5, tile + 1], 0, num_tokens) == (2, groups, 2)
+        assert plan.decode_grid([10 * tile], tile, num_tokens) == (1, groups, 1)
+        for context in (1, 63, 64, 65, 1000, 131072):
+            assert 1 <= plan.num_splits(context, 0, num_tokens) <= plan.max_splits
+
+
+def test_steps_of_many_sequences_cut_contexts_less(device: Device) -> None:
+    plan = AttentionPlan.of(
+        replace(device.info, type=DeviceType.DISCRETE), AttentionShape(32, 16, 128, 16, KVDType.F16)
+    )
+    assert [plan.decode_grid([320] * n, 0, n)[0] for n in (1, MAX_FEW_TOKENS, MAX_FEW_TOKENS + 1, 64)] == [5, 5, 1, 1]
+    assert plan.cut(64).lanes == plan.cut(1).lanes  # sums of a key's products are the same, whoever it is fetched with
 
 
 def test_a_device_that_can_not_quantise_the_cache_is_refused(device: Device) -> None:

@@ -110,7 +110,8 @@ class Decoding:
 
     def _batch(self, plan: AttentionPlan) -> AttentionBatch:
         count = len(CONTEXTS)
-        grids = self._arrays.put(np.array([plan.decode_grid(CONTEXTS, self.window), (0, 0, 0)], np.uint32))
+        grid = plan.decode_grid(CONTEXTS, self.window, count)
+        grids = self._arrays.put(np.array([grid, (0, 0, 0)], np.uint32))
         return AttentionBatch(
             query_start=0,
             query_len=0,
@@ -169,14 +170,10 @@ def test_workgroups_that_share_a_kv_head_store_it_once_and_agree(
     device: Device, arrays: Arrays, workgroup: int, heads: int, kv_dtype: KVDType
 ) -> None:
     shape = AttentionShape(8, 2, 64, BLOCK_SIZE, kv_dtype)
-    plan = replace(
-        AttentionPlan.of(device.info, shape),
-        decode_workgroup=workgroup,
-        decode_subgroups=-(-workgroup // device.info.min_subgroup_size),
-        decode_heads=heads,
-        tile=32,
-        max_splits=40,
-    )
+    plan = AttentionPlan.of(device.info, shape)
+    subgroups = -(-workgroup // device.info.min_subgroup_size)
+    cut = replace(plan.few, workgroup=workgroup, subgroups=subgroups, tile=32)
+    plan = replace(plan, few=cut, many=cut, decode_heads=heads, max_splits=40)
     check(device, Decoding(arrays, shape, norm="plain"), plan)
 
 

@@ -41,7 +41,7 @@ class AttentionWriter:
             return self._write_decodes(batch, frame, num_tokens)
         frame.num_decodes = 0
         starts = self._write_slots(batch, frame, num_tokens)
-        return self._write_work(batch, frame, starts)
+        return self._write_work(batch, frame, starts, num_tokens)
 
     def _write_decodes(self, batch: Batch, frame: AttentionFrame, num_tokens: int) -> AttentionParts:
         """Write a step of one token each, the last in its sequence's last block."""
@@ -58,7 +58,7 @@ class AttentionWriter:
             arrays["query_len"][:count] = 1
             arrays["decode_items"][:count] = rows[:, None]
             frame.num_decodes = count
-        self._write_grids(frame, contexts, 0)
+        self._write_grids(frame, contexts, 0, num_tokens)
         return AttentionParts(has_decode=True, has_prefill=False)
 
     def _write_slots(self, batch: Batch, frame: AttentionFrame, num_tokens: int) -> list[int]:
@@ -101,7 +101,9 @@ class AttentionWriter:
                 frame.last_blocks[group, row] = table[-1]
             rows[row] = (tables, length)
 
-    def _write_work(self, batch: Batch, frame: AttentionFrame, starts: SequenceOf[int]) -> AttentionParts:
+    def _write_work(
+        self, batch: Batch, frame: AttentionFrame, starts: SequenceOf[int], num_tokens: int
+    ) -> AttentionParts:
         """Write the lists of decode items and prefill tiles, and the sizes of their dispatches."""
         arrays, tile = frame.arrays, self._plan.query_tile
         items = [index for index, item in enumerate(batch.scheduled) if item.num_tokens == 1]
@@ -115,12 +117,12 @@ class AttentionWriter:
             arrays["decode_items"][: len(items)] = [(index, starts[index]) for index in items]
         if tiles:
             arrays["prefill_tiles"][: len(tiles)] = tiles
-        self._write_grids(frame, [batch.scheduled[index].start + 1 for index in items], len(tiles))
+        self._write_grids(frame, [batch.scheduled[index].start + 1 for index in items], len(tiles), num_tokens)
         return AttentionParts(bool(items), bool(tiles))
 
-    def _write_grids(self, frame: AttentionFrame, contexts: SequenceOf[int], num_tiles: int) -> None:
+    def _write_grids(self, frame: AttentionFrame, contexts: SequenceOf[int], num_tiles: int, num_tokens: int) -> None:
         """Write the sizes of the dispatches, for decode items with these contexts and so many prefill tiles."""
         prefill = self._plan.prefill_grid(num_tiles)
-        grids = [(self._plan.decode_grid(contexts, window), prefill) for window in self._windows]
+        grids = [(self._plan.decode_grid(contexts, window, num_tokens), prefill) for window in self._windows]
         if grids != frame.grids:
             frame.arrays["grids"][:] = frame.grids = grids

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from unicorn_async.ops.linear_input import LinearInput
     from unicorn_async.ops.rotary import HeadRotation
 
-MAX_ROTATING_ITEMS = 4  # decode items up to which rotating in passing is faster: every workgroup of an item repeats it
 _MAX_PREFETCH_DIM = 128  # larger heads leave no registers for the keys and values that are under way
 
 
@@ -43,15 +42,17 @@ class GpuAttention:
         """See `AttentionDevice`: halves are for values that come out of a cache of halves and can't overflow them."""
         shape = self.plan.shape
         if form is InputForm.BLOCKS:
-            return shape.head_dim % QUANT_BLOCK == 0 and self.plan.lanes * self.plan.lane_elements >= QUANT_BLOCK
+            return shape.head_dim % QUANT_BLOCK == 0 and self.plan.few.lanes * self.plan.lane_elements >= QUANT_BLOCK
         return form is InputForm.FLOATS or shape.kv_dtype is not KVDType.F32
 
     def kernels_for(
         self,
         forms: Iterable[InputForm] = (InputForm.FLOATS,),
         rotation: Mapping[str, float | bool] | None = None,
+        *,
+        num_tokens: int = 1,
     ) -> tuple[KernelRequest, ...]:
-        """Name the pipelines that `record` will get for results in these forms: decode and prefill of each.
+        """Name the pipelines that `record` will get in steps of so many tokens: decode and prefill by form of results.
 
         With `rotation`, see `rotation_constants`, decoding that rotates comes in addition, and first.
         """
@@ -59,22 +60,25 @@ class GpuAttention:
         return tuple(
             request
             for form in forms
-            for request in (*(self._decode_request(form, each) for each in decodes), self._prefill_request(form))
+            for request in (
+                *(self._decode_request(form, each, num_tokens) for each in decodes),
+                self._prefill_request(form),
+            )
         )
 
-    def _decode_request(self, form: InputForm, rotation: Mapping[str, float | bool]) -> KernelRequest:
-        plan, shape = self.plan, self.plan.shape
+    def _decode_request(self, form: InputForm, rotation: Mapping[str, float | bool], num_tokens: int) -> KernelRequest:
+        plan, shape, cut = self.plan, self.plan.shape, self.plan.cut(num_tokens)
         constants: dict[str, int | float | bool] = {
-            "WORKGROUP": plan.decode_workgroup,
+            "WORKGROUP": cut.workgroup,
             "HEAD_DIM": shape.head_dim,
             "HEADS": plan.decode_heads,
             "BLOCK_SIZE": shape.block_size,
-            "LANES": plan.lanes,
-            "TILE": plan.tile,
+            "LANES": cut.lanes,
+            "TILE": cut.tile,
             "MAX_SPLITS": plan.max_splits,
             "SOFT_CAP": self._soft_cap,
-            "UNROLL": plan.unroll,
-            "MAX_SUBGROUPS": plan.decode_subgroups,
+            "UNROLL": cut.unroll,
+            "MAX_SUBGROUPS": cut.subgroups,
             "NUM_HEADS": shape.num_heads,
             "NUM_KV_HEADS": shape.num_kv_heads,
             **rotation,
@@ -138,7 +142,7 @@ class GpuAttention:
         rotation: HeadRotation | None,
     ) -> None:
         norms = None if rotation is None else rotation.norms
-        request = self._decode_request(form_of(out), {} if rotation is None else rotation.constants)
+        request = self._decode_request(form_of(out), {} if rotation is None else rotation.constants, q.shape[0])
         kernel = self._kernels.get(request.name, constants=request.constants)
         push = kernel.pack(
             q=q.address,

@@ -20,7 +20,9 @@ Grid: TypeAlias = tuple[int, int, int]
 _MATRIX_ROWS = 64  # of attention_prefill_coopmat
 _MATRIX_SHARED_BYTES = 14592  # of it, beside the rows that it stages
 _SOFTWARE_LANES = 4  # that share a key; sums over more of them cost more than they save
-_DECODE_WORKGROUP = 256  # lanes
+MAX_FEW_TOKENS = 4  # of a step that decodes few sequences: its attention wants more workgroups than it has heads
+_DECODE_WORKGROUP, _MANY_WORKGROUP = 256, 128  # lanes, for few sequences and for many
+_FEW_TILE, _MANY_TILE = 64, 512  # keys of the shortest splits
 _DECODE_WORKGROUPS = 512  # of one sequence with a long context: an H200 holds them all at once
 _SPLIT_GRAIN = 32  # keys, of shaders/include/attention_splits.glsl
 _MIN_INT8_SUBGROUP = 8  # lanes that quantise a block of keys or values together
@@ -56,22 +58,33 @@ def _lane_elements(shape: AttentionShape) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class DecodeCut:
+    """How decode is cut: `lanes` lanes share a key and load `unroll` of them at once, splits have `tile` keys or more.
+
+    A workgroup has `workgroup` lanes, in `subgroups` subgroups at most.
+    """
+
+    workgroup: int
+    subgroups: int
+    lanes: int
+    tile: int
+    unroll: int
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionPlan:
     """The kernels' constants for one shape on one device; a pure function of both.
 
-    `lanes` lanes share a key in decode and load `unroll` of them at once; a workgroup has at most `decode_subgroups`
-    subgroups. An item has at most `max_splits` splits of `tile` keys or more. `decode_heads` and `prefill_heads` are
-    the query heads of a workgroup, `rows` the pairs of a query and a head in a prefill tile, of which a lane scores
-    `prefill_keys` keys at a time. With a `matrix_subgroup` prefill runs on matrix units, in subgroups of this size.
+    Decode is cut in one way in steps of up to MAX_FEW_TOKENS tokens, and in another in those with `many`. An item has
+    at most `max_splits` splits. `decode_heads` and `prefill_heads` are the query heads of a workgroup, `rows` the pairs
+    of a query and a head in a prefill tile, of which a lane scores `prefill_keys` keys at a time. With a
+    `matrix_subgroup` prefill runs on matrix units, in subgroups of this size.
     """
 
     shape: AttentionShape
-    decode_workgroup: int
-    decode_subgroups: int
-    lanes: int
+    few: DecodeCut
+    many: DecodeCut
     decode_heads: int
-    tile: int
-    unroll: int
     max_splits: int
     rows: int
     prefill_heads: int
@@ -106,14 +119,17 @@ class AttentionPlan:
             _decode_shared_bytes(info, shape, decode_workgroup, decode_heads) > info.max_shared_memory
         ):
             decode_workgroup //= 2
+        unroll = 1 if info.is_software else max(1, 4 * lanes // loads)
+        few = DecodeCut(decode_workgroup, _subgroups(info, decode_workgroup), lanes, _FEW_TILE, unroll)
+        many = few
+        if not info.is_software:
+            workgroup = max(info.subgroup_size, min(decode_workgroup, _MANY_WORKGROUP))
+            many = DecodeCut(workgroup, _subgroups(info, workgroup), lanes, _MANY_TILE, max(1, unroll // 2))
         return cls(
             shape=shape,
-            decode_workgroup=decode_workgroup,
-            decode_subgroups=_subgroups(info, decode_workgroup),
-            lanes=lanes,
+            few=few,
+            many=many,
             decode_heads=decode_heads,
-            tile=64,
-            unroll=1 if info.is_software else max(1, 4 * lanes // loads),
             max_splits=8 if info.is_software else min(128, max(16, _DECODE_WORKGROUPS // workgroups)),
             rows=rows,
             prefill_heads=_divisor(shape.group, rows),
@@ -131,23 +147,30 @@ class AttentionPlan:
         """Queries of one prefill tile."""
         return self.rows // self.prefill_heads
 
-    def num_splits(self, context_len: int, window: int) -> int:
-        """Splits of a decode item with so many tokens, its own included; it does not depend on other items."""
+    def cut(self, num_tokens: int) -> DecodeCut:
+        """How steps that were recorded for so many tokens cut decode."""
+        return self.few if num_tokens <= MAX_FEW_TOKENS else self.many
+
+    def num_splits(self, context_len: int, window: int, num_tokens: int) -> int:
+        """Splits of a decode item with so many tokens, its own included, in a step recorded for `num_tokens`."""
         num_keys = self._num_keys(context_len, window)
         share = -(-num_keys // self.max_splits)
-        return -(-num_keys // max(self.tile, -(-share // _SPLIT_GRAIN) * _SPLIT_GRAIN))
+        return -(-num_keys // max(self.cut(num_tokens).tile, -(-share // _SPLIT_GRAIN) * _SPLIT_GRAIN))
 
     @staticmethod
     def _num_keys(context_len: int, window: int) -> int:
         return min(context_len, window) if window else context_len
 
-    def decode_grid(self, context_lens: Sequence[int], window: int) -> Grid:
-        """Workgroups for decode items with these contexts, in tokens, of layers with this window (0 = none)."""
+    def decode_grid(self, context_lens: Sequence[int], window: int, num_tokens: int) -> Grid:
+        """Workgroups for decode items with these contexts, in tokens, of layers with this window (0 = none).
+
+        `num_tokens` is what the step was recorded for.
+        """
         if not context_lens:
             return 0, 0, 0
-        items, splits = len(context_lens), self.num_splits(max(context_lens), window)
-        if self._num_keys(max(context_lens), window) > self.tile * self.max_splits:
-            splits = max(self.num_splits(context, window) for context in context_lens)
+        items, splits = len(context_lens), self.num_splits(max(context_lens), window, num_tokens)
+        if self._num_keys(max(context_lens), window) > self.cut(num_tokens).tile * self.max_splits:
+            splits = max(self.num_splits(context, window, num_tokens) for context in context_lens)
         return splits, self.shape.num_heads // self.decode_heads, items
 
     def prefill_grid(self, num_tiles: int) -> Grid:

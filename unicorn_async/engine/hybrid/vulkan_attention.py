@@ -18,6 +18,7 @@ from unicorn_async.gpu.command import CommandPool
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.gpu.zero_memory import zero_memory
 from unicorn_async.ops.attention_device import DecodeScratch
+from unicorn_async.ops.attention_plan import MAX_FEW_TOKENS
 from unicorn_async.ops.kv_append import kv_append, kv_append_kernel
 from unicorn_async.ops.kv_cache import KVCache
 from unicorn_async.tensor import DType, Tensor
@@ -103,7 +104,7 @@ class VulkanAttention:
     @property
     def kernels(self) -> tuple[str, ...]:
         """Names of the kernel variants that the far device runs."""
-        return tuple(request.name for request in self._kernel_requests())
+        return tuple(dict.fromkeys(request.name for request in self._kernel_requests()))
 
     @property
     def recoveries(self) -> int:
@@ -123,7 +124,9 @@ class VulkanAttention:
         self.far.kernels.save_cache()
 
     def _kernel_requests(self) -> tuple[KernelRequest, ...]:
-        return kv_append_kernel(self._attention.plan.shape), *self._attention.kernels_for()
+        attention = self._attention
+        few, many = attention.kernels_for(num_tokens=1), attention.kernels_for(num_tokens=MAX_FEW_TOKENS + 1)
+        return kv_append_kernel(attention.plan.shape), *few, *many
 
     async def begin(self, slot: int, half: int, batch: Batch, num_tokens: int) -> VulkanPass:
         """See `RemoteAttention`; records commands for a batch of a new kind."""
