@@ -26,7 +26,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import random
+import os
 import re
 import statistics
 import subprocess
@@ -35,52 +35,17 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from early_vulkan import VULKAN
+from first_token_start import CONTEXT, Start
 from load import drop, warm
 from load_methods import files_to_read
 
-from unicorn_async.config import EngineConfig, SamplingParams, WeightScheme
+from unicorn_async.config import EngineConfig, WeightScheme
 from unicorn_async.engine.engine import Engine
 from unicorn_async.engine.model_on_disk import ModelOnDisk
 
 TIMEOUT_S = 600
-CONTEXT = 256  # beside the prompt
 LLAMA_TIMES = re.compile(r"\b(init|load|context|first_decode)=([\d.]+)s")
 SPARE_S = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """One start; moments in seconds since the process was started, `alone_s` of the prompt in the loaded model."""
-
-    waited: bool
-    prompt: int
-    nbytes: int
-    opened_s: float
-    read_s: float  # the last byte was read and handed over
-    active_s: float
-    first_token_s: float
-    decode_tokens_per_s: float
-    alone_s: float
-    num_layers: int
-    device: str
-    driver: str
-    software: bool
-
-    @property
-    def late_s(self) -> float:
-        """How long after the last byte the first token came."""
-        return self.first_token_s - self.read_s
-
-    @property
-    def after_active_s(self) -> float:
-        """How long after the last layer's activation the first token came."""
-        return self.first_token_s - self.active_s
-
-    @property
-    def layer_s(self) -> float:
-        """One layer of the prompt, with its share of the head."""
-        return self.alone_s / self.num_layers
 
 
 @dataclass(slots=True)
@@ -93,70 +58,20 @@ class Rounds:
     llama: list[dict[str, float]] = field(default_factory=list)
 
 
-async def one_start(options: argparse.Namespace) -> Start:
-    """Open the model, ask, and note when what happened."""
-
-    def now() -> float:
-        return time.monotonic() - options.started
-
-    rng = random.Random(options.prompt)
-    moments = {"read": 0.0, "active": 0.0}
-
-    async def follow(engine: Engine) -> None:
-        async for progress in engine.load_progress():
-            if not moments["read"] and progress.bytes_loaded == progress.bytes_total:
-                moments["read"] = now()
-        moments["active"] = now()
-
-    def prompt(vocab_size: int) -> list[int]:
-        return [rng.randrange(vocab_size // 2, vocab_size) for _ in range(options.prompt)]
-
-    config = EngineConfig(
-        device=options.device,
-        allow_software=True,
-        weights=WeightScheme(options.weights),
-        skip_tokenizer=True,
-        max_num_seqs=1,
-        max_context=options.prompt + options.tokens + CONTEXT,
-        **({"max_num_batched_tokens": max(512, options.prompt)} if options.one_step else {}),
-    )
-    params = SamplingParams(max_tokens=options.tokens, ignore_eos=True, temperature=0.0)
-    async with Engine.open(options.model, config=config, vulkan=VULKAN) as engine:
-        opened, size = now(), engine.model_config.vocab_size
-        following = asyncio.create_task(follow(engine))
-        if options.wait:
-            await following
-        arrived = [now() async for _ in engine.stream(prompt(size), params)]
-        await following
-        alone_s = 0.0
-        for _ in range(2):  # the first of them records the step's commands
-            asked = now()
-            async for _ in engine.stream(prompt(size), SamplingParams(max_tokens=1, ignore_eos=True)):
-                alone_s = now() - asked
-        return Start(
-            options.wait,
-            options.prompt,
-            engine.progress.bytes_total,
-            opened,
-            moments["read"],
-            moments["active"],
-            arrived[0],
-            (len(arrived) - 1) / (arrived[-1] - arrived[0]),
-            alone_s,
-            engine.model_config.num_layers,
-            engine.device.name,
-            f"{engine.device.driver_name} {engine.device.driver_info}",
-            engine.device.is_software,
-        )
-
-
 def start(options: argparse.Namespace, prompt: int, *, wait: bool = False) -> Start:
-    """Run one start in a process of its own."""
-    command = [sys.executable, __file__, str(options.model), f"--weights={options.weights}", f"--prompt={prompt}"]
+    """Run one start in a process of its own, with compiled modules kept, as those of an installed package are."""
+    script = Path(__file__).parent / "first_token_start.py"
+    command = [sys.executable, str(script), str(options.model), f"--weights={options.weights}", f"--prompt={prompt}"]
     command += [f"--device={options.device}"] * bool(options.device) + [f"--tokens={options.tokens}"]
     command += ["--wait"] * wait + ["--one-step"] * options.one_step
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     done = subprocess.run(
-        [*command, f"--started={time.monotonic()}"], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        [*command, f"--started={time.monotonic()}"],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+        env=environment,
     )
     if done.returncode:
         raise SystemExit(done.stderr)
@@ -290,17 +205,11 @@ def main() -> None:
     parser.add_argument("--llama", metavar="COMMAND", help="a llama.cpp command that prints its times; {file}")
     parser.add_argument("--gguf", type=Path, metavar="FILE", help="the same model for llama.cpp (default: MODEL)")
     parser.add_argument("--json", type=Path, metavar="FILE")
-    for name, kind in (("--prompt", int), ("--started", float)):
-        parser.add_argument(name, type=kind, help=argparse.SUPPRESS)
-    for name in ("--wait", "--tokenizer"):
-        parser.add_argument(name, action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--tokenizer", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.gguf = options.gguf or options.model
     if options.tokenizer:
         print(asyncio.run(tokenizer_time(options)))
-        return
-    if options.started:
-        print(json.dumps(asdict(asyncio.run(one_start(options)))))
         return
     found = run(options)
     one = next(iter(found.values())).short[0]

@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""One start of a process that asks a model at once, or once it is loaded; first_token_load.py runs it.
+
+    first_token_start.py MODEL --started S --prompt N [--tokens N] [--weights SCHEME] [--device NAME] [--wait]
+                         [--one-step]
+
+It imports what such a process needs and nothing else, because its imports are in the measured time, and prints one JSON
+object. `--started` is the moment of `time.monotonic` at which the process was begun.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from early_vulkan import VULKAN
+
+from unicorn_async.config import EngineConfig, SamplingParams, WeightScheme
+from unicorn_async.engine.engine import Engine
+
+CONTEXT = 256  # beside the prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One start; moments in seconds since the process was started, `alone_s` of the prompt in the loaded model."""
+
+    waited: bool
+    prompt: int
+    nbytes: int
+    opened_s: float
+    read_s: float  # the last byte was read and handed over
+    active_s: float
+    first_token_s: float
+    decode_tokens_per_s: float
+    alone_s: float
+    num_layers: int
+    device: str
+    driver: str
+    software: bool
+
+    @property
+    def late_s(self) -> float:
+        """How long after the last byte the first token came."""
+        return self.first_token_s - self.read_s
+
+    @property
+    def after_active_s(self) -> float:
+        """How long after the last layer's activation the first token came."""
+        return self.first_token_s - self.active_s
+
+    @property
+    def layer_s(self) -> float:
+        """One layer of the prompt, with its share of the head."""
+        return self.alone_s / self.num_layers
+
+
+async def one_start(options: argparse.Namespace) -> Start:
+    """Open the model, ask, and note when what happened."""
+
+    def now() -> float:
+        return time.monotonic() - options.started
+
+    rng = random.Random(options.prompt)
+    moments = {"read": 0.0, "active": 0.0}
+
+    async def follow(engine: Engine) -> None:
+        async for progress in engine.load_progress():
+            if not moments["read"] and progress.bytes_loaded == progress.bytes_total:
+                moments["read"] = now()
+        moments["active"] = now()
+
+    def prompt(vocab_size: int) -> list[int]:
+        return [rng.randrange(vocab_size // 2, vocab_size) for _ in range(options.prompt)]
+
+    config = EngineConfig(
+        device=options.device,
+        allow_software=True,
+        weights=WeightScheme(options.weights),
+        skip_tokenizer=True,
+        max_num_seqs=1,
+        max_context=options.prompt + options.tokens + CONTEXT,
+        **({"max_num_batched_tokens": max(512, options.prompt)} if options.one_step else {}),
+    )
+    params = SamplingParams(max_tokens=options.tokens, ignore_eos=True, temperature=0.0)
+    async with Engine.open(options.model, config=config, vulkan=VULKAN) as engine:
+        opened, size = now(), engine.model_config.vocab_size
+        following = asyncio.create_task(follow(engine))
+        if options.wait:
+            await following
+        arrived = [now() async for _ in engine.stream(prompt(size), params)]
+        await following
+        alone_s = 0.0
+        for _ in range(2):  # the first of them records the step's commands
+            asked = now()
+            async for _ in engine.stream(prompt(size), SamplingParams(max_tokens=1, ignore_eos=True)):
+                alone_s = now() - asked
+        return Start(
+            options.wait,
+            options.prompt,
+            engine.progress.bytes_total,
+            opened,
+            moments["read"],
+            moments["active"],
+            arrived[0],
+            (len(arrived) - 1) / (arrived[-1] - arrived[0]),
+            alone_s,
+            engine.model_config.num_layers,
+            engine.device.name,
+            f"{engine.device.driver_name} {engine.device.driver_info}",
+            engine.device.is_software,
+        )
+
+
+def main() -> None:
+    """Start, ask and print."""
+    parser = argparse.ArgumentParser(description="One start, which first_token_load.py times.")
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--started", type=float, required=True)
+    parser.add_argument("--prompt", type=int, required=True)
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--weights", default=WeightScheme.AUTO.value)
+    parser.add_argument("--device")
+    for name in ("--wait", "--one-step"):
+        parser.add_argument(name, action="store_true")
+    print(json.dumps(asdict(asyncio.run(one_start(parser.parse_args())))))
+
+
+if __name__ == "__main__":
+    main()
