@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from unicorn_async.background import run_to_end
 from unicorn_async.config import SamplingParams
+from unicorn_async.engine.model_on_disk import ModelOnDisk
 from unicorn_async.engine.runner import Runner
-from unicorn_async.errors import ConfigError, DeviceLostError, EngineClosedError, OutOfMemoryError
+from unicorn_async.errors import CheckpointError, ConfigError, DeviceLostError, EngineClosedError, OutOfMemoryError
 from unicorn_async.gpu.device import Device
 from unicorn_async.gpu.instance import Instance
 
@@ -208,6 +209,27 @@ async def test_when_it_can_not_be_opened(open_engine: OpenEngine, tmp_path: Path
     with pytest.raises(OutOfMemoryError, match="context of 512 tokens needs"):
         async with open_engine(kv_cache_bytes=10_000):
             pass
+
+
+async def test_when_the_models_files_are_wrong_and_the_only_device_was_opened_beside_reading_them(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_open, open_device = threading.Event(), Device.open
+
+    def noted_open(*arguments: Any, **options: Any) -> Device:
+        device = open_device(*arguments, **options)
+        is_open.set()
+        return device
+
+    def wrong(*_: object) -> None:
+        assert is_open.wait(20)
+        raise CheckpointError("wrong in the end")
+
+    monkeypatch.setattr(Device, "open", noted_open)
+    monkeypatch.setattr(ModelOnDisk, "read", wrong)
+    with pytest.raises(CheckpointError, match="wrong in the end"):
+        async with open_engine():
+            pytest.fail("opened without a model")
 
 
 async def test_when_the_device_is_lost(open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,9 +13,9 @@ from tests.loader.gguf.builders import write
 from tests.loader.gguf.golden_files import gguf_tensors
 from unicorn_async.engine import tokenizer_start
 from unicorn_async.engine.engine import Engine
+from unicorn_async.engine.memory_plan import choose_device
 from unicorn_async.engine.tokenizer_start import TokenizerStart
 from unicorn_async.errors import ConfigError, TokenizerError, UnicornError
-from unicorn_async.gpu.instance import Instance
 from unicorn_async.loader.stream import LoadStream
 from unicorn_async.tokenizer.process import TokenizerProcess
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from unicorn_async.engine.tokenizer_start import MadeTokenizer
-    from unicorn_async.gpu.device_info import DeviceInfo
 
     from .conftest import OpenEngine, WriteModel
 
@@ -159,14 +158,13 @@ async def test_a_process_ends_when_opening_is_cancelled(
     open_engine: OpenEngine, processes: list[TokenizerProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opening, going_on = threading.Event(), threading.Event()
-    devices = Instance.devices
 
-    def slow_devices(instance: Instance) -> tuple[DeviceInfo, ...]:
+    def slow_choice(*arguments: Any, **options: Any) -> Any:
         opening.set()
         going_on.wait(20)
-        return devices(instance)
+        return choose_device(*arguments, **options)
 
-    monkeypatch.setattr(Instance, "devices", slow_devices)
+    monkeypatch.setattr("unicorn_async.engine.startup.choose_device", slow_choice)
 
     async def use() -> None:
         async with open_engine():

@@ -82,6 +82,16 @@ class LoadingModel:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenedVulkan:
+    """The instance, its devices, those that may run a model, best first, and the only one of these, already open."""
+
+    instance: Instance
+    devices: tuple[DeviceInfo, ...]
+    candidates: tuple[DeviceInfo, ...]
+    device: Device | None
+
+
+@dataclass(frozen=True, slots=True)
 class StartedModel:
     """A model whose weights are on their way, and its tokenizer.
 
@@ -102,23 +112,24 @@ async def start(
 
     What waits for the device, or for its driver, is closed in threads: the event loop serves others meanwhile.
 
-    The instance is that of `vulkan`, if it has begun already.
+    The instance is that of `vulkan`, if it has begun already. Where only one device may run the model, it is opened
+    beside the reading of the model's files.
 
     The tokenizer is made beside all of that, and awaited last, unless it is to be skipped.
 
     Raises:
         ConfigError, CheckpointError, TokenizerError, DeviceError: see `Engine.open`.
     """
-    opening = asyncio.create_task(run_to_end(lambda: _open_instance(options, stack, vulkan)), name="open Vulkan")
+    opening = asyncio.create_task(run_to_end(lambda: _open_vulkan(options, stack, vulkan)), name="open Vulkan")
     try:
         on_disk = await asyncio.to_thread(ModelOnDisk.read, model, options.weights, options.loras)
+        options = fit_options(on_disk.config, options)
+        making = None if options.skip_tokenizer else await _start_tokenizer(on_disk, stack)
     except BaseException:
         await _end(opening)
         raise
-    instance = await opening
-    options = fit_options(on_disk.config, options)
-    making = None if options.skip_tokenizer else await _start_tokenizer(on_disk, stack)
-    loading = await _begin_load(on_disk, instance, options, stack)
+    opened = await opening
+    loading = await _begin_load(on_disk, opened, options, stack)
     if making is None:
         return StartedModel(loading, options, None, 0.0)
     tokenizer, seconds = await making
@@ -147,9 +158,10 @@ async def _end(task: asyncio.Task[T]) -> None:
 
 
 async def _begin_load(
-    on_disk: ModelOnDisk, instance: Instance, options: EngineConfig, stack: AsyncExitStack
+    on_disk: ModelOnDisk, opened_vulkan: OpenedVulkan, options: EngineConfig, stack: AsyncExitStack
 ) -> LoadingModel:
-    device, memory_plan = await run_to_end(lambda: _open_device(on_disk, instance, options, stack))
+    instance = opened_vulkan.instance
+    device, memory_plan = await run_to_end(lambda: _choose_device(on_disk, opened_vulkan, options, stack))
     usage_before = driver_usage(device)
     config, kv_plan, far_plan = on_disk.config, memory_plan.kv, memory_plan.far
     strategy = await asyncio.to_thread(
@@ -287,21 +299,33 @@ def tuning_folder() -> TuningFolder:
     return TuningFolder(cache_directory() / "tuning")
 
 
-def _open_instance(options: EngineConfig, stack: AsyncExitStack, vulkan: InstanceStart | None) -> Instance:
+def _open_vulkan(options: EngineConfig, stack: AsyncExitStack, vulkan: InstanceStart | None) -> OpenedVulkan:
+    """Open the instance, and the device too where there is no choice: that need not wait for the model's files."""
     create = Instance.create if vulkan is None else vulkan.take
     instance = create(validation=options.validation)
     stack.push_async_callback(run_to_end, instance.close)
-    return instance
-
-
-def _open_device(
-    on_disk: ModelOnDisk, instance: Instance, options: EngineConfig, stack: AsyncExitStack
-) -> tuple[Device, MemoryPlan]:
     devices = instance.devices()
     candidates = device_candidates(devices, options.device, allow_software=options.allow_software)
-    far = FarChoice(on_disk.config, options, devices)
+    only = len(candidates) == 1 and not options.attends_elsewhere
+    device = _open_device(instance, candidates[0], options, stack) if only else None
+    return OpenedVulkan(instance, devices, candidates, device)
+
+
+def _open_device(instance: Instance, info: DeviceInfo, options: EngineConfig, stack: AsyncExitStack) -> Device:
+    device = _opened(instance, info)
+    stack.push_async_callback(run_to_end, device.close)
+    find_matrix_fragments(device)
+    if options.tuning:
+        use_tuning(device, tuning_folder())
+    return device
+
+
+def _choose_device(
+    on_disk: ModelOnDisk, opened: OpenedVulkan, options: EngineConfig, stack: AsyncExitStack
+) -> tuple[Device, MemoryPlan]:
+    far = FarChoice(on_disk.config, options, opened.devices)
     info, memory_plan = choose_device(
-        far.near(candidates),
+        far.near(opened.candidates),
         on_disk.config,
         options,
         on_disk.plan,
@@ -309,12 +333,7 @@ def _open_device(
         staged_bytes=on_disk.most_staged(options.staging_bytes),
         far=far.plan,
     )
-    device = _opened(instance, info)
-    stack.push_async_callback(run_to_end, device.close)
-    find_matrix_fragments(device)
-    if options.tuning:
-        use_tuning(device, tuning_folder())
-    return device, memory_plan
+    return opened.device or _open_device(opened.instance, info, options, stack), memory_plan
 
 
 def _opened(instance: Instance, info: DeviceInfo) -> Device:
