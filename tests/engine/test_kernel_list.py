@@ -9,7 +9,7 @@ import pytest
 
 from unicorn_async.config import SamplingParams, WeightScheme
 from unicorn_async.gpu.kernel import KernelLibrary
-from unicorn_async.ops.attention_plan import MAX_FEW_TOKENS
+from unicorn_async.ops.attention_plan import MAX_ROTATING_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,7 +44,7 @@ async def test_steps_of_few_and_of_many_sequences_ask_for_no_kernel_of_attention
                 pass
 
         await answer(1)
-        for count in range(2, MAX_FEW_TOKENS + 3):
+        for count in range(2, MAX_ROTATING_TOKENS + 3):
             await asyncio.gather(*(answer(3 * length) for length in range(1, 1 + count)))
     attention = {key for key in asked if key[0].startswith(("attention", "rope_cache"))}
     assert sum(name == "rope_cache_f16" for name, *_ in attention) == 1

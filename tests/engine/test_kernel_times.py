@@ -10,7 +10,7 @@ from unicorn_async.cli.bench_limits import Limits
 from unicorn_async.config import SamplingParams, WeightScheme
 from unicorn_async.engine.buckets import bucket_for, bucket_sizes
 from unicorn_async.ops.attention import GpuAttention
-from unicorn_async.ops.attention_plan import MAX_FEW_TOKENS
+from unicorn_async.ops.attention_plan import MAX_ROTATING_TOKENS
 from unicorn_async.ops.linear_input import InputForm
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ async def test_a_timed_engine_tells_where_the_time_of_its_steps_went(open_engine
         assert kernels_json(engine, limits)["software"] == engine.device.is_software
 
 
-@pytest.mark.parametrize("num_streams", [1, MAX_FEW_TOKENS, MAX_FEW_TOKENS + 1])
+@pytest.mark.parametrize("num_streams", [1, MAX_ROTATING_TOKENS, MAX_ROTATING_TOKENS + 1])
 async def test_decoding_alone_rotates_where_it_attends_while_few_sequences_decode(
     open_engine: OpenEngine, num_streams: int
 ) -> None:
@@ -57,7 +57,7 @@ async def test_decoding_alone_rotates_where_it_attends_while_few_sequences_decod
             if time.kernel.startswith("rope_cache"):
                 steps[time.tokens] += time.steps
         decoding = bucket_for(num_streams, bucket_sizes(128))
-        assert (steps[decoding] > 0) == (num_streams > MAX_FEW_TOKENS)
+        assert (steps[decoding] > 0) == (num_streams > MAX_ROTATING_TOKENS)
         assert sum(steps.values()) > steps[decoding]  # prompts rotate before they attend
 
 

@@ -11,7 +11,7 @@ from unicorn_async.gpu.kernel import KernelRequest
 from unicorn_async.models import projection
 from unicorn_async.models.weights import head_name
 from unicorn_async.ops import embedding, embedding_quant, gated, norm, rotary, sampling
-from unicorn_async.ops.attention_plan import MAX_FEW_TOKENS
+from unicorn_async.ops.attention_plan import MAX_ROTATING_TOKENS
 from unicorn_async.ops.checksum import checksum_kernel
 from unicorn_async.ops.linear_input import InputForm
 from unicorn_async.ops.sample_rows import SamplingPath
@@ -84,7 +84,7 @@ def _attention(
     for size in sizes:
         form = projection.input_form(info, matrices["layers.0.o"], size)
         written = form if attention.writes(form) else InputForm.FLOATS
-        yield from attention.kernels_for([written], rotation if size <= MAX_FEW_TOKENS else None, num_tokens=size)
+        yield from attention.kernels_for([written], rotation if size <= MAX_ROTATING_TOKENS else None, num_tokens=size)
 
 
 def _rows(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.models.projection import fuses_gate, input_rows, leaves_blocks, project
 from unicorn_async.models.weights import head_name
-from unicorn_async.ops.attention_plan import MAX_FEW_TOKENS
+from unicorn_async.ops.attention_plan import MAX_ROTATING_TOKENS
 from unicorn_async.ops.embedding import embed
 from unicorn_async.ops.embedding_quant import embed_quant
 from unicorn_async.ops.gated import gated
@@ -105,7 +105,7 @@ class Decoder:
             attended = self._rows("attention", num_tokens, columns)
         rotation = None
         # A prompt's new keys are read by workgroups that would not make them.
-        if batch.has_prefill or num_tokens > MAX_FEW_TOKENS:
+        if batch.has_prefill or num_tokens > MAX_ROTATING_TOKENS:
             self.record_before_attention(recorder, step, layer, q=q, cache=cache, slot_mapping=slot_mapping)
         else:
             q, rotation = self._heads(recorder, step, layer, num_tokens), self._rotation(layer)
