@@ -109,16 +109,18 @@ def compiler_flags(layout: HeadLayout, tools: Toolchain) -> list[str]:
 
 
 def aiecc_command(tools: Toolchain) -> list[str]:
-    """Return the command that makes the xclbin and the instructions."""
+    """Return the command that makes the xclbin and the instructions, in the options of mlir-aie 1.4.0.
+
+    That version still compiles and links cores by AMD's own tools where it is not told otherwise.
+    """
     return [
         str(tools.aiecc),
-        "--no-compile-host",
         "--no-xchesscc",
         "--no-xbridge",
         f"--peano={tools.peano}",
-        "--aie-generate-xclbin",
+        "--get-xclbin",
         "--xclbin-name=final.xclbin",
-        "--aie-generate-npu-insts",
+        "--get-npu-insts",
         "--npu-insts-name=insts.bin",
         "aie.mlir",
     ]

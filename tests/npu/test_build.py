@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 LAYOUT = HeadLayout(NPU1, 128)
+# What a build could use of aiecc: its page of mlir-aie 1.4.0, and the choice between Peano and AMD's own tools.
+AIECC_OPTIONS = (
+    *("--get-npu-insts", "--npu-insts-name=?*", "--get-xclbin", "--xclbin-name=?*", "--get-full-elf"),
+    *("--full-elf-name=?*", "--get=?*", "--device-name=?*", "--sequence-name=?*", "--tmpdir=?*", "--verbose", "-v"),
+    *("--peano=?*", "--xchesscc", "--no-xchesscc", "--xbridge", "--no-xbridge"),
+)
 SCRIPTS = ("build", "toolchain", "attention_design")
 
 
@@ -54,7 +60,10 @@ def executable(path: Path, text: str) -> None:
 
 @pytest.fixture
 def tools(tmp_path: Path, scripts: Any) -> Any:
-    """A toolchain of shell scripts: the compiler makes an object, aiecc an xclbin and the known instructions."""
+    """A toolchain of shell scripts: the compiler makes an object, aiecc an xclbin and the known instructions.
+
+    As aiecc does, it refuses an option that it doesn't know, and makes what it is asked for alone, under its names.
+    """
     root = tmp_path / "tools"
     words = np.array(compiler_stream.known_sequence(LAYOUT, lanes_of(NPU1)), np.uint32)
     root.mkdir()
@@ -63,7 +72,15 @@ def tools(tmp_path: Path, scripts: Any) -> Any:
     executable(
         root / "aiecc",
         f'echo "$@" >> {root}/log\ntest -f attention.o && test -f aie.mlir || exit 7\n'
-        f"echo image > final.xclbin; cp {root}/insts insts.bin\n",
+        "xclbin=aie.xclbin insts=insts_main.bin\n"
+        'for word; do case "$word" in\n'
+        "--xclbin-name=*) xclbin=${word#*=} ;;\n"
+        "--npu-insts-name=*) insts=${word#*=} ;;\n"
+        f"{'|'.join(AIECC_OPTIONS)}) ;;\n"
+        "-*) echo \"aiecc: Unknown command line argument '$word'.\" >&2; exit 1 ;;\n"
+        "esac; done\n"
+        'case " $* " in *" --get-xclbin "*) echo image > "$xclbin" ;; esac\n'
+        f'case " $* " in *" --get-npu-insts "*) cp {root}/insts "$insts" ;; esac\n',
     )
     toolchain: ModuleType = scripts("toolchain")
     return toolchain.Toolchain(root / "clang++", root / "aiecc", root, root / "include", {"mlir-aie": "1.4.0"})
@@ -105,7 +122,7 @@ def test_a_build_writes_what_the_product_finds(scripts: Any, tools: Any, tmp_pat
     log = (tools.peano / "log").read_text()
     assert "--target=aie2-none-unknown-elf" in log and "-DHEAD_DIM=128" in log
     assert f"-DSTATE_BYTES={budget.state_bytes(LAYOUT)}" in log
-    assert "--aie-generate-xclbin" in log and "--aie-generate-npu-insts" in log
+    assert f"--no-xchesscc --no-xbridge --peano={tools.peano} " in log
 
 
 @pytest.mark.usefixtures("iron")
