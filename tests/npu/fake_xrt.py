@@ -69,7 +69,8 @@ class Npu:
     """The machine behind the double: what it has, what goes wrong, and what was done.
 
     `faults` are taken run by run: "ok", "timeout", "abort", "context lost" (this run and all later ones of its
-    context), "stuck" (no end until `release`), "start fails" or "wrong results". An empty queue means "ok".
+    context), "stuck" (no end until `release`), "start fails", "state fails" (nobody can ask for its end,
+    and it has none until `release`) or "wrong results". An empty queue means "ok".
     """
 
     kernels: Path  # folder of built kernels
@@ -295,6 +296,7 @@ class Status:
     """What the driver tells of a run; its thread has this, and nothing that would keep the context."""
 
     state: State = State.ERT_CMD_STATE_NEW
+    is_readable: bool = True
 
 
 class Run:
@@ -311,6 +313,9 @@ class Run:
         self._arguments[index] = value.memory if isinstance(value, Bo) else value
 
     def state(self) -> State:
+        if not self._status.is_readable:
+            del self  # as in `start`
+            raise RuntimeError("DRM_IOCTL_AMDXDNA_GET_INFO IOCTL failed (err=-5): Input/output error")
         return self._status.state
 
     def start(self) -> None:
@@ -322,7 +327,7 @@ class Run:
             del self  # pyxrt is compiled: a traceback of its errors has no frame with the run in it
             raise RuntimeError("DRM_IOCTL_AMDXDNA_EXEC_CMD IOCTL failed (err=-5): Input/output error")
         assert status.state is not State.ERT_CMD_STATE_SUBMITTED, "a run is started while it is under way"
-        status.state = State.ERT_CMD_STATE_SUBMITTED
+        status.state, status.is_readable = State.ERT_CMD_STATE_SUBMITTED, fault != "state fails"
         arguments = [self._arguments[index] for index in range(6)]
         thread = threading.Thread(target=_work, args=(loaded, status, fault, arguments), name="fake-npu", daemon=True)
         npu.threads.append(thread)
@@ -331,6 +336,8 @@ class Run:
 
 def _work(loaded: Loaded, status: Status, fault: str, arguments: list[Any]) -> None:
     loaded.npu.hold.wait()
+    if fault == "state fails":
+        loaded.npu.released.wait()
     with loaded.npu._order:
         status.state = _end(loaded, fault, arguments)
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("max_contexts", [1, 6])
-@pytest.mark.parametrize("fault", ["timeout", "abort", "context lost", "start fails"])
+@pytest.mark.parametrize("fault", ["timeout", "abort", "context lost", "start fails", "state fails"])
 async def test_a_run_that_fails_once_is_done_again_in_a_new_context_and_the_log_says_so(
     context: Context, npu: Npu, fault: str, max_contexts: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -51,7 +51,7 @@ async def test_a_run_that_fails_once_is_done_again_in_a_new_context_and_the_log_
 
 
 @pytest.mark.parametrize("max_contexts", [1, 6])
-@pytest.mark.parametrize("fault", ["timeout", "abort", "context lost"])
+@pytest.mark.parametrize("fault", ["timeout", "abort", "context lost", "state fails"])
 async def test_runs_that_fail_together_share_one_new_context(
     context: Context, npu: Npu, fault: str, max_contexts: int
 ) -> None:
@@ -76,6 +76,7 @@ async def test_runs_that_fail_together_share_one_new_context(
         ("timeout", NpuTimeoutError, "remove"),
         ("abort", NpuContextLostError, "gave up"),
         ("start fails", NpuError, "err=-5"),
+        ("state fails", NpuContextLostError, "the state of the run can't be read: .*err=-5"),
     ],
 )
 async def test_a_run_that_fails_twice_is_an_error(
@@ -88,7 +89,7 @@ async def test_a_run_that_fails_twice_is_an_error(
             await step.run(attention)
 
 
-@pytest.mark.parametrize("fault", ["abort", "start fails"])
+@pytest.mark.parametrize("fault", ["abort", "start fails", "state fails"])
 async def test_after_a_lost_context_that_came_back_later_steps_go_on(context: Context, npu: Npu, fault: str) -> None:
     step, npu.max_contexts = Step(HEADS, MIXED), 1
     async with opened(context) as attention:
@@ -135,6 +136,44 @@ async def test_after_a_hang_no_buffer_goes_before_the_context(context: Context, 
     npu.release()
     gc.collect()
     assert npu.freed_beside == [0] * 10
+
+
+async def test_no_buffer_goes_before_the_context_of_a_run_whose_state_can_not_be_read(
+    context: Context, npu: Npu
+) -> None:
+    step = Step(HEADS, MIXED)
+    attention = NpuAttention(context, HEADS)
+    cache, prepared = step.fill(attention), step.prepare(attention)
+    npu.faults = deque(["state fails", "state fails"])
+    with pytest.raises(NpuContextLostError, match="can't be read"):
+        await attention.submit(prepared, q=step.q, cache=cache, out=step.poisoned())
+    assert npu.contexts == 0  # before its frame is used for another run
+    await attention.close()
+    cache.close()
+    npu.release()
+    gc.collect()
+    assert npu.freed_beside == [0] * 7
+
+
+async def test_a_flight_that_ends_with_its_loop_leaves_no_buffer_to_a_run_whose_state_can_not_be_read(
+    context: Context, npu: Npu
+) -> None:
+    step = Step(HEADS, MIXED)
+    attention = NpuAttention(context, HEADS, options=NpuOptions(num_frames=1))
+    cache, prepared = step.fill(attention), step.prepare(attention)
+    npu.faults = deque(["state fails"])
+    call = asyncio.create_task(attention.submit(prepared, q=step.q, cache=cache, out=step.poisoned()))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert len(npu.threads) == 1  # it is under way
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+    await asyncio.wait([call])
+    await attention.close()
+    cache.close()
+    npu.release()
+    gc.collect()
+    assert npu.freed_beside == [0] * 4
 
 
 async def test_a_hang_in_the_self_check_frees_nothing_that_the_npu_may_use(context: Context, npu: Npu) -> None:

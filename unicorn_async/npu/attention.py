@@ -247,7 +247,8 @@ class NpuAttention:
     async def drain(self) -> None:
         """Wait until no run is under way, those of cancelled callers included; a cancellation is raised after it.
 
-        After a hang this closes the context: then the NPU reads and writes no buffer any more, caches included.
+        Where a run has no known end this closes the context: then the NPU reads and writes no buffer any more, caches
+        included.
         """
         cancelled: asyncio.CancelledError | None = None
         while pending := self._under_way():
@@ -255,7 +256,7 @@ class NpuAttention:
                 await asyncio.wait(pending)
             except asyncio.CancelledError as exc:
                 cancelled = exc
-        if self._broken is not None:
+        if self._broken is not None or any(frame.is_in_doubt for frame in self._frames):
             self._context.close()
         if cancelled is not None:
             raise cancelled
@@ -323,6 +324,7 @@ class NpuAttention:
                 await self._recover(generation, reason)
                 failure = await self._attempt(frame, cache)
             if failure is not None:
+                await self._settle(frame)
                 raise failure.error
             self.counts.runs += 1
             if (call := caller.call) is not None:
@@ -348,7 +350,10 @@ class NpuAttention:
                 ended = frame.start(cache.buffer, self._options.timeout_s)
             except NpuContextLostError as exc:
                 return _Failure(exc, generation)
-        end = await asyncio.shield(ended)
+        try:
+            end = await asyncio.shield(ended)
+        except NpuContextLostError as exc:
+            return _Failure(exc, generation)
         if end is RunEnd.COMPLETED:
             return None
         if end is RunEnd.TIMEOUT:
@@ -360,12 +365,22 @@ class NpuAttention:
     async def _recover(self, generation: int, reason: str) -> None:
         """Make the context anew, once for all runs that it took along, and say so."""
         async with self._recovery:
-            while pending := [f.ended for f in self._frames if f.ended is not None and not f.ended.done()]:
-                await asyncio.wait(pending)
+            await self._until_idle()
             for frame in self._frames:
-                if frame.ended is not None:
-                    frame.ended.result()  # raises where a run has no end: nothing may be made anew under it
+                if frame.ended is not None and not isinstance(frame.ended.exception(), NpuContextLostError):
+                    frame.ended.result()  # raises where a run hangs: nothing may be made anew under it
             if self._context.generation == generation:
                 self._context.renew()
                 self.counts.recoveries += 1
                 _log.warning("%s; it is done again in a new context, recovery %d", reason, self.counts.recoveries)
+
+    async def _settle(self, frame: Frame) -> None:
+        """Close the context if the frame's run has no known end: it is to be free. The next call makes a new one."""
+        async with self._recovery:
+            if frame.is_in_doubt:
+                await self._until_idle()
+                self._context.close()
+
+    async def _until_idle(self) -> None:
+        while pending := [f.ended for f in self._frames if f.ended is not None and not f.ended.done()]:
+            await asyncio.wait(pending)

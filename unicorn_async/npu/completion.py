@@ -67,8 +67,9 @@ class CompletionThread:
     def watch(self, handle: pyxrt.run, *, name: str, timeout_s: float) -> asyncio.Future[RunEnd]:
         """Return a future for the end of a run that was started.
 
-        It raises NpuTimeoutError if the run has no end after `timeout_s`: then the NPU may still use its buffers. A
-        cancelled future is not waited for, but the run goes on.
+        It raises NpuTimeoutError if the run has no end after `timeout_s`, and NpuContextLostError if its state can't be
+        read: in both cases the NPU may still use its buffers, until the run's context is closed. A cancelled future is
+        not waited for, but the run goes on.
         """
         loop = asyncio.get_running_loop()
         waiter = _Waiter(loop, loop.create_future())

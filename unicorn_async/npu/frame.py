@@ -67,6 +67,13 @@ class Frame:
             self.close()
             raise
 
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether nobody knows if the last run has ended: its buffers are the NPU's until the context is closed."""
+        if self.ended is None or not self.ended.done() or self._run is None or self._run.is_closed:
+            return False
+        return self.ended.cancelled() or self.ended.exception() is not None
+
     def load(self, heads: AttentionHeads, part: PreparedPart, q: Bf16Bits) -> None:
         """Write what a run needs; what is left from a run of the same part stays."""
         if self._part is not part:

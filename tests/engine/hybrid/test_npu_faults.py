@@ -60,7 +60,7 @@ def asking(engine: Engine) -> list[asyncio.Task[Answer]]:
     return [asyncio.create_task(answer(engine, prompt_of(40, seed), max_tokens=6)) for seed in range(2)]
 
 
-@pytest.mark.parametrize("fault", ["timeout", "abort", "context lost", "start fails"])
+@pytest.mark.parametrize("fault", ["timeout", "abort", "context lost", "start fails", "state fails"])
 async def test_a_run_that_fails_once_is_done_again_with_the_same_tokens(
     fault: str, open_engine: OpenEngine, machine: NpuMachine
 ) -> None:
@@ -107,6 +107,7 @@ async def test_a_recovered_step_says_nothing_about_how_fast_its_way_is(
         ("timeout", NpuTimeoutError, "the driver ended a run that hung"),
         ("abort", NpuContextLostError, "gave up on a run and its context"),
         ("start fails", NpuError, "err=-5"),
+        ("state fails", NpuContextLostError, "the state of the run can't be read: .*err=-5"),
     ],
 )
 async def test_a_run_that_fails_twice_ends_every_request_with_its_error(
