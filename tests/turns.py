@@ -1,4 +1,4 @@
-"""Cancels work at every turn of the event loop."""
+"""Cancels work at turns of the event loop."""
 
 from __future__ import annotations
 
@@ -24,13 +24,17 @@ class Turns:
         self._call_soon = loop.call_soon
         monkeypatch.setattr(loop, "call_soon", self._counted)
 
-    async def cancel_at_each(self, work: Callable[[], Coroutine[Any, Any, Any]], expected: object, step: int) -> int:
+    async def cancel_at_each(
+        self, work: Callable[[], Coroutine[Any, Any, Any]], expected: object, step: int, first: int = 0
+    ) -> int:
         """Do the work again and again, cancelled one `step` later each time, and once more some turns after that.
+
+        `first` turns are let pass before; with each `first` below `step` in turn, no turn is left out.
 
         It gives what is expected or ends cancelled. Stops when it was over before its turn came, three times in a row:
         how many turns it takes varies a little. Returns how often it was cancelled.
         """
-        turn, num_cancelled, in_time = 2, 0, 0
+        turn, num_cancelled, in_time = 2 + first, 0, 0
         while in_time < 3:
             if await self._is_cancelled(work(), expected, (turn, turn + _LATER[turn % 3])):
                 num_cancelled, in_time = num_cancelled + 1, 0

@@ -177,33 +177,48 @@ async def test_the_gpu_works_while_the_npu_attends(open_engine: OpenEngine, tmp_
     assert len(spans) == num_layers * len(halves)
 
 
-@pytest.mark.parametrize("split", SPLITS)
-async def test_an_engine_can_be_cancelled_at_any_await(
-    split: SplitMode, open_engine: OpenEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("first", "exchange", "split"),
+    [
+        (0, ExchangeKind.SHARED, SplitMode.ALWAYS),
+        (1, ExchangeKind.COPIED, SplitMode.ALWAYS),
+        (2, ExchangeKind.SHARED, SplitMode.NEVER),
+        (3, ExchangeKind.COPIED, SplitMode.NEVER),
+    ],
+)
+async def test_an_engine_can_be_cancelled_at_every_fourth_turn(
+    first: int,
+    exchange: ExchangeKind,
+    split: SplitMode,
+    open_engine: OpenEngine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whenever the event loop goes on, from the start to the end, and once more some turns later.
+    """At a turn of the event loop, from the start to the end, and once more some turns later.
 
-    Every fourth turn of a prompt that is cut in two, every eighth where it is whole: all of them take half a minute.
-    The known questions have such a test of their own.
+    Each case has another fourth of the turns, so that each turn is one of them; where the cases do different things,
+    each of them is tried at a fourth of its turns. The known questions have such a test of their own, at every turn.
     """
     monkeypatch.setattr("unicorn_async.npu.opening.self_check", AsyncMock())
     model = write_wide_model(tmp_path / "tiny", TINY)
 
     async def run() -> list[int]:
-        async with open_engine(model, attention=NPU, attention_split=split, max_context=64) as engine:
+        options = {"attention_split": split, "attention_exchange": exchange, "max_context": 64}
+        async with open_engine(model, attention=NPU, **options) as engine:
             return (await answer(engine, prompt_of(20), max_tokens=1)).ids
 
     expected = await run()
-    step = 4 if split is SplitMode.ALWAYS else 8
-    assert await Turns(monkeypatch).cancel_at_each(run, expected, step) > 100 // step
+    assert await Turns(monkeypatch).cancel_at_each(run, expected, 4, first) > 25
     assert await run() == expected
 
 
-async def test_a_request_can_be_cancelled_at_any_await(
-    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("exchange", [ExchangeKind.SHARED, ExchangeKind.COPIED])
+async def test_a_request_can_be_cancelled_at_any_turn(
+    exchange: ExchangeKind, open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whenever the event loop goes on: in a prompt that is cut in two, and in steps that decode."""
-    async with open_engine("qwen2", attention=NPU, attention_split=SplitMode.ALWAYS) as engine:
+    options = {"attention_split": SplitMode.ALWAYS, "attention_exchange": exchange}
+    async with open_engine("qwen2", attention=NPU, **options) as engine:
         await engine.loaded()
 
         async def run() -> list[int]:
