@@ -88,7 +88,7 @@ class Npu:
     freed_beside: list[int] = field(default_factory=list)  # how many contexts lived when a buffer went
     memory_limit: int = 1 << 34
     runs: int = 0
-    synced_bytes: int = 0
+    syncs: list[tuple[Direction, int, int]] = field(default_factory=list)  # direction, offset and size of each
     wrapped_bytes: int = 0  # of user pointers that live
     unmapped_first: int = 0  # how many user pointers outlived their memory
     array: FakeArray | None = None
@@ -220,6 +220,8 @@ class Bo:
     """Memory that has two sides."""
 
     def __init__(self, device: Device, size: int, flags: Flags, group: int) -> None:
+        wanted = Flags.cacheable if group == INSTRUCTION_GROUP else Flags.host_only
+        assert flags is wanted, f"a buffer of group {group} is {flags!r}, for the NPU it has to be {wanted!r}"
         self._take(device.npu, size)
         self.host = np.full(size, 0xA5, np.uint8)
         self.device_side = np.full(size, 0x5A, np.uint8)
@@ -250,7 +252,7 @@ class Bo:
     def sync(self, direction: Direction, size: int, offset: int) -> None:
         if offset + size > self.nbytes:
             raise RuntimeError("Invalid offset and size when syncing BO (err=-22): Invalid argument")
-        self.npu.synced_bytes += size
+        self.npu.syncs.append((direction, offset, size))
         part = slice(offset, offset + size)
         if direction is Direction.XCL_BO_SYNC_BO_TO_DEVICE:
             self.device_side[part] = self.host[part]

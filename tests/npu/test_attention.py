@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.npu.builds import write_build
+from tests.npu.fake_xrt import Direction
 from tests.npu.machine import Machine
 from tests.npu.steps import Query, Step
 from unicorn_async.errors import ConfigError, NpuError, OutOfMemoryError, UnsupportedModelError
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.npu.fake_xrt import Npu
+    from unicorn_async.npu.attention import PreparedStep
     from unicorn_async.npu.geometry import Chip
 
 MIXED = [Query(37), Query(61, 25), Query(1), Query(150), Query(18, 18), Query(90, 2), Query(64)]
@@ -112,11 +114,33 @@ async def test_a_token_that_is_written_later_is_seen_by_the_next_run(context: Co
 async def test_a_token_is_synced_chunk_by_chunk_and_nothing_else(context: Context, npu: Npu) -> None:
     async with opened(context) as attention:
         cache = attention.allocate_cache(16)
-        npu.synced_bytes = 0
+        npu.syncs.clear()
         k = np.zeros((1, HEADS.num_kv_heads, 64), np.uint16)
         cache.write(k, k, np.array([77]))
-        assert npu.synced_bytes == HEADS.num_kv_heads * 8192
+        assert sum(size for *_, size in npu.syncs) == HEADS.num_kv_heads * 8192
         cache.close()
+
+
+async def test_a_layer_syncs_its_queries_and_results_and_nothing_else(context: Context, npu: Npu) -> None:
+    step = Step(HEADS, MIXED)
+    async with opened(context, options=NpuOptions(num_frames=1)) as attention:
+        cache, prepared = step.fill(attention), step.prepare(attention)
+        await attention.submit(prepared, q=step.q, cache=cache, out=step.poisoned())
+        npu.syncs.clear()
+        await attention.submit(prepared, q=step.q, cache=cache, out=step.poisoned())
+        cache.close()
+    assert npu.syncs == layer_syncs(prepared)
+
+
+def layer_syncs(step: PreparedStep) -> list[tuple[Direction, int, int]]:
+    """What is synced once parameters and instructions are there: a packet is 16 KB, its queries start in the middle."""
+    (part,) = step.parts
+    query_bytes = part.strips * HEADS.layout.strip_bytes // 2  # bf16, where results are f32
+    assert 0 < query_bytes <= 8192
+    queries = [
+        (Direction.XCL_BO_SYNC_BO_TO_DEVICE, 16384 * item + 8192, query_bytes) for item in range(len(part.items))
+    ]
+    return [*queries, (Direction.XCL_BO_SYNC_BO_FROM_DEVICE, 0, len(part.items) * part.result_bytes)]
 
 
 async def test_a_windows_run_reads_the_windows_chunks_alone(context: Context, npu: Npu) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.npu.steps import Query, Step
-from tests.npu.test_attention import HEADS, MIXED, opened
+from tests.npu.test_attention import HEADS, MIXED, layer_syncs, opened
 from unicorn_async.errors import ConfigError, MissingFeatureError, NpuError, OutOfMemoryError
 from unicorn_async.gpu.host_pages import PAGE_BYTES, SharedPages
 from unicorn_async.npu.attention import NpuOptions
@@ -100,6 +100,20 @@ async def test_steps_follow_each_other_in_the_same_memory(
         await attention.close()
         other.close()
     assert npu.wrapped_bytes == 0
+
+
+async def test_a_layer_in_shared_memory_syncs_its_queries_and_results_and_nothing_else(
+    context: Context, npu: Npu, pages: list[SharedPages]
+) -> None:
+    async with opened(context, options=NpuOptions(num_frames=1)) as attention:
+        step = Step(HEADS, MIXED)
+        other = Other(attention, pages, max_items(HEADS, step.num_tokens, len(MIXED)), step.num_blocks)
+        plan = prepared_for(step, attention)
+        await attention.submit_shared(plan, packets=other.packets, cache=other.cache)
+        npu.syncs.clear()
+        await attention.submit_shared(plan, packets=other.packets, cache=other.cache)
+        assert npu.syncs == layer_syncs(plan)
+        other.close()
 
 
 async def test_what_another_device_wrote_is_seen_once_it_is_shown(context: Context, pages: list[SharedPages]) -> None:
