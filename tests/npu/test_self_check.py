@@ -18,7 +18,7 @@ from unicorn_async.npu import packets
 from unicorn_async.npu.attention import NpuOptions
 from unicorn_async.npu.context import Context
 from unicorn_async.npu.device import Device
-from unicorn_async.npu.geometry import CHIPS, NPU1, HeadLayout
+from unicorn_async.npu.geometry import CHIPS, NPU1, NPU2, HeadLayout
 from unicorn_async.npu.opening import open_attention
 from unicorn_async.npu.self_check import self_check
 from unicorn_async.npu.work import AttentionHeads
@@ -98,9 +98,10 @@ KERNEL_MISTAKES = {
 }
 
 
+@pytest.mark.parametrize(("chip", "head_dim"), [(NPU1, 64), (NPU2, 128)])
 @pytest.mark.parametrize("mistake", KERNEL_MISTAKES)
 async def test_a_mistake_in_the_kernels_is_seen(
-    device: Device, tmp_path: Path, kernels: Path, monkeypatch: pytest.MonkeyPatch, mistake: str
+    tmp_path: Path, npu: Npu, kernels: Path, monkeypatch: pytest.MonkeyPatch, mistake: str, chip: Chip, head_dim: int
 ) -> None:
     name, right, wrong = KERNEL_MISTAKES[mistake]
     # Always the same folder for a mistake, so that its kernels are built once and kept.
@@ -110,13 +111,15 @@ async def test_a_mistake_in_the_kernels_is_seen(
     text = source.read_text()
     assert right in text
     source.write_text(text.replace(right, wrong))
-    build = write_build(tmp_path / "builds", NPU1, 64)
+    build = write_build(tmp_path / "builds", chip, head_dim)
     monkeypatch.setattr(kernel_library, "resource_dir", lambda _: folder)
-    context = Context(device, build)
-    async with opened(context) as attention:
-        with pytest.raises(NpuSelfCheckError, match=r"results are wrong|do not round to nearest"):
-            await self_check(attention)
-    context.close()
+    heads = AttentionHeads(HeadLayout(chip, head_dim), 4, 2, 64)
+    with Device.open(Machine(tmp_path / "machine", chip).host()) as device:
+        context = Context(device, build)
+        async with opened(context, heads) as attention:
+            with pytest.raises(NpuSelfCheckError, match=r"results are wrong|do not round to nearest"):
+                await self_check(attention)
+        context.close()
 
 
 def dims_of_results(*args: Any) -> None:

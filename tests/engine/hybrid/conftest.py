@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from unicorn_async.npu.geometry import NPU1
+
 from .npu_machine import NpuMachine, npu_machine
 
 if TYPE_CHECKING:
@@ -15,6 +17,10 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def machine(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NpuMachine]:
-    """A machine with an npu1, which engines find as long as the test runs; nothing of it may be left in use."""
-    with npu_machine(tmp_path, request.config.cache.mkdir("npu-kernels"), monkeypatch) as made:
+    """A machine with an NPU, which engines find as long as the test runs; nothing of it may be left in use.
+
+    The test's parameter is its chip, npu1 without one.
+    """
+    chip, kernels = getattr(request, "param", NPU1), request.config.cache.mkdir("npu-kernels")
+    with npu_machine(tmp_path, kernels, chip, monkeypatch) as made:
         yield made

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tests.npu.builds import write_build
 from tests.npu.fake_xrt import Npu
 from tests.npu.machine import Machine
+from unicorn_async.npu.geometry import HEAD_DIMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,24 +18,24 @@ if TYPE_CHECKING:
 
     import pytest
 
-HEAD_DIMS = (64, 128)
+    from unicorn_async.npu.geometry import Chip
 
 
 class NpuMachine:
     """The files below `machine.root`, the folder of builds, and the hardware."""
 
-    def __init__(self, folder: Path, kernels: Path) -> None:
-        self.machine = Machine(folder / "machine")
+    def __init__(self, folder: Path, kernels: Path, chip: Chip) -> None:
+        self.machine = Machine(folder / "machine", chip)
         self.builds = folder / "builds"
         self.npu = Npu(kernels)
         for head_dim in HEAD_DIMS:
-            write_build(self.builds, self.machine.chip, head_dim)
+            write_build(self.builds, chip, head_dim)
 
 
 @contextmanager
-def npu_machine(folder: Path, kernels: Path, patch: pytest.MonkeyPatch) -> Iterator[NpuMachine]:
+def npu_machine(folder: Path, kernels: Path, chip: Chip, patch: pytest.MonkeyPatch) -> Iterator[NpuMachine]:
     """Have engines find the machine; fail the test after which buffers or contexts are left on it."""
-    made = NpuMachine(folder, kernels)
+    made = NpuMachine(folder, kernels, chip)
     patch.setattr("unicorn_async.engine.hybrid.npu_choice.NpuHost", made.machine.host)
     patch.setenv("UNICORN_NPU_BUILD", str(made.builds))
     patch.setitem(sys.modules, "pyxrt", made.npu.module())

@@ -15,13 +15,14 @@ from tests.golden.demo import demo_answers
 from tests.turns import Turns
 from unicorn_async.config import AttentionKind, AttentionTarget, ExchangeKind, SamplingParams, SplitMode
 from unicorn_async.npu.attention import NpuOptions
+from unicorn_async.npu.geometry import CHIPS, HEAD_DIMS
 
 from ..answers import answer, logits_behind, prompt_of
 from ..leftovers import no_leftovers
 from ..test_demo_model import MODEL
 from ..test_golden import check_mixed
 from ..test_requests import check_all_freed
-from .wide_model import TINY, WIDE_CASES, write_wide_model
+from .wide_model import TINY, WIDE_CASES, wide_case, write_wide_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -133,6 +134,21 @@ async def test_a_head_dim_of_128_gives_the_logits_of_attention_on_the_gpu(
         assert engine.config.block_size == 16
         found = await engine.logits(prompt)
     assert np.abs(found - expected).max() <= ROUNDING * expected.std()
+
+
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+@pytest.mark.parametrize("machine", CHIPS, indirect=True, ids=[chip.name for chip in CHIPS])
+async def test_every_chip_and_head_dim_gives_the_logits_of_attention_on_the_gpu(
+    machine: NpuMachine, head_dim: int, open_engine: OpenEngine, tmp_path: Path
+) -> None:
+    model, prompt = write_wide_model(tmp_path / "wide", wide_case(head_dim)), prompt_of(100)
+    async with open_engine(model) as engine:
+        expected = await engine.logits(prompt)
+    for exchange in (ExchangeKind.SHARED, ExchangeKind.COPIED):
+        async with open_engine(model, attention=NPU, attention_exchange=exchange) as engine:
+            assert engine.attention.device == f"AMD NPU {machine.machine.chip.name} at 0000:c4:00.1"
+            found = await engine.logits(prompt)
+        assert np.abs(found - expected).max() <= ROUNDING * expected.std()
 
 
 async def test_copies_in_threads_give_the_same_tokens(open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch) -> None:

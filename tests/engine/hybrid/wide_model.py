@@ -21,6 +21,13 @@ _CONFIG_GEMMA3 = {**_GEMMA3.config, "head_dim": 64, "tie_word_embeddings": False
 WIDE_GEMMA3 = Case("wide_gemma3", _CONFIG_GEMMA3, "wide_gemma3", norm_gains=_GEMMA3.norm_gains)
 _QWEN2 = CASES["qwen2"]
 TINY = Case("tiny", {**_QWEN2.config, "num_hidden_layers": 1}, "qwen2", gains=_QWEN2.gains)  # opened in no time
+
+
+def wide_case(head_dim: int) -> Case:
+    """A model with a single layer and a head_dim of its own."""
+    return Case("wide", {**WIDE.config, "head_dim": head_dim, "num_hidden_layers": 1}, "wide", gains=_LLAMA.gains)
+
+
 WIDE_CASES = {case.name: case for case in (WIDE, WIDE_GEMMA3)}
 
 
