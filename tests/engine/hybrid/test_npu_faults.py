@@ -110,7 +110,7 @@ async def test_a_recovered_step_says_nothing_about_how_fast_its_way_is(
         ("state fails", NpuContextLostError, "the state of the run can't be read: .*err=-5"),
     ],
 )
-async def test_a_run_that_fails_twice_ends_every_request_with_its_error(
+async def test_a_run_that_fails_twice_ends_every_request_with_its_error_and_later_ones_until_an_engine_is_opened_again(
     fault: str, error: type[NpuError], wanted: str, open_engine: OpenEngine, machine: NpuMachine
 ) -> None:
     async with open_engine("qwen2", attention=NPU, attention_split=SplitMode.ALWAYS) as engine:
@@ -119,8 +119,11 @@ async def test_a_run_that_fails_twice_ends_every_request_with_its_error(
         for task in asking(engine):
             with pytest.raises(error, match=wanted):
                 await asyncio.wait_for(task, 60)
+        machine.npu.faults.clear()
         with pytest.raises(error, match=wanted):
             await answer(engine)
+    async with open_engine("qwen2", attention=NPU) as engine:
+        await answer(engine)
 
 
 async def test_a_context_that_can_not_be_had_again_is_an_error(open_engine: OpenEngine, machine: NpuMachine) -> None:
