@@ -23,7 +23,7 @@ from unicorn_async.errors import NpuBuildError, UnicornError
 from unicorn_async.npu import budget
 from unicorn_async.npu.dialect_check import dialect_problem
 from unicorn_async.npu.geometry import CHIPS, HEAD_DIMS, HeadLayout, chip_named
-from unicorn_async.npu.manifest import NOTICE, Build, build_dir, build_name, find_build, manifest_json
+from unicorn_async.npu.manifest import Build, build_dir, build_name, find_build, manifest_json, notice
 from unicorn_async.npu.schedule import PACKET_BYTES, Argument, Lane
 from unicorn_async.npu.sources import source_hash
 from unicorn_async.npu.transaction import (
@@ -38,6 +38,7 @@ from unicorn_async.npu.transaction import (
     decode,
     is_linear,
 )
+from unicorn_async.resources import npu_page
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,7 +66,7 @@ def build(layout: HeadLayout, tools: Toolchain, folder: Path) -> Build:
         try:
             from attention_design import attention_design  # imports mlir-aie
         except ImportError as exc:
-            raise NpuBuildError(f"mlir-aie's Python can't be imported: {exc}; docs/npu.md says which it is") from exc
+            raise NpuBuildError(f"mlir-aie's Python can't be imported: {exc}; {npu_page()} says which it is") from exc
 
         (work / "aie.mlir").write_text(str(attention_design(layout)))
         _run(aiecc_command(tools), work)
@@ -224,7 +225,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UnicornError as exc:
         print(f"unicorn npu build: {exc}", file=sys.stderr)
         return 1
-    print(f"{NOTICE} `unicorn npu validate` runs them, on a machine with the NPU.")
+    print(f"{notice()} `unicorn npu validate` runs them, on a machine with the NPU.")
     return 0
 
 

@@ -10,9 +10,9 @@ from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 
 from unicorn_async.errors import NpuBuildError
+from unicorn_async.resources import npu_page
 
 MLIR_AIE_VERSION = "1.4.0"  # IRON's Python interface changes between releases
-_HINT = "docs/npu.md says how to install them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,13 @@ def find_toolchain() -> Toolchain:
     if shutil.which("xclbinutil") is None:
         problems.append("xclbinutil, a command of XRT")
     if problems or compiler is None or aiecc is None or peano is None or includes is None:
-        raise NpuBuildError(f"the NPU's kernels can't be built here; missing: {'; '.join(problems)}. {_HINT}")
+        raise NpuBuildError(f"the NPU's kernels can't be built here; missing: {'; '.join(problems)}. {_hint()}")
     versions = {"mlir-aie": mlir_aie or "", "peano": _version("llvm-aie") or _first_line([str(compiler), "--version"])}
     return Toolchain(compiler, aiecc, peano, includes, versions)
+
+
+def _hint() -> str:
+    return f"{npu_page()} says how to install them"
 
 
 def _version(package: str) -> str | None:
@@ -88,9 +92,9 @@ def _first_line(command: list[str]) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as exc:
-        raise NpuBuildError(f"{command[0]}: {exc}; {_HINT}") from exc
+        raise NpuBuildError(f"{command[0]}: {exc}; {_hint()}") from exc
     lines = done.stdout.split("\n")
     if done.returncode or not lines[0].strip():
         found = f"status {done.returncode} and {done.stdout[:100]!r}"
-        raise NpuBuildError(f"{' '.join(command)}: expected the version, got {found}; {_HINT}")
+        raise NpuBuildError(f"{' '.join(command)}: expected the version, got {found}; {_hint()}")
     return lines[0].strip()

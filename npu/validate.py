@@ -32,7 +32,7 @@ from unicorn_async.npu.device import Device
 from unicorn_async.npu.doctor import examine
 from unicorn_async.npu.geometry import HEAD_DIMS, SLOT_BYTES, HeadLayout
 from unicorn_async.npu.host import NpuHost
-from unicorn_async.npu.manifest import NOTICE, find_build, find_built
+from unicorn_async.npu.manifest import find_build, find_built, notice
 from unicorn_async.npu.self_check import self_check
 from unicorn_async.npu.work import AttentionHeads
 
@@ -224,7 +224,7 @@ async def _report(options: argparse.Namespace) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     options = parse_options(arguments, __doc__.splitlines()[0])
-    print(NOTICE)
+    print(notice())
     try:
         report = asyncio.run(_report(options))
     except UnicornError as exc:

@@ -49,6 +49,19 @@ def test_the_wheel_has_neither_tests_nor_tools_nor_sources_of_shaders(wheel: Pat
     assert [name for name in names if name.endswith((".comp", ".glsl", ".pyc"))] == []
 
 
+def test_what_npu_build_says_of_a_missing_toolchain_names_a_page_that_the_wheel_has(
+    wheel: Path, tmp_path: Path
+) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "installed")
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path / "installed"), "PATH": "/nowhere"}
+    command = [*RUN, "npu", "build", "--chip", "npu1", "--out", str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+    page = tmp_path / "installed" / DATA / "docs/npu.md"
+    assert done.returncode == 1 and f"{page} says how to install them" in done.stderr
+    assert "pip install mlir_aie==1.4.0" in page.read_text()
+
+
 @pytest.mark.skipif(not SOFTWARE_DRIVERS, reason="Mesa's software Vulkan driver is not installed")
 def test_the_demo_model_answers_from_the_wheel_alone(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:

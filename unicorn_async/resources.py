@@ -8,7 +8,7 @@ from unicorn_async.errors import ConfigError
 
 
 def resource_dir(name: str) -> Path:
-    """Return the folder of `shaders`, `web` or `npu`, in an installed wheel or in a checkout.
+    """Return the folder of `shaders`, `web`, `npu` or `docs`, in an installed wheel or in a checkout.
 
     Raises:
         ConfigError: the installation lacks the folder.
@@ -18,6 +18,15 @@ def resource_dir(name: str) -> Path:
         if candidate.is_dir():
             return candidate
     raise ConfigError(f"{name}: not found in the installation at {package}; reinstall unicorn-async")
+
+
+def npu_page() -> Path:
+    """Return the page on attention on an NPU, which messages refer to.
+
+    Raises:
+        ConfigError: the installation lacks it.
+    """
+    return resource_dir("docs") / "npu.md"
 
 
 def demo_model_dir() -> Path:

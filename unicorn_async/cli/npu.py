@@ -15,10 +15,10 @@ from unicorn_async.npu.attention import NpuOptions
 from unicorn_async.npu.doctor import Finding, examine, npu_chip
 from unicorn_async.npu.geometry import HEAD_DIMS, HeadLayout
 from unicorn_async.npu.host import NpuHost
-from unicorn_async.npu.manifest import NOTICE, TRIED, build_dir, find_build, find_built
+from unicorn_async.npu.manifest import build_dir, find_build, find_built, notice, tried
 from unicorn_async.npu.opening import open_attention
 from unicorn_async.npu.work import AttentionHeads
-from unicorn_async.resources import resource_dir
+from unicorn_async.resources import npu_page, resource_dir
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     print(
         json.dumps([asdict(finding) for finding in findings], indent=2)
         if as_json
-        else f"{format_findings(findings)}\n\n{TRIED if all(finding.ok for finding in findings) else NOTICE}"
+        else f"{format_findings(findings)}\n\n{tried() if all(finding.ok for finding in findings) else notice()}"
     )
     return 0 if all(finding.ok for finding in findings) else 1
 
@@ -87,7 +87,7 @@ def diagnose(host: NpuHost, builds: Path) -> list[Finding]:
             else:
                 findings.append(Finding(check, False, str(exc), remedy))
         except UnicornError as exc:
-            findings.append(Finding(check, False, str(exc), "docs/npu.md says how to report it"))
+            findings.append(Finding(check, False, str(exc), f"{npu_page()} says how to report it"))
         else:
             findings.append(Finding(check, True, f"{build.xclbin}: the known answers are right"))
     return findings

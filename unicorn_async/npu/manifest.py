@@ -21,6 +21,7 @@ from unicorn_async.npu.geometry import HEAD_DIMS, chip_named
 from unicorn_async.npu.schedule import Lane
 from unicorn_async.npu.sources import own_source_hash
 from unicorn_async.npu.transaction import Dialect
+from unicorn_async.resources import npu_page
 
 if TYPE_CHECKING:
     from unicorn_async.npu.geometry import Chip
@@ -28,14 +29,24 @@ if TYPE_CHECKING:
 FORMAT = 1
 MAX_MANIFEST_BYTES = 1 << 20
 MAX_XCLBIN_BYTES = 64 << 20
-NOTICE = (
-    "No NPU has run these kernels yet, as far as this project knows: docs/npu.md says what is shown and what is not."
-)
-TRIED = (
-    "This NPU gave the known answers: docs/npu.md says how to report it, because this project knows of none that did."
-)
 _SHA256 = re.compile("[0-9a-f]{64}")
-_HINT = "run `unicorn npu build` (docs/npu.md says what it needs)"
+_HINT = "run `unicorn npu build`, which says what it needs"
+
+
+def notice() -> str:
+    """Return what has to be said wherever these kernels are built or run."""
+    return (
+        f"No NPU has run these kernels yet, as far as this project knows: {npu_page()} says what is shown and what is"
+        " not."
+    )
+
+
+def tried() -> str:
+    """Return what is said in place of it where an NPU answered well."""
+    return (
+        f"This NPU gave the known answers: {npu_page()} says how to report it, because this project knows of none that"
+        " did."
+    )
 
 
 @dataclass(frozen=True, slots=True)
