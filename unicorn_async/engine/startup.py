@@ -246,7 +246,11 @@ async def _begin_load(
         stack.push_async_callback(run_to_end, runner.close)
         stack.push_async_callback(run_to_end, device.wait_idle)
         attends = AttentionInfo(
-            AttentionKind.GPU, device.info.name, device.info.is_software, kv_dtype=options.kv_dtype.value
+            AttentionKind.GPU,
+            device.info.name,
+            device.info.is_software,
+            kv_dtype=options.kv_dtype.value,
+            kv_cache_bytes=kv_plan.nbytes,
         )
     else:
         assert opened is not None, "another device attends"

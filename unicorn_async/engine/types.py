@@ -72,8 +72,8 @@ class AdapterInfo:
 class AttentionInfo:
     """Where the attention runs, and the KV cache lies.
 
-    `kv_dtype` is the type of the cache's elements. On another device than the model's, `exchange` says how the two hand
-    over a layer, and `reason` why in this way.
+    `kv_dtype` is the type of the cache's elements, `kv_cache_bytes` its size, on `device`. On another device than the
+    model's, `exchange` says how the two hand over a layer, and `reason` why in this way.
     """
 
     kind: AttentionKind
@@ -82,6 +82,7 @@ class AttentionInfo:
     exchange: str = ""
     reason: str = ""
     kv_dtype: str = "f16"
+    kv_cache_bytes: int = 0
 
     def text(self) -> str:
         """Return a line for people."""
@@ -98,6 +99,7 @@ class AttentionInfo:
             "exchange": self.exchange or None,
             "reason": self.reason or None,
             "kv_dtype": self.kv_dtype,
+            "kv_cache_bytes": self.kv_cache_bytes,
         }
 
 

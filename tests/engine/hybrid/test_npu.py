@@ -167,7 +167,7 @@ async def test_requests_that_lose_their_place_give_the_same_tokens(open_engine: 
     prompts = [prompt_of(30, seed) for seed in range(4)]
     options = {"attention": NPU, "attention_split": SplitMode.ALWAYS, "max_context": 128}
     async with open_engine("qwen3", **options, kv_cache_bytes=8 * QWEN3_BLOCK_BYTES) as engine:
-        assert engine.kv_cache_bytes == 8 * QWEN3_BLOCK_BYTES
+        assert engine.kv_cache_bytes == 8 * QWEN3_BLOCK_BYTES == engine.attention.to_json()["kv_cache_bytes"]
         alone = [(await answer(engine, prompt, max_tokens=70)).ids for prompt in prompts]
         assert engine.stats().preemptions == 0
         found = await asyncio.gather(*(answer(engine, prompt, max_tokens=70) for prompt in prompts))

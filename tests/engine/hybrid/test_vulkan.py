@@ -62,6 +62,7 @@ async def test_tokens_are_those_of_attention_on_the_gpu(
     async with open_engine(name) as engine:
         expected = await together(engine)
         assert engine.attention.kind is AttentionKind.GPU
+        assert engine.attention.kv_cache_bytes == engine.kv_cache_bytes > 0
         assert engine.stats().attention is None
     for split in ELSEWHERE:
         async with open_engine(name, attention=there, attention_split=split) as engine:
@@ -129,6 +130,7 @@ async def test_requests_that_lose_their_place_give_the_same_tokens(
     prompts = [prompt_of(30, seed) for seed in range(4)]
     options = {"attention": there, "attention_split": SplitMode.ALWAYS, "max_context": 128}
     async with open_engine("llama", **options, kv_cache_bytes=13 * LLAMA_BLOCK_BYTES) as engine:
+        assert engine.attention.to_json()["kv_cache_bytes"] == 13 * LLAMA_BLOCK_BYTES
         alone = [(await answer(engine, prompt, max_tokens=64)).ids for prompt in prompts]
         assert engine.stats().preemptions == 0
         found = await asyncio.gather(*(answer(engine, prompt, max_tokens=64) for prompt in prompts))

@@ -54,5 +54,6 @@ async def open_npu(
         exchange=memory.kind.value,
         reason=memory.reason,
         kv_dtype="bf16",
+        kv_cache_bytes=kv_plan.nbytes,
     )
     return FarAttention(attention, track, info, limits, exchange_shape(choice.heads))

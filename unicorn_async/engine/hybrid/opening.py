@@ -127,6 +127,7 @@ async def open_far_attention(
         exchange=exchange.kind.value,
         reason=exchange.reason,
         kv_dtype=options.kv_dtype.value,
+        kv_cache_bytes=kv_plan.nbytes,
     )
     shape = attention_shape(model, options).handed_over
     twin = attention.far if far.index == near.info.index else None
