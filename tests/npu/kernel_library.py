@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import subprocess
+import tempfile
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,8 +16,6 @@ from unicorn_async.npu.budget import state_bytes
 from unicorn_async.resources import resource_dir
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
     from unicorn_async.npu.geometry import HeadLayout
@@ -40,9 +40,10 @@ def build_kernels(layout: HeadLayout, folder: Path, *, defines: tuple[str, ...] 
     digest = hashlib.sha256(repr(command).encode() + b"".join(path.read_bytes() for path in sources))
     library = folder / f"{digest.hexdigest()[:32]}.so"
     if not library.exists():
-        partial = library.with_suffix(".partial")
-        subprocess.run([*command, "-o", str(partial)], check=True, capture_output=True, text=True)
-        partial.rename(library)
+        with tempfile.TemporaryDirectory(dir=folder) as own:  # another process may build the same ones now
+            built = Path(own) / library.name
+            subprocess.run([*command, "-o", str(built)], check=True, capture_output=True, text=True)
+            built.replace(library)
     return library
 
 

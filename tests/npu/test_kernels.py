@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,13 @@ if TYPE_CHECKING:
 CONTEXTS = (1, 63, 64, 65, 1024, 1025, 4096)
 LAYOUTS = [HeadLayout(chip, head_dim) for chip in (NPU1, NPU2) for head_dim in (64, 128, 256)]
 IDS = [f"{layout.chip.name}-{layout.head_dim}" for layout in LAYOUTS]
+
+
+def test_kernels_that_two_processes_build_at_the_same_time_are_whole(tmp_path: Path) -> None:
+    with ThreadPoolExecutor() as two:
+        built = list(two.map(lambda _: build_kernels(LAYOUTS[0], tmp_path), range(2)))
+    assert list(tmp_path.iterdir()) == [built[0]] == [built[1]]
+    Core(built[0], LAYOUTS[0])
 
 
 class Problem:
