@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
-FORMAT = 1
+FORMAT = 2
 WINDOWS = (0, 48, 1024)
 PREFILL_QUERIES = 17
 _SYNC_BYTES = (4096, 65536, 1 << 20)
@@ -124,15 +124,18 @@ async def _times(attention: NpuAttention, question: Question, repeats: int) -> l
         cache.close()
 
 
-def _sync_cost(attention: NpuAttention, repeats: int) -> dict[str, float]:
+def _sync_cost(attention: NpuAttention, repeats: int) -> dict[str, dict[str, float]]:
+    """What it takes to show one side what the other wrote, in microseconds by bytes, for each direction."""
     cache = attention.allocate_cache(-(-max(_SYNC_BYTES) // attention.heads.cache_bytes(1)), name="NPU sync")
     try:
-        costs = {}
-        for nbytes in _SYNC_BYTES:
-            start = time.perf_counter()
-            for _ in range(repeats):
-                cache.buffer.to_device(0, nbytes)
-            costs[str(nbytes)] = 1e6 * (time.perf_counter() - start) / repeats
+        costs: dict[str, dict[str, float]] = {}
+        for sync in (cache.buffer.to_device, cache.buffer.from_device):
+            costs[sync.__name__] = {}
+            for nbytes in _SYNC_BYTES:
+                start = time.perf_counter()
+                for _ in range(repeats):
+                    sync(0, nbytes)
+                costs[sync.__name__][str(nbytes)] = 1e6 * (time.perf_counter() - start) / repeats
         return costs
     finally:
         cache.close()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.npu.builds import write_build
+from tests.npu.fake_xrt import Direction
 from tests.npu.machine import SUFFIX
 from unicorn_async.cli import npu as command
 from unicorn_async.cli.main import main
@@ -65,7 +66,11 @@ def test_a_report_says_what_was_right_how_fast_it_was_and_on_what(validate: Any,
     }
     assert all(answer["mean_relative_error"] <= 3e-3 for answer in part["answers"])
     assert part["latency_us"]["p50"] > 0 and part["bandwidth"]["bytes_per_s"] > 0
-    assert set(part["sync_us"]) == {"4096", "65536", "1048576"}
+    assert set(part["sync_us"]) == {"to_device", "from_device"}
+    for costs in part["sync_us"].values():
+        assert set(costs) == {"4096", "65536", "1048576"} and min(costs.values()) > 0
+    for direction in Direction:
+        assert {size for way, _, size in npu.syncs if way is direction} >= {4096, 65536, 1 << 20}
     assert part["soak"]["questions"] > 0 and part["soak"]["gpu"] is None
 
 
