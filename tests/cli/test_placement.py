@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.engine.test_memory_plan import BF16_8B, GEMMA_27B, HOST, INT4_8B, INT4_27B, LLAMA_8B
+from tests.engine.test_memory_plan import BF16_8B, GEMMA_27B, HOST, INT4_8B, INT4_27B, LLAMA_8B, STAGING
 from tests.gpu.made_up import INTEGRATED, NVIDIA_WINDOW, RADV_780M, SOFTWARE
 from unicorn_async.cli.memory_lines import measured_line, planned_line
 from unicorn_async.cli.placement import DevicePlacement
@@ -56,7 +56,7 @@ def test_the_table_says_that_host_memory_over_the_bus_is_slow() -> None:
 def test_what_a_load_stages_is_a_row_where_it_counts() -> None:
     options = EngineConfig(max_context=2048)
     for info, where in ((SOFTWARE, "host memory"), (NVIDIA_WINDOW, "")):
-        memory = plan_memory(LLAMA_8B, options, INT4_8B, info, staged_bytes=256 << 20, host_bytes=HOST)
+        memory = plan_memory(LLAMA_8B, options, INT4_8B, info, staging=STAGING, host_bytes=HOST)
         place = DevicePlacement(info, memory, None, "", is_chosen=True)
         rows = [line for line in place.lines() if "staging" in line]
         assert rows == ([f"beside it, staging            268 MB  {where}, at most, while it loads"] if where else [])

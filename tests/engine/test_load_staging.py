@@ -28,7 +28,8 @@ async def test_a_load_and_one_from_the_cache_stage_no_more_than_was_planned(
         init(ring, *args, num_slots=num_slots, slot_bytes=slot_bytes, **rest)
 
     monkeypatch.setattr(StagingRing, "__init__", noted)
-    planned = ModelOnDisk.read(model_directory("gemma3"), WeightScheme.INT8).most_staged(EngineConfig().staging_bytes)
+    staging = ModelOnDisk.read(model_directory("gemma3"), WeightScheme.INT8).staging
+    planned = staging.nbytes(EngineConfig().staging_bytes)
     for _ in range(2):
         async with open_engine(weights=WeightScheme.INT8, weight_cache=True) as engine:
             report = engine.memory
@@ -36,3 +37,27 @@ async def test_a_load_and_one_from_the_cache_stage_no_more_than_was_planned(
         assert report.agrees is not False
     assert rings
     assert max(rings) <= planned
+
+
+async def test_where_memory_is_short_the_load_stages_less_and_the_cache_has_its_size(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rings: list[int] = []
+    init = StagingRing.__init__
+
+    def noted(ring: StagingRing, *args: Any, num_slots: int, slot_bytes: int, **rest: Any) -> None:
+        rings.append(num_slots * slot_bytes)
+        init(ring, *args, num_slots=num_slots, slot_bytes=slot_bytes, **rest)
+
+    async with open_engine(weights=WeightScheme.INT8) as engine:
+        await engine.loaded()
+        plan, most = engine._model.memory_plan, engine._model.memory_plan.staged_bytes
+    monkeypatch.setattr(StagingRing, "__init__", noted)
+    limit = plan.placement.total_bytes + most - 1
+    async with open_engine(weights=WeightScheme.INT8, vram_bytes=limit) as engine:
+        await engine.loaded()
+        limited, report = engine._model.memory_plan, engine.memory
+    assert limited.kv.max_context == plan.kv.max_context
+    assert max(rings) <= limited.staged_bytes < most
+    assert limited.placement.total_bytes + limited.staged_bytes <= limit
+    assert report.agrees is not False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,10 +11,12 @@ from tests.gpu.made_up import DISCRETE, GIB, INTEL, NVIDIA_REBAR, NVIDIA_WINDOW,
 from unicorn_async.config import EngineConfig, WeightScheme
 from unicorn_async.engine.memory_plan import MemoryPlan, choose_device, plan_memory
 from unicorn_async.errors import ConfigError, OutOfMemoryError
+from unicorn_async.gpu.arena import SLICE_ALIGNMENT
 from unicorn_async.gpu.memory_room import HeapKind
 from unicorn_async.loader.chunk import Chunk, Transform
 from unicorn_async.loader.placement import MemoryGroup
 from unicorn_async.loader.plan import DestTensor, LoadPlan
+from unicorn_async.loader.staging_plan import RingSize, StagingNeed
 from unicorn_async.models.registry import model_config
 from unicorn_async.models.weights import wanted_tensors
 from unicorn_async.tensor import DType, QuantFormat
@@ -76,6 +79,8 @@ def load_plan(config: ModelConfig, kind: ElementType) -> LoadPlan:
 
 
 INT4 = QuantFormat.INT4
+SLOT_BYTES = 16 * MIB
+STAGING = StagingNeed(((RingSize(16, SLOT_BYTES),),))
 BF16_8B, INT4_8B, INT4_27B = load_plan(LLAMA_8B, DType.BF16), load_plan(LLAMA_8B, INT4), load_plan(GEMMA_27B, INT4)
 
 
@@ -170,20 +175,34 @@ def test_what_adapters_take_while_the_model_loads_is_counted_in() -> None:
 
 
 @pytest.mark.parametrize("info", [SOFTWARE, INTEL])
-def test_staging_is_counted_in_where_the_device_shares_the_hosts_memory(info: DeviceInfo) -> None:
+@pytest.mark.parametrize("spare", [16, 300, 800])
+def test_staging_is_counted_in_where_the_device_shares_the_hosts_memory(info: DeviceInfo, spare: int) -> None:
     options = EngineConfig(max_context=2048, max_num_seqs=1)
-    without = plan_memory(LLAMA_8B, options, INT4_8B, info, host_bytes=HOST).placement.total_bytes
-    limited = EngineConfig(max_context=2048, max_num_seqs=1, vram_bytes=without + 100 * MIB)
-    plan = plan_memory(LLAMA_8B, limited, INT4_8B, info, staged_bytes=90 * MIB, host_bytes=HOST)
-    assert plan.staged_bytes == 90 * MIB
+    without = plan_memory(LLAMA_8B, options, INT4_8B, info, host_bytes=HOST)
+    least = without.placement.total_bytes + SLOT_BYTES  # and what is left over
+    limited = replace(options, vram_bytes=least + SLOT_BYTES + spare * MIB)
+    plan = plan_memory(LLAMA_8B, limited, INT4_8B, info, staging=STAGING, host_bytes=HOST)
+    assert plan.staged_bytes == STAGING.nbytes(plan.staging_bytes) >= 2 * SLOT_BYTES
     assert plan.placement.total_bytes + plan.staged_bytes <= plan.placement.room.total
-    with pytest.raises(OutOfMemoryError, match="staging while they load 268,435,456"):
-        plan_memory(LLAMA_8B, limited, INT4_8B, info, staged_bytes=256 * MIB, host_bytes=HOST)
+    assert plan.kv.max_context == 2048
+    none = replace(options, vram_bytes=without.placement.total_bytes + SLOT_BYTES)
+    with pytest.raises(OutOfMemoryError, match="staging while they load 33,554,432"):
+        plan_memory(LLAMA_8B, none, INT4_8B, info, staging=STAGING, host_bytes=HOST)
+
+
+@pytest.mark.parametrize(("left", "slots"), [(64, 2), (400, 6), (800, 12), (1024, 16), (5000, 16)])
+def test_staging_leaves_the_cache_three_quarters_of_what_is_left(left: int, slots: int) -> None:
+    options = EngineConfig(max_num_seqs=1, kv_cache_bytes=MIB * 16)
+    model = plan_memory(LLAMA_8B, options, INT4_8B, SOFTWARE, host_bytes=HOST)
+    beside = model.placement.total_bytes - model.kv.nbytes + 2 * SLICE_ALIGNMENT * LLAMA_8B.num_layers
+    limited = replace(options, vram_bytes=beside + left * MIB, kv_cache_bytes=None)
+    plan = plan_memory(LLAMA_8B, limited, INT4_8B, SOFTWARE, staging=STAGING, host_bytes=HOST)
+    assert plan.staged_bytes == slots * SLOT_BYTES
 
 
 def test_staging_takes_nothing_of_a_gpus_own_memory() -> None:
     options = EngineConfig(max_context=2048)
-    plan = plan_memory(LLAMA_8B, options, INT4_8B, NVIDIA_REBAR, staged_bytes=256 * MIB, host_bytes=HOST)
+    plan = plan_memory(LLAMA_8B, options, INT4_8B, NVIDIA_REBAR, staging=STAGING, host_bytes=HOST)
     assert plan == plan_memory(LLAMA_8B, options, INT4_8B, NVIDIA_REBAR, host_bytes=HOST)
 
 

@@ -7,7 +7,7 @@ import pytest
 from unicorn_async.loader.chunk import Chunk, Transform
 from unicorn_async.loader.open_file import PAGE_BYTES
 from unicorn_async.loader.plan import CHUNK_BYTES, DestTensor, LoadPlan
-from unicorn_async.loader.staging_plan import RingSize, most_staged
+from unicorn_async.loader.staging_plan import RingSize, StagingNeed
 from unicorn_async.tensor import DType, QuantFormat
 
 MIB = 1 << 20
@@ -32,9 +32,10 @@ def plan(layers: int, elements: int) -> LoadPlan:
         ([100] * 40, 10_000, (16, 100)),
         ([100] * 40, 350, (3, 100)),
         ([1000], 10, (1, 1000)),
+        ([100, *[10] * 15], 10_000, (3, 100)),
     ],
 )
-def test_a_ring_has_no_more_slots_than_parcels_or_than_fit(
+def test_a_ring_has_no_more_slots_than_parcels_or_their_bytes_or_than_fit(
     sizes: list[int], limit: int, expected: tuple[int, int]
 ) -> None:
     size = RingSize.of(sizes, limit, reads_pages=False)
@@ -46,8 +47,20 @@ def test_whole_pages_have_room_at_both_ends() -> None:
 
 
 def test_a_large_model_stages_what_it_may_and_a_small_one_what_it_has() -> None:
-    large, small = plan(40, 16 * MIB), plan(2, MIB)
-    assert 0.9 * 256 * MIB < most_staged(large, 256 * MIB) <= 256 * MIB
-    assert most_staged(large, 64 * MIB) <= 64 * MIB
-    assert 4 * MIB <= most_staged(small, 256 * MIB) <= 4 * MIB + 4 * PAGE_BYTES
-    assert most_staged(LoadPlan((), (), (), ()), 256 * MIB) == 0
+    large, small = StagingNeed.of([plan(40, 16 * MIB)]), StagingNeed.of([plan(2, MIB)])
+    assert 0.9 * 256 * MIB < large.nbytes(256 * MIB) <= 256 * MIB
+    assert large.nbytes(64 * MIB) <= 64 * MIB
+    assert 4 * MIB <= small.nbytes(256 * MIB) <= 4 * MIB + 4 * PAGE_BYTES
+    assert StagingNeed.of([LoadPlan((), (), (), ())]).nbytes(256 * MIB) == 0
+
+
+@pytest.mark.parametrize("plans", [[plan(40, 16 * MIB)], [plan(40, 16 * MIB), plan(20, MIB)]])
+def test_the_limit_is_the_highest_under_which_all_rings_fit_or_two_slots(plans: list[LoadPlan]) -> None:
+    need, slot_bytes = StagingNeed.of(plans), CHUNK_BYTES + 2 * PAGE_BYTES
+    assert need.limit(256 * MIB, need.nbytes(256 * MIB)) == 256 * MIB
+    for available in (need.nbytes(256 * MIB) - 1, 160 * MIB, 5 * slot_bytes):
+        limit = need.limit(256 * MIB, available)
+        assert need.nbytes(limit) <= available < need.nbytes(limit + slot_bytes)
+    for available in (-1, 0, slot_bytes):
+        assert need.limit(256 * MIB, available) == 2 * slot_bytes
+    assert need.limit(20 * MIB, 0) == 20 * MIB

@@ -105,7 +105,7 @@ def _placement(
             model.plan,
             info,
             passing_bytes=model.passing_bytes,
-            staged_bytes=model.most_staged(options.staging_bytes),
+            staging=model.staging,
             far=far.plan,
         )
     except OutOfMemoryError as exc:

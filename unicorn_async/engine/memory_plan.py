@@ -13,6 +13,7 @@ from unicorn_async.gpu.device_info import DeviceType, shared_memory_text
 from unicorn_async.gpu.host import HostGraphics
 from unicorn_async.gpu.memory_room import HeapKind, HeapLimits, host_room, memory_room
 from unicorn_async.loader.placement import Claim, MemoryGroup, place, weight_claims
+from unicorn_async.loader.staging_plan import StagingNeed
 from unicorn_async.models.activations import activation_bytes
 from unicorn_async.models.weights import memory_group
 from unicorn_async.ops.attention_plan import AttentionPlan
@@ -35,18 +36,21 @@ if TYPE_CHECKING:
 FarPlanner: TypeAlias = "Callable[[DeviceInfo, int], FarPlan | None]"
 
 EVALUATION_ROWS = 64  # logits that evaluation requests may have computed in one step
+NO_STAGING = StagingNeed()
+_STAGING_SHARE = 0.25  # of what is left beside weights and workspace: the cache never gets back what the load had
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """The cache's pools, and where everything lies; names are those of destinations, activations and `kv_names`.
 
-    `far` is what another device has of the model: the cache is there then. `staged_bytes` are kept free for staging
-    while the model loads.
+    `far` is what another device has of the model: the cache is there then. `staging_bytes` is the limit for each ring
+    of staging memory, and `staged_bytes` are kept free for the rings while the model loads.
     """
 
     kv: KVPlan
     placement: Placement
+    staging_bytes: int
     far: FarPlan | None = None
     staged_bytes: int = 0
 
@@ -93,14 +97,15 @@ def plan_memory(
     info: DeviceInfo,
     *,
     passing_bytes: int = 0,
-    staged_bytes: int = 0,
+    staging: StagingNeed = NO_STAGING,
     host_bytes: int | None = None,
     far: FarPlanner | None = None,
 ) -> MemoryPlan:
     """Plan a model's memory on a device.
 
-    `passing_bytes` are needed beside it for as long as it loads, and `staged_bytes` of the host's memory, which count
-    where the device shares that. `host_bytes` is the free memory of `host_room`, None =
+    `passing_bytes` are needed beside it for as long as it loads, and `staging` of the host's memory, which counts where
+    the device shares that: there it takes a quarter at most of what is left beside weights and workspace, and leaves a
+    cache of the least size its room, down to two slots a ring. `host_bytes` is the free memory of `host_room`, None =
     as it is now. `far` plans what another device has of it, if one does.
 
     Raises:
@@ -117,19 +122,23 @@ def plan_memory(
     sizes = workspace_sizes(model, options, AttentionPlan.of(info, attention_shape(model, options)))
     workspace = [Claim(name, nbytes, MemoryGroup.WORKSPACE, -1) for name, nbytes in sizes.items()]
     weight_bytes, workspace_bytes = _padded(weights), _padded(workspace)
-    if not info.shares_host_memory:
-        staged_bytes = 0
-    padding = 2 * SLICE_ALIGNMENT * model.num_layers + passing_bytes + staged_bytes
+    padding = 2 * SLICE_ALIGNMENT * model.num_layers + passing_bytes
     if room.gtt:  # where a tensor does not fit any more, some of VRAM is left over
         padding += max((claim.nbytes for claim in weights), default=0)
     elsewhere = options.attends_elsewhere
     least = 0 if elsewhere else kv_cache_bytes(model, options, options.max_context or options.block_size)
     left = room.total - weight_bytes - workspace_bytes - padding
+    staging_bytes, staged_bytes = options.staging_bytes, 0
+    if info.shares_host_memory:
+        staging_bytes = staging.limit(staging_bytes, min(int(left * _STAGING_SHARE), left - least))
+        staged_bytes = staging.nbytes(staging_bytes)
+        padding += staged_bytes
+        left -= staged_bytes
     if left < least:
         cache = "" if elsewhere else f", a KV cache of {options.max_context or options.block_size} tokens {least:,}"
-        staging = f", staging while they load {staged_bytes:,}" if staged_bytes else ""
+        staged = f", staging while they load {staged_bytes:,}" if staged_bytes else ""
         raise OutOfMemoryError(
-            f"{info.name}: {least - left:,} bytes of memory are missing: the weights need {weight_bytes:,}{staging}, "
+            f"{info.name}: {least - left:,} bytes of memory are missing: the weights need {weight_bytes:,}{staged}, "
             f"the workspace {workspace_bytes:,}{cache}; {_room_text(room)}{_advice(options, plan, info, room)}"
         )
     far_plan = far(info, left) if far is not None else None
@@ -140,7 +149,11 @@ def plan_memory(
                 f" model, attention on {far_plan.device} needs {far_plan.near_bytes:,} of them; {_room_text(room)}"
             )
         return MemoryPlan(
-            far_plan.kv, place([*weights, *workspace], room, max_allocation=info.max_allocation), far_plan, staged_bytes
+            far_plan.kv,
+            place([*weights, *workspace], room, max_allocation=info.max_allocation),
+            staging_bytes,
+            far_plan,
+            staged_bytes,
         )
     fast = _padded(claim for claim in weights if claim.group is not MemoryGroup.EMBEDDINGS)
     budget = kv_budget(room, model, options, weights=weight_bytes, fast_weights=fast, others=workspace_bytes + padding)
@@ -148,6 +161,7 @@ def plan_memory(
     return MemoryPlan(
         kv,
         place([*weights, *workspace, *_cache(kv, options.kv_dtype)], room, max_allocation=info.max_allocation),
+        staging_bytes,
         staged_bytes=staged_bytes,
     )
 
@@ -159,7 +173,7 @@ def choose_device(
     plan: LoadPlan,
     *,
     passing_bytes: int = 0,
-    staged_bytes: int = 0,
+    staging: StagingNeed = NO_STAGING,
     far: FarPlanner | None = None,
 ) -> tuple[DeviceInfo, MemoryPlan]:
     """Return the first of the devices, best first, that the model fits, and its plan there.
@@ -173,9 +187,7 @@ def choose_device(
     errors: list[OutOfMemoryError] = []
     for info in devices:
         try:
-            return info, plan_memory(
-                model, options, plan, info, passing_bytes=passing_bytes, staged_bytes=staged_bytes, far=far
-            )
+            return info, plan_memory(model, options, plan, info, passing_bytes=passing_bytes, staging=staging, far=far)
         except OutOfMemoryError as exc:
             errors.append(exc)
     raise OutOfMemoryError("\n".join(map(str, errors)))

@@ -148,7 +148,7 @@ def _check_size(on_disk: ModelOnDisk, config: EngineConfig) -> None:
                 on_disk.plan,
                 info,
                 passing_bytes=on_disk.passing_bytes,
-                staged_bytes=on_disk.most_staged(config.staging_bytes),
+                staging=on_disk.staging,
                 host_bytes=host_bytes,
                 far=partial(far.plan, host_bytes=host_bytes),
             )

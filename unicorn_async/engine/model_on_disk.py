@@ -16,7 +16,7 @@ from unicorn_async.loader.lora_plan import make_lora_plan
 from unicorn_async.loader.plan import make_plan
 from unicorn_async.loader.read_facts import read_facts
 from unicorn_async.loader.read_strategy import choose_read_strategy
-from unicorn_async.loader.staging_plan import most_staged
+from unicorn_async.loader.staging_plan import StagingNeed
 from unicorn_async.models.registry import model_config
 from unicorn_async.models.weights import check_unused, wanted_tensors
 
@@ -94,13 +94,10 @@ class ModelOnDisk:
         """Device memory that adapters take while the model loads, in bytes."""
         return lora_bytes(self.lora, scratch_bytes(self.plan)) if self.lora.adapters else 0
 
-    def most_staged(self, staging_bytes: int) -> int:
-        """Return what staging memory takes at most while the model loads, in bytes: `staging_bytes`, or less.
-
-        Adapters come through a ring of their own.
-        """
-        adapters = most_staged(self.lora.factors, staging_bytes) if self.lora.adapters else 0
-        return most_staged(self.plan, staging_bytes) + adapters
+    @property
+    def staging(self) -> StagingNeed:
+        """What staging memory the load needs; adapters come through a ring of their own."""
+        return StagingNeed.of([self.plan, *([self.lora.factors] if self.lora.adapters else [])])
 
     def read_strategy(
         self,

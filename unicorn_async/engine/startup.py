@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -162,6 +162,7 @@ async def _begin_load(
 ) -> LoadingModel:
     instance = opened_vulkan.instance
     device, memory_plan = await run_to_end(lambda: _choose_device(on_disk, opened_vulkan, options, stack))
+    options = replace(options, staging_bytes=memory_plan.staging_bytes)
     usage_before = driver_usage(device)
     config, kv_plan, far_plan = on_disk.config, memory_plan.kv, memory_plan.far
     strategy = await asyncio.to_thread(
@@ -334,7 +335,7 @@ def _choose_device(
         options,
         on_disk.plan,
         passing_bytes=on_disk.passing_bytes,
-        staged_bytes=on_disk.most_staged(options.staging_bytes),
+        staging=on_disk.staging,
         far=far.plan,
     )
     return opened.device or _open_device(opened.instance, info, options, stack), memory_plan

@@ -11,12 +11,13 @@ from unicorn_async.loader.parcel import make_parcels
 from unicorn_async.loader.plan import CHUNK_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from unicorn_async.loader.chunk import AnyChunk
     from unicorn_async.loader.plan import LoadPlan
 
 _MAX_SLOTS = 16  # also where they are small: each takes a while to allocate
+_LEAST_SLOTS = 2  # one is read into while the device takes the other; who writes the cache's entry has as many
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +31,17 @@ class RingSize:
     def of(cls, sizes: Sequence[int], staging_bytes: int, *, reads_pages: bool) -> RingSize:
         """Return the ring for parcels of these sizes, one at least: `staging_bytes` in all, unless a slot has more.
 
-        Where whole pages are read, a slot has room for a part of a page at both ends.
+        It has no more slots than hold all parcels' bytes. Where whole pages are read, a slot has room for a part of a
+        page at both ends.
         """
         slot_bytes = max(sizes)
         if reads_pages:
             slot_bytes = (slot_bytes // PAGE_BYTES + 2) * PAGE_BYTES
-        return cls(max(1, min(len(sizes), _MAX_SLOTS, staging_bytes // slot_bytes)), slot_bytes)
+        return cls(min(len(sizes), _MAX_SLOTS, -(-sum(sizes) // slot_bytes)), slot_bytes).within(staging_bytes)
+
+    def within(self, staging_bytes: int) -> RingSize:
+        """Return the ring with as many of its slots as fit into `staging_bytes`, one at least."""
+        return RingSize(max(1, min(self.num_slots, staging_bytes // self.slot_bytes)), self.slot_bytes)
 
     @property
     def nbytes(self) -> int:
@@ -43,19 +49,44 @@ class RingSize:
         return self.num_slots * self.slot_bytes
 
 
-def most_staged(plan: LoadPlan, staging_bytes: int) -> int:
-    """Return the bytes that the ring of a plan's load has at most, from its files or from its entry in the cache."""
-    cached = [
+@dataclass(frozen=True, slots=True)
+class StagingNeed:
+    """The rings that a load would have without a limit; of those of one of the `streams` it has one at a time.
+
+    A limit is for each ring.
+    """
+
+    streams: tuple[tuple[RingSize, ...], ...] = ()
+
+    @classmethod
+    def of(cls, plans: Iterable[LoadPlan]) -> StagingNeed:
+        """Return what plans need that are carried out at the same time, from their files or from the cache's entry."""
+        return cls(tuple(rings for plan in plans if (rings := (*_rings(plan.chunks), *_rings(_cached_chunks(plan))))))
+
+    def nbytes(self, staging_bytes: int) -> int:
+        """Return what all rings take at most under a limit, in bytes."""
+        return sum(max(ring.within(staging_bytes).nbytes for ring in rings) for rings in self.streams)
+
+    def limit(self, staging_bytes: int, available_bytes: int) -> int:
+        """Return the highest limit up to `staging_bytes` under which all rings fit, or that of two slots at least."""
+        slot_bytes = max((ring.slot_bytes for rings in self.streams for ring in rings), default=0)
+        if self.nbytes(staging_bytes) <= available_bytes:
+            return staging_bytes
+        limits = (min(staging_bytes, slots * slot_bytes) for slots in range(_MAX_SLOTS, _LEAST_SLOTS, -1))
+        fitting = (limit for limit in limits if self.nbytes(limit) <= available_bytes)
+        return next(fitting, min(staging_bytes, _LEAST_SLOTS * slot_bytes))
+
+
+def _cached_chunks(plan: LoadPlan) -> list[RawChunk]:
+    return [
         RawChunk(0, start, min(CHUNK_BYTES, dest.nbytes - start), dest.name, start, dest.layer)
         for dest in plan.destinations
         for start in range(0, dest.nbytes, CHUNK_BYTES)
     ]
-    return max(_ring_bytes(plan.chunks, staging_bytes), _ring_bytes(cached, staging_bytes))
 
 
-def _ring_bytes(chunks: Sequence[AnyChunk], staging_bytes: int) -> int:
+def _rings(chunks: Sequence[AnyChunk]) -> list[RingSize]:
     largest = max((chunk.nbytes for chunk in chunks), default=0)
     sizes = [parcel.nbytes for parcel in make_parcels(chunks, lambda _: True, slot_bytes=largest)]
-    if not sizes:
-        return 0
-    return max(RingSize.of(sizes, staging_bytes, reads_pages=pages).nbytes for pages in (False, True))
+    most = _MAX_SLOTS * (largest + 2 * PAGE_BYTES)
+    return [RingSize.of(sizes, most, reads_pages=pages) for pages in (False, True)] if sizes else []
