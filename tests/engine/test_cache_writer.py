@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.memory import MemoryKind
+    from unicorn_async.loader.cache_entry import CacheEntry
 
 KEY = "0123456789abcdef" * 2
 
@@ -128,6 +129,49 @@ async def test_an_entry_that_can_not_be_finished_leaves_nothing(
     await writing.writer().run()
     assert writing.cache.status.state is CacheState.FAILED
     assert writing.names() == []
+
+
+@pytest.mark.parametrize("change", ["written to", "replaced", "changed", "truncated", "No such file"])
+async def test_what_was_made_of_a_file_that_is_another_now_is_given_up(
+    writing: Writing, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = writing.loading.checkpoint.files[-1]
+    content, pwrite, changed = path.read_bytes(), os.pwrite, []
+
+    def write_behind(descriptor: int, data: memoryview, offset: int) -> int:
+        if not changed:
+            changed.append(path)
+            if change in ("replaced", "No such file"):
+                path.rename(path.with_suffix(".old"))
+            if change != "No such file":
+                path.write_bytes({"changed": content + b"1", "truncated": content[:-1]}.get(change, content))
+            if change == "written to":
+                os.utime(path, ns=(0, 1))
+        return pwrite(descriptor, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", write_behind)
+    await writing.writer().run()
+    status = writing.cache.status
+    assert (status.state, str(path) in status.reason, change in status.reason) == (CacheState.FAILED, True, True)
+    assert writing.names() == []
+
+
+async def test_an_entry_s_sources_are_the_files_as_they_were_opened(
+    writing: Writing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where one is written to when nobody looks any more: verifying finds that out."""
+    files, commit = writing.loading.checkpoint.files, EntryDraft.commit
+    expected = [(str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+
+    def late(draft: EntryDraft, entry: CacheEntry) -> bool:
+        os.utime(files[0], ns=(0, 1))
+        return commit(draft, entry)
+
+    monkeypatch.setattr(EntryDraft, "commit", late)
+    await writing.writer().run()
+    entry = writing.folder.find(KEY)
+    assert entry is not None
+    assert [(source.path, source.nbytes, source.mtime_ns) for source in entry.sources] == expected
 
 
 MOMENTS = [

@@ -12,10 +12,11 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from unicorn_async.background import run_to_end
-from unicorn_async.errors import CacheError, DeviceError, OutOfMemoryError
+from unicorn_async.errors import CheckpointError, DeviceError, OutOfMemoryError
 from unicorn_async.gpu.command import CommandPool
 from unicorn_async.loader.cache_container import container_of
 from unicorn_async.loader.cache_entry import CachedTensor, CacheEntry, SourceFile
+from unicorn_async.loader.file_stamp import FileStamp
 from unicorn_async.loader.layer_check import LayerCheck
 from unicorn_async.loader.plan import CHUNK_BYTES
 from unicorn_async.loader.staging import StagingRing
@@ -23,7 +24,6 @@ from unicorn_async.tensor import LAYOUT_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
 
     from unicorn_async.config import WeightScheme
     from unicorn_async.gpu.arena import ArenaSlice
@@ -116,10 +116,10 @@ class CacheWriter:
                     await self._in_thread(self._end)
             finally:
                 await run_to_end(self._executor.shutdown)
-        except (OSError, CacheError, OutOfMemoryError) as exc:
+        except (OSError, CheckpointError, OutOfMemoryError) as exc:
             self._cache.failed(_reason(exc))
         except BaseExceptionGroup as group:
-            expected, others = group.split((OSError, CacheError, OutOfMemoryError))
+            expected, others = group.split((OSError, CheckpointError, OutOfMemoryError))
             if others is not None:
                 raise _first(others) from group
             assert expected is not None, "a group has errors"
@@ -206,7 +206,7 @@ class CacheWriter:
             nbytes=self._container.nbytes,
             tensors={dest.name: CachedTensor(dest.nbytes, checksums[dest.name]) for dest in self._plan.destinations},
             source_path=str(origin.checkpoint.path.absolute()),
-            sources=tuple(_source_file(path) for path in origin.checkpoint.files),
+            sources=_source_files(origin.checkpoint),
         )
         self._draft.commit(entry)
 
@@ -220,9 +220,13 @@ class CacheWriter:
         return await run_to_end(work, self._executor)
 
 
-def _source_file(path: Path) -> SourceFile:
-    found = path.stat()
-    return SourceFile(str(path.absolute()), found.st_size, found.st_mtime_ns)
+def _source_files(checkpoint: Checkpoint) -> tuple[SourceFile, ...]:
+    """Return the files as they were opened for the load; raises CheckpointError where one is another now."""
+    sources = []
+    for path, stamp in zip(checkpoint.files, checkpoint.stamps, strict=True):
+        stamp.check(path, FileStamp.of(path))
+        sources.append(SourceFile(str(path.absolute()), stamp.nbytes, stamp.mtime_ns))
+    return tuple(sources)
 
 
 def _reason(error: BaseException) -> str:
