@@ -1,0 +1,73 @@
+"""The command line: one module a subcommand."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import logging
+import os
+import sys
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from unicorn_async.errors import UnicornError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from unicorn_async.gpu.instance_start import InstanceStart
+
+_COMMANDS = {
+    "demo": "serve the bundled demo model and a chat page",
+    "serve": "serve a model: chat page, websocket, OpenAI-compatible HTTP",
+    "generate": "complete one prompt on the terminal",
+    "bench": "measure prompt processing and decoding",
+    "tune": "measure which kernels are fastest for a model on a device, and keep that",
+    "devices": "list the Vulkan devices",
+    "cache": "list, prune and verify the weights that were quantised once and kept",
+    "inspect": "show a model's tensors and what goes where",
+    "npu": "check, build and validate attention on an AMD NPU",
+}
+_OPENING = ("demo", "serve", "generate")  # begin with an engine
+
+
+def run(arguments: Sequence[str] | None) -> int:
+    """Run one command, that of the process by default; returns the exit status, raises KeyboardInterrupt."""
+    parser = argparse.ArgumentParser(prog="unicorn", description="Serves large language models on the GPU you own.")
+    parser.add_argument("--version", action="version", version=f"unicorn-async {version('unicorn-async')}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, summary in _COMMANDS.items():
+        subparsers.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".", add_help=False)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    chosen, _ = parser.parse_known_args(given[:1])
+    with contextlib.ExitStack() as stack:
+        return _run(chosen.command, given[1:], _begin_vulkan(chosen.command, given[1:], stack))
+
+
+def _begin_vulkan(name: str, given: Sequence[str], stack: contextlib.ExitStack) -> InstanceStart | None:
+    """Open Vulkan for a command that is known to need it, beside the imports of everything else that it needs."""
+    if name not in _OPENING or not {"-h", "--help"}.isdisjoint(given):
+        return None
+    from unicorn_async.gpu.instance_start import InstanceStart
+
+    return stack.enter_context(InstanceStart(validation="--validation" in given))
+
+
+def _run(name: str, given: Sequence[str], vulkan: InstanceStart | None) -> int:
+    module = importlib.import_module(f"unicorn_async.cli.{name}")
+    command = argparse.ArgumentParser(prog=f"unicorn {name}", description=_COMMANDS[name])
+    command.set_defaults(vulkan=vulkan)
+    module.add_arguments(command)
+    logging.basicConfig(format="unicorn: %(message)s", level=logging.WARNING)
+    try:
+        status: int = module.run(command.parse_args(given))
+        sys.stdout.flush()
+    except UnicornError as exc:
+        print(f"unicorn {name}: {exc}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        # The reader is gone (`unicorn inspect … | head`); the interpreter would complain when it flushes at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return status
