@@ -56,6 +56,17 @@ def test_device_work_and_layers_are_spans_that_may_overlap(tmp_path: Path) -> No
 def test_a_file_that_can_not_be_written_is_an_error_before_the_load(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         LoadTrace(tmp_path / "none" / "trace.json")
+    with pytest.raises(ConfigError, match="Is a directory"):
+        LoadTrace(tmp_path)
+
+
+def test_a_trace_that_is_never_written_has_no_events_or_is_the_earlier_one(tmp_path: Path) -> None:
+    new, old = tmp_path / "new.json", tmp_path / "old.json"
+    old.write_text("an earlier trace")
+    LoadTrace(new)
+    LoadTrace(old)
+    assert len(events_of(new)) == 1
+    assert old.read_text() == "an earlier trace"
 
 
 def test_a_trace_that_can_not_be_written_leaves_the_file_as_it_was(
@@ -66,13 +77,14 @@ def test_a_trace_that_can_not_be_written_leaves_the_file_as_it_was(
 
     path = tmp_path / "trace.json"
     path.touch(0o640)
+    path.write_text("an earlier trace")
     trace = LoadTrace(path)
     trace.layer(0, 1000, 2000)
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", full)
         with pytest.raises(ConfigError, match="No space left"):
             trace.write()
-    assert "layer 0" not in json.dumps(events_of(path))
+    assert path.read_text() == "an earlier trace"
     assert list(tmp_path.iterdir()) == [path]
     trace.write()
     assert "layer 0" in json.dumps(events_of(path))

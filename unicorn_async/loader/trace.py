@@ -27,7 +27,7 @@ class LoadTrace:
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises ConfigError if `path` can't be written."""
+        """A file stays what it is until `write`, a new one has no events; raises ConfigError if it can't be written."""
         self._path = path.resolve()  # what a link names is replaced, not the link
         self._start = time.perf_counter_ns()
         self._events: list[Event] = []
@@ -36,7 +36,11 @@ class LoadTrace:
         self._next_id = 0
         self._bytes = 0
         try:
-            self._path.write_text(self._text())
+            if self._path.is_file():
+                with self._path.open("a"):  # which changes nothing
+                    pass
+            else:
+                self._path.write_text(self._text())
         except OSError as exc:
             raise self._error(exc) from exc
 
@@ -74,7 +78,7 @@ class LoadTrace:
         """Write what there is so far, in place of the file in one step; into a pipe or a device as it comes.
 
         Raises:
-            ConfigError: it can't be written; a file is then what it was.
+            ConfigError: it can't be written; a file is then what it was, also before the load.
         """
         try:
             if self._path.exists() and not self._path.is_file():
