@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from unicorn_async.loader.lora_plan import LoraPlan
     from unicorn_async.loader.plan import LoadPlan, TensorPart
 
+_SUM_HINT = "; the sum is checked alone, so an adapter may be the cause, or the checkpoint's own values"
+
 
 class UnfitCounters:
     """A u32 in mapped memory for each tensor of a plan; `close` frees it, when nothing on the device uses it any more.
@@ -28,6 +30,7 @@ class UnfitCounters:
         self._index = {part.name: index for index, (_, part) in enumerate(parts)}
         self._layers = [layer for layer, _ in parts]
         self._texts = [_text(part, lora) for _, part in parts]
+        self._hints = [_SUM_HINT if part.name in lora.changes else "" for _, part in parts]
         self._kinds = [plan.device_types[part.name] for _, part in parts]
         self._buffer = memory.allocate(4 * max(len(parts), 1), MemoryKind.STAGING, name="unfit values")
         assert self._buffer.mapped is not None, "staging memory is mapped"
@@ -51,7 +54,7 @@ class UnfitCounters:
                 kind = self._kinds[index]
                 raise CheckpointError(
                     f"{self._texts[index]}: {count} values do not fit {kind.value}: they are beyond "
-                    f"{largest_value(kind):.6g} in magnitude, or not finite"
+                    f"{largest_value(kind):.6g} in magnitude, or not finite{self._hints[index]}"
                 )
 
     def close(self) -> None:
