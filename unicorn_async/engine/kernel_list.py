@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.engine.buckets import bucket_sizes
 from unicorn_async.engine.conversion import conversion_kernels
+from unicorn_async.engine.memory_plan import max_logit_rows
 from unicorn_async.gpu.kernel import KernelRequest
 from unicorn_async.models import projection
 from unicorn_async.models.weights import head_name
@@ -18,7 +19,7 @@ from unicorn_async.ops.sample_rows import SamplingPath
 from unicorn_async.tensor import QuantTensor, Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from unicorn_async.config import EngineConfig, ModelConfig
     from unicorn_async.gpu.device_info import DeviceInfo
@@ -44,26 +45,29 @@ def kernel_requests(
     *,
     from_cache: bool = False,
 ) -> tuple[KernelRequest, ...]:
-    """Return what to compile, in the order of need: the load, a short prompt and decoding, then longer prompts.
+    """Return what to compile, in the order of need: the load, a short prompt and decoding, then more of both.
 
     `attention` is what attends on this device; where another one does, `seam` names what leads there. A load
     `from_cache` converts nothing.
     """
     head = matrices[head_name(model)]
     others = tuple(size for size in bucket_sizes(options.max_num_batched_tokens) if size not in _FIRST_STEPS)
+    first_rows, *other_rows = bucket_sizes(max_logit_rows(options))
     load = (checksum_kernel(info),) if from_cache else conversion_kernels(plan, lora)
     requests = [
         *(replace(request, urgent=True) for request in load),
         *_embedding(matrices["embed"]),
-        *_rows(info, model, matrices, head, attention, _FIRST_STEPS),
-        *_linears(info, model, matrices, head, _FIRST_STEPS),
+        *_rows(info, model, matrices, attention, _FIRST_STEPS),
+        *_linears(info, model, matrices, _FIRST_STEPS),
+        *_head(info, model, head, (first_rows,)),
         *rotary.kernels_for(info, shape, qk_norm=model.qk_norm, plus_one=model.norm_plus_one),
         *seam,
         *_attention(info, model, matrices, attention, _FIRST_STEPS),
         *_plain(sampling.kernels_for(info, SamplingPath.GREEDY)),
-        *_plain(sampling.kernels_for(info, SamplingPath.FULL)),
-        *_rows(info, model, matrices, head, attention, others),
-        *_linears(info, model, matrices, head, others),
+        *_plain(sampling.kernels_for(info, SamplingPath.FULL, penalties=True)),
+        *_rows(info, model, matrices, attention, others),
+        *_linears(info, model, matrices, others),
+        *_head(info, model, head, other_rows),
         *_attention(info, model, matrices, attention, others),
     ]
     return tuple({_key(request): request for request in requests}.values())
@@ -91,19 +95,17 @@ def _rows(
     info: DeviceInfo,
     model: ModelConfig,
     matrices: Mapping[str, Weight],
-    head: Weight,
     attention: GpuAttention | None,
     sizes: tuple[int, ...],
 ) -> Iterable[KernelRequest]:
     """Norms and gates, which write the forms that the linears after them read in steps of these sizes."""
     layer = {part: matrices[f"layers.0.{part}"] for part in ("qkv", "o", "gate_up", "down")}
     forms = {projection.input_form(info, layer[part], size) for part in ("qkv", "gate_up") for size in sizes}
-    head_forms = {projection.input_form(info, head, 1)}
     yield from norm.kernels_for(
         info,
         model.hidden_size,
         forms=frozenset(forms),
-        head_forms=frozenset(head_forms),
+        head_forms=frozenset(),
         post_norms=model.post_norms,
         plus_one=model.norm_plus_one,
     )
@@ -121,7 +123,7 @@ def _rows(
 
 
 def _linears(
-    info: DeviceInfo, model: ModelConfig, matrices: Mapping[str, Weight], head: Weight, sizes: tuple[int, ...]
+    info: DeviceInfo, model: ModelConfig, matrices: Mapping[str, Weight], sizes: tuple[int, ...]
 ) -> Iterable[KernelRequest]:
     for part in ("qkv", "o", "gate_up", "down"):
         has_bias = {"qkv": model.qkv_bias, "o": model.output_bias}.get(part, False)
@@ -134,7 +136,19 @@ def _linears(
             activation=model.activation if gate else None,
             blocked=gate and not isinstance(matrices["layers.0.down"], Tensor),
         )
-    yield from projection.kernels_for(info, head, num_tokens=(1,), has_soft_cap=model.logit_soft_cap > 0.0)
+
+
+def _head(info: DeviceInfo, model: ModelConfig, head: Weight, num_rows: Sequence[int]) -> Iterable[KernelRequest]:
+    """The output head with the norm before it, in steps with so many rows of logits."""
+    yield from norm.kernels_for(
+        info,
+        model.hidden_size,
+        forms=frozenset(),
+        head_forms=frozenset(projection.input_form(info, head, size) for size in num_rows),
+        post_norms=model.post_norms,
+        plus_one=model.norm_plus_one,
+    )
+    yield from projection.kernels_for(info, head, num_tokens=num_rows, has_soft_cap=model.logit_soft_cap > 0.0)
 
 
 def _embedding(table: Weight) -> Iterable[KernelRequest]:
