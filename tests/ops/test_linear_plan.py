@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from unicorn_async.config import Activation
 from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.ops.linear_input import InputForm
@@ -146,6 +147,21 @@ def test_what_splits_leave_for_each_other_has_room(matrix_gpu: DeviceInfo) -> No
 def test_few_pipelines_serve_all_sizes_of_a_step(gpu: DeviceInfo, matrix_gpu: DeviceInfo) -> None:
     for info in (gpu, matrix_gpu):
         assert len(pipelines_for(info, num_tokens=range(1, 513), n=4096, k=4096, dtype=DType.F16)) <= 7
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "soft cap"])
+def test_a_gate_with_what_kernels_would_do_to_one_half_alone_is_refused(gpu: DeviceInfo, *, bias: bool) -> None:
+    with pytest.raises(ValueError, match=f"no kernel applies a gate with a {'bias' if bias else 'soft cap'}"):
+        plan_linear(
+            gpu,
+            num_tokens=1,
+            n=64,
+            k=4096,
+            dtype=DType.BF16,
+            has_bias=bias,
+            has_soft_cap=not bias,
+            activation=Activation.SILU,
+        )
 
 
 def test_long_rows_of_workgroups_continue_along_the_second_dimension() -> None:

@@ -114,6 +114,22 @@ def test_a_gate_is_applied_where_rows_of_a_workgroup_pair_up(gpu: DeviceInfo) ->
         plan(gpu, 33, activation=Activation.SILU)
 
 
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "soft cap"])
+def test_a_gate_with_what_kernels_would_do_to_one_half_alone_is_refused(gpu: DeviceInfo, *, bias: bool) -> None:
+    for tokens in (1, 2, 8):
+        with pytest.raises(ValueError, match=f"no kernel applies a gate with a {'bias' if bias else 'soft cap'}"):
+            plan_linear_quant(
+                gpu,
+                num_tokens=tokens,
+                n=64,
+                k=4096,
+                quant_format=QuantFormat.INT4,
+                has_bias=bias,
+                has_soft_cap=not bias,
+                activation=Activation.SILU,
+            )
+
+
 def test_few_rows_share_k_among_workgroups_as_far_as_the_scratch_allows(matrix_gpu: DeviceInfo) -> None:
     discrete = replace(matrix_gpu, type=DeviceType.DISCRETE)
     assert plan(discrete, 16, 1024).grid[2] > 1

@@ -48,12 +48,13 @@ def linear(
     """Record y (num_tokens, n) f32 = x (num_tokens, k) f32 · weight (n, k)^T, plus bias (n) f32, then soft-capped.
 
     With an `activation`, where `fuses_gate` allows it, the output is (num_tokens, n / 2): act of y's first half of
-    columns, times the second.
+    columns, times the second; it takes no bias and no soft cap.
     Addresses: `x` aligned to 16 bytes, the others to 4. Where `reads_half` says so, `x` is in half precision, and what
     workgroups leave for each other goes to `scratch`. The caller records the barriers.
 
     Raises:
         UnsupportedModelError: the weights have a shape or type that no kernel takes.
+        ValueError: no kernel does what is asked for.
     """
     if len(weight.shape) != 2:
         raise UnsupportedModelError(f"linear: weights have shape {weight.shape}, expected two dimensions")

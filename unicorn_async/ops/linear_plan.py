@@ -166,10 +166,12 @@ def plan_linear(
 ) -> LinearPlan:
     """Choose the kernel for y (num_tokens, n) = x (num_tokens, k) · weight (n, k)^T.
 
-    With an `activation`, where `fuses_gate` allows it, the output is act(gate) * up of the halves of y.
+    With an `activation`, where `fuses_gate` allows it, the output is act(gate) * up of the halves of y; no bias and no
+    soft cap goes with it.
 
     Raises:
         UnsupportedModelError: the weights' type or length is not one that a kernel takes.
+        ValueError: no kernel does what is asked for.
     """
     if k % 8 or k == 0:
         raise UnsupportedModelError(f"linear: rows of weights have {k} elements, expected a multiple of 8")
@@ -319,7 +321,13 @@ def coopmat_plan(
 
 
 def linear_options(*, has_bias: bool, has_soft_cap: bool, activation: Activation | None) -> Options:
-    """The constants of what a linear does beside its product."""
+    """The constants of what a linear does beside its product.
+
+    Raises:
+        ValueError: a gate with a bias or a soft cap, which kernels would apply to the half that is activated alone.
+    """
+    if activation is not None and (has_bias or has_soft_cap):
+        raise ValueError(f"linear: no kernel applies a gate with a {'bias' if has_bias else 'soft cap'}")
     flags = (("HAS_BIAS", has_bias), ("HAS_SOFT_CAP", has_soft_cap), ("GATED", activation is not None))
     options = tuple((name, True) for name, wanted in flags if wanted)
     return options if activation is None else (*options, ("ACT", ACTIVATION_NUMBER[activation]))

@@ -61,12 +61,14 @@ def linear_quant(
     """Record y (num_tokens, n) f32 = x (num_tokens, k) · weight (n, k)^T, plus bias (n) f32, then soft-capped.
 
     With an `activation`, where `fuses_gate` allows it, the output is (num_tokens, n / 2): act of y's first half of
-    columns, times the second; it may be left in blocks then. `stride` is the number of elements from one row of the
-    output to the next, by default those of a row. `x` is of the form that `quant_input` gives; `scratch` takes what
-    workgroups leave for each other. Addresses are aligned to 4 bytes. The caller records the barriers.
+    columns, times the second; it may be left in blocks then, and takes no bias and no soft cap. `stride` is the number
+    of elements from one row of the output to the next, by default those of a row. `x` is of the form that `quant_input`
+    gives; `scratch` takes what workgroups leave for each other. Addresses are aligned to 4 bytes. The caller records
+    the barriers.
 
     Raises:
         UnsupportedModelError: the weights have a shape that no kernel takes.
+        ValueError: no kernel does what is asked for.
     """
     if len(weight.shape) != 2:
         raise UnsupportedModelError(f"linear: weights have shape {weight.shape}, expected two dimensions")

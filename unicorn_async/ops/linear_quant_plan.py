@@ -113,11 +113,12 @@ def plan_linear_quant(
     """Choose the kernel for y (num_tokens, n) = x (num_tokens, k) · weight (n, k)^T.
 
     With an `activation`, where `fuses_gate` allows it, the output is act(gate) * up of the halves of y, and may be
-    `blocked`: it is left in blocks of int8 then.
+    `blocked`: it is left in blocks of int8 then. No bias and no soft cap goes with it.
 
     Raises:
         UnsupportedModelError: rows of weights are no whole number of the format's units, or the device's subgroups are
             too small for any kernel.
+        ValueError: no kernel does what is asked for.
     """
     unit = quant_format.layout.unit
     if k % unit or k == 0:
