@@ -99,10 +99,11 @@ def test_every_candidate_for_dense_weights_applies_the_gate(arrays: Arrays) -> N
 
 
 @pytest.mark.parametrize("blocked", [False, True], ids=["floats", "blocks"])
+@pytest.mark.parametrize("tokens", [1, 2])
 def test_every_candidate_for_quantised_weights_applies_the_gate(
-    arrays: Arrays, monkeypatch: pytest.MonkeyPatch, *, blocked: bool
+    arrays: Arrays, monkeypatch: pytest.MonkeyPatch, tokens: int, *, blocked: bool
 ) -> None:
-    width, tokens = 160, 1
+    width = 160
     case = QuantCase(arrays, tokens, 2 * width, 512, QuantFormat.Q4_0)
     product = replace(Product.of(QuantFormat.Q4_0, tokens, 2 * width, 512), gated=True, blocked=blocked)
     expected, allowed = gated(case, Activation.GELU_TANH)
@@ -118,7 +119,8 @@ def test_every_candidate_for_quantised_weights_applies_the_gate(
             step = np.repeat(scales, 32, axis=1)
             assert (np.abs(codes * step - expected) <= allowed + 0.5001 * step).all()
         else:
-            assert (np.abs(case.y.values[:width] - expected) <= allowed).all()
+            found = case.y.values[: tokens * width].reshape(tokens, width)
+            assert (np.abs(found - expected) <= allowed).all()
 
 
 def test_a_choice_takes_the_place_of_the_rules_for_its_product_alone(device: Device) -> None:

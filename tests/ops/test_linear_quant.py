@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,6 +10,7 @@ from tests.ops.gguf_blocks import GGUF_FORMATS, dequantize, random_blocks
 from tests.ops.quant_arrays import quantized, read_back, read_blocks, relaid
 from unicorn_async.config import Activation
 from unicorn_async.errors import UnsupportedModelError
+from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.ops.linear_held_plan import HeldTuning, held_plan
 from unicorn_async.ops.linear_input import HalfRows, InputBlocks, InputForm, LinearScratch
 from unicorn_async.ops.linear_plan import (
@@ -292,10 +294,15 @@ def test_linear_quant_adds_the_bias_and_caps(arrays: Arrays, quant_format: Quant
     case.check(quant_form(arrays.device.info, tokens, case.k), expected=expected)
 
 
+@pytest.mark.parametrize("kind", [DeviceType.SOFTWARE, DeviceType.DISCRETE], ids=lambda kind: f"as_{kind.name.lower()}")
 @pytest.mark.parametrize("activation", list(Activation))
-@pytest.mark.parametrize("tokens", [1, 3, 8])
-def test_linear_quant_applies_the_gate(arrays: Arrays, tokens: int, activation: Activation) -> None:
+@pytest.mark.parametrize("tokens", [1, 2, 3, 8])
+def test_linear_quant_applies_the_gate(
+    arrays: Arrays, monkeypatch: pytest.MonkeyPatch, tokens: int, activation: Activation, kind: DeviceType
+) -> None:
+    """By the rules for either kind of device; those for GPUs hold one or two tokens in registers."""
     half = 33
+    monkeypatch.setattr(arrays.device, "info", replace(arrays.device.info, type=kind))
     if not fuses_gate(arrays.device.info, tokens, 256):
         pytest.skip("matrix kernels take so many tokens, and apply no gate")
     case = Case(arrays, tokens, 2 * half, 256, QuantFormat.Q5_0)

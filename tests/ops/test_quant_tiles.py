@@ -124,8 +124,13 @@ def test_what_splits_leave_for_each_other_has_room_and_each_has_columns(gpu: Dev
                 assert tuning.splits == 1 or k >= 2 * tuning.splits * tuning.tile_k
 
 
-def test_every_cut_is_one_that_is_compared_with_the_product_in_double_precision(gpu: DeviceInfo) -> None:
-    """By test_linear_candidates, on a device with matrix units; splits of other numbers are compared there, too."""
+def test_every_cut_for_matrix_units_is_one_that_is_compared_with_the_product_in_double_precision(
+    gpu: DeviceInfo,
+) -> None:
+    """By test_linear_candidates, on a device with matrix units; splits of other numbers are compared there, too.
+
+    One and two tokens go without matrix units.
+    """
 
     def cuts(info: DeviceInfo, tokens: int, n: int, k: int) -> set[tuple[object, ...]]:
         products = candidates(info, Product("q4", tokens, n, k))
