@@ -74,6 +74,14 @@ def test_bench_says_what_it_measured_and_on_what() -> None:
 
 
 @needs_software_driver
+def test_bench_counts_no_kernels_of_its_warm_up() -> None:
+    sizes = ("--batch", "1", "--prompt", "16", "--tokens", "2", "--repeat", "2", "--kernels", "--json")
+    result = unicorn("bench", "demo", *sizes, *ON_SOFTWARE, environ=software_only())
+    assert result.status == 0, result.stderr
+    assert {time["steps"] for time in json.loads(result.stdout)["kernels"] if time["tokens"] == 16} == {2}
+
+
+@needs_software_driver
 def test_bench_refuses_a_prompt_that_does_not_fit() -> None:
     result = unicorn("bench", "demo", "--prompt", "5000", "--batch", "1", *ON_SOFTWARE, environ=software_only())
     assert result.status == 1

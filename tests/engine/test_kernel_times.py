@@ -9,11 +9,19 @@ from unicorn_async.cli.bench_kernels import kernel_lines, kernels_json
 from unicorn_async.cli.bench_limits import Limits
 from unicorn_async.config import SamplingParams, WeightScheme
 from unicorn_async.engine.buckets import bucket_for, bucket_sizes
+from unicorn_async.engine.kernel_times import KernelTimes
+from unicorn_async.gpu.binding import PipelineHandle, PipelineLayoutHandle
+from unicorn_async.gpu.kernel import Kernel
+from unicorn_async.gpu.manifest import Manifest
+from unicorn_async.gpu.timed_recorder import DispatchTime
 from unicorn_async.ops.attention import GpuAttention
 from unicorn_async.ops.attention_plan import MAX_ROTATING_TOKENS
 from unicorn_async.ops.linear_input import InputForm
+from unicorn_async.resources import resource_dir
 
 if TYPE_CHECKING:
+    from unicorn_async.engine.engine import Engine
+
     from .conftest import OpenEngine
 
 
@@ -37,6 +45,42 @@ async def test_a_timed_engine_tells_where_the_time_of_its_steps_went(open_engine
         assert attention.kernel in text and down.detail in text
         assert any(down.detail in line and " 50%" in line for line in text.splitlines())
         assert kernels_json(engine, limits)["software"] == engine.device.is_software
+
+
+async def test_steps_of_a_warm_up_are_left_out(open_engine: OpenEngine) -> None:
+    async def decode(engine: Engine) -> dict[int, int]:
+        async for _ in engine.stream([1, 2, 3], SamplingParams(max_tokens=4, ignore_eos=True)):
+            pass
+        return {time.tokens: time.steps for time in engine.kernel_times()}
+
+    async with open_engine("llama", "bfloat16", time_kernels=True) as engine:
+        await engine.loaded()
+        engine.count_kernel_times(wanted=False)
+        assert await decode(engine) == {}
+        engine.count_kernel_times(wanted=True)
+        assert (await decode(engine))[1] >= 3
+
+
+def test_every_product_with_quantised_weights_tells_how_many_bytes_it_reads() -> None:
+    entries = Manifest.read(resource_dir("shaders")).entries
+    products = [entry for entry in entries.values() if entry.name.startswith("linear_quant_")]
+    times = KernelTimes()
+    for entry in products:
+        fields = dict.fromkeys(entry.push.names, 0) | {"n": 64, "blocks": 64, "tokens": 1}
+        kernel = Kernel(
+            entry.name,
+            "",
+            (1, 1, 1),
+            32,
+            PipelineHandle(None),
+            PipelineLayoutHandle(None),
+            entry.push,
+            entry.push_bytes,
+        )
+        times.note_step(1, [DispatchTime(kernel, kernel.pack(**fields), 1000)])
+    sizes = {time.kernel: time.nbytes for time in times.table()}
+    assert len(sizes) == len(products) > 0
+    assert [name for name, nbytes in sizes.items() if nbytes == 0] == []
 
 
 @pytest.mark.parametrize("num_streams", [1, MAX_ROTATING_TOKENS, MAX_ROTATING_TOKENS + 1])

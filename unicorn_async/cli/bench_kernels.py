@@ -25,9 +25,10 @@ def kernel_lines(engine: Engine, limits: Limits) -> list[str]:
         lines += [title, *_table(times, total, limits), ""]
     return [
         *lines,
-        "Times contain the barrier before a dispatch, and the clocks themselves. GB/s are of weights. Shares are of",
-        f"the rate of a copy by {limits.copied_by}, read and written, and of the highest rate of operations, both",
-        "measured after the steps.",
+        "Times contain the barrier before a dispatch, and the clocks themselves.",
+        "GB/s and TFLOP/s are of products with weights; what other kernels move, attention with its keys and values",
+        f"among them, is not counted. Shares are of the rate of a copy by {limits.copied_by}, read and written, and of",
+        "the highest rate of operations, both measured after the steps.",
         *limits.lines(),
     ]
 

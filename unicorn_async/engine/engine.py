@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unicorn_async.config import ModelConfig
-    from unicorn_async.engine.kernel_times import KernelTime
+    from unicorn_async.engine.kernel_times import KernelTime, KernelTimes
     from unicorn_async.engine.memory_report import MemoryReport
     from unicorn_async.engine.startup import StartedModel
     from unicorn_async.engine.types import AdapterInfo, AttentionInfo, AttentionStats
@@ -303,9 +303,18 @@ class Engine:
 
     def kernel_times(self) -> tuple[KernelTime, ...]:
         """Return where the steps' time went; empty unless the engine was opened with `time_kernels`."""
-        runner = self._model.runner
-        times = runner.kernel_times if isinstance(runner, Runner) else None
+        times = self._kernel_times()
         return times.table() if times is not None else ()
+
+    def count_kernel_times(self, *, wanted: bool) -> None:
+        """Say whether `kernel_times` has the steps that end from now on: those of a warm-up are of no use there."""
+        times = self._kernel_times()
+        if times is not None:
+            times.counts = wanted
+
+    def _kernel_times(self) -> KernelTimes | None:
+        runner = self._model.runner
+        return runner.kernel_times if isinstance(runner, Runner) else None
 
     def _sequence(self, prompt: SequenceOf[int], sampling: SamplingParams, request_id: str | None) -> Sequence:
         if self._failure is not None:

@@ -14,7 +14,13 @@ if TYPE_CHECKING:
 
 _ITEM_BYTES = {"f16": 2, "bf16": 2, "f32": 4}
 _LAYOUTS = {kind.layout.name: kind.layout for kind in QuantFormat}
-_QUANT_KERNELS = ("linear_quant_vec_", "linear_quant_many_", "linear_quant_coopmat_", "linear_quant_fragments_")
+_QUANT_KERNELS = (
+    "linear_quant_vec_",
+    "linear_quant_held_",
+    "linear_quant_many_",
+    "linear_quant_coopmat_",
+    "linear_quant_fragments_",
+)
 
 
 @dataclass(slots=True)
@@ -40,14 +46,17 @@ class KernelTime:
 
 
 class KernelTimes:
-    """Sums up what dispatches took."""
+    """Sums up what dispatches took, in steps that are noted while `counts` is set."""
 
     def __init__(self) -> None:
+        self.counts = True
         self._times: dict[tuple[int, str, str], KernelTime] = {}
         self._steps: dict[int, int] = {}
 
     def note_step(self, tokens: int, times: Iterable[DispatchTime]) -> None:
         """Add the dispatches of a step of this bucket of tokens."""
+        if not self.counts:
+            return
         self._steps[tokens] = self._steps.get(tokens, 0) + 1
         for time in times:
             name = time.kernel.name
