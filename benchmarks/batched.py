@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 import model_options
 import model_runs as runs
 
+from unicorn_async.cli.options import count
+
 if TYPE_CHECKING:
     from unicorn_async.cli.bench_limits import Limits
     from unicorn_async.engine.engine import Engine
@@ -67,10 +69,10 @@ def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description="Decoding of many streams at once.")
     model_options.add_model_options(parser)
-    parser.add_argument("--streams", type=int, nargs="+", default=[1, 8, 32, 64], metavar="N")
-    parser.add_argument("--context", type=int, default=256, metavar="N", help="tokens of each prompt (default 256)")
-    parser.add_argument("--tokens", type=int, default=32, metavar="N", help="steps of a window (default 32)")
-    options = parser.parse_args()
+    parser.add_argument("--streams", type=count, nargs="+", default=[1, 8, 32, 64], metavar="N")
+    parser.add_argument("--context", type=count, default=256, metavar="N", help="tokens of each prompt (default 256)")
+    parser.add_argument("--tokens", type=count, default=32, metavar="N", help="steps of a window (default 32)")
+    options = model_options.parsed(parser)
     limits, reports = model_options.limits_of(options), []
     with model_options.model_path(options) as path:
         for weights in options.weights:

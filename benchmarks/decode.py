@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 import model_options
 import model_runs as runs
 
+from unicorn_async.cli.options import count
+
 if TYPE_CHECKING:
     from unicorn_async.cli.bench_limits import Limits
     from unicorn_async.engine.engine import Engine
@@ -58,9 +60,9 @@ def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description="Decoding of one stream, beside the fastest copy on the device.")
     model_options.add_model_options(parser)
-    parser.add_argument("--context", type=int, nargs="+", default=[256], metavar="N", help="tokens (default 256)")
-    parser.add_argument("--tokens", type=int, default=64, metavar="N", help="of a window (default 64)")
-    options = parser.parse_args()
+    parser.add_argument("--context", type=count, nargs="+", default=[256], metavar="N", help="tokens (default 256)")
+    parser.add_argument("--tokens", type=count, default=64, metavar="N", help="of a window (default 64)")
+    options = model_options.parsed(parser)
     limits, reports = model_options.limits_of(options), []
     with model_options.model_path(options) as path:
         for weights in options.weights:

@@ -19,6 +19,9 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from amounts import amount
+
+from unicorn_async.cli.options import count
 from unicorn_async.engine.random_memory import random_memory
 from unicorn_async.errors import UnicornError
 from unicorn_async.gpu.command import CommandPool, TimestampPool
@@ -72,13 +75,15 @@ def main() -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(description="What a dispatch costs that only reads.")
     parser.add_argument("--device", metavar="NAME", help="index or part of the name; default: the fastest GPU")
-    parser.add_argument("--megabytes", type=float, nargs="+", default=[0, 1, 4, 12.4, 24.8, 65, 130])
-    parser.add_argument("--repeats", type=int, default=64, help="dispatches between two timestamps")
+    parser.add_argument("--megabytes", type=amount, nargs="+", default=[0, 1, 4, 12.4, 24.8, 65, 130])
+    parser.add_argument("--repeats", type=count, default=64, help="dispatches between two timestamps")
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     if len(options.megabytes) < 2:
         parser.error("--megabytes: expected two sizes or more")
     sizes = [max(BLOCK, int(number * 1e6) // BLOCK * BLOCK) for number in options.megabytes]
+    if any(first >= second for first, second in itertools.pairwise(sizes)):
+        parser.error(f"--megabytes: expected each size to be larger than the one before it, got {sizes} bytes")
     try:
         with Instance.create() as instance:
             info = select_device(instance.devices(), options.device, allow_software=True)

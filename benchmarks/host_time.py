@@ -36,7 +36,9 @@ import model_options
 import model_runs as runs
 import server_tokens
 import uvloop
+from amounts import whole
 
+from unicorn_async.cli.options import count
 from unicorn_async.engine import runner as runner_module
 from unicorn_async.engine.batch_writer import BatchWriter
 from unicorn_async.engine.engine_loop import EngineLoop
@@ -217,12 +219,14 @@ def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description="What the host does for a step and for a token that is sent.")
     model_options.add_model_options(parser)
-    parser.add_argument("--streams", type=int, nargs="+", default=[1, 8, 32, 64], metavar="N")
-    parser.add_argument("--context", type=int, default=8, metavar="N", help="tokens of each prompt (default 8)")
-    parser.add_argument("--tokens", type=int, default=128, metavar="N", help="steps that count (default 128)")
-    parser.add_argument("--server-tokens", type=int, default=20_000, metavar="N", help="of each answer; 0 = no server")
+    parser.add_argument("--streams", type=count, nargs="+", default=[1, 8, 32, 64], metavar="N")
+    parser.add_argument("--context", type=count, default=8, metavar="N", help="tokens of each prompt (default 8)")
+    parser.add_argument("--tokens", type=count, default=128, metavar="N", help="steps that count (default 128)")
+    parser.add_argument(
+        "--server-tokens", type=whole, default=20_000, metavar="N", help="of each answer; 0 = no server"
+    )
     parser.add_argument("--trace", type=Path, metavar="FILE", help="of the last number of streams, for the Perfetto UI")
-    options = parser.parse_args()
+    options = model_options.parsed(parser)
     with model_options.model_path(options) as path:
         report = uvloop.run(measure_runner(options, path))
     if options.server_tokens:

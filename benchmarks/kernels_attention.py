@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unicorn_async.cli.bench_limits import Limits, measure_limits
+from unicorn_async.cli.options import count
 from unicorn_async.config import KVDType, RotaryConfig
 from unicorn_async.errors import UnicornError
 from unicorn_async.gpu.command import CommandPool, TimestampPool
@@ -270,15 +271,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Time decode attention.")
     parser.add_argument("--device", help="index or part of the name; default: the fastest GPU")
     parser.add_argument("--shape", nargs="+", default=SHAPES, help="query heads:kv heads:size of a head")
-    parser.add_argument("--context", nargs="+", type=int, default=[1024, 8192, 32768])
-    parser.add_argument("--streams", nargs="+", type=int, default=[1])
+    parser.add_argument("--context", nargs="+", type=count, default=[1024, 8192, 32768])
+    parser.add_argument("--streams", nargs="+", type=count, default=[1])
     parser.add_argument("--rotates", nargs="+", choices=ROTATES, default=["no"], help="where to time the rotation")
-    parser.add_argument("--repeats", type=int, default=20, help="layers between two timestamps")
-    parser.add_argument("--pool-mib", type=int, default=2048, help="memory for caches")
+    parser.add_argument("--repeats", type=count, default=20, help="layers between two timestamps")
+    parser.add_argument("--pool-mib", type=count, default=2048, help="memory for caches")
     parser.add_argument("--sweep", action="store_true", help="time every candidate")
-    parser.add_argument("--splits", nargs="+", type=int, help="most splits to try")
-    parser.add_argument("--tile", nargs="+", type=int, help="keys of the shortest splits to try, multiples of 32")
-    parser.add_argument("--best", type=int, default=6, help="how many of a sweep to print")
+    parser.add_argument("--splits", nargs="+", type=count, help="most splits to try")
+    parser.add_argument("--tile", nargs="+", type=count, help="keys of the shortest splits to try, multiples of 32")
+    parser.add_argument("--best", type=count, default=6, help="how many of a sweep to print")
     parser.add_argument("--kv-dtype", nargs="+", choices=[kind.value for kind in KVDType], default=["f16"])
     parser.add_argument("--json", type=Path, help="write the figures there")
     options = parser.parse_args(arguments)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from unicorn_async.cli.options import count
 from unicorn_async.config import Activation
 from unicorn_async.errors import UnicornError
 from unicorn_async.gpu.command import CommandPool, TimestampPool
@@ -360,14 +361,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Time the linear kernels with quantised weights.")
     parser.add_argument("--device", help="index or part of the name; default: the fastest GPU")
     parser.add_argument("--shape", nargs="+", default=SHAPES, help="rows x columns of the weights")
-    parser.add_argument("--tokens", nargs="+", type=int, default=[1, 2, 4, 8, 16, 32, 64, 512])
+    parser.add_argument("--tokens", nargs="+", type=count, default=[1, 2, 4, 8, 16, 32, 64, 512])
     parser.add_argument("--format", nargs="+", default=["int4"], help=" ".join(f.value for f in QuantFormat))
-    parser.add_argument("--repeats", type=int, default=20, help="dispatches per figure")
-    parser.add_argument("--pool-mib", type=int, default=1024, help="memory for copies of the weights")
+    parser.add_argument("--repeats", type=count, default=20, help="dispatches per figure")
+    parser.add_argument("--pool-mib", type=count, default=1024, help="memory for copies of the weights")
     parser.add_argument("--gated", action="store_true", help="rows are gates and what they are for, where it is fused")
     parser.add_argument("--sweep", action="store_true", help="time every candidate")
     parser.add_argument("--only", default="", help="part of the names of kernels to time")
-    parser.add_argument("--best", type=int, default=6, help="how many of a sweep to print")
+    parser.add_argument("--best", type=count, default=6, help="how many of a sweep to print")
     parser.add_argument("--json", type=Path, help="write the figures there")
     options = parser.parse_args(arguments)
     try:

@@ -23,9 +23,11 @@ from typing import TYPE_CHECKING, Any
 
 import model_options
 import model_runs as runs
+from amounts import whole
 from prefill import line as prompt_line
 
 from unicorn_async.cli.bench_run import DECODE_PROMPT
+from unicorn_async.cli.options import count
 
 if TYPE_CHECKING:
     from unicorn_async.cli.bench_limits import Limits
@@ -69,11 +71,11 @@ def main() -> None:
     """Make the model, measure, print."""
     parser = argparse.ArgumentParser(description="One model from disk to tokens, beside what the machine allows.")
     model_options.add_model_options(parser)
-    parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32, 64])
-    parser.add_argument("--prompt", type=int, default=512)
-    parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--load-rounds", type=int, default=1, help="0 = no loads")
-    options = parser.parse_args()
+    parser.add_argument("--batch", type=count, nargs="+", default=[1, 8, 32, 64])
+    parser.add_argument("--prompt", type=count, default=512)
+    parser.add_argument("--tokens", type=count, default=64)
+    parser.add_argument("--load-rounds", type=whole, default=1, help="0 = no loads")
+    options = model_options.parsed(parser)
     with model_options.model_path(options) as path:
         loads = measure_loads(path, options) if options.load_rounds else {}
         limits, reports = model_options.limits_of(options), []

@@ -19,8 +19,12 @@ from typing import TYPE_CHECKING, Any
 from step_work import StepWork
 
 from unicorn_async.cli.bench_limits import Limits, measure_limits
+from unicorn_async.cli.options import count
 from unicorn_async.config import EngineConfig, KVDType, WeightScheme
 from unicorn_async.engine.model_on_disk import ModelOnDisk
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
+from make_checkpoint import SHAPES
 
 if TYPE_CHECKING:
     import argparse
@@ -35,7 +39,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     """Add what chooses a model, its format and the device."""
     parser.add_argument("model", help="a folder, a GGUF file, `demo`, or a shape that tools/make_checkpoint.py knows")
     parser.add_argument("--dtype", choices=("BF16", "F16"), default="BF16", help="of a checkpoint that is made")
-    parser.add_argument("--layers", type=int, help="of a checkpoint that is made: fewer or more than the shape has")
+    parser.add_argument("--layers", type=count, help="of a checkpoint that is made: fewer or more than the shape has")
     parser.add_argument("--folder", type=Path, help="where a made checkpoint goes, or is already (default: temporary)")
     parser.add_argument("--keep", action="store_true", help="leave the checkpoint that was made")
     parser.add_argument(
@@ -47,9 +51,18 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--kv-dtype", choices=[kind.value for kind in KVDType], default=KVDType.F16.value)
     parser.add_argument("--device", help="index or part of the name; a software device is taken only when it is named")
-    parser.add_argument("--repeat", type=int, default=3, metavar="N", help="measurements that count (default 3)")
+    parser.add_argument("--repeat", type=count, default=3, metavar="N", help="measurements that count (default 3)")
     parser.add_argument("--kernels", action="store_true", help="open the model again and time every dispatch")
     parser.add_argument("--json", type=Path, metavar="FILE")
+
+
+def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Parse the command line; ends the script with a message if there is no such model."""
+    options = parser.parse_args()
+    made = options.folder is not None and (options.folder / "config.json").exists()
+    if options.model != "demo" and options.model not in SHAPES and not made and not Path(options.model).exists():
+        parser.error(f"{options.model}: no such folder or file, and none of demo, {', '.join(SHAPES)}")
+    return options
 
 
 @contextlib.contextmanager

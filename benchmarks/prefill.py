@@ -23,6 +23,7 @@ import model_options
 import model_runs as runs
 
 from unicorn_async.cli.bench_run import measure_prompt
+from unicorn_async.cli.options import count
 
 if TYPE_CHECKING:
     from unicorn_async.cli.bench_limits import Limits
@@ -73,9 +74,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Prompt processing, beside what the device's units can do.")
     model_options.add_model_options(parser)
     parser.set_defaults(repeat=5)
-    parser.add_argument("--prompt", type=int, nargs="+", default=[512], metavar="N", help="tokens (default 512)")
-    parser.add_argument("--batched-tokens", type=int, default=512, metavar="N", help="of one step (default 512)")
-    options = parser.parse_args()
+    parser.add_argument("--prompt", type=count, nargs="+", default=[512], metavar="N", help="tokens (default 512)")
+    parser.add_argument("--batched-tokens", type=count, default=512, metavar="N", help="of one step (default 512)")
+    options = model_options.parsed(parser)
     limits, reports = model_options.limits_of(options), []
     with model_options.model_path(options) as path:
         for weights in options.weights:

@@ -21,7 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from amounts import amount, positive, whole
 from step_work import StepWork
+
+from unicorn_async.cli.options import count
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +62,13 @@ def estimates(
     work = StepWork(**report["work"])
     runs = sorted(report["decode"], key=lambda run: run["streams"])
     found = []
-    for count in streams:
-        run = next((run for run in runs if run["streams"] >= count), runs[-1])
+    for number in streams:
+        run = next((run for run in runs if run["streams"] >= number), runs[-1])
         rate = run["tokens_per_s"]["median"]
         fraction = measured.step_s(run["weight_bytes"] + run["kv_bytes"], run["flops"]) * rate / run["streams"]
-        nbytes, flops = work.weight_bytes + count * work.kv_bytes(context), work.decode_flops(count)
+        nbytes, flops = work.weight_bytes + number * work.kv_bytes(context), work.decode_flops(number)
         seconds = other.step_s(nbytes, flops) / fraction
-        found.append(Estimate(count, run["streams"], rate, fraction, other.bound(nbytes, flops), count / seconds))
+        found.append(Estimate(number, run["streams"], rate, fraction, other.bound(nbytes, flops), number / seconds))
     return found
 
 
@@ -93,18 +96,32 @@ def lines(report: dict[str, Any], options: argparse.Namespace) -> list[str]:
     return [*table, f"{options.seed_target:g} tok/s in sum: {verdict}, by this estimate"]
 
 
+def reports_of(name: str) -> list[dict[str, Any]]:
+    """Read a file of reports that have runs of decoding, beside the device's limits."""
+    try:
+        found = json.loads(Path(name).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as exc:
+        raise argparse.ArgumentTypeError(f"{name}: {exc}") from None
+    reports = found.get("reports") if isinstance(found, dict) else None
+    if not isinstance(reports, list) or not all(
+        isinstance(report, dict) and report.get("decode") and report.get("limits") for report in reports
+    ):
+        raise argparse.ArgumentTypeError(f"{name}: not what batched.py --json writes")
+    return reports
+
+
 def main() -> None:
     """Print a table for each report."""
     parser = argparse.ArgumentParser(description="Carries measured fractions of the limits over to another device.")
-    parser.add_argument("report", type=Path)
-    parser.add_argument("--bandwidth", type=float, default=89.6, metavar="GB/s", help="of the other device's memory")
-    parser.add_argument("--tflops", type=float, default=16.6, help="of the other device, in half precision")
-    parser.add_argument("--measured-tflops", type=float, default=0.0, help="limit of the measured device")
-    parser.add_argument("--context", type=int, default=256, metavar="N", help="tokens of each stream")
-    parser.add_argument("--streams", type=int, nargs="+", default=[1, 8, 16, 32], metavar="N")
-    parser.add_argument("--seed-target", type=float, default=81.0, help="tok/s in sum that were hoped for")
+    parser.add_argument("reports", type=reports_of, metavar="REPORT.json")
+    parser.add_argument("--bandwidth", type=positive, default=89.6, metavar="GB/s", help="of the other device's memory")
+    parser.add_argument("--tflops", type=positive, default=16.6, help="of the other device, in half precision")
+    parser.add_argument("--measured-tflops", type=amount, default=0.0, help="limit of the measured device")
+    parser.add_argument("--context", type=whole, default=256, metavar="N", help="tokens of each stream")
+    parser.add_argument("--streams", type=count, nargs="+", default=[1, 8, 16, 32], metavar="N")
+    parser.add_argument("--seed-target", type=amount, default=81.0, help="tok/s in sum that were hoped for")
     options = parser.parse_args()
-    for report in json.loads(options.report.read_text())["reports"]:
+    for report in options.reports:
         print("\n".join(lines(report, options)))
 
 

@@ -25,8 +25,10 @@ from typing import TYPE_CHECKING, Any
 
 import model_options
 import model_runs as runs
+from amounts import amount
 
 from unicorn_async.cli.bench_run import measure_prompt
+from unicorn_async.cli.options import count
 from unicorn_async.config import SamplingParams
 
 if TYPE_CHECKING:
@@ -119,11 +121,11 @@ def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description="How long streams wait for a token while a long prompt comes.")
     model_options.add_model_options(parser)
-    parser.add_argument("--limits", type=float, nargs="+", default=[0.0, 0.1], metavar="SECONDS", help="0 = none")
-    parser.add_argument("--streams", type=int, default=4, metavar="N", help="that decode (default 4)")
-    parser.add_argument("--prompt", type=int, default=2048, metavar="N", help="tokens (default 2048)")
-    parser.add_argument("--rounds", type=int, default=2, metavar="N")
-    options = parser.parse_args()
+    parser.add_argument("--limits", type=amount, nargs="+", default=[0.0, 0.1], metavar="SECONDS", help="0 = none")
+    parser.add_argument("--streams", type=count, default=4, metavar="N", help="that decode (default 4)")
+    parser.add_argument("--prompt", type=count, default=2048, metavar="N", help="tokens (default 2048)")
+    parser.add_argument("--rounds", type=count, default=2, metavar="N")
+    options = model_options.parsed(parser)
     found: list[dict[str, Any]] = []
     with model_options.model_path(options) as path:
         for number in range(options.rounds):

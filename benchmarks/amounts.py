@@ -1,0 +1,32 @@
+"""Numbers on the scripts' command lines; `count`, for positive whole ones, is unicorn_async.cli.options'."""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+
+def whole(text: str) -> int:
+    """Parse a whole number, 0 or more."""
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"expected a whole number, 0 or more, got {text!r}")
+    return int(text)
+
+
+def amount(text: str) -> float:
+    """Parse a finite number, 0 or more."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0.0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a finite number, 0 or more, got {text!r}")
+    return value
+
+
+def positive(text: str) -> float:
+    """Parse a finite number above 0."""
+    value = amount(text)
+    if not value:
+        raise argparse.ArgumentTypeError(f"expected a number above 0, got {text!r}")
+    return value

@@ -1,0 +1,77 @@
+"""What the benchmarks refuse before they look for a device: one line that says why, and status 2."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "benchmarks"))
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+WHOLE = "expected a positive whole number"
+
+
+def refusal(
+    script: str, arguments: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> tuple[object, str]:
+    """The status that a script ends with, and the last line that it prints."""
+    main: Callable[[], object] = import_module(script).main
+    monkeypatch.setattr(sys, "argv", [f"{script}.py", *arguments.split()])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    return caught.value.code, capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "named"),
+    [
+        ("decode", "demo --tokens 0", WHOLE),
+        ("decode", "demo --repeat 0", WHOLE),
+        ("decode", "demo --context 256 0", WHOLE),
+        ("decode", "demo --layers -1", WHOLE),
+        ("decode", "/nonexistent", "/nonexistent: no such folder or file, and none of demo, gemma3-27b"),
+        ("batched", "demo --streams 0", WHOLE),
+        ("prefill", "demo --prompt 0", WHOLE),
+        ("host_time", "demo --streams 0", WHOLE),
+        ("host_time", "demo --server-tokens -1", "expected a whole number, 0 or more, got '-1'"),
+        ("host_time", "nothing", "nothing: no such folder or file"),
+        ("model", "demo --batch 1 0", WHOLE),
+        ("smooth_decode", "demo --limits nan", "expected a finite number, 0 or more, got 'nan'"),
+        ("kernels", "--tokens 0", WHOLE),
+        ("kernels_quant", "--tokens 0", WHOLE),
+        ("kernels_attention", "--context 0", WHOLE),
+        ("dispatch_floor", "--megabytes 4 4", "expected each size to be larger than the one before it"),
+        ("dispatch_floor", "--megabytes 4", "expected two sizes or more"),
+        ("dispatch_floor", "--megabytes 0 -1", "expected a finite number, 0 or more, got '-1'"),
+        ("dispatch_floor", "--repeats 0", WHOLE),
+        ("roofline", "/nonexistent", "No such file"),
+        ("roofline", "{demo} --bandwidth 0", "expected a number above 0, got '0'"),
+        ("roofline", "{demo} --bandwidth nan", "expected a finite number, 0 or more, got 'nan'"),
+        ("roofline", "{demo} --tflops -1", "expected a finite number, 0 or more, got '-1'"),
+        ("roofline", "{demo} --streams -4", WHOLE),
+        ("roofline", "{demo} --context -5", "expected a whole number, 0 or more, got '-5'"),
+        ("roofline", "{other}", "not what batched.py --json writes"),
+        ("roofline", "{damaged}", "Expecting value"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(
+    script: str,
+    arguments: str,
+    named: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    files = {"demo": '{"reports": []}', "other": '{"reports": [{"prompt": []}]}', "damaged": "report"}
+    paths = {name: tmp_path / f"{name}.json" for name in files}
+    for name, text in files.items():
+        paths[name].write_text(text, encoding="utf-8")
+    status, line = refusal(script, arguments.format(**paths), monkeypatch, capsys)
+    assert status == 2
+    assert named in line
