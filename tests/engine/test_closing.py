@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.golden.adapters import BLENDS, write_adapter
 from unicorn_async.background import run_to_end
-from unicorn_async.config import SamplingParams
+from unicorn_async.config import LoraSpec, SamplingParams, WeightScheme
 from unicorn_async.engine.model_on_disk import ModelOnDisk
 from unicorn_async.engine.runner import Runner
 from unicorn_async.errors import CheckpointError, ConfigError, DeviceLostError, EngineClosedError, OutOfMemoryError
 from unicorn_async.gpu.device import Device
 from unicorn_async.gpu.instance import Instance
+from unicorn_async.gpu.memory import Memory
 
 from .answers import PROMPT, answer, prompt_of
 from .layer_log import LayerLog
@@ -197,6 +199,43 @@ async def test_by_a_cancellation_while_the_device_is_opened(
     task = asyncio.create_task(use())
     await asyncio.to_thread(opening.wait)
     task.cancel()
+    going_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize("name", ["unfit values", "results 1", "checksums", "adapters[0]"])
+async def test_by_a_cancellation_while_a_thread_allocates(
+    name: str, open_engine: OpenEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    options: dict[str, Any] = {"model": "llama"}
+    if name == "checksums":
+        options |= {"weights": WeightScheme.INT8, "weight_cache": True}
+        async with open_engine(**options) as engine:
+            await engine.cache_settled()
+    elif name.startswith("adapters"):
+        case = BLENDS["llama"][0]
+        options["loras"] = (LoraSpec(write_adapter("llama", case, tmp_path / case.name), case.weight),)
+    allocating, going_on = threading.Event(), threading.Event()
+    allocate = Memory.allocate
+
+    def slow_allocate(memory: Memory, *args: Any, **kwargs: Any) -> Any:
+        if kwargs["name"] == name:
+            allocating.set()
+            assert going_on.wait(20)
+        return allocate(memory, *args, **kwargs)
+
+    monkeypatch.setattr(Memory, "allocate", slow_allocate)
+
+    async def use() -> None:
+        async with open_engine(**options) as engine:
+            await engine.loaded()
+
+    task = asyncio.create_task(use())
+    assert await asyncio.to_thread(allocating.wait, 20)
+    task.cancel()
+    await asyncio.sleep(0)
     going_on.set()
     with pytest.raises(asyncio.CancelledError):
         await task

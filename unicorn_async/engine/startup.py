@@ -41,7 +41,7 @@ from unicorn_async.ops.matrix_fragments import find_matrix_fragments
 from unicorn_async.resources import resource_dir
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from contextlib import AsyncExitStack
 
     from unicorn_async.config import EngineConfig, ModelConfig
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from unicorn_async.tokenizer import Tokenizer
 
 T = TypeVar("T")
+AnyRunner = TypeVar("AnyRunner", "Runner", "HybridRunner")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +182,7 @@ async def _begin_load(
     )
     stack.callback(cache.finish)  # also where the load is cancelled before it begins
     places.begin()
-    unfit = UnfitCounters(device.memory, on_disk.plan, on_disk.lora)
-    stack.callback(unfit.close)
+    unfit = await run_to_end(lambda: _count_unfit(device, on_disk, stack))
     factors = LoraFactors(
         device,
         on_disk.lora,
@@ -243,8 +243,9 @@ async def _begin_load(
     decoder = Decoder(config, shape, device.kernels, device.info, state)
     runner: Runner | HybridRunner
     if gpu is not None:
-        runner = Runner(device, config, options, memory, kv_plan, decoder, gpu, stream)
-        stack.push_async_callback(run_to_end, runner.close)
+        runner = await _made_runner(
+            lambda: Runner(device, config, options, memory, kv_plan, decoder, gpu, stream), stack
+        )
         stack.push_async_callback(run_to_end, device.wait_idle)
         attends = AttentionInfo(
             AttentionKind.GPU,
@@ -261,10 +262,13 @@ async def _begin_load(
         attends, step_trace = opened.info, None
         if options.step_trace is not None:
             step_trace = StepTrace(options.step_trace, device.info.name, attends.device)
-        runner = HybridRunner(
-            device, config, options, memory, opened.limits, decoder, opened.attention, opened.track, stream, step_trace
+        limits, attention, track = opened.limits, opened.attention, opened.track
+        runner = await _made_runner(
+            lambda: HybridRunner(
+                device, config, options, memory, limits, decoder, attention, track, stream, step_trace
+            ),
+            stack,
         )
-        stack.push_async_callback(run_to_end, runner.close)
         stack.push_async_callback(runner.stop)
     stack.push_async_callback(_end, load)  # before the device is waited for, and what its steps wait for is closed
     return LoadingModel(
@@ -361,6 +365,23 @@ def _name_memory(
     memory = ModelMemory.of(device, on_disk.config, options, on_disk.plan, places)
     stack.push_async_callback(run_to_end, memory.close)
     return memory
+
+
+def _count_unfit(device: Device, on_disk: ModelOnDisk, stack: AsyncExitStack) -> UnfitCounters:
+    counters = UnfitCounters(device.memory, on_disk.plan, on_disk.lora)
+    stack.push_async_callback(run_to_end, counters.close)
+    return counters
+
+
+async def _made_runner(make: Callable[[], AnyRunner], stack: AsyncExitStack) -> AnyRunner:
+    """Make a runner in a thread: it allocates two dozen times, beside a load that wants the event loop."""
+
+    def begin() -> AnyRunner:
+        runner = make()
+        stack.push_async_callback(run_to_end, runner.close)
+        return runner
+
+    return await run_to_end(begin)
 
 
 def _check_vocabulary(tokenizer: Tokenizer, on_disk: ModelOnDisk) -> None:

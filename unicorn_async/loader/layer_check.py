@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol
 
 from unicorn_async.background import run_to_end
@@ -40,7 +41,8 @@ class ChecksumKernel(Protocol):
 class LayerCheck:
     """Computes the checksums of destinations; one caller at a time. Close it, which waits for what was submitted.
 
-    The kernel runs on the transfer queue where that can compute, else on the compute queue.
+    The kernel runs on the transfer queue where that can compute, else on the compute queue. It is submitted, and its
+    memory allocated, in a thread: while the driver holds that up, the event loop reads on.
     """
 
     def __init__(
@@ -69,26 +71,12 @@ class LayerCheck:
         """
         if self._pool is None:
             await asyncio.to_thread(self._kernel.prepare)
-            self._pool = CommandPool(self._device, self._queue)
-        ends, end = [], 0
-        for name in names:
-            end += self._kernel.share_bytes(self._sizes[name])
-            ends.append(end)
-        shares = self._room_for(end)
-        recorder = self._pool.recorder(self._commands)
-        for name, start in zip(names, [0, *ends], strict=False):
-            address = self._places[name].address
-            self._kernel.record(recorder, src=address, nbytes=self._sizes[name], shares=shares.address + start)
-        recorder.host_barrier()
-        self._commands = recorder.end()
-        others = [(timeline, value) for timeline, value in waits if timeline is not self._queue.timeline]
-        self._submitted = self._queue.submit([self._commands], waits=others)
+        ends = list(accumulate(self._kernel.share_bytes(self._sizes[name]) for name in names))
+        starts = [0, *ends[:-1]]
+        view = await run_to_end(lambda: self._submit(names, starts, ends[-1], waits))
         await self._queue.timeline.reached(self._submitted)
-        view = shares.mapped
-        assert view is not None, "staging memory is mapped"
         return {
-            name: self._kernel.combined(view[start:stop])
-            for name, start, stop in zip(names, [0, *ends[:-1]], ends, strict=True)
+            name: self._kernel.combined(view[start:stop]) for name, start, stop in zip(names, starts, ends, strict=True)
         }
 
     async def close(self) -> None:
@@ -105,6 +93,24 @@ class LayerCheck:
         shares, self._shares = self._shares, None
         if shares is not None:
             shares.close()
+
+    def _submit(
+        self, names: Sequence[str], starts: Sequence[int], nbytes: int, waits: Sequence[tuple[Timeline, int]]
+    ) -> memoryview:
+        """Submit the computation; return the memory that will have the shares, each name's from its start on."""
+        if self._pool is None:
+            self._pool = CommandPool(self._device, self._queue)
+        shares = self._room_for(nbytes)
+        recorder = self._pool.recorder(self._commands)
+        for name, start in zip(names, starts, strict=True):
+            address = self._places[name].address
+            self._kernel.record(recorder, src=address, nbytes=self._sizes[name], shares=shares.address + start)
+        recorder.host_barrier()
+        self._commands = recorder.end()
+        others = [(timeline, value) for timeline, value in waits if timeline is not self._queue.timeline]
+        self._submitted = self._queue.submit([self._commands], waits=others)
+        assert shares.mapped is not None, "staging memory is mapped"
+        return shares.mapped
 
     def _room_for(self, nbytes: int) -> Buffer:
         """Return memory for the shares; nothing on the device uses what there was before."""

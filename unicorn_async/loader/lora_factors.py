@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from unicorn_async.background import run_to_end
 from unicorn_async.gpu.arena import Arena
 from unicorn_async.gpu.memory_types import MemoryKind
 from unicorn_async.loader.chunk import Transform
@@ -79,10 +80,7 @@ class LoraFactors:
 
     async def _load(self) -> None:
         plan = self._lora.factors
-        block_bytes = min(_BLOCK_BYTES, lora_bytes(self._lora, self._scratch_bytes))
-        self._arena = Arena(self._device.memory, MemoryKind.DEVICE, block_bytes, name="adapters")
-        self._places = {dest.name: self._arena.allocate(dest.nbytes) for dest in plan.destinations}
-        self._scratch = self._arena.allocate(self._scratch_bytes)
+        await run_to_end(self._allocate)
         stream = LoadStream(
             self._device,
             plan,
@@ -97,6 +95,12 @@ class LoraFactors:
             await stream.run()
         finally:
             await stream.close()
+
+    def _allocate(self) -> None:
+        block_bytes = min(_BLOCK_BYTES, lora_bytes(self._lora, self._scratch_bytes))
+        self._arena = Arena(self._device.memory, MemoryKind.DEVICE, block_bytes, name="adapters")
+        self._places = {dest.name: self._arena.allocate(dest.nbytes) for dest in self._lora.factors.destinations}
+        self._scratch = self._arena.allocate(self._scratch_bytes)
 
 
 def scratch_bytes(plan: LoadPlan) -> int:
