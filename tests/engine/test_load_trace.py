@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from unicorn_async.config import WeightScheme
 from unicorn_async.errors import ConfigError
+from unicorn_async.gpu.queue import Queue
 from unicorn_async.loader.cache import CacheState
 from unicorn_async.loader.read_strategy import ReadMode
+from unicorn_async.loader.trace import LoadTrace
 
 from .answers import answer
 from .loading_gate import LoadingGate
 from .test_loading import HELD_FROM
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+
+    from unicorn_async.gpu.queue import Submission
 
     from .conftest import OpenEngine
 
@@ -30,6 +36,36 @@ async def test_the_trace_of_a_load_is_written_when_it_is_loaded(open_engine: Ope
     events = json.loads(path.read_text())["traceEvents"]
     assert sum(event["args"]["bytes"] for event in events if event["ph"] == "X") == engine.progress.bytes_total
     assert sum(event["ph"] == "b" and event["cat"] == "layer" for event in events) == num_layers
+
+
+async def test_the_trace_has_all_the_time_in_which_the_driver_is_handed_work(
+    open_engine: OpenEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, calls, spans = tmp_path / "load.json", [], []
+    submit_each, submission = Queue.submit_each, LoadTrace.submission
+
+    def timed(queue: Queue, submissions: Sequence[Submission]) -> list[int]:
+        started = time.perf_counter_ns()
+        values = submit_each(queue, submissions)
+        calls.append((started, time.perf_counter_ns(), len(submissions)))
+        return values
+
+    def noted(trace: LoadTrace, name: str, started: int, ended: int) -> None:
+        spans.append((started, ended))
+        submission(trace, name, started, ended)
+
+    monkeypatch.setattr(Queue, "submit_each", timed)
+    monkeypatch.setattr(LoadTrace, "submission", noted)
+    async with open_engine(load_trace=path, weights=WeightScheme.INT8) as engine:
+        await engine.cache_settled()  # the load has ended, and the trace is written
+    assert calls
+    for started, ended, count in calls:
+        assert sum(first <= started and ended <= last for first, last in spans) >= count
+    events = json.loads(path.read_text())["traceEvents"]
+    handed = {(event["name"], event["ts"]) for event in events if event["ph"] == "e" and event["cat"] == "submit"}
+    begun = {(event["name"], event["ts"]) for event in events if event["ph"] == "b" and event["cat"] == "conversion"}
+    assert begun
+    assert begun <= handed  # one follows the other without a gap
 
 
 async def test_a_load_that_is_cancelled_has_a_trace_too(open_engine: OpenEngine, tmp_path: Path) -> None:

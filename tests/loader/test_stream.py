@@ -151,6 +151,7 @@ async def test_a_trace_has_every_read_every_submission_and_every_layer(loading: 
     begun = Counter(event["cat"] for event in events if event["ph"] == "b")
     assert begun["layer"] == len(loading.plan.layers)
     assert begun["conversion"] >= 3
+    assert begun["submit"] == begun["conversion"] + begun["upload"] + begun["layer"]
     assert bool(begun["upload"]) == (next(iter(loading.places.values())).mapped is None)
     assert all(event["ts"] >= 0 and event.get("dur", 0) >= 0 for event in events if event["ph"] != "M")
 

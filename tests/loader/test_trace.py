@@ -37,6 +37,7 @@ def test_reads_are_spans_of_their_threads_tracks(tmp_path: Path) -> None:
 
 def test_device_work_and_layers_are_spans_that_may_overlap(tmp_path: Path) -> None:
     trace = LoadTrace(tmp_path / "trace.json")
+    trace.submission("a", 600, 1000)
     trace.device_work("upload", "a", 10, 1000, 9000)
     trace.device_work("conversion", "b", 20, 2000, 8000)
     trace.layer(0, 500, 9500)
@@ -44,11 +45,12 @@ def test_device_work_and_layers_are_spans_that_may_overlap(tmp_path: Path) -> No
     events = events_of(tmp_path / "trace.json")
     phases = Counter((event["ph"], event["cat"]) for event in events if event["ph"] != "M")
     assert phases == Counter(
-        {(phase, kind): 1 for phase in "be" for kind in ("upload", "conversion", "layer")} | {("i", "layer"): 1}
+        {(phase, kind): 1 for phase in "be" for kind in ("submit", "upload", "conversion", "layer")}
+        | {("i", "layer"): 1}
     )
     begins = {event["id"]: event for event in events if event["ph"] == "b"}
     ends = {event["id"]: event for event in events if event["ph"] == "e"}
-    assert begins.keys() == ends.keys() and len(begins) == 3
+    assert begins.keys() == ends.keys() and len(begins) == 4
     assert all(ends[key]["ts"] > begins[key]["ts"] and ends[key]["name"] == begins[key]["name"] for key in begins)
     assert all({"ph", "name", "pid", "tid"} <= event.keys() for event in events)
 

@@ -159,18 +159,25 @@ class SourceLoad:
         if self._factors is not None and any(chunk.transform is Transform.BLEND for chunk in parcel.chunks):
             await self._factors.ready()
         slot = await ring.acquire()
-        submitted = await self._uploader.submit(await _read_staged(self._reader, parcel, slot), slot)
+        placed = await _read_staged(self._reader, parcel, slot)
+        started = time.perf_counter_ns()
+        submitted = await self._uploader.submit(placed, slot)
         ring.release(slot, *submitted)
         if trace is not None:
-            group.create_task(_follow_parcel(parcel, *submitted, trace))
+            now = time.perf_counter_ns()
+            trace.submission(_name(parcel), started, now)
+            group.create_task(_follow_parcel(parcel, *submitted, now, trace))
 
 
-async def _follow_parcel(parcel: Parcel, timeline: Timeline, value: int, trace: LoadTrace) -> None:
-    started, first = time.perf_counter_ns(), parcel.chunks[0]
+async def _follow_parcel(parcel: Parcel, timeline: Timeline, value: int, submitted: int, trace: LoadTrace) -> None:
     await timeline.reached(value)
+    kind = "upload" if parcel.chunks[0].transform is Transform.COPY else "conversion"
+    trace.device_work(kind, _name(parcel), parcel.read_bytes, submitted, time.perf_counter_ns())
+
+
+def _name(parcel: Parcel) -> str:
     more = f" and {len(parcel.chunks) - 1} more" if len(parcel.chunks) > 1 else ""
-    kind = "upload" if first.transform is Transform.COPY else "conversion"
-    trace.device_work(kind, first.dest + more, parcel.read_bytes, started, time.perf_counter_ns())
+    return parcel.chunks[0].dest + more
 
 
 async def _read_staged(reader: FileReader, parcel: Parcel, slot: StagingSlot) -> list[tuple[AnyChunk, int]]:

@@ -237,7 +237,10 @@ class LoadStream:
                 await self._changed.wait()
             if check is not None:
                 await self._check_layer(layer, check)
+            started = time.perf_counter_ns()
             await self._uploader.activate_next()
+            if self._trace is not None:
+                self._trace.submission(f"activation of layer {layer}", started, time.perf_counter_ns())
             self._notify()
 
     async def _check_layer(self, layer: int, check: LayerCheck) -> None:

@@ -21,8 +21,9 @@ _LAYER_TRACK, _FIRST_READER_TRACK = 1, 10
 class LoadTrace:
     """Collects events of one load from any thread; times are `time.perf_counter_ns`.
 
-    Reads are spans of their thread's track. Uploads and conversions, from submission to completion, and layers, from
-    their first read to the moment the device may use them, overlap: each is an asynchronous span of its category.
+    Reads are spans of their thread's track. Submissions, with what they wait for others and for the driver, uploads and
+    conversions, from the end of their submission to completion, checks, with their submission, and layers, from their
+    first read to the moment the device may use them, overlap: each is an asynchronous span of its category.
     Format: "Trace Event Format" of Chromium's tracing.
     """
 
@@ -57,8 +58,12 @@ class LoadTrace:
                 self._event("C", "bytes read", "read", ended, _LAYER_TRACK) | {"args": {"bytes": self._bytes}}
             )
 
+    def submission(self, name: str, started: int, ended: int) -> None:
+        """Note that something was handed to the driver, from when that was asked for to when the driver had it."""
+        self._span("submit", name, started, ended, {})
+
     def device_work(self, kind: str, name: str, nbytes: int, started: int, ended: int) -> None:
-        """Note an upload or a conversion, as `kind` says."""
+        """Note an upload, a conversion or a check, as `kind` says."""
         self._span(kind, name, started, ended, {"bytes": nbytes})
 
     def layer(self, layer: int, started: int, ended: int) -> None:
