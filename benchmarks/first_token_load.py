@@ -7,12 +7,15 @@
 MODEL is a directory or a GGUF file. Every start is a process of its own, with the prompt as random token ids and
 without a tokenizer, whose own time is measured apart. A round has, cold (the files dropped from the page cache) and
 warm: a start that asks at once a short prompt, one that asks at once a long prompt, and one that asks the short prompt
-once the model is loaded. The long prompt is as long as its processing alone takes what the load takes, as the first
-starts measured it (--long sets it). It is cut into steps as the default options have it, unless --one-step.
+once the model is loaded. The long prompt is as long as its processing alone takes what the load takes, from its own
+beginning, as the first starts measured both (--long sets it). It is cut into steps as the default options have it,
+unless --one-step.
 
 Late: from the moment at which the last byte was handed to the device, and from that at which the last layer was active,
 to the first token. Allowed, from the first of them: one layer and the head, and 50 ms; the layer is the prompt's whole
 processing, measured in the loaded model, over the number of layers, with the head's time in it and not added to it.
+That is of a prompt that was run before. What the same short prompt takes at its first run, in a loaded model that has
+run nothing, is printed beside it: what comes later than that is the overlap's, the rest is any first run's.
 Decoding: tokens per second after the first one, in starts that asked at once against starts that waited for the load.
 
 With a scheme, the files are the model's entry in the weight cache, which is made first. A llama.cpp command, which must
@@ -141,10 +144,12 @@ def run(options: argparse.Namespace) -> dict[str, Rounds]:
 
 
 def long_prompt(options: argparse.Namespace, first: Start) -> int:
-    """Return how many tokens take as long as the load did, by a measured rate."""
-    load_s = first.active_s - first.opened_s
-    probe = start(options, 16 if first.software else 512, wait=True)
-    return max(options.short, round(load_s * probe.prompt / probe.alone_s))
+    """Return how many tokens take as long as the load did, by the rate of about so many tokens."""
+    num_tokens = 16 if first.software else 512
+    for _ in range(2):  # the second time at a length that the first rate led to: a short prompt's rate is lower
+        probe = start(options, num_tokens, wait=True)
+        num_tokens = max(options.short, round(first.load_s * probe.prompt / probe.alone_s))
+    return num_tokens
 
 
 def spread(values: list[float], unit: str = "s") -> str:
@@ -161,8 +166,9 @@ def lines(state: str, rounds: Rounds) -> list[str]:
     for name, starts in (("short", rounds.short), ("long", rounds.long)):
         one = starts[0]
         found.append(
-            f"{state}, {name} prompt of {one.prompt}, alone {spread([s.alone_s for s in starts])}: last layer active at"
-            f" {spread([s.active_s for s in starts])}, first token at {spread([s.first_token_s for s in starts])}"
+            f"{state}, {name} prompt of {one.prompt}, alone {spread([s.alone_s for s in starts])}, beside a load of"
+            f" {spread([s.load_s for s in starts])}: last layer active at {spread([s.active_s for s in starts])},"
+            f" first token at {spread([s.first_token_s for s in starts])}"
         )
         found.append(
             f"  late by {spread([s.late_s for s in starts], 'ms')} after the last byte,"
@@ -179,8 +185,10 @@ def lines(state: str, rounds: Rounds) -> list[str]:
         f" ({min(ratios):.4f} to {max(ratios):.4f}), {spread([s.decode_tokens_per_s for s in rounds.waited], 'tok/s')}"
     )
     found.append(
-        f"  asked once loaded: first token at {spread([s.first_token_s for s in rounds.waited])}; opened at"
-        f" {spread([s.opened_s for s in rounds.waited])}"
+        f"  asked once loaded: first token at {spread([s.first_token_s for s in rounds.waited])},"
+        f" {spread([s.after_active_s for s in rounds.waited], 'ms')} after the last layer, the short prompt's first run"
+        f" in a loaded model; opened at {spread([s.opened_s for s in rounds.waited])}, a load of"
+        f" {spread([s.load_s for s in rounds.waited])}"
     )
     if rounds.llama:
         sums = [sum(times.values()) for times in rounds.llama]

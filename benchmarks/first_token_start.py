@@ -28,12 +28,17 @@ CONTEXT = 256  # beside the prompt
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One start; moments in seconds since the process was started, `alone_s` of the prompt in the loaded model."""
+    """One start; moments in seconds since the process was started.
+
+    `load_s` is how long the load took, which begins before the engine is open, and `alone_s` how long the prompt takes
+    in the loaded model, run again.
+    """
 
     waited: bool
     prompt: int
     nbytes: int
     opened_s: float
+    load_s: float
     read_s: float  # the last byte was read and handed over
     active_s: float
     first_token_s: float
@@ -105,6 +110,7 @@ async def one_start(options: argparse.Namespace) -> Start:
             options.prompt,
             engine.progress.bytes_total,
             opened,
+            engine.progress.seconds,
             moments["read"],
             moments["active"],
             arrived[0],
