@@ -151,7 +151,9 @@ async def test_the_products_that_are_measured_are_those_of_the_steps(
     on_disk = ModelOnDisk.read(model_directory("llama"), weights)
     products = [one.product for one in products_of(replace(info, tuned={}), model, on_disk.plan, options)]
     named = {choice(replace(info, tuned={}), product, product.rule(info))[0] for product in products}
-    steps = {key for key in asked.keys_asked if key.sizes[0] in (1, 48)}
+    # Evaluations alone have more rows of logits than there are sequences; tuning leaves them to the rules.
+    evaluations = {(rows, model.vocab_size) for rows in range(options.max_num_seqs + 1, 49)}
+    steps = {key for key in asked.keys_asked if key.sizes[0] in (1, 48) and key.sizes[:2] not in evaluations}
     assert steps and steps <= named
     assert len(products) == len(set(products))
 
