@@ -217,12 +217,14 @@ async def test_a_load_that_fails_reaches_requests_that_follow_it_together(
 
 
 async def test_a_load_that_fails_reaches_everybody(
-    open_engine: OpenEngine, model_directory: WriteModel, tmp_path: Path
+    open_engine: OpenEngine, model_directory: WriteModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file is cut between the check at the start and the reading."""
+    gate = LoadingGate(monkeypatch, held_from=0)
     directory = shutil.copytree(model_directory("gemma3"), tmp_path / "model")
     async with open_engine(directory) as engine:
         os.truncate(directory / "model.safetensors", 100_000)
+        gate.open()
         waiting = [asyncio.create_task(answer(engine)), asyncio.create_task(engine.logits(PROMPT))]
         with pytest.raises(CheckpointError, match=r"model\.safetensors: truncated"):
             await engine.loaded()
