@@ -21,7 +21,7 @@ class FakeRunner:
     """`script` has, by request, the tokens that are sampled; a request without one gets its tokens' positions.
 
     Steps end at once while `gate` is set. The step `failing_step` fails where it is waited for. Where it `is_loading`,
-    that ends with `loaded`.
+    that ends with `loaded`. `done_when_freed` is the number of steps that were done when spare frames were freed.
     """
 
     script: Mapping[str, Sequence[int]] = field(default_factory=dict)
@@ -33,6 +33,7 @@ class FakeRunner:
     submitted: list[Batch] = field(default_factory=list)
     most_in_flight: int = 0
     num_done: int = 0
+    done_when_freed: int | None = None
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def submit(self, batch: Batch) -> FakeStep:
@@ -46,6 +47,9 @@ class FakeRunner:
             await self.loaded.wait()
             self.is_loading = False
         on_change()
+
+    async def free_spare_frames(self) -> None:
+        self.done_when_freed = self.num_done
 
     async def has_submitted(self, count: int) -> None:
         """Wait until so many steps were submitted."""

@@ -283,6 +283,51 @@ async def test_while_the_model_loads_prompts_are_submitted_ahead_and_no_step_nee
     assert runner.most_in_flight == 4
 
 
+async def test_no_step_is_made_between_the_end_of_the_load_and_its_first_tokens(tokenizer: Tokenizer) -> None:
+    runner = FakeRunner(is_loading=True, max_in_flight=4)
+    async with running(make_scheduler(), runner) as loop:
+        streams = [RequestStream(request(name, num_prompt=40, max_tokens=3), tokenizer) for name in "ab"]
+        for stream in streams:
+            loop.add(stream)
+        await runner.has_submitted(3)  # 32, 8 + 24, 16
+        runner.loaded.set()
+        await let_others_run()
+        assert len(runner.submitted) == 3
+        steps_at_token: list[int] = []
+        runner.gate.set()
+        for stream in streams:
+            await stream.get()
+            steps_at_token.append(len(runner.submitted))
+        assert steps_at_token[0] == 3
+        for stream in streams:
+            await all_tokens(stream)
+
+
+async def test_frames_of_the_load_are_freed_once_its_steps_are_collected(tokenizer: Tokenizer) -> None:
+    runner = FakeRunner(is_loading=True, max_in_flight=4)
+    async with running(make_scheduler(), runner) as loop:
+        stream = RequestStream(request("long", num_prompt=70, max_tokens=3), tokenizer)
+        loop.add(stream)
+        await runner.has_submitted(3)
+        runner.loaded.set()
+        await let_others_run()
+        assert runner.done_when_freed is None
+        runner.gate.set()
+        await all_tokens(stream)
+    assert runner.done_when_freed is not None
+    assert runner.done_when_freed >= 3
+
+
+async def test_frames_of_a_load_that_nobody_waited_for_are_freed(tokenizer: Tokenizer) -> None:
+    runner = FakeRunner(is_loading=True)
+    async with running(make_scheduler(), runner):
+        await let_others_run()
+        assert runner.done_when_freed is None
+        runner.loaded.set()
+        await let_others_run()
+        assert runner.done_when_freed == 0
+
+
 async def test_an_idle_loop_wakes_for_a_request(tokenizer: Tokenizer) -> None:
     runner = FakeRunner()
     runner.gate.set()

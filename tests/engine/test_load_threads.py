@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from .conftest import OpenEngine
 
-CALLS = ((Queue, "submit"), (Queue, "submit_each"), (Memory, "allocate"), (Memory, "import_host"))
+CALLS = ((Queue, "submit"), (Queue, "submit_each"), (Memory, "allocate"), (Memory, "import_host"), (Memory, "free"))
 
 
 class Watch:

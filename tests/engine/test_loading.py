@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import threading
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -130,17 +131,21 @@ async def test_frames_that_only_the_load_needed_are_closed_after_it(
     open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed: list[Frame] = []
+    freed = threading.Event()
     close = Frame.close
 
     def noted_close(frame: Frame) -> None:
-        closed.append(frame)
         close(frame)
+        closed.append(frame)
+        if len(closed) == 4:
+            freed.set()
 
     monkeypatch.setattr(Frame, "close", noted_close)
     async with open_engine(num_loading_frames=6) as engine:
         await answer(engine, prompt_of(400))
-        await engine.loaded()
+        assert await asyncio.to_thread(freed.wait, 20)
         assert len(closed) == 4
+        assert engine.memory.heaps[0].plan_agrees
         await answer(engine, prompt_of(400))
         assert len(closed) == 4
     assert len(set(closed)) == len(closed) == 6

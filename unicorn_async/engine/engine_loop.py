@@ -50,6 +50,9 @@ class StepRunner(Protocol):
         `on_change` is called when one of the properties may have changed.
         """
 
+    async def free_spare_frames(self) -> None:
+        """Free what only steps of the load needed; called once, when these have been collected."""
+
 
 @dataclass(slots=True)
 class LoopCounters:
@@ -60,6 +63,15 @@ class LoopCounters:
     tokens_prefilled: int = 0
     host_s: float = 0.0
     device_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _StepInFlight:
+    """A step, and whether it began while the model loaded and has a token that somebody waits for since then."""
+
+    step: PendingStep
+    in_load: bool
+    has_first_token: bool
 
 
 @dataclass(slots=True)
@@ -89,6 +101,7 @@ class EngineLoop:
         self._streams: dict[Sequence, RequestStream] = {}
         self._evaluations: dict[Sequence, Evaluation] = {}
         self._wake = asyncio.Event()
+        self._load_collected = asyncio.Event()
 
     def add(self, stream: RequestStream) -> None:
         """Begin a request.
@@ -127,24 +140,36 @@ class EngineLoop:
         """Run until cancelled; the first steps go through the model while it loads."""
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._runner.follow_load(self._wake.set), name="follow load")
+                group.create_task(self._follow_load(), name="follow load")
                 group.create_task(self._run_steps(), name="steps")
         except BaseExceptionGroup as failed:
             raise failed.exceptions[0] from None
 
+    async def _follow_load(self) -> None:
+        await self._runner.follow_load(self._wake.set)
+        await self._load_collected.wait()
+        await self._runner.free_spare_frames()  # a driver takes its time over it, for which no first token waits
+
     async def _run_steps(self) -> None:
-        in_flight: deque[PendingStep] = deque()
+        in_flight: deque[_StepInFlight] = deque()
         while True:
             started = time.perf_counter()
             is_loading, batch = self._runner.is_loading, None
-            if len(in_flight) < self._runner.max_in_flight:
+            if not is_loading and not any(step.in_load for step in in_flight):
+                self._load_collected.set()
+            # The commands of a later step may have to be recorded: a first token of the load does not wait for that.
+            owes_token = not is_loading and any(step.has_first_token for step in in_flight)
+            if len(in_flight) < self._runner.max_in_flight and not owes_token:
                 batch = self._scheduler.schedule(known_only=is_loading)
             if batch is not None:
-                in_flight.append(await self._runner.submit(batch))
+                step = await self._runner.submit(batch)
+                in_flight.append(_StepInFlight(step, is_loading, is_loading and batch.num_samples > 0))
                 self._note(batch, time.perf_counter() - started)
             elif in_flight and not is_loading:
                 await asyncio.sleep(0)  # consumers get their turn, also where the device is faster than this loop
-                self._commit(await in_flight.popleft().result())
+                self._commit(await in_flight.popleft().step.result())
+                if owes_token:
+                    await asyncio.sleep(0)  # they get it before more work is made
             else:
                 self._wake.clear()
                 await self._wake.wait()

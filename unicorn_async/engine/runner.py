@@ -51,7 +51,7 @@ class Runner:
     """Runs steps on one device, each in a free one of a few frames; close it when no step is in flight.
 
     `follow_load` has to run beside the first steps: it submits those that come while layers are missing. There are
-    more frames for these, which are closed after them.
+    more frames for these, which `free_spare_frames` frees after them.
     """
 
     def __init__(
@@ -136,7 +136,6 @@ class Runner:
             UnicornError: what made the load fail.
         """
         await self._loading.run(on_change)
-        self._close_spare_slots()
         on_change()
 
     async def load_followed(self) -> None:
@@ -195,19 +194,17 @@ class Runner:
         logits = read_logits(step.slot.copy, step.batch)
         result = StepResult(step.batch, tokens, logits, device_s, start_s, waited=not step.parts)
         step.slot.busy = False
-        self._close_spare_slots()
         return result
 
-    def _close_spare_slots(self) -> None:
-        """Close frames that only steps of the load needed, as far as these are done; a free frame before them is used
-        first, so that no later step is in one.
+    async def free_spare_frames(self) -> None:
+        """Free the frames that only steps of the load needed, in a thread; such steps have been collected.
+
+        A free frame before them is used first, so that no later step is in one.
         """
-        if self.is_loading:
-            return
         for slot in self._slots[self._num_frames :]:
-            if not slot.busy:
-                self._slots.remove(slot)
-                slot.made.close()
+            assert not slot.busy
+            await run_to_end(slot.made.close)
+            self._slots.remove(slot)  # so long it counts as memory that may be allocated
 
     def close(self) -> None:
         """Free frames and commands; no step may be in flight."""

@@ -181,6 +181,9 @@ class HybridRunner:
         finally:
             self._loaded.set()
 
+    async def free_spare_frames(self) -> None:
+        """Do nothing: steps of the load have no frames of their own."""
+
     async def load_followed(self) -> None:
         """Wait until `follow_load` has ended; what made it fail is for others to say."""
         await self._loaded.wait()
