@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from unicorn_async.engine.layer_recording import LayerRecording
 from unicorn_async.gpu.queue import Queue
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pytest
 
     from unicorn_async.engine.attention_writer import AttentionParts
     from unicorn_async.engine.batch_writer import StepShape
     from unicorn_async.gpu.command import CommandBuffer
+    from unicorn_async.gpu.queue import Submission
 
 
 class LayerLog:
-    """Notes, for each submission of one layer's commands, the recording that these are of, and the layer."""
+    """Notes, whenever one layer's commands are submitted behind a load, the recording that these are of, and the layer.
+
+    `most_at_once` is how many layers one submission had; one call of the driver may have several of these.
+    """
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.entries: list[tuple[LayerRecording, int]] = []
+        self.most_at_once = 0
         self._changed = asyncio.Event()
         names: dict[CommandBuffer, tuple[LayerRecording, int]] = {}
-        layers, submit = LayerRecording.layers, Queue.submit
+        layers, submit_each = LayerRecording.layers, Queue.submit_each
 
         def named_layers(
             recording: LayerRecording, shape: StepShape, work: AttentionParts, first: int, stop: int
@@ -33,15 +40,17 @@ class LayerLog:
                 names[commands] = recording, first
             return commands
 
-        def noted_submit(queue: Queue, commands: list[CommandBuffer], **options: Any) -> int:
-            found = [names[buffer] for buffer in commands if buffer in names]
-            if found:
-                self.entries += found
-                self._changed.set()
-            return submit(queue, commands, **options)
+        def noted_submit(queue: Queue, submissions: Sequence[Submission]) -> list[int]:
+            for each in submissions:
+                found = [names[buffer] for buffer in each.commands if buffer in names]
+                if found:
+                    self.entries += found
+                    self.most_at_once = max(self.most_at_once, len(found))
+                    self._changed.set()
+            return submit_each(queue, submissions)
 
         patch.setattr(LayerRecording, "layers", named_layers)
-        patch.setattr(Queue, "submit", noted_submit)
+        patch.setattr(Queue, "submit_each", noted_submit)
 
     async def has(self, layer: int, count: int) -> None:
         """Wait until so many steps went through a layer."""

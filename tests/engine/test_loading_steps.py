@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from unicorn_async.gpu.command import CommandBuffer
-    from unicorn_async.gpu.queue import Queue
+    from unicorn_async.gpu.queue import Queue, Submission
     from unicorn_async.gpu.timeline import Timeline
 
 NUM_LAYERS = 2
@@ -59,16 +59,21 @@ class FakeQueue:
     parts: list[str] = field(default_factory=list)
     waits: list[int] = field(default_factory=list)
     done: int | None = None
+    num_calls: int = 0
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def timeline(self) -> FakeQueue:
         return self
 
-    def submit(self, commands: Sequence[str], *, waits: Sequence[tuple[object, int]]) -> int:
-        self.parts += commands
-        self.waits += [value for _, value in waits]
-        return len(self.parts)
+    def submit_each(self, submissions: Sequence[Submission]) -> list[int]:
+        self.num_calls += 1
+        values = []
+        for submission in submissions:
+            self.parts += cast("Sequence[str]", submission.commands)
+            self.waits += [value for _, value in submission.waits]
+            values.append(len(self.parts))
+        return values
 
     def finish(self, done: int | None) -> None:
         self.done = done
@@ -129,6 +134,20 @@ async def test_a_step_that_comes_later_rides_along_as_far_as_the_layers_are_ther
         await let_others_run()
         assert queue.parts[4:] == ["a2", "b2"]
         layers.arrive()
+
+
+async def test_a_step_that_comes_late_is_submitted_in_one_call_for_all_layers_that_are_there() -> None:
+    layers, queue = Layers(), FakeQueue()
+    async with following(layers, queue) as steps:
+        layers.arrive(NUM_PARTS - 1)
+        await let_others_run()
+        step = steps.add(parts_of("a"))
+        await let_others_run()
+        assert (queue.num_calls, len(queue.parts)) == (1, NUM_PARTS - 1)
+        layers.arrive()
+        assert await steps.submitted(step) == NUM_PARTS
+    assert queue.num_calls == 2
+    assert queue.waits == [1, 2, 3, 4]
 
 
 async def test_an_older_step_goes_first_where_the_device_is_slower_than_the_load() -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from unicorn_async.errors import EngineClosedError
+from unicorn_async.gpu.queue import Submission
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -145,22 +146,23 @@ class LoadingSteps:
                 self._changed.clear()
                 await self._changed.wait()
                 continue
-            before_last, last = last, self._submit_part(step)
+            alone = len(self._steps) == 1
+            before_last, last = last, self._submit_parts(step, len(self._ready) if alone else step.num_submitted + 1)
             if self.wants_more:
                 on_change()
             if len(self._steps) > 1:
                 await self._queue.timeline.reached(before_last)
         while self._steps:  # nothing that arrives can change their order now
-            step = self._steps.pop(0)
-            while step.num_submitted < len(self._layers):
-                self._submit_part(step)
+            self._submit_parts(self._steps.pop(0), len(self._layers))
             await asyncio.sleep(0)  # others get their turn: there may be hundreds of parts
         self.done = True
 
-    def _submit_part(self, step: LoadingStep) -> int:
-        part = step.num_submitted
-        step.value = self._queue.submit(step.parts[part], waits=[self._ready[part]])
-        step.num_submitted += 1
+    def _submit_parts(self, step: LoadingStep, stop: int) -> int:
+        """Submit the parts before `stop` in one call of the driver, which may be busy freeing what the load had."""
+        parts = range(step.num_submitted, stop)
+        submissions = [Submission(step.parts[part], waits=[self._ready[part]]) for part in parts]
+        step.value = self._queue.submit_each(submissions)[-1]
+        step.num_submitted = stop
         return step.value
 
     def _raise_error(self) -> None:
