@@ -10,9 +10,10 @@ import pytest
 
 from tests.golden.adapters import BLENDS, write_adapter
 from unicorn_async.background import run_to_end
-from unicorn_async.config import LoraSpec, SamplingParams, WeightScheme
+from unicorn_async.config import AttentionKind, AttentionTarget, LoraSpec, SamplingParams, WeightScheme
 from unicorn_async.engine.model_on_disk import ModelOnDisk
 from unicorn_async.engine.runner import Runner
+from unicorn_async.engine.startup import start
 from unicorn_async.errors import CheckpointError, ConfigError, DeviceLostError, EngineClosedError, OutOfMemoryError
 from unicorn_async.gpu.device import Device
 from unicorn_async.gpu.instance import Instance
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from unicorn_async.engine.startup import StartedModel
+    from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.scheduler.batch import Batch
 
     from .conftest import OpenEngine
@@ -54,6 +57,23 @@ async def test_at_once(open_engine: OpenEngine) -> None:
         pass
     with pytest.raises(EngineClosedError):
         await engine.loaded()
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+async def test_at_once_where_the_model_is_loaded_by_then(
+    elsewhere: bool, open_engine: OpenEngine, device_info: DeviceInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def start_and_load(*args: Any) -> StartedModel:
+        started = await start(*args)
+        await started.model.load
+        return started
+
+    monkeypatch.setattr("unicorn_async.engine.engine.start", start_and_load)
+    target = AttentionTarget(AttentionKind.VULKAN, str(device_info.index)) if elsewhere else AttentionTarget()
+    async with open_engine(attention=target) as engine:
+        pass
+    with pytest.raises(EngineClosedError):
+        await asyncio.wait_for(engine.loaded(), 20)
 
 
 async def test_in_the_middle_of_the_load(open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,6 +113,7 @@ class Engine:
                     await wait_to_end(*tasks)
                 finally:
                     engine._fail(EngineClosedError("the engine is closed"))
+                    started.model.runner.abandon_load()  # a loop that was cancelled before it began can't say so
                     engine._last_memory = engine.memory
 
     @property
@@ -234,6 +235,8 @@ class Engine:
         async for _ in self.load_progress():
             pass
         await self._model.runner.load_followed()
+        if self._failure is not None:
+            raise self._failure
 
     async def cache_settled(self) -> CacheStatus:
         """Wait until the model is loaded and its weights are in the cache, or are not going to be; return which.

@@ -111,6 +111,12 @@ class LoadingSteps:
         await self._ended.wait()
         self._raise_error()
 
+    def abandon(self) -> None:
+        """Let who waits know that `run` has ended, or never will begin."""
+        if not self._ended.is_set():
+            self._error = asyncio.CancelledError()
+            self._ended.set()
+
     async def run(self, on_change: Callable[[], None]) -> None:
         """Submit until every layer has arrived and every step is submitted to its end; called once.
 

@@ -142,6 +142,10 @@ class Runner:
         """Wait until `follow_load` has submitted all that came before the layers; raises as it does."""
         await self._loading.followed()
 
+    def abandon_load(self) -> None:
+        """Let who waits in `load_followed` know that `follow_load` has ended, or never will begin."""
+        self._loading.abandon()
+
     async def submit(self, batch: Batch) -> SubmittedStep:
         """Submit a step, or have `follow_load` do it; waits for kernels, not for layers and not for the step.
 

@@ -188,6 +188,10 @@ class HybridRunner:
         """Wait until `follow_load` has ended; what made it fail is for others to say."""
         await self._loaded.wait()
 
+    def abandon_load(self) -> None:
+        """Let who waits in `load_followed` know that `follow_load` has ended, or never will begin."""
+        self._loaded.set()
+
     async def submit(self, batch: Batch) -> HybridStep:
         """Prepare a step, and begin it as soon as those before it allow; waits for kernels alone.
 
