@@ -212,14 +212,14 @@ class Api:
             return cast("list[CData]", self.ffi.unpack(items, count[0]))
         return [self.ffi.new(f"{kind} *", items[i]) for i in range(count[0])]  # each its own owner
 
-    def instance_function(self, instance: InstanceHandle, name: str) -> Any:
-        """Return an instance extension's function.
+    def instance_function(self, instance: InstanceHandle, name: str, *, like: str | None = None) -> Any:
+        """Return an instance extension's function; `like` names its type where the package has none of its name.
 
         Raises:
             MissingFeatureError: the driver has none of that name.
         """
         pointer = self.lib.vkGetInstanceProcAddr(instance, self.ffi.new("char[]", name.encode()))
-        return self._function(pointer, name)
+        return self._function(pointer, name, like)
 
     def device_function(self, device: DeviceHandle, name: str) -> Any:
         """Return a device extension's function.
@@ -230,10 +230,10 @@ class Api:
         pointer = self.lib.vkGetDeviceProcAddr(device, self.ffi.new("char[]", name.encode()))
         return self._function(pointer, name)
 
-    def _function(self, pointer: CData, name: str) -> Any:
+    def _function(self, pointer: CData, name: str, like: str | None = None) -> Any:
         if pointer == self.null:
             raise MissingFeatureError(f"{name}: the driver does not have this function")
-        return self.ffi.cast(f"PFN_{name}", pointer)
+        return self.ffi.cast(like or f"PFN_{name}", pointer)
 
     def view(self, pointer: CData, nbytes: int) -> memoryview:
         """Return `nbytes` of mapped memory as writable bytes; the mapping must outlive the view."""

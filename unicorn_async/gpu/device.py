@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from unicorn_async.errors import DeviceLostError, MissingFeatureError
 from unicorn_async.gpu.binding import DeviceHandle, check
+from unicorn_async.gpu.cooperative_matrix2 import EXTENSION_MATRIX2
 from unicorn_async.gpu.kernel import KernelLibrary
 from unicorn_async.gpu.memory import Memory
 from unicorn_async.gpu.physical import EXTENSION_BUDGET, EXTENSION_HOST_MEMORY, EXTENSION_MATRIX
@@ -83,7 +84,7 @@ class Device:
                     "VkDeviceQueueCreateInfo", queueFamilyIndex=family, queueCount=count, pQueuePriorities=priorities
                 )
             )
-        wanted = (EXTENSION_MATRIX, EXTENSION_BUDGET, EXTENSION_HOST_MEMORY)
+        wanted = (EXTENSION_MATRIX, EXTENSION_MATRIX2, EXTENSION_BUDGET, EXTENSION_HOST_MEMORY)
         extensions = [name for name in wanted if physical.has_extension(name)]
         create = api.struct(
             "VkDeviceCreateInfo",

@@ -6,7 +6,21 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.errors import MissingFeatureError
 from unicorn_async.gpu.binding import STAGE_COMPUTE
-from unicorn_async.gpu.device_info import CooperativeMatrixShape, DeviceInfo, DeviceType, MemoryHeap
+from unicorn_async.gpu.cooperative_matrix2 import (
+    EXTENSION_MATRIX2,
+    FEATURES_MATRIX2,
+    MATRIX2_FEATURES,
+    features_of,
+    features_struct,
+    flexible_dimensions,
+)
+from unicorn_async.gpu.device_info import (
+    CooperativeMatrixShape,
+    DeviceInfo,
+    DeviceType,
+    FlexibleMatrixShape,
+    MemoryHeap,
+)
 from unicorn_async.gpu.host_memory import HostMemory
 
 if TYPE_CHECKING:
@@ -39,6 +53,7 @@ OPTIONAL: Mapping[str, tuple[str, ...]] = {
     FEATURES_12: ("shaderFloat16", "shaderInt8", "shaderSubgroupExtendedTypes"),
     FEATURES_13: ("subgroupSizeControl", "computeFullSubgroups", "shaderIntegerDotProduct"),
     FEATURES_MATRIX: ("cooperativeMatrix",),
+    FEATURES_MATRIX2: tuple(MATRIX2_FEATURES),
 }
 EXTENSION_MATRIX = "VK_KHR_cooperative_matrix"
 EXTENSION_BUDGET = "VK_EXT_memory_budget"
@@ -50,6 +65,7 @@ _SHADER_FEATURES = {
     "shaderIntegerDotProduct": "integer_dot",
     "subgroupSizeControl": "subgroup_size_control",
 }
+_FLEXIBLE_FEATURE = "cooperative_matrix2"
 _TYPES = {
     1: DeviceType.INTEGRATED,
     2: DeviceType.DISCRETE,
@@ -133,7 +149,8 @@ class PhysicalDevice:
         return [*names, FEATURES_MATRIX] if names and self.has_extension(EXTENSION_MATRIX) else names
 
     def _chain(self, enabled: set[str]) -> CData:
-        following = self._api.null
+        has_matrix2 = self.has_extension(EXTENSION_MATRIX2)
+        following = features_struct(self._api, enabled) if has_matrix2 else self._api.null
         for struct in self._structs():
             wanted = (*REQUIRED.get(struct, ()), *OPTIONAL.get(struct, ()))
             following = self._api.struct(struct, pNext=following, **{name: 1 for name in wanted if name in enabled})
@@ -143,18 +160,20 @@ class PhysicalDevice:
         return chain
 
     def _query_features(self) -> frozenset[str]:
-        following, structs = self._api.null, {}
+        matrix2 = features_struct(self._api)
+        following, structs = matrix2 if self.has_extension(EXTENSION_MATRIX2) else self._api.null, {}
         for struct in self._structs():
             following = structs[struct] = self._api.struct(struct, pNext=following)
         chain = self._api.struct("VkPhysicalDeviceFeatures2", pNext=following)
         self._api.lib.vkGetPhysicalDeviceFeatures2(self.handle, chain)
         structs[FEATURES_CORE] = chain.features
-        return frozenset(
+        found = frozenset(
             name
             for struct, answer in structs.items()
             for name in (*REQUIRED.get(struct, ()), *OPTIONAL.get(struct, ()))
             if getattr(answer, name)
         )
+        return found | features_of(self._api, matrix2)
 
     def _describe(self, instance: InstanceHandle, index: int) -> DeviceInfo:
         api, core = self._api, self._properties.properties
@@ -167,11 +186,12 @@ class PhysicalDevice:
         v11 = api.struct("VkPhysicalDeviceVulkan11Properties", pNext=v12)
         if modern:
             api.lib.vkGetPhysicalDeviceProperties2(self.handle, api.struct("VkPhysicalDeviceProperties2", pNext=v11))
-        shapes = self._cooperative_matrix(instance)
+        shapes, flexible = self._cooperative_matrix(instance), self._flexible_matrix(instance)
         features = {name for vulkan_name, name in _SHADER_FEATURES.items() if vulkan_name in self.supported}
         if not v13.requiredSubgroupSizeStages & STAGE_COMPUTE:
             features.discard("subgroup_size_control")
         features |= {shape.feature for shape in shapes if shape.feature is not None}
+        features |= {_FLEXIBLE_FEATURE} if flexible else set()
         return DeviceInfo(
             index=index,
             name=api.text(core.deviceName),
@@ -208,6 +228,7 @@ class PhysicalDevice:
             timestamp_period_ns=float(limits.timestampPeriod),
             features=frozenset(features),
             missing=self._missing(),
+            flexible_matrix=flexible,
         )
 
     def _missing(self) -> tuple[str, ...]:
@@ -241,6 +262,24 @@ class PhysicalDevice:
                 scope=_SCOPES.get(item.scope, f"scope {item.scope}"),
             )
             for item in api.enumerate(function, kind, self.handle, struct=True)
+        )
+
+    def _flexible_matrix(self, instance: InstanceHandle) -> tuple[FlexibleMatrixShape, ...]:
+        if not self.supported.issuperset(MATRIX2_FEATURES):
+            return ()
+        return tuple(
+            FlexibleMatrixShape(
+                m=m,
+                n=n,
+                k=k,
+                a=_component(a),
+                b=_component(b),
+                c=_component(c),
+                result=_component(result),
+                scope=_SCOPES.get(scope, f"scope {scope}"),
+                invocations=invocations,
+            )
+            for m, n, k, a, b, c, result, _, scope, invocations in flexible_dimensions(self._api, instance, self.handle)
         )
 
 
