@@ -109,16 +109,20 @@ def matrix_rate(
     Raises:
         MissingFeatureError: the device has no matrix units that the project's kernels can use.
     """
+    request = matrix_rate_request(info, from_shared=from_shared)
+    kernel = kernels.get(request.name, constants=request.constants, subgroup_size=request.subgroup_size)
+    recorder.dispatch(kernel, kernel.pack(source=source, sums=sums, rounds=rounds), workgroups)
+    return workgroups * _MATRIX_FLOPS * rounds
+
+
+def matrix_rate_request(info: DeviceInfo, *, from_shared: bool) -> KernelRequest:
+    """The kernel of `matrix_rate`; raises as that does."""
     subgroup_size = matrix_subgroup_size(info)
     if subgroup_size is None:
         raise MissingFeatureError(f"{info.name}: no 16×16×16 matrix products of halves")
-    kernel = kernels.get(
-        "matrix_rate",
-        constants={"WORKGROUP": _MATRIX_SUBGROUPS * subgroup_size, "FROM_SHARED": from_shared},
-        subgroup_size=subgroup_size if "subgroup_size_control" in info.features else None,
-    )
-    recorder.dispatch(kernel, kernel.pack(source=source, sums=sums, rounds=rounds), workgroups)
-    return workgroups * _MATRIX_FLOPS * rounds
+    constants = {"WORKGROUP": _MATRIX_SUBGROUPS * subgroup_size, "FROM_SHARED": from_shared}
+    wanted = subgroup_size if "subgroup_size_control" in info.features else None
+    return KernelRequest("matrix_rate", constants, wanted)
 
 
 def matrix2_rate(
