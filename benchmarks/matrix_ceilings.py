@@ -195,11 +195,13 @@ def main() -> int:
     except UnicornError as exc:
         print(f"matrix_ceilings.py: {exc}", file=sys.stderr)
         return 1
-    print("\n".join([rate.line() for rate in rates] if options.all else []))
-    print("\n".join(summary(rates)))
+    if not rates:
+        print(f"matrix_ceilings.py: {info.name}: nothing to measure", file=sys.stderr)
+        return 1
+    print("\n".join([*(rate.line() for rate in rates if options.all), *summary(rates)]))
     if options.json:
         options.json.write_text(json.dumps({"device": info.name, "rates": [asdict(rate) for rate in rates]}, indent=1))
-    return 0 if rates else 1
+    return 0
 
 
 if __name__ == "__main__":
