@@ -182,8 +182,9 @@ def held_candidates(
         held = -(-k // (32 * info.subgroup_size * split))
         fits = split <= subgroups and tokens * held <= MAX_HELD and rows * held <= 16
         if fits and (gate is None or rows > 1):
-            tuning = HeldTuning(tokens, subgroups, split, rows, passes)
-            yield held_plan(info, tuning, tokens, n, k, quant_format, options, blocked=blocked)
+            for ahead in (False, True):
+                tuning = HeldTuning(tokens, subgroups, split, rows, passes, ahead)
+                yield held_plan(info, tuning, tokens, n, k, quant_format, options, blocked=blocked)
 
 
 def matrix_candidates(info: DeviceInfo, tokens: int, n: int, k: int, quant_format: QuantFormat) -> Iterator[LinearPlan]:

@@ -2,10 +2,12 @@
 // while rows of weights go by: nothing but weights is read again and again. SPLIT subgroups share a row, lane l of the s-th
 // has the blocks l, then l + SPLIT * subgroup size and so on behind the first s * subgroup size, HELD of them. A workgroup
 // owns PASSES times the outputs of ROWS weight rows for each group of SPLIT subgroups (counted along x, then y) for TOKENS
-// tokens (z). All rows of a pass are under way at once. GATED and BLOCKED are as in linear_quant_vec.
+// tokens (z). All rows of a pass are under way at once, with AHEAD during the pass before it. GATED and BLOCKED are as in
+// linear_quant_vec.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
+#extension GL_EXT_control_flow_attributes : require
 
 #include BLOCKS
 #include "include/activation.glsl"
@@ -25,6 +27,7 @@ layout(constant_id = 8) const uint ACT = 0;  // of include/activation.glsl
 layout(constant_id = 9) const bool BLOCKED = false;
 layout(constant_id = 10) const uint SPLIT = 1;
 layout(constant_id = 11) const uint SUBGROUP = 32;  // lanes of a subgroup
+layout(constant_id = 12) const bool AHEAD = false;
 layout(local_size_x = 32, local_size_x_id = 0) in;
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly restrict buffer Bias { float v[]; };
@@ -76,21 +79,34 @@ void hold_input() {
     }
 }
 
-void add_rows(uint first_output, uint slot) {
-    uint rows[ROWS];  // where they begin, in blocks
-    [[unroll]] for (uint r = 0; r < ROWS; r++) {
-        const uint row = first_output + r % OUTPUTS + (r < OUTPUTS ? 0 : p.n / 2);
-        rows[r] = min(row, p.n - 1) * p.blocks;
-    }
-    Codes codes[ROWS * HELD];
-    Scale raw_scales[ROWS * HELD];
+// What a pass computes on, and what was fetched for the next one.
+Codes codes[ROWS * HELD], next_codes[ROWS * HELD];
+Scale scales[ROWS * HELD], next_scales[ROWS * HELD];
+
+// Where a weight row of a pass begins, in blocks; past the end the last row stands in.
+uint row_begin(uint first_output, uint r) {
+    const uint row = first_output + r % OUTPUTS + (r < OUTPUTS ? 0 : p.n / 2);
+    return min(row, p.n - 1) * p.blocks;
+}
+
+void fetch_rows(uint first_output) {
     [[unroll]] for (uint i = 0; i < HELD; i++) {
         const uint block = min(block_of(i), p.blocks - 1);
         [[unroll]] for (uint r = 0; r < ROWS; r++) {
-            codes[i * ROWS + r] = fetch_codes(p.quants, p.high, rows[r] + block);
-            raw_scales[i * ROWS + r] = fetch_scale(p.scales, rows[r] + block);
+            next_codes[i * ROWS + r] = fetch_codes(p.quants, p.high, row_begin(first_output, r) + block);
+            next_scales[i * ROWS + r] = fetch_scale(p.scales, row_begin(first_output, r) + block);
         }
     }
+}
+
+void take_rows() {
+    [[unroll]] for (uint i = 0; i < ROWS * HELD; i++) {
+        codes[i] = next_codes[i];
+        scales[i] = next_scales[i];
+    }
+}
+
+void add_rows(uint first_output, uint slot) {
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         float row_sums[TOKENS];
         [[unroll]] for (uint t = 0; t < TOKENS; t++) {
@@ -100,8 +116,9 @@ void add_rows(uint first_output, uint slot) {
             uvec4 first, second;
             vec2 scale;
             float offset;
+            const uint block = row_begin(first_output, r) + min(block_of(i), p.blocks - 1);
             unpack_codes(codes[i * ROWS + r], first, second);
-            unpack_scale(raw_scales[i * ROWS + r], rows[r] + min(block_of(i), p.blocks - 1), scale, offset);
+            unpack_scale(scales[i * ROWS + r], block, scale, offset);
             [[unroll]] for (uint t = 0; t < TOKENS; t++) {
                 row_sums[t] += block_dot(first, second, scale, offset, held[t * HELD + i]);
             }
@@ -143,11 +160,27 @@ void main() {
     if (first >= num_outputs) {
         return;
     }
-    hold_input();
-    for (uint pass = 0; pass < PASSES; pass++) {
-        const uint slot = (pass * GROUPS + gl_SubgroupID / SPLIT) * OUTPUTS;
-        if (first + slot < num_outputs) {
+    const uint own = gl_SubgroupID / SPLIT * OUTPUTS;
+    if (AHEAD) {
+        fetch_rows(first + own);
+        hold_input();
+        [[unroll]] for (uint pass = 0; pass < PASSES; pass++) {
+            const uint slot = pass * GROUPS * OUTPUTS + own;
+            take_rows();
+            if (pass + 1 < PASSES) {
+                fetch_rows(first + slot + GROUPS * OUTPUTS);
+            }
             add_rows(first + slot, slot);
+        }
+    } else {
+        hold_input();
+        for (uint pass = 0; pass < PASSES; pass++) {
+            const uint slot = pass * GROUPS * OUTPUTS + own;
+            if (first + slot < num_outputs) {
+                fetch_rows(first + slot);
+                take_rows();
+                add_rows(first + slot, slot);
+            }
         }
     }
     barrier();

@@ -66,6 +66,8 @@ HELD = [
     HeldTuning(1, 4, 2, 2, passes=3),
     HeldTuning(2, 4, 4, 3, passes=2),
     HeldTuning(2, 8, 1, 4),
+    HeldTuning(1, 4, 2, 2, passes=3, ahead=True),
+    HeldTuning(2, 8, 1, 4, passes=2, ahead=True),
 ]
 MANY = [TileTuning(0, 64, 64, 16, 16), TileTuning(0, 16, 32, 4, 8)]
 COOPMAT = [

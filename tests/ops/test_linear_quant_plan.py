@@ -86,6 +86,18 @@ def test_small_workgroups_hold_what_they_can(gpu: DeviceInfo, most: int, k: int)
     assert covers(chosen, 1, 4096)
 
 
+def test_passes_are_fetched_ahead_where_codes_have_eight_bits_and_passes_are_long(gpu: DeviceInfo) -> None:
+    def ahead(quant_format: QuantFormat, k: int, tokens: int = 1) -> bool:
+        chosen = plan_linear_quant(gpu, num_tokens=tokens, n=8192, k=k, quant_format=quant_format)
+        assert chosen.entry.startswith("linear_quant_held")
+        return bool(dict(chosen.constants)["AHEAD"])
+
+    assert ahead(QuantFormat.Q8_0, 5376)
+    assert not ahead(QuantFormat.Q8_0, 1024)
+    assert not ahead(QuantFormat.Q8_0, 5376, tokens=2)
+    assert not ahead(QuantFormat.Q4_0, 5376)
+
+
 def test_the_kernel_follows_the_number_of_tokens_and_the_device(gpu: DeviceInfo, matrix_gpu: DeviceInfo) -> None:
     assert plan(gpu, 1).entry == plan(matrix_gpu, 2).entry == "linear_quant_held_q4"
     assert plan(gpu, 3).entry == plan(matrix_gpu, 8).entry == "linear_quant_vec_q4"

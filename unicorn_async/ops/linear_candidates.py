@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from unicorn_async.config import Activation
 from unicorn_async.errors import ConfigError
 from unicorn_async.gpu.tuned import Launch
-from unicorn_async.ops.linear_held_plan import MAX_HELD, HeldTuning, can_hold, held_plan
+from unicorn_async.ops.linear_held_plan import MAX_HELD, HeldTuning, can_hold, fetches_ahead, held_plan
 from unicorn_async.ops.linear_input import MAX_PARTIALS, MAX_SPLIT_TILES, InputForm
 from unicorn_async.ops.linear_plan import (
     FORMATS,
@@ -174,7 +174,7 @@ def _quantised(
     if can_hold(info, tokens, k):
         yield from (
             held_plan(info, tuning, tokens, n, k, kind, options, blocked=product.blocked)
-            for tuning in _held(info, product)
+            for tuning in _held(info, product, kind)
         )
     if tokens <= _GPU_TOKENS[-1] or info.is_software:
         subgroups = (4, 8) if product.blocked else (1, 4)
@@ -188,7 +188,7 @@ def _quantised(
         yield from (many_plan(tuning, tokens, n, entry, options, form) for tuning in _many(info, tokens))
 
 
-def _held(info: DeviceInfo, product: Product) -> Iterator[HeldTuning]:
+def _held(info: DeviceInfo, product: Product, kind: QuantFormat) -> Iterator[HeldTuning]:
     """Cuts of linear_quant_held whose blocks of activations and of codes have room in a lane's registers."""
     lanes, rows = known_subgroup_size(info), (2, 4) if product.gated else (1, 2)
     sizes = (8, 16) if product.blocked else (4, 8)
@@ -198,6 +198,8 @@ def _held(info: DeviceInfo, product: Product) -> Iterator[HeldTuning]:
         useful = 4 * product.k >= 3 * QUANT_BLOCK * lanes * split * held  # for most of the lanes
         if fits and useful and split <= subgroups and subgroups * lanes <= info.max_workgroup_invocations:
             yield HeldTuning(product.tokens, subgroups, split, own, passes)
+            if fetches_ahead(product.tokens, held, kind):
+                yield HeldTuning(product.tokens, subgroups, split, own, passes, ahead=True)
 
 
 def _vec_cuts(

@@ -28,7 +28,7 @@ _MAX_PASSES = 3
 class HeldTuning:
     """For `tokens` tokens: a workgroup has `subgroups` subgroups, of which `split` share a row.
 
-    These take `rows` weight rows at a time, `passes` times.
+    These take `rows` weight rows at a time, `passes` times; with `ahead` they fetch those of the next pass meanwhile.
     """
 
     tokens: int
@@ -36,6 +36,7 @@ class HeldTuning:
     split: int
     rows: int
     passes: int = 1
+    ahead: bool = False
 
 
 def can_hold(info: DeviceInfo, num_tokens: int, k: int) -> bool:
@@ -48,7 +49,14 @@ def can_hold(info: DeviceInfo, num_tokens: int, k: int) -> bool:
     return fits and fixed and not info.is_software and num_tokens <= MAX_HELD_TOKENS
 
 
-def held_tuning(info: DeviceInfo, num_tokens: int, n: int, k: int, *, gated: bool, blocked: bool) -> HeldTuning:
+def fetches_ahead(num_tokens: int, held: int, quant_format: QuantFormat) -> bool:
+    """Whether fetching a pass ahead pays, for twice the registers: with eight bits a code, where passes are long."""
+    return num_tokens == 1 and held > 1 and quant_format.layout.quant_bytes == QUANT_BLOCK
+
+
+def held_tuning(
+    info: DeviceInfo, num_tokens: int, n: int, k: int, quant_format: QuantFormat, *, gated: bool, blocked: bool
+) -> HeldTuning:
     """Choose a cut for y (num_tokens, n) = x (num_tokens, k) · weight (n, k)^T where `can_hold` allows it.
 
     As many subgroups share a row as leaves the fewest lanes without a block.
@@ -59,7 +67,8 @@ def held_tuning(info: DeviceInfo, num_tokens: int, n: int, k: int, *, gated: boo
     subgroups = _BLOCKED_SUBGROUPS if blocked else _SHARING_SUBGROUPS if split >= _SUBGROUPS else _SUBGROUPS
     rows = 2 if gated or _held(info, blocks, split) > 1 else 1
     passes = max(1, min(_MAX_PASSES, n // (rows * subgroups // split * _WORKGROUPS)))
-    return HeldTuning(num_tokens, subgroups, split, rows, 1 if blocked else passes)
+    ahead = fetches_ahead(num_tokens, _held(info, blocks, split), quant_format)
+    return HeldTuning(num_tokens, subgroups, split, rows, 1 if blocked else passes, ahead)
 
 
 def held_plan(
@@ -90,6 +99,7 @@ def held_plan(
         "HELD": _held(info, k // QUANT_BLOCK, tuning.split),
         "SPLIT": tuning.split,
         "SUBGROUP": lanes,
+        "AHEAD": tuning.ahead,
     }
     options = (*options, ("BLOCKED", True)) if blocked else options
     x, y = split_grid(-(-(n // 2 if "GATED" in dict(options) else n) // (outputs * passes)))

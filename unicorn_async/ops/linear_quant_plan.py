@@ -145,7 +145,7 @@ def plan_linear_quant(
         tuning = quant_coopmat_tuning(info, num_tokens, n, k)
         return coopmat_plan(info, tuning, num_tokens, n, f"linear_quant_coopmat_{name}", options)
     if can_hold(info, num_tokens, k):
-        held = held_tuning(info, num_tokens, n, k, gated=activation is not None, blocked=blocked)
+        held = held_tuning(info, num_tokens, n, k, quant_format, gated=activation is not None, blocked=blocked)
         return held_plan(info, held, num_tokens, n, k, quant_format, options, blocked=blocked)
     if num_tokens <= _MAX_VEC_TOKENS or info.is_software:
         vec = _VEC_SOFTWARE if info.is_software else _VEC_GPU
