@@ -17,6 +17,7 @@ from unicorn_async.gpu.timed_recorder import DispatchTime
 from unicorn_async.ops.attention import GpuAttention
 from unicorn_async.ops.attention_plan import MAX_ROTATING_TOKENS
 from unicorn_async.ops.linear_input import InputForm
+from unicorn_async.ops.page_touch import MAX_TOUCH_TOKENS
 from unicorn_async.resources import resource_dir
 
 if TYPE_CHECKING:
@@ -133,3 +134,21 @@ async def test_an_engine_that_is_not_timed_has_no_times(open_engine: OpenEngine)
     async with open_engine("llama", "bfloat16") as engine:
         await engine.logits([1, 2, 3])
         assert engine.kernel_times() == ()
+
+
+async def test_pages_are_touched_beside_the_attention_of_steps_of_few_tokens_and_nothing_comes_of_it(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt = list(range(1, 100))
+    async with open_engine(time_kernels=True) as engine:
+        expected = await engine.logits(prompt)
+    monkeypatch.setattr("unicorn_async.models.decoder.pays_to_touch", lambda *_: True)
+    async with open_engine(time_kernels=True) as engine:
+        await engine.loaded()
+        assert (await engine.logits(prompt) == expected).all()
+        async for _ in engine.stream(prompt, SamplingParams(max_tokens=4, ignore_eos=True)):
+            pass
+        touched = {time.tokens: time for time in engine.kernel_times() if time.kernel == "touch_pages"}
+        sizes = {time.tokens for time in engine.kernel_times()}
+        assert set(touched) == {size for size in sizes if size <= MAX_TOUCH_TOKENS} != sizes
+        assert touched[1].dispatches == touched[1].steps * engine.model_config.num_layers

@@ -11,7 +11,7 @@ from unicorn_async.engine.memory_plan import max_logit_rows
 from unicorn_async.gpu.kernel import KernelRequest
 from unicorn_async.models import projection
 from unicorn_async.models.weights import head_name
-from unicorn_async.ops import embedding, embedding_quant, gated, norm, rotary, sampling
+from unicorn_async.ops import embedding, embedding_quant, gated, norm, page_touch, rotary, sampling
 from unicorn_async.ops.attention_plan import MAX_ROTATING_TOKENS
 from unicorn_async.ops.checksum import checksum_kernel
 from unicorn_async.ops.linear_input import InputForm
@@ -63,6 +63,7 @@ def kernel_requests(
         *rotary.kernels_for(info, shape, qk_norm=model.qk_norm, plus_one=model.norm_plus_one),
         *seam,
         *_attention(info, model, matrices, attention, _FIRST_STEPS),
+        *(() if attention is None else page_touch.kernels_for(info, matrices.values())),
         *_plain(sampling.kernels_for(info, SamplingPath.GREEDY)),
         *_plain(sampling.kernels_for(info, SamplingPath.FULL, penalties=True)),
         *_rows(info, model, matrices, attention, others),

@@ -81,6 +81,7 @@ class LayerRecording(Recording):
                 cache=self._memory.caches[layer],
                 slot_mapping=frame.slot_mapping[group],
                 batch=batches[group],
+                chains=layer + 1 < stop,
             )
 
 

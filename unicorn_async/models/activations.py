@@ -23,7 +23,7 @@ _ALIGNMENT = 256
 def activation_bytes(model: ModelConfig, max_tokens: int, max_logit_rows: int, num_frames: int) -> Mapping[str, int]:
     """Return the size of each intermediate result, all f32 but `scratch`, in bytes; a multiple of 256 each.
 
-    `residual_names` says which are those of a frame.
+    `residual_names` says which are those of a frame. `touched` is the sink of `touch_pages`.
     """
     heads, kv_heads, head_dim = model.num_heads, model.num_kv_heads, model.head_dim
     widest = max(model.hidden_size, heads * head_dim, model.intermediate_size)
@@ -40,6 +40,7 @@ def activation_bytes(model: ModelConfig, max_tokens: int, max_logit_rows: int, n
     sizes = {name: 4 * max_tokens * count for name, count in columns.items()}
     sizes["chosen"] = 4 * max_logit_rows * model.hidden_size
     sizes["logits"] = 4 * max_logit_rows * model.vocab_size
+    sizes["touched"] = 4
     sizes["scratch"] = LinearScratch.size(max(max_tokens, max_logit_rows), widest)
     return {name: -(-size // _ALIGNMENT) * _ALIGNMENT for name, size in sizes.items()}
 

@@ -18,6 +18,7 @@ from unicorn_async.ops.embedding_quant import embed_quant
 from unicorn_async.ops.gated import gated
 from unicorn_async.ops.linear_input import InputBlocks
 from unicorn_async.ops.norm import add_rms_norm, rms_norm
+from unicorn_async.ops.page_touch import MAX_TOUCH_TOKENS, pays_to_touch, touch_pages
 from unicorn_async.ops.rotary import HeadNorms, HeadRotation, rope_cache
 from unicorn_async.ops.row_form import form_of
 from unicorn_async.tensor import DType, QuantTensor, Tensor
@@ -69,6 +70,7 @@ class Decoder:
         self._kernels = kernels
         self._info = info
         self._state = state
+        self._touches = pays_to_touch(info, state.matrices.values())
 
     def record_embed(self, recorder: CommandRecorder, step: StepArrays, num_tokens: int) -> None:
         """Record the embedding rows of a step's tokens into its `hidden`."""
@@ -97,8 +99,12 @@ class Decoder:
         cache: KVCache,
         slot_mapping: int,
         batch: AttentionBatch,
+        chains: bool = False,
     ) -> None:
-        """Record one layer; `batch` is the attention's work in it, `slot_mapping` the address of (tokens) u32."""
+        """Record one layer; `batch` is the attention's work in it, `slot_mapping` the address of (tokens) u32.
+
+        With `chains` the next layer is there as well, and follows in the same submission.
+        """
         columns = self._config.num_heads * self._config.head_dim
         q, attended = self._rows("q", num_tokens, columns), self._input(f"layers.{layer}.o", "attention", num_tokens)
         if not attention.writes(form_of(attended)):
@@ -111,6 +117,7 @@ class Decoder:
             q, rotation = self._heads(recorder, step, layer, num_tokens), self._rotation(layer)
         window = self._config.layer_windows[layer]
         attention.record(recorder, q=q, cache=cache, window=window, batch=batch, out=attended, rotation=rotation)
+        self._touch_pages(recorder, num_tokens, layer, chains=chains)
         recorder.barrier()
         self.record_after_attention(recorder, step, num_tokens, layer, attended)
 
@@ -224,6 +231,16 @@ class Decoder:
         gated(recorder, self._kernels, self._info, gate_up=gate_up, out=activated, activation=config.activation)
         recorder.barrier()
         return activated
+
+    def _touch_pages(self, recorder: CommandRecorder, num_tokens: int, layer: int, *, chains: bool) -> None:
+        """Record, beside the attention, the search for what is read from there to the next layer's attention."""
+        if not self._touches or num_tokens > MAX_TOUCH_TOKENS:
+            return
+        names = [f"layers.{layer}.{part}" for part in ("o", "gate_up", "down")]
+        if chains:
+            names.append(f"layers.{layer + 1}.qkv")
+        weights = [self._state.matrices[name] for name in names]
+        touch_pages(recorder, self._kernels, weights, sink=self._state.activations.address["touched"])
 
     def _rotation(self, layer: int) -> HeadRotation:
         config, norms = self._config, None

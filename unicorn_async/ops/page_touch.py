@@ -1,0 +1,58 @@
+"""Reads of a word of each page of weights, ahead of the kernels that read them all.
+
+A device that has not used a page for a while has to look up first where it is. An H200 remembers the pages of about
+4 GB: of a model of 15.6 GB it looks up all in every step. Beside a kernel that leaves memory alone, as the attention of
+few tokens, this costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unicorn_async.gpu.kernel import KernelRequest
+from unicorn_async.tensor import RowParts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from unicorn_async.gpu.command import CommandRecorder
+    from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.gpu.kernel import KernelLibrary
+    from unicorn_async.tensor import Weight
+
+MAX_TOUCH_TOKENS = 64  # of a step; the products of more take so long that finding the pages is nothing beside them
+_MIN_BYTES = 4 << 30  # of a model
+_STRIDE = 1 << 20  # half of it and twice of it were slower
+_WORKGROUP = 64
+_RANGES = 4  # of a dispatch
+_KERNEL = KernelRequest("touch_pages", {"WORKGROUP": _WORKGROUP, "STRIDE": _STRIDE})
+
+
+def pays_to_touch(info: DeviceInfo, weights: Iterable[Weight]) -> bool:
+    """Whether a device is likely to have forgotten the pages of a model's weights from one step to the next."""
+    return not info.is_software and sum(size for weight in weights for _, size in _ranges(weight)) > _MIN_BYTES
+
+
+def kernels_for(info: DeviceInfo, weights: Iterable[Weight]) -> tuple[KernelRequest, ...]:
+    """Name the pipelines that steps of a model with these weights get."""
+    return (_KERNEL,) if pays_to_touch(info, weights) else ()
+
+
+def touch_pages(recorder: CommandRecorder, kernels: KernelLibrary, weights: Sequence[Weight], *, sink: int) -> None:
+    """Record the reads; `sink` is the address of a u32 that nobody reads, and that may be written."""
+    kernel = kernels.get(_KERNEL.name, constants=_KERNEL.constants)
+    ranges = [found for weight in weights for found in _ranges(weight)]
+    for begin in range(0, len(ranges), _RANGES):
+        some = ranges[begin : begin + _RANGES]
+        fields = {f"first{index}": address for index, (address, _) in enumerate(some)}
+        fields |= {f"words{index}": nbytes // 4 for index, (_, nbytes) in enumerate(some)}
+        absent = range(len(some), _RANGES)
+        fields |= {f"{name}{index}": 0 for name in ("first", "words") for index in absent}
+        places = max(-(-nbytes // _STRIDE) for _, nbytes in some) + 1
+        recorder.dispatch(kernel, kernel.pack(sink=sink, **fields), -(-places // _WORKGROUP))
+
+
+def _ranges(weight: Weight) -> list[tuple[int, int]]:
+    """Where a weight lies: addresses and sizes in bytes."""
+    parts = weight.parts if isinstance(weight, RowParts) else (weight,)
+    return [(part.address, part.nbytes) for part in parts]
