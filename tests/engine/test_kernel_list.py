@@ -66,4 +66,4 @@ async def test_steps_of_few_and_of_many_sequences_with_penalties_or_not_ask_for_
     assert sum(name == "rope_cache_f16" for name, *_ in attention) == 1
     decodes = [dict(constants) for name, *constants in attention if name.startswith("attention_decode")]
     assert {constants.get("ROTATES", False) for constants in decodes} == {True, False}
-    assert asked <= prepared
+    assert {key for key in asked if key[0] != "matrix_fragments"} <= prepared  # that one tells what the device can do

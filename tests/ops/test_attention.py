@@ -394,11 +394,15 @@ def test_scores_of_great_magnitude_do_not_overflow(device: Device, arrays: Array
     assert close.mean() > 0.99  # two keys that all but tie may change places
 
 
-def test_a_result_does_not_depend_on_the_batch(device: Device, arrays: Arrays) -> None:
+@pytest.mark.parametrize("others", [[Query(1500), Query(40, 15)], [Query(1500)]])
+def test_a_result_does_not_depend_on_the_batch_among_steps_that_are_cut_alike(
+    device: Device, arrays: Arrays, others: list[Query]
+) -> None:
     shape = AttentionShape(4, 2, 64, 16, KVDType.F16)
     alone = Step(arrays, shape, [Query(150)])
     found_alone = alone.run(device, arrays)
-    together = Step(arrays, shape, [Query(150), Query(1500), Query(40, 20)])
+    together = Step(arrays, shape, [Query(150), *others])
+    assert together.q.values.shape[0] <= MAX_FEW_TOKENS
     together.q.values[3] = alone.q.values[3]
     for cache, values in ((together.k_cache, alone.k), (together.v_cache, alone.v)):
         for token in range(150):
