@@ -303,6 +303,26 @@ async def test_no_step_is_made_between_the_end_of_the_load_and_its_first_tokens(
             await all_tokens(stream)
 
 
+async def test_a_first_token_of_the_load_is_seen_before_the_next_step_is_submitted(tokenizer: Tokenizer) -> None:
+    runner = FakeRunner(is_loading=True, max_in_flight=4)
+    async with running(make_scheduler(), runner) as loop:
+        stream = RequestStream(request(num_prompt=40, max_tokens=3), tokenizer)
+        loop.add(stream)
+
+        async def steps_at_first_token() -> int:
+            await stream.get()
+            return len(runner.submitted)
+
+        first = asyncio.create_task(steps_at_first_token())
+        await runner.has_submitted(2)  # 32, 8
+        runner.loaded.set()
+        await let_others_run()
+        runner.gate.set()
+        assert await first == 2
+        await all_tokens(stream)
+        assert len(runner.submitted) == 4
+
+
 async def test_frames_of_the_load_are_freed_once_its_steps_are_collected(tokenizer: Tokenizer) -> None:
     runner = FakeRunner(is_loading=True, max_in_flight=4)
     async with running(make_scheduler(), runner) as loop:

@@ -158,6 +158,7 @@ class EngineLoop:
             if not is_loading and not any(step.in_load for step in in_flight):
                 self._load_collected.set()
             # The commands of a later step may have to be recorded: a first token of the load does not wait for that.
+            # A second token may meanwhile, for the steps in flight when the load ended, and for no more than these.
             owes_token = not is_loading and any(step.has_first_token for step in in_flight)
             if len(in_flight) < self._runner.max_in_flight and not owes_token:
                 batch = self._scheduler.schedule(known_only=is_loading)
