@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.instance_start import InstanceStart
     from unicorn_async.loader.catalog import CatalogEntry, ModelCatalog
 
@@ -157,7 +156,3 @@ def _check_size(on_disk: ModelOnDisk, config: EngineConfig) -> None:
         else:
             return
     raise OutOfMemoryError("\n".join(map(str, errors)))
-
-
-def _emptied(info: DeviceInfo) -> DeviceInfo:
-    return replace(info, heaps=tuple(replace(heap, used=0) for heap in info.heaps))
