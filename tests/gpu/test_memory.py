@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import mmap
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -144,6 +144,33 @@ def test_an_allocation_collects_what_was_released(toy: Device) -> None:
     buffer = toy.memory.allocate(64, MemoryKind.DEVICE, name="new")
     assert toy.memory.num_buffers == before + 1
     buffer.close()
+
+
+def test_while_the_driver_frees_others_go_on_and_the_memory_still_counts(
+    toy: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, other = (toy.memory.allocate(1000, MemoryKind.DEVICE, name=name) for name in ("old", "other"))
+    freeing, going_on, vk_free = threading.Event(), threading.Event(), Memory._vk_free
+
+    def slow_free(memory: Memory, *handles: Any) -> None:
+        if handles[0] == old_handle:
+            freeing.set()
+            assert going_on.wait(20)
+        vk_free(memory, *handles)
+
+    old_handle, before = old.handle, toy.memory.used_bytes
+    monkeypatch.setattr(Memory, "_vk_free", slow_free)
+    thread = threading.Thread(target=old.close)
+    thread.start()
+    assert freeing.wait(20)
+    assert toy.memory.used_bytes == before
+    toy.memory.release(other, timeline=toy.compute.timeline, value=0)
+    new = toy.memory.allocate(1000, MemoryKind.DEVICE, name="new")  # collects the other one, too
+    assert (toy.memory.used_bytes, old.mapped) == (before, None)
+    going_on.set()
+    thread.join()
+    assert sum(toy.memory.used_bytes) == sum(before) - old.allocated_bytes
+    new.close()
 
 
 def test_closing_the_device_frees_what_is_left(open_device: Callable[..., Device]) -> None:

@@ -89,9 +89,9 @@ class Memory:
         self._used = [0] * len(heap_bytes)
         self._live: set[Buffer] = set()
         self._deferred: list[tuple[Timeline, int, Buffer]] = []
-        # Neither is held while the driver allocates, which takes milliseconds: another thread, which may be an event
-        # loop, would hardly get its turn between two allocations.
-        self._lock = threading.RLock()
+        # Neither is held while the driver allocates or frees, which takes milliseconds: another thread, which may be an
+        # event loop, would hardly get its turn between two allocations.
+        self._lock = threading.Lock()
         self._map_lock = threading.Lock()
 
     @property
@@ -133,8 +133,8 @@ class Memory:
             raise OutOfMemoryError(
                 f"{name}: {nbytes} bytes needed, {info.name} allocates {info.max_allocation} at once at most"
             )
+        self.collect()
         with self._lock:
-            self.collect()
             if len(self._live) >= info.max_allocation_count:
                 raise OutOfMemoryError(f"{name}: {len(self._live)} allocations live, {info.name} allows no more")
         types = self._ranked[kind] if heap is None else self._told[heap]
@@ -179,17 +179,16 @@ class Memory:
             reached = {timeline: timeline.completed() for timeline, _, _ in self._deferred}
             passed = [item for item in self._deferred if reached[item[0]] >= item[1]]
             self._deferred = [item for item in self._deferred if reached[item[0]] < item[1]]
-            for _, _, buffer in passed:
-                buffer.close()
+        for _, _, buffer in passed:
+            buffer.close()
 
     def free(self, buffer: Buffer) -> None:
-        """Destroy a buffer on behalf of its `close`."""
+        """Destroy a buffer on behalf of its `close`; it counts as allocated until the driver has its memory back."""
+        buffer.view = None
+        self._vk_free(buffer.handle, buffer.memory)
         with self._lock:
             self._live.discard(buffer)
             self._used[buffer.heap] -= buffer.allocated_bytes
-            buffer.view = None
-            self._api.lib.vkDestroyBuffer(self._device.handle, buffer.handle, self._api.null)
-            self._api.lib.vkFreeMemory(self._device.handle, buffer.memory, self._api.null)
 
     def map(self, buffer: Buffer) -> None:
         """Map a buffer on behalf of its `mapped`, if nobody has."""
@@ -198,11 +197,12 @@ class Memory:
                 buffer.view = self._map(buffer.memory, buffer.nbytes, buffer.name)
 
     def close(self) -> None:
-        """Free every buffer; the device must be idle."""
+        """Free every buffer; the device must be idle, and no other thread may allocate or free any more."""
         with self._lock:
             self._deferred.clear()
-            for buffer in list(self._live):
-                buffer.close()
+            live = list(self._live)
+        for buffer in live:
+            buffer.close()
 
     def _map(self, memory: MemoryHandle, nbytes: int, name: str) -> memoryview:
         api, device = self._api, self._device
@@ -262,6 +262,10 @@ class Memory:
 
     def _vk_allocate(self, info: CData, out: CData) -> int:
         return int(self._api.lib.vkAllocateMemory(self._device.handle, info, self._api.null, out))
+
+    def _vk_free(self, buffer: BufferHandle, memory: MemoryHandle) -> None:
+        self._api.lib.vkDestroyBuffer(self._device.handle, buffer, self._api.null)
+        self._api.lib.vkFreeMemory(self._device.handle, memory, self._api.null)
 
     def _import_memory(self, handle: BufferHandle, pointer: CData, nbytes: int, name: str) -> _Allocation:
         api, device = self._api, self._device
