@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from unicorn_async.config import AttentionKind, AttentionTarget, LoraSpec, Weigh
 from unicorn_async.gpu.memory import Memory
 from unicorn_async.gpu.queue import Queue
 
+from .answers import PROMPT, answer
 from .loading_gate import LoadingGate
 from .test_loading import HELD_FROM, some_layers
 
@@ -31,6 +33,7 @@ class Watch:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.on_loop: list[str] = []
         self.in_threads: set[str] = set()
+        self.calls_in_threads: set[str] = set()
         self._loop_thread = threading.get_ident()
         for owner, name in CALLS:
             patch.setattr(owner, name, self._noted(name, getattr(owner, name)))
@@ -41,6 +44,7 @@ class Watch:
                 self.on_loop.append(f"{name} {kwargs.get('name', '')}")
             else:
                 self.in_threads.add(name)
+                self.calls_in_threads.add(f"{name} {kwargs.get('name', '')}")
             return call(*args, **kwargs)
 
         return noted
@@ -90,6 +94,22 @@ async def test_so_does_one_whose_model_has_its_attention_elsewhere(
     async with open_engine(attention=AttentionTarget(AttentionKind.VULKAN, str(device_info.index))) as engine:
         await engine.loaded()
     assert watch.on_loop == []
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+async def test_requests_during_a_load_have_the_loop_submit_their_steps_and_do_nothing_else(
+    elsewhere: bool, open_engine: OpenEngine, device_info: DeviceInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = AttentionTarget(AttentionKind.VULKAN, str(device_info.index)) if elsewhere else AttentionTarget()
+    gate, watch = LoadingGate(monkeypatch, HELD_FROM), Watch(monkeypatch)
+    async with open_engine(attention=target) as engine:
+        logits, answered = asyncio.create_task(engine.logits(PROMPT)), asyncio.create_task(answer(engine, max_tokens=2))
+        await some_layers(engine)
+        gate.open()
+        await asyncio.gather(logits, answered)
+        await engine.loaded()
+    assert {call.strip() for call in watch.on_loop} <= {"submit", "submit_each"}
+    assert "allocate evaluation logits" in watch.calls_in_threads
 
 
 async def test_so_does_one_that_is_closed_half_way(open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch) -> None:

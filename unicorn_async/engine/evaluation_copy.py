@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from unicorn_async.background import run_to_end
 from unicorn_async.gpu.command import CommandPool
 from unicorn_async.gpu.memory import MemoryKind
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class EvaluationCopy:
-    """One frame's copy of logits, in host memory that is allocated at its first use; close it when none is pending."""
+    """One frame's copy of logits, in host memory that `prepare` allocates; close it when none is pending."""
 
     def __init__(self, device: Device, logits: ArenaSlice, vocab_size: int) -> None:
         self._device = device
@@ -28,15 +29,20 @@ class EvaluationCopy:
         self._pool = CommandPool(device, device.compute)
         self._commands: CommandBuffer | None = None
         self._host: Buffer | None = None
+        self._nbytes = 0
 
-    def commands(self, first_row: int, num_rows: int) -> CommandBuffer:
-        """Record the copy of rows of the logits to the start of the host memory.
+    async def prepare(self) -> None:
+        """Allocate the host memory, unless it is there, in a thread: a driver takes milliseconds over it.
 
         Raises:
-            OutOfMemoryError: the host memory can't be allocated.
+            OutOfMemoryError: it can't be allocated.
         """
         if self._host is None:
-            self._host = self._device.memory.allocate(self._logits.nbytes, MemoryKind.STAGING, name="evaluation logits")
+            await run_to_end(self._allocate)
+
+    def commands(self, first_row: int, num_rows: int) -> CommandBuffer:
+        """Record the copy of rows of the logits to the start of the host memory, which is prepared."""
+        assert self._host is not None
         recorder = self._pool.recorder(self._commands)
         offset = self._logits.offset + first_row * self._row_bytes
         recorder.barrier()
@@ -55,11 +61,15 @@ class EvaluationCopy:
 
     @property
     def nbytes(self) -> int:
-        """Size of the host memory; 0 until something was copied."""
-        return 0 if self._host is None else self._host.nbytes
+        """Size of the host memory; 0 until it is prepared."""
+        return self._nbytes
 
     def close(self) -> None:
         """Free commands and memory."""
         self._pool.close()
         if self._host is not None:
             self._host.close()
+
+    def _allocate(self) -> None:
+        self._nbytes = self._logits.nbytes  # before: who compares it with what is allocated never finds more than that
+        self._host = self._device.memory.allocate(self._nbytes, MemoryKind.STAGING, name="evaluation logits")

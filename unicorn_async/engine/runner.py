@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from unicorn_async.engine.kv_plan import KVPlan
     from unicorn_async.engine.loading_steps import LayerReadiness, LoadingStep
     from unicorn_async.engine.model_memory import ModelMemory
-    from unicorn_async.gpu.command import CommandBuffer
     from unicorn_async.gpu.device import Device
     from unicorn_async.models.decoder import Decoder
     from unicorn_async.ops.attention import GpuAttention
@@ -163,9 +162,14 @@ class Runner:
         recording = slot.recording
         if not recording.has(shape, work, parts):
             await run_to_end(lambda: recording.record(shape, work, parts))
+        evaluated = sum(item.num_tokens for item in batch.scheduled if item.sequence.want_logits)
+        if evaluated:
+            await slot.copy.prepare()
         layers = [recording.layers(shape, work, *part) for part in parts]
-        tail = [recording.tail(shape), *self._copy(slot, batch)]
-        if self.is_loading:  # it may have ended while commands were recorded
+        tail = [recording.tail(shape)]
+        if evaluated:  # the logits are brought to the host
+            tail.append(slot.copy.commands(batch.num_samples, evaluated))
+        if self.is_loading:  # it may have ended while a thread was waited for
             behind = self._loading.add(([recording.prologue(shape)], *([layer] for layer in layers), tail))
             return SubmittedStep(self, slot, batch, shape, work, behind, ())
         value, waits = 0, self._loading.waits
@@ -177,11 +181,6 @@ class Runner:
             value = self._device.compute.submit(commands, waits=waits)
             commands, waits = [], ()
         return SubmittedStep(self, slot, batch, shape, work, value, tuple(parts))
-
-    def _copy(self, slot: _Slot, batch: Batch) -> list[CommandBuffer]:
-        """Commands that bring logits to the host, if a request wants them."""
-        evaluated = sum(item.num_tokens for item in batch.scheduled if item.sequence.want_logits)
-        return [slot.copy.commands(batch.num_samples, evaluated)] if evaluated else []
 
     async def collect(self, step: SubmittedStep) -> StepResult:
         """Wait for a step and read its results."""

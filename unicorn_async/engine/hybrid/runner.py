@@ -221,6 +221,8 @@ class HybridRunner:
         attention = await self._attention.begin(slot.index, number, batch, shape.tokens)
         if not place.recording.has(shape):
             await run_to_end(lambda: place.recording.record(shape))
+        if any(item.sequence.want_logits for item in batch.scheduled):
+            await place.copy.prepare()
         return _Half(number, batch, place, shape, attention)
 
     def _ended(self, step: HybridStep, task: asyncio.Task[None]) -> None:
