@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,15 @@ def test_the_only_snapshot_is_taken_where_no_branch_is_recorded(tmp_path: Path) 
     add_model(tmp_path, "org/model", "def456", main=False)
     with pytest.raises(ConfigError, match="no snapshot"):
         find_model("org/model", environ)
+
+
+def test_a_pipe_is_no_model_and_no_name_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "org").mkdir()
+    os.mkfifo(tmp_path / "org" / "a.gguf")
+    monkeypatch.chdir(tmp_path)
+    for model in ("org/a.gguf", tmp_path / "org" / "a.gguf"):
+        with pytest.raises(ConfigError, match=r"org/a.gguf: is no regular file$"):
+            find_model(model)
 
 
 def test_the_cache_is_where_hugging_face_puts_it() -> None:

@@ -41,6 +41,8 @@ def find_model(model: str | Path, environ: Mapping[str, str] = os.environ) -> Pa
         if path.suffix != ".gguf":
             raise ConfigError(f"{path}: is no GGUF file; give that, or the model's directory")
         return path
+    if path.exists():
+        raise ConfigError(f"{path}: is no regular file")
     name = str(model)
     if not is_repo_name(name):
         raise ConfigError(f"{name}: no such directory")
