@@ -180,6 +180,18 @@ async def test_a_switch_when_idle_lets_answers_end(
         assert text_of(await socket.answer()) == "I am b"
 
 
+@pytest.mark.parametrize("reason", ["v.gguf: truncated", "v.gguf/config.json: empty"])
+async def test_an_error_that_begins_with_the_models_name_has_it_once(
+    reason: str, client: httpx.AsyncClient, library: FakeLibrary
+) -> None:
+    library.more = ("v.gguf",)
+    library.fail_open["v.gguf"] = CheckpointError(reason)
+    failed = await load(client, "v.gguf")
+    assert failed.json()["error"]["message"] == reason
+    _, _, message = await chat(client)
+    assert message == f"the model 'v.gguf' could not be loaded: {reason.removeprefix('v.gguf: ')}"
+
+
 async def test_a_model_that_can_not_be_opened_is_told_to_everybody(
     client: httpx.AsyncClient, library: FakeLibrary
 ) -> None:

@@ -75,7 +75,9 @@ class ModelEndpoints:
                 raise
             except Exception as exc:
                 error = describe_error(exc)
-                message = f"{change.name}: {self._models.library.public_text(error.message)}"
+                message = self._models.library.public_text(error.message)
+                if not message.startswith((f"{change.name}: ", f"{change.name}/")):  # a file is named by its model
+                    message = f"{change.name}: {message}"
                 status = error.status if error.status == 503 else 500
                 raise ApiError(message, status=status, code="model_load_failed") from exc
         state = self._models.state

@@ -27,6 +27,7 @@ class ApiError(RequestError):
 
 def load_failed(name: str | None, reason: str | None) -> ApiError:
     """Return the error of a request whose model could not be opened or loaded."""
+    reason = (reason or "").removeprefix(f"{name}: ")  # which a file of that name begins with
     return ApiError(f"the model {name!r} could not be loaded: {reason}", status=503, code="model_load_failed")
 
 
