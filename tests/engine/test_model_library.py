@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -77,17 +78,42 @@ def test_a_model_that_the_npu_can_not_attend_for_is_refused(
         library.prepare(ModelChoice("demo"))
 
 
-def test_adapters_and_the_trace_belong_to_the_first_load_of_the_given_model(
+def test_adapters_belong_to_the_first_load_of_the_given_model(
     catalog: ModelCatalog, config: EngineConfig, tmp_path: Path
 ) -> None:
     lora = LoraSpec(tmp_path)
-    library = ModelLibrary(catalog, replace(config, loras=(lora,), load_trace=tmp_path / "trace"))
+    library = ModelLibrary(catalog, replace(config, loras=(lora,)))
     given = library.given()
     assert given is not None
     assert given.config.loras == (lora,)
-    assert given.config.load_trace is not None
-    other = library.prepare(ModelChoice("demo")).config
-    assert (other.loras, other.load_trace) == ((), None)
+    assert library.prepare(ModelChoice("demo")).config.loras == ()
+
+
+async def test_each_load_replaces_the_trace_of_the_one_before_it(
+    catalog: ModelCatalog, config: EngineConfig, cache_folder: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "load.json"
+    library = ModelLibrary(catalog, replace(config, load_trace=path, weight_cache=False))
+    given = library.given()
+    assert given is not None
+    for prepare in (lambda: given, lambda: library.prepare(ModelChoice("demo")), lambda: given):
+        before = path.read_bytes() if path.exists() else b""
+        model = prepare()
+        assert before == (path.read_bytes() if path.exists() else b"")
+        async with library.open(model) as engine:
+            await engine.loaded()
+            nbytes = engine.progress.bytes_total
+        events = json.loads(path.read_text())["traceEvents"]
+        assert sum(event["args"]["bytes"] for event in events if event["ph"] == "X") == nbytes
+
+
+def test_a_load_whose_trace_can_not_be_written_is_refused(
+    catalog: ModelCatalog, config: EngineConfig, tmp_path: Path
+) -> None:
+    library = ModelLibrary(catalog, replace(config, load_trace=tmp_path / "gone" / "load.json"))
+    with pytest.raises(ConfigError, match=r"load trace .*load.json: No such file") as caught:
+        library.prepare(ModelChoice("demo"))
+    assert str(tmp_path) not in library.public_text(str(caught.value))
 
 
 def test_what_can_not_work_is_refused_before_anything_is_opened(catalog: ModelCatalog, config: EngineConfig) -> None:

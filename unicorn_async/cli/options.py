@@ -41,7 +41,12 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     group = add_planning_options(parser)
     group.add_argument("--model-name", metavar="NAME", help="name to show (default: the directory's)")
     group.add_argument("--no-tuning", action="store_true", help="choose kernels by rules, whatever was measured")
-    group.add_argument("--load-trace", type=Path, metavar="FILE", help="write a trace of the load, for the Perfetto UI")
+    group.add_argument(
+        "--load-trace",
+        type=Path,
+        metavar="FILE",
+        help="write a trace of the load, for the Perfetto UI; each load of a server replaces it",
+    )
     group.add_argument(
         "--attention-split",
         choices=[mode.value for mode in SplitMode],

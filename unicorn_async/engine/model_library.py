@@ -17,6 +17,7 @@ from unicorn_async.engine.startup import weight_cache_folder
 from unicorn_async.errors import ConfigError, OutOfMemoryError
 from unicorn_async.gpu.device_info import device_candidates
 from unicorn_async.gpu.instance import Instance
+from unicorn_async.loader.trace import LoadTrace
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -57,7 +58,7 @@ class ModelLibrary:
     """Finds, checks and opens the models of a catalog.
 
     `config` holds the options that a choice leaves open; its adapters belong to the model given at the start alone, and
-    its `weights` give way to AUTO where a model's are quantised already.
+    its `weights` give way to AUTO where a model's are quantised already. Each load replaces the file `load_trace`.
     `on_open` is told of every engine that was opened. The first one takes the instance of `vulkan`.
     """
 
@@ -95,11 +96,12 @@ class ModelLibrary:
 
         Raises:
             ModelNotFoundError: the catalog has no such model.
-            ConfigError, CheckpointError: an option or an adapter can't work, or the files can't be used.
+            ConfigError, CheckpointError: an option or an adapter can't work, the files can't be used, or the load's
+                trace can't be written.
             DeviceError: there is no such device, or the model is too large for it.
         """
         entry = self._catalog.find(choice.name)
-        config = replace(self._named(entry), load_trace=None)
+        config = self._named(entry)
         if choice.weights is not None:
             config = replace(config, weights=choice.weights)
         if choice.max_context is not None:
@@ -112,6 +114,8 @@ class ModelLibrary:
         if config.max_context is not None and config.max_context > limit:
             raise ConfigError(f"max_context: expected at most the model's {limit} tokens, got {config.max_context}")
         _check_size(on_disk, fit_options(on_disk.config, config))
+        if config.load_trace is not None and (config.load_trace.is_file() or not config.load_trace.exists()):
+            LoadTrace(config.load_trace)  # it can be written; a pipe would take what is written for the trace
         return PreparedModel(entry.name, entry.location, config)
 
     @asynccontextmanager
