@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +17,7 @@ from unicorn_async.engine.runner import Runner
 from unicorn_async.engine.startup import start
 from unicorn_async.errors import CheckpointError, ConfigError, DeviceLostError, EngineClosedError, OutOfMemoryError
 from unicorn_async.gpu.device import Device
+from unicorn_async.gpu.host_pages import PAGE_BYTES, return_freed_memory
 from unicorn_async.gpu.instance import Instance
 from unicorn_async.gpu.memory import Memory
 
@@ -27,13 +29,20 @@ from .test_loading import HELD_FROM, some_layers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from unicorn_async.engine.startup import StartedModel
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.scheduler.batch import Batch
 
     from .conftest import OpenEngine
+
+
+PROCESS = Path("/proc/self/statm")
+
+
+def resident_bytes() -> int:
+    """Return how much of this process is in memory."""
+    return int(PROCESS.read_text().split()[1]) * PAGE_BYTES
 
 
 @pytest.fixture(autouse=True)
@@ -259,6 +268,41 @@ async def test_by_a_cancellation_while_a_thread_allocates(
     going_on.set()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_the_last_thing_is_to_return_freed_memory_to_the_system_in_a_thread(
+    open_engine: OpenEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[str, bool]] = []
+
+    def note(name: str) -> None:
+        calls.append((name, threading.current_thread() is threading.main_thread()))
+
+    close = Instance.close
+    monkeypatch.setattr(Instance, "close", lambda instance: (close(instance), note("close")))
+    monkeypatch.setattr("unicorn_async.engine.engine.return_freed_memory", lambda: note("return"))
+    async with open_engine() as engine:
+        await engine.loaded()
+        assert calls == []
+    assert calls == [("close", False), ("return", False)]
+    calls.clear()
+    with pytest.raises(ConfigError):
+        async with open_engine(tmp_path / "nowhere"):
+            pass
+    assert calls == [("close", False), ("return", False)]
+
+
+@pytest.mark.skipif(not PROCESS.exists(), reason="only Linux tells how much memory a process has")
+async def test_host_memory_does_not_grow_from_model_to_model(open_engine: OpenEngine) -> None:
+    """What could be returned was: a second call finds next to nothing, where without the first it finds 100 MB."""
+    after: list[int] = []
+    for name, scheme in [("gemma3", WeightScheme.INT8), ("llama", WeightScheme.AUTO)] * 2:
+        async with open_engine(name, weights=scheme) as engine:
+            await answer(engine)
+        after.append(resident_bytes())
+    return_freed_memory()
+    assert after[-1] - resident_bytes() < 25 << 20
+    assert after[-1] - after[1] < 300 << 20  # drivers keep something, and pages are returned whole or not at all
 
 
 async def test_when_it_can_not_be_opened(open_engine: OpenEngine, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unicorn_async.background import wait_to_end
+from unicorn_async.background import run_to_end, wait_to_end
 from unicorn_async.config import EngineConfig, SamplingParams
 from unicorn_async.engine.buckets import bucket_sizes
 from unicorn_async.engine.engine_loop import EngineLoop
@@ -21,6 +21,7 @@ from unicorn_async.engine.runner import Runner
 from unicorn_async.engine.startup import start
 from unicorn_async.engine.types import EngineStats, LoadProgress, Token
 from unicorn_async.errors import ConfigError, EngineClosedError, RequestError
+from unicorn_async.gpu.host_pages import return_freed_memory
 from unicorn_async.scheduler.scheduler import Scheduler
 from unicorn_async.scheduler.sequence import Sequence
 from unicorn_async.scheduler.step_budget import StepBudget
@@ -98,6 +99,7 @@ class Engine:
         if device is not None:
             config = replace(config, device=str(device))
         async with AsyncExitStack() as stack:
+            stack.push_async_callback(run_to_end, return_freed_memory)  # the last of all
             started = await start(model, config, stack, vulkan)
             engine = cls(started, started.options)
             tasks = [

@@ -1,4 +1,4 @@
-"""Pages of host memory: those that devices share, and huge ones, which cost a fault in 2 MiB and not in 4 KiB."""
+"""Pages of host memory: shared by devices, huge ones, which cost a fault in 2 MiB and not in 4 KiB, and freed ones."""
 
 from __future__ import annotations
 
@@ -89,6 +89,18 @@ class FilePages:
             _libc().munmap(address, self._size)
 
 
+def return_freed_memory() -> None:
+    """Give the system the pages that the C library keeps of freed memory; does nothing where it has no such call.
+
+    glibc keeps what is freed below something that is in use, in an arena for every few threads. A load has dozens of
+    threads, and so have drivers and compilers: hundreds of megabytes stay that no later load takes from the same arena.
+    It takes milliseconds, and who allocates meanwhile waits for it: for a thread, and for moments like a closing.
+    """
+    trim = getattr(_libc(), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 @cache
 def _libc() -> ctypes.CDLL:
     """The C library, whose calls let other threads of the interpreter run."""
@@ -97,4 +109,6 @@ def _libc() -> ctypes.CDLL:
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
     libc.mmap.restype = ctypes.c_void_p
     libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    if hasattr(libc, "malloc_trim"):  # glibc's
+        libc.malloc_trim.argtypes = [ctypes.c_size_t]
     return libc
