@@ -14,6 +14,7 @@ from unicorn_async.cli.bench_limits import measure_limits
 from unicorn_async.cli.bench_report import report_json, report_lines
 from unicorn_async.cli.bench_run import BatchResult, measure_decode, measure_prompt
 from unicorn_async.cli.event_loop import run_async
+from unicorn_async.cli.log_lines import log_lines
 from unicorn_async.cli.options import MODEL_HELP, add_engine_options, count, engine_config
 from unicorn_async.cli.progress import ProgressLine, bar, show_load
 from unicorn_async.engine.engine import Engine
@@ -51,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 async def _bench(model: str | Path, config: EngineConfig, options: argparse.Namespace) -> int:
-    with ProgressLine() as line:
+    with ProgressLine() as line, log_lines(line):
         async with Engine.open(model, config=config) as engine:
             for text in banner(engine):
                 line.note(text)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.cli.banner import banner
 from unicorn_async.cli.event_loop import run_async
+from unicorn_async.cli.log_lines import log_lines
 from unicorn_async.cli.options import (
     MODEL_HELP,
     add_engine_options,
@@ -26,6 +27,7 @@ from unicorn_async.tokenizer import ChatMessage
 if TYPE_CHECKING:
     import argparse
 
+    from unicorn_async.cli.log_lines import LogLines
     from unicorn_async.config import SamplingParams
     from unicorn_async.engine.types import FinishReason, Token
 
@@ -69,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
 
 async def _generate(options: argparse.Namespace, prompt: str, sampling: SamplingParams) -> int:
     model, config = options.model, engine_config(options)
-    with ProgressLine() as line:
+    with ProgressLine() as line, log_lines(line) as logs:
         async with Engine.open(model, config=config, vulkan=options.vulkan) as engine:
             for text in banner(engine):
                 line.note(text)
@@ -78,7 +80,7 @@ async def _generate(options: argparse.Namespace, prompt: str, sampling: Sampling
                 ids = engine.tokenizer.encode_chat([ChatMessage("user", prompt)])
             else:
                 ids = engine.tokenizer.encode(prompt)
-            answer = await _stream(engine, ids, sampling, echo=not options.json)
+            answer = await print_answer(engine, ids, sampling, logs, echo=not options.json)
             if options.json:
                 report = _as_json(engine, answer)
                 if options.logprobs is not None:
@@ -99,18 +101,24 @@ async def _keep_weights(engine: Engine, line: ProgressLine) -> None:
     line.note(f"weight cache: {status.text()}")
 
 
-async def _stream(engine: Engine, ids: list[int], sampling: SamplingParams, *, echo: bool) -> Answer:
+async def print_answer(
+    engine: Engine, ids: list[int], sampling: SamplingParams, logs: LogLines, *, echo: bool
+) -> Answer:
+    """Generate, and with `echo` print the text as it comes; what is logged meanwhile is printed behind it."""
     answer = Answer(len(ids), time.perf_counter())
-    async for token in engine.stream(ids, sampling):
-        answer.last = time.perf_counter()
-        answer.first = answer.first or answer.last
-        answer.tokens.append(token)
-        answer.text += token.text
-        answer.finish_reason = token.finish_reason
-        if echo and token.text:
-            print(token.text, end="", flush=True)
-    if echo:
-        print(flush=True)
+    with logs.held():
+        try:
+            async for token in engine.stream(ids, sampling):
+                answer.last = time.perf_counter()
+                answer.first = answer.first or answer.last
+                answer.tokens.append(token)
+                answer.text += token.text
+                answer.finish_reason = token.finish_reason
+                if echo and token.text:
+                    print(token.text, end="", flush=True)
+        finally:
+            if echo:
+                print(flush=True)
     return answer
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unicorn_async.cli.banner import banner, banner_without_model
+from unicorn_async.cli.log_lines import log_lines
 from unicorn_async.cli.options import port_number
 from unicorn_async.cli.progress import ProgressLine, show_load
 from unicorn_async.engine.model_library import ModelLibrary
@@ -83,7 +84,7 @@ async def serve_models(options: argparse.Namespace, config: EngineConfig, vulkan
     """
     catalog, behaviour = model_catalog(options), server_options(options)
     # The port first: whether it is free shows at once, and who asks while the model is opened gets an answer.
-    with bind(options.host, options.port) as listener, ProgressLine() as line:
+    with bind(options.host, options.port) as listener, ProgressLine() as line, log_lines(line):
         library = ModelLibrary(catalog, config, on_open=lambda engine: _introduce(engine, line), vulkan=vulkan)
         async with ModelHost(library, can_switch=not options.keep_model) as models:
             given = library.given()
