@@ -53,9 +53,16 @@ class Clock:
 
 
 def back_memory(nbytes: int) -> None:
-    """Have a process use so much memory, and end."""
-    if nbytes:
-        subprocess.run([sys.executable, "-c", TOUCH, str(nbytes)], check=True)
+    """Have a process use so much memory, and end.
+
+    Raises:
+        MemoryError: it could not.
+    """
+    if not nbytes:
+        return
+    done = subprocess.run([sys.executable, "-c", TOUCH, str(nbytes)], stderr=subprocess.DEVNULL, check=False)
+    if done.returncode:
+        raise MemoryError(f"{nbytes:,} bytes of memory can't be used ahead of the clock: exit status {done.returncode}")
 
 
 @dataclass(frozen=True, slots=True)

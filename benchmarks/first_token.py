@@ -15,6 +15,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import statistics
 import sys
 import tempfile
@@ -25,6 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from websockets.asyncio.client import connect
+
+from unicorn_async.cli.options import count
 
 QUESTION = "What is 17 + 25?"
 TIMEOUT_S = 300.0
@@ -132,12 +135,14 @@ async def run(command: list[str], repeat: int) -> tuple[dict[str, list[Start]], 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="Seconds from the start of `unicorn demo` to its first token.")
-    parser.add_argument("--repeat", type=int, default=3, metavar="N", help="cold and warm starts each (default 3)")
+    parser.add_argument("--repeat", type=count, default=3, metavar="N", help="cold and warm starts each (default 3)")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("command", nargs="*", help="what to start instead; it must print its address")
     options = parser.parse_args()
     command = options.command or [str(Path(sys.executable).parent / "unicorn"), "demo", "--port", "0"]
-    starts, setting = asyncio.run(run(command, max(1, options.repeat)))
+    if shutil.which(command[0]) is None:
+        parser.error(f"{command[0]}: no such command")
+    starts, setting = asyncio.run(run(command, options.repeat))
     if options.json:
         times = {kind: [asdict(start) for start in results] for kind, results in starts.items()}
         print(json.dumps({**asdict(setting), **times}, indent=2))

@@ -19,9 +19,9 @@ run nothing, is printed beside it: what comes later than that is the overlap's, 
 Decoding: tokens per second after the first one, in starts that asked at once against starts that waited for the load.
 
 With a scheme, the files are the model's entry in the weight cache, which is made first. A llama.cpp command, which must
-print `init=1.2s load=3.4s context=0.1s first_decode=0.2s`, runs in every round; its sum is compared with the time from
-the process's start, interpreter and imports included, to the short prompt's first token; Vulkan is opened beside the
-imports, as the commands do it.
+print `init=1.2s load=3.4s context=0.1s first_decode=0.2s` (llama_load_time.cpp beside this script makes one, and says
+how it is built), runs in every round; its sum is compared with the time from the process's start, interpreter and
+imports included, to the short prompt's first token; Vulkan is opened beside the imports, as the commands do it.
 """
 
 from __future__ import annotations
@@ -38,10 +38,13 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from first_token_start import CONTEXT, Start
+from first_token_start import CONTEXT, Start, engine_config
+from fit import check_fit
+from llama_command import LlamaCommand
 from load import drop, warm
 from load_methods import files_to_read
 
+from unicorn_async.cli.options import count
 from unicorn_async.config import EngineConfig, WeightScheme
 from unicorn_async.engine.engine import Engine
 from unicorn_async.engine.model_on_disk import ModelOnDisk
@@ -77,14 +80,13 @@ def start(options: argparse.Namespace, prompt: int, *, wait: bool = False) -> St
         env=environment,
     )
     if done.returncode:
-        raise SystemExit(done.stderr)
+        raise SystemExit(done.stderr.strip())
     return Start(**json.loads(done.stdout))
 
 
 def run_llama(options: argparse.Namespace) -> dict[str, float]:
     """Run the peer's own measurement of its start."""
-    command = options.llama.format(file=options.gguf).split()
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    done = options.llama.run(options.gguf, TIMEOUT_S)
     found = {name: float(value) for name, value in LLAMA_TIMES.findall(done.stdout)}
     if len(found) != 4:
         raise SystemExit(f"{options.llama}: printed no times (exit status {done.returncode}): {done.stderr[-500:]}")
@@ -198,24 +200,43 @@ def lines(state: str, rounds: Rounds) -> list[str]:
     return found
 
 
+def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Parse the command line; ends the script with a message if the starts could not be measured."""
+    options = parser.parse_args()
+    options.gguf = options.gguf or options.model
+    if options.tokenizer:
+        return options
+    if options.llama and not options.gguf.is_file():
+        parser.error("--llama needs a GGUF file, as MODEL or by --gguf")
+    if options.tokens < 2:
+        parser.error(f"--tokens: expected 2 or more, between which there is a rate, got {options.tokens}")
+    prompts = (options.short, options.long or options.short)
+    check_fit(parser, options.model, *(engine_config(options, prompt) for prompt in prompts))
+    return options
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="First tokens of prompts that are sent before a model is loaded.")
     parser.add_argument("model", type=Path)
     parser.add_argument("--weights", choices=[scheme.value for scheme in WeightScheme], default=WeightScheme.AUTO.value)
     parser.add_argument("--device")
-    parser.add_argument("--repeat", type=int, default=5, metavar="N")
-    parser.add_argument("--short", type=int, default=16, metavar="N", help="tokens of the short prompt")
-    parser.add_argument("--long", type=int, metavar="N", help="tokens of the long prompt (default: measured)")
-    parser.add_argument("--tokens", type=int, default=64, metavar="N", help="tokens to decode")
+    parser.add_argument("--repeat", type=count, default=5, metavar="N")
+    parser.add_argument("--short", type=count, default=16, metavar="N", help="tokens of the short prompt")
+    parser.add_argument("--long", type=count, metavar="N", help="tokens of the long prompt (default: measured)")
+    parser.add_argument("--tokens", type=count, default=64, metavar="N", help="tokens to decode")
     parser.add_argument("--one-step", action="store_true", help="have a step hold the whole prompt")
     parser.add_argument("--only", choices=["cold", "warm"])
-    parser.add_argument("--llama", metavar="COMMAND", help="a llama.cpp command that prints its times; {file}")
+    parser.add_argument(
+        "--llama",
+        type=LlamaCommand.parse,
+        metavar="COMMAND",
+        help="a llama.cpp command that prints its times, see llama_load_time.cpp; {file}",
+    )
     parser.add_argument("--gguf", type=Path, metavar="FILE", help="the same model for llama.cpp (default: MODEL)")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--tokenizer", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    options.gguf = options.gguf or options.model
+    options = parsed(parser)
     if options.tokenizer:
         print(asyncio.run(tokenizer_time(options)))
         return

@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import json
 import random
+import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from early_vulkan import VULKAN
 
 from unicorn_async.config import EngineConfig, SamplingParams, WeightScheme
 from unicorn_async.engine.engine import Engine
+from unicorn_async.errors import UnicornError
 
 CONTEXT = 256  # beside the prompt
 
@@ -65,6 +67,19 @@ class Start:
         return self.alone_s / self.num_layers
 
 
+def engine_config(options: argparse.Namespace, prompt: int) -> EngineConfig:
+    """Return a configuration with room for one prompt of so many tokens and its answer."""
+    return EngineConfig(
+        device=options.device,
+        allow_software=True,
+        weights=WeightScheme(options.weights),
+        skip_tokenizer=True,
+        max_num_seqs=1,
+        max_context=prompt + options.tokens + CONTEXT,
+        **({"max_num_batched_tokens": max(512, prompt)} if options.one_step else {}),
+    )
+
+
 async def one_start(options: argparse.Namespace) -> Start:
     """Open the model, ask, and note when what happened."""
 
@@ -83,15 +98,7 @@ async def one_start(options: argparse.Namespace) -> Start:
     def prompt(vocab_size: int) -> list[int]:
         return [rng.randrange(vocab_size // 2, vocab_size) for _ in range(options.prompt)]
 
-    config = EngineConfig(
-        device=options.device,
-        allow_software=True,
-        weights=WeightScheme(options.weights),
-        skip_tokenizer=True,
-        max_num_seqs=1,
-        max_context=options.prompt + options.tokens + CONTEXT,
-        **({"max_num_batched_tokens": max(512, options.prompt)} if options.one_step else {}),
-    )
+    config = engine_config(options, options.prompt)
     params = SamplingParams(max_tokens=options.tokens, ignore_eos=True, temperature=0.0)
     async with Engine.open(options.model, config=config, vulkan=VULKAN) as engine:
         opened, size = now(), engine.model_config.vocab_size
@@ -134,7 +141,12 @@ def main() -> None:
     parser.add_argument("--device")
     for name in ("--wait", "--one-step"):
         parser.add_argument(name, action="store_true")
-    print(json.dumps(asdict(asyncio.run(one_start(parser.parse_args())))))
+    options = parser.parse_args()
+    try:
+        print(json.dumps(asdict(asyncio.run(one_start(options)))))
+    except UnicornError as exc:
+        print(f"a prompt of {options.prompt}: {exc}", file=sys.stderr)
+        raise SystemExit(1) from None
 
 
 if __name__ == "__main__":

@@ -21,13 +21,17 @@ import json
 import os
 import random
 import statistics
+import sys
 import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fit import check_fit
+
 from unicorn_async.cli.bench_run import measure_prompt
+from unicorn_async.cli.options import attention_target, count
 from unicorn_async.config import (
     AttentionKind,
     AttentionTarget,
@@ -38,6 +42,7 @@ from unicorn_async.config import (
     WeightScheme,
 )
 from unicorn_async.engine.engine import Engine
+from unicorn_async.errors import UnicornError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -75,7 +80,7 @@ def ways(options: argparse.Namespace, device: str) -> dict[str, EngineConfig]:
         weights=WeightScheme(options.weights),
         skip_tokenizer=True,
     )
-    elsewhere = replace(base, attention=AttentionTarget.parse(options.attention or f"vulkan:{device}"))
+    elsewhere = replace(base, attention=options.attention or AttentionTarget.parse(f"vulkan:{device}"))
     return {
         "gpu": base,
         "whole": replace(elsewhere, attention_split=SplitMode.NEVER),
@@ -175,18 +180,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Attention on a second device, whole steps and alternating halves.")
     parser.add_argument("model")
     parser.add_argument("--device", help="index or part of the name (default: 0)")
-    parser.add_argument("--attention", help="vulkan:NAME (default: a second logical device of the same GPU)")
+    parser.add_argument(
+        "--attention", type=attention_target, help="vulkan:NAME (default: a second logical device of the same GPU)"
+    )
     parser.add_argument("--weights", choices=[scheme.value for scheme in WeightScheme], default="auto")
-    parser.add_argument("--streams", type=int, nargs="+", default=[1, 8, 32])
-    parser.add_argument("--prompt", type=int, default=512)
-    parser.add_argument("--context", type=int, default=256, help="tokens of each prompt before decoding")
-    parser.add_argument("--tokens", type=int, default=32)
-    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--streams", type=count, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--prompt", type=count, default=512)
+    parser.add_argument("--context", type=count, default=256, help="tokens of each prompt before decoding")
+    parser.add_argument("--tokens", type=count, default=32)
+    parser.add_argument("--repeat", type=count, default=5)
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
-    if options.attention and AttentionTarget.parse(options.attention).kind is not AttentionKind.VULKAN:
-        parser.error("--attention: expected vulkan:NAME")
-    found = asyncio.run(measure(options))
+    if options.attention and options.attention.kind is not AttentionKind.VULKAN:
+        parser.error(f"--attention: expected vulkan:NAME, got {options.attention}")
+    try:
+        check_fit(parser, options.model, *ways(options, options.device or "0").values())
+        found = asyncio.run(measure(options))
+    except UnicornError as exc:
+        print(f"interleave.py: {exc}", file=sys.stderr)
+        raise SystemExit(1) from None
     kind = "SOFTWARE device" if found["software"] else "GPU"
     attention = found["attention"]
     print(

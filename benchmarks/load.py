@@ -13,7 +13,8 @@ the rounds (host_memory.py says what counts).
 The bare reads, by as many threads as the engine's warm load has, 16 MiB each: `bare-memory`, buffered into fresh device
 memory (where the CPU sees it, else a staging ring); `bare-buffered` and `bare-direct` (O_DIRECT), into a ring of
 ordinary memory. All memory is of the same kind as the engine's, huge pages where the kernel has them. Peers copy every
-tensor into device memory by the CPU. Libraries that can't be imported are left out, by name.
+tensor into device memory by the CPU. Libraries that can't be imported are left out, by name. llama.cpp is timed by what
+a command prints; llama_load_time.cpp beside this script makes one, and says how it is built.
 
 With a scheme, the files are the model's entry in the weight cache, which is made before the first round.
 
@@ -36,13 +37,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from amounts import amount
 from bare_reads import back_memory
-from load_methods import FILL, files_to_read
+from fit import check_fit
+from llama_command import LlamaCommand
+from load_methods import FILL, engine_config, files_to_read
 
+from unicorn_async.cli.options import count
 from unicorn_async.config import WeightScheme
 from unicorn_async.engine.model_on_disk import ModelOnDisk
-from unicorn_async.gpu.device_info import select_device
-from unicorn_async.gpu.instance import Instance
+from unicorn_async.gpu.host_memory import HostMemory
 from unicorn_async.loader.read_facts import resident_share
 
 HERE = Path(__file__).parent
@@ -50,6 +54,7 @@ COLD = ("bare-direct", "bare-buffered", "bare-memory", "engine", "engine-direct"
 WARM = ("bare-buffered", "bare-memory", "engine")
 PEERS = ("safetensors", "runai-streamer", "fastsafetensors")
 LLAMA = "llama.cpp"
+METHODS = tuple(dict.fromkeys((*COLD, *WARM, *PEERS, LLAMA)))
 TIMEOUT_S = 600
 OLD_BYTES = 26e9  # what the loader's predecessor took minutes for
 LLAMA_SECONDS = re.compile(r"\b(\w+?)(?: time)?\s*=\s*([\d.]+)\s*(ms|s)\b")
@@ -97,7 +102,11 @@ def warm(files: tuple[Path, ...]) -> None:
 def measure(method: str, options: argparse.Namespace, results: Results, *flags: str) -> dict[str, Any] | None:
     """Run a method once; None if it can't be run, which is noted."""
     if method == LLAMA:
-        return run_llama(options)
+        try:
+            return run_llama(options)
+        except MemoryError as exc:
+            results.left_out[method] = str(exc)
+            return None
     command = [sys.executable, str(HERE / "load_methods.py"), method, str(options.model), *flags]
     command += [f"--device={options.device}"] * bool(options.device) + [f"--weights={options.weights}"]
     command += [f"--threads={options.threads}"] * bool(options.threads) + [f"--back={options.back or 0}"]
@@ -111,10 +120,9 @@ def measure(method: str, options: argparse.Namespace, results: Results, *flags: 
 
 def run_llama(options: argparse.Namespace) -> dict[str, Any]:
     """Time llama.cpp by what it prints itself about its load."""
-    command = options.llama.format(file=options.gguf).split()
     resident = resident_share((options.gguf,))
     back_memory(int((options.back or 0) * 1e9))
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+    done = options.llama.run(options.gguf, TIMEOUT_S)
     found = {
         name: float(value) / (1e3 if unit == "ms" else 1)
         for name, value, unit in LLAMA_SECONDS.findall(done.stdout + done.stderr)
@@ -130,12 +138,19 @@ def plan_of(options: argparse.Namespace) -> dict[str, list[str]]:
     peers = [] if options.weights != WeightScheme.AUTO.value or options.model.is_file() else [*PEERS]
     peers += [LLAMA] * bool(options.llama)
     plan = {"cold": [*COLD, *peers], "warm": [*WARM, *peers]}
-    wanted = options.methods.split(",") if options.methods else None
     return {
-        state: [method for method in methods if wanted is None or method in wanted]
+        state: [method for method in methods if options.methods is None or method in options.methods]
         for state, methods in plan.items()
         if not options.only or state == options.only
     }
+
+
+def method_names(text: str) -> list[str]:
+    """Parse methods that are separated by commas."""
+    names = text.split(",")
+    if unknown := [name for name in names if name not in METHODS]:
+        raise argparse.ArgumentTypeError(f"expected some of {','.join(METHODS)}, got {','.join(unknown)!r}")
+    return names
 
 
 def run(options: argparse.Namespace, files: tuple[Path, ...]) -> Results:
@@ -217,26 +232,43 @@ def ratio_lines(results: Results) -> list[str]:
     return lines + results.notes + [f"left out: {method}: {why}" for method, why in results.left_out.items()]
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description="Loading against a bare read and against peers.")
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--repeat", type=int, default=5, metavar="N", help="rounds (default 5)")
-    parser.add_argument("--minutes", type=float, default=1e9, metavar="M", help="begin no new round after M minutes")
-    parser.add_argument("--weights", choices=[scheme.value for scheme in WeightScheme], default=WeightScheme.AUTO.value)
-    parser.add_argument("--device")
-    parser.add_argument("--threads", type=int, metavar="N", help="reading threads (default: as the engine chooses)")
-    parser.add_argument("--only", choices=["cold", "warm"])
-    parser.add_argument("--methods", metavar="A,B", help="only these")
-    parser.add_argument("--back", type=float, metavar="GB", help="memory to use before each measurement")
-    parser.add_argument("--llama", metavar="COMMAND", help="a llama.cpp command that prints its load time; {file}")
-    parser.add_argument("--gguf", type=Path, metavar="FILE", help="the same model for llama.cpp (default: MODEL)")
-    parser.add_argument("--json", type=Path, metavar="FILE")
+def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Parse the command line; ends the script with a message if there is nothing to do, or no means."""
     options = parser.parse_args()
     options.gguf = options.gguf or options.model
     if options.llama and not options.gguf.is_file():
         parser.error("--llama needs a GGUF file, as MODEL or by --gguf")
-    results = Results()
+    planned = [method for methods in plan_of(options).values() for method in methods]
+    if idle := [method for method in options.methods or () if method not in planned]:
+        parser.error(f"--methods: {','.join(idle)}: not for this model with these options")
+    free = HostMemory().available_bytes()
+    if options.back and free is not None and options.back * 1e9 > free:
+        parser.error(f"--back: {options.back:g} GB are more than the {free / 1e9:.1f} GB that are free")
+    return options
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description="Loading against a bare read and against peers.")
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--repeat", type=count, default=5, metavar="N", help="rounds (default 5)")
+    parser.add_argument("--minutes", type=amount, default=1e9, metavar="M", help="begin no new round after M minutes")
+    parser.add_argument("--weights", choices=[scheme.value for scheme in WeightScheme], default=WeightScheme.AUTO.value)
+    parser.add_argument("--device")
+    parser.add_argument("--threads", type=count, metavar="N", help="reading threads (default: as the engine chooses)")
+    parser.add_argument("--only", choices=["cold", "warm"])
+    parser.add_argument("--methods", type=method_names, metavar="A,B", help="only these")
+    parser.add_argument("--back", type=amount, metavar="GB", help="memory to use before each measurement")
+    parser.add_argument(
+        "--llama",
+        type=LlamaCommand.parse,
+        metavar="COMMAND",
+        help="a llama.cpp command that prints its load time, see llama_load_time.cpp; {file}",
+    )
+    parser.add_argument("--gguf", type=Path, metavar="FILE", help="the same model for llama.cpp (default: MODEL)")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parsed(parser)
+    device, results = check_fit(parser, options.model, engine_config(options)), Results()
     if options.weights != WeightScheme.AUTO.value:
         filled = measure(FILL, options, results)
         if filled is None:
@@ -244,15 +276,13 @@ def main() -> None:
         print(f"weight cache: {filled}")
     files = files_to_read(ModelOnDisk.read(options.model, WeightScheme(options.weights)))
     if options.back is None:
-        with Instance.create() as instance:
-            software = select_device(instance.devices(), options.device, allow_software=True).is_software
-        options.back = 2 * sum(path.stat().st_size for path in files) / 1e9 + 1 if software else 0.0
+        options.back = 2 * sum(path.stat().st_size for path in files) / 1e9 + 1 if device.software else 0.0
     results = run(options, files)
-    first = next((runs[0] for loads in results.loads.values() for runs in loads.values() if "device" in runs[0]), None)
-    if first is None:
-        raise SystemExit(f"nothing was measured: {results.left_out}")
-    kind = "SOFTWARE device" if first["software"] else "GPU"
-    print(f"{options.model.name}: {first['device']}, {first['driver']}, {kind}, {os.cpu_count()} cores\n")
+    if not any(results.loads.values()):
+        failures = "; ".join(f"{method}: {why}" for method, why in results.left_out.items())
+        raise SystemExit(f"nothing was measured: {failures}")
+    kind = "SOFTWARE device" if device.software else "GPU"
+    print(f"{options.model.name}: {device.name}, {device.driver}, {kind}, {os.cpu_count()} cores\n")
     print("\n".join(table(results)))
     if options.json:
         options.json.write_text(

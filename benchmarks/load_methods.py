@@ -29,6 +29,7 @@ from unicorn_async.config import EngineConfig, WeightScheme
 from unicorn_async.engine.engine import Engine
 from unicorn_async.engine.model_on_disk import ModelOnDisk
 from unicorn_async.engine.startup import weight_cache_folder
+from unicorn_async.errors import UnicornError
 from unicorn_async.gpu.device import Device
 from unicorn_async.gpu.device_info import select_device
 from unicorn_async.gpu.instance import Instance
@@ -99,7 +100,7 @@ class WatchedRun:
     def __init__(self, *, memory: bool) -> None:
         self._memory = memory
         self._run = LoadStream.run
-        self._done = asyncio.Event()
+        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.clock = Clock()
         self.watch: HostMemoryWatch | None = None
 
@@ -116,13 +117,17 @@ class WatchedRun:
         """Run a load."""
         if self._memory:
             self.watch = HostMemoryWatch(stream._device)
-        with self.watch or nullcontext(), self.clock:
-            await self._run(stream)
-        self._done.set()
+        try:
+            with self.watch or nullcontext(), self.clock:
+                await self._run(stream)
+        except Exception as exc:
+            self._done.set_exception(exc)
+            raise
+        self._done.set_result(None)
 
     async def done(self) -> None:
-        """Wait for its end."""
-        await self._done.wait()
+        """Wait for its end; raises what it failed by, also where the load did not begin and nobody else is told."""
+        await self._done
 
 
 def engine_config(options: argparse.Namespace) -> EngineConfig:
@@ -153,8 +158,8 @@ async def engine_load(options: argparse.Namespace) -> dict[str, Any]:
     direct = mock.patch(name, without_memory) if options.method == "engine-direct" else nullcontext()
     with run.patch(), direct:
         async with Engine.open(options.model, config=config) as engine:
-            await engine.loaded()
             await run.done()
+            await engine.loaded()
             nbytes = engine.progress.bytes_total
             load = Load.of(options.method, nbytes, run.clock, run.watch, resident, engine.device)
             return load | {"note": engine.read_strategy.text(), "tokenizer_s": engine.tokenizer_s}
@@ -211,6 +216,8 @@ def main() -> None:
     except ImportError as exc:
         print(f"{options.method}: {exc}", file=sys.stderr)
         raise SystemExit(3) from None
+    except (MemoryError, UnicornError) as exc:
+        raise SystemExit(f"{options.method}: {exc}") from None
     print(json.dumps(load))
 
 

@@ -25,7 +25,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from fit import check_fit
+
 from unicorn_async.cli.bench_run import measure_decode, measure_prompt
+from unicorn_async.cli.options import count
 from unicorn_async.config import EngineConfig
 from unicorn_async.engine.engine import Engine
 
@@ -45,16 +48,20 @@ class Rates:
     note: str = ""
 
 
-async def measure_ours(options: argparse.Namespace) -> Rates:
-    """Measure this engine, in this process."""
-    several = [streams for streams in options.streams if streams > 1]
-    config = EngineConfig(
+def engine_config(options: argparse.Namespace) -> EngineConfig:
+    """Return a configuration with room for all that is measured."""
+    return EngineConfig(
         device=options.device,
         allow_software=True,
         max_num_seqs=max(options.streams),
         max_mixed_step_s=None,  # all streams should decode soon, as with llama.cpp
         max_context=max(options.prompt, options.context) + options.tokens + SPARE,
     )
+
+
+async def measure_ours(options: argparse.Namespace) -> Rates:
+    """Measure this engine, in this process."""
+    several, config = [streams for streams in options.streams if streams > 1], engine_config(options)
     rng = random.Random(0)
     async with Engine.open(options.file, config=config) as engine:
         await engine.loaded()
@@ -134,11 +141,11 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--llama", type=Path, metavar="DIRECTORY", help="where llama-bench is")
     parser.add_argument("--device")
-    parser.add_argument("--prompt", type=int, default=512, metavar="N")
-    parser.add_argument("--tokens", type=int, default=64, metavar="N")
-    parser.add_argument("--streams", type=int, nargs="+", default=[1, 8, 32, 64], metavar="N")
-    parser.add_argument("--context", type=int, default=256, metavar="N")
-    parser.add_argument("--repeat", type=int, default=3, metavar="N", help="rounds")
+    parser.add_argument("--prompt", type=count, default=512, metavar="N")
+    parser.add_argument("--tokens", type=count, default=64, metavar="N")
+    parser.add_argument("--streams", type=count, nargs="+", default=[1, 8, 32, 64], metavar="N")
+    parser.add_argument("--context", type=count, default=256, metavar="N")
+    parser.add_argument("--repeat", type=count, default=3, metavar="N", help="rounds")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -147,6 +154,12 @@ def main() -> None:
         return
     if options.llama is None:
         parser.error("--llama is needed")
+    for program in ("llama-bench", *(["llama-batched-bench"] if max(options.streams) > 1 else [])):
+        if not (options.llama / program).is_file():
+            parser.error(f"--llama: {options.llama} has no {program}")
+    if not options.file.is_file():
+        parser.error(f"{options.file}: no such file")
+    check_fit(parser, options.file, engine_config(options))
     ours: list[Rates] = []
     theirs: list[Rates] = []
     for number in range(options.repeat):

@@ -24,12 +24,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tests.server.conftest import serving
 from tests.server.fake_engine import FakeEngine
+from unicorn_async.cli.options import count
 from unicorn_async.engine.types import FinishReason, Token
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from unicorn_async.config import SamplingParams
+
+
+TRANSPORTS = ("websocket", "sse", "chat")
 
 
 class EndlessEngine(FakeEngine):
@@ -112,9 +116,9 @@ async def measure(transport: str, num_clients: int, num_tokens: int) -> dict[str
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tokens", type=int, default=20_000, help="of each answer")
-    parser.add_argument("--clients", type=int, nargs="*", default=[1, 8])
-    parser.add_argument("--transports", nargs="*", default=["websocket", "sse", "chat"])
+    parser.add_argument("--tokens", type=count, default=20_000, help="of each answer")
+    parser.add_argument("--clients", type=count, nargs="+", default=[1, 8])
+    parser.add_argument("--transports", choices=TRANSPORTS, nargs="+", default=TRANSPORTS)
     arguments = parser.parse_args()
     for transport in arguments.transports:
         for num_clients in arguments.clients:

@@ -1,4 +1,4 @@
-"""What the benchmarks refuse before they look for a device: one line that says why, and status 2."""
+"""What the benchmarks refuse before they measure: one line that says why, and status 2, or 1 for a device's reasons."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from unicorn_async.resources import demo_model_dir
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "benchmarks"))
 
@@ -50,6 +52,34 @@ def refusal(
         ("dispatch_floor", "--megabytes 4", "expected two sizes or more"),
         ("dispatch_floor", "--megabytes 0 -1", "expected a finite number, 0 or more, got '-1'"),
         ("dispatch_floor", "--repeats 0", WHOLE),
+        ("load", "x --repeat 0", WHOLE),
+        ("load", "x --threads 0", WHOLE),
+        ("load", "x --minutes -1", "expected a finite number, 0 or more, got '-1'"),
+        ("load", "x --back -1", "expected a finite number, 0 or more, got '-1'"),
+        ("load", "x --back 1e9", "--back: 1e+09 GB are more than the"),
+        ("load", "x --methods enginee,bare-memory", "safetensors,llama.cpp, got 'enginee'"),
+        ("load", "x --methods engine,engine-direct --only warm", "--methods: engine-direct: not for this model"),
+        ("load", "x --methods llama.cpp", "--methods: llama.cpp: not for this model with these options"),
+        ("load", "x --llama true", "expected a command with {file} for the model's file, got 'true'"),
+        ("load", "/nonexistent", "/nonexistent: no such directory"),
+        ("first_token_load", "x --repeat 0", WHOLE),
+        ("first_token_load", "x --short 0", WHOLE),
+        ("first_token_load", "x --long -1", WHOLE),
+        ("first_token_load", "x --tokens 0", WHOLE),
+        ("first_token_load", "x --tokens 1", "--tokens: expected 2 or more, between which there is a rate, got 1"),
+        ("first_token_load", "{model} --long 100000000", "positions, 100000320 are asked for"),
+        ("first_token", "--repeat 0", WHOLE),
+        ("first_token", "/nonexistent", "/nonexistent: no such command"),
+        ("peers", "x --streams 1 0", WHOLE),
+        ("peers", "x --repeat 0", WHOLE),
+        ("peers", "x --llama /nonexistent", "--llama: /nonexistent has no llama-bench"),
+        ("interleave", "demo --tokens 0", WHOLE),
+        ("interleave", "demo --repeat -1", WHOLE),
+        ("interleave", "demo --attention npu", "--attention: expected vulkan:NAME, got npu"),
+        ("interleave", "demo --attention elsewhere", "got 'elsewhere'"),
+        ("server_tokens", "--tokens 0", WHOLE),
+        ("server_tokens", "--clients 1 0", WHOLE),
+        ("server_tokens", "--transports sse post", "invalid choice: 'post'"),
         ("roofline", "/nonexistent", "No such file"),
         ("roofline", "{demo} --bandwidth 0", "expected a number above 0, got '0'"),
         ("roofline", "{demo} --bandwidth nan", "expected a finite number, 0 or more, got 'nan'"),
@@ -72,6 +102,23 @@ def test_arguments_that_make_no_sense_are_refused(
     paths = {name: tmp_path / f"{name}.json" for name in files}
     for name, text in files.items():
         paths[name].write_text(text, encoding="utf-8")
-    status, line = refusal(script, arguments.format(**paths), monkeypatch, capsys)
+    status, line = refusal(script, arguments.format(model=demo_model_dir(), **paths), monkeypatch, capsys)
     assert status == 2
     assert named in line
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments"),
+    [
+        ("load", "{model} --device nonsense"),
+        ("first_token_load", "{model} --device nonsense"),
+        ("interleave", "demo --device nonsense"),
+        ("interleave", "demo --attention vulkan:nonsense"),
+    ],
+)
+def test_device_that_is_not_there_is_refused_before_anything_is_loaded(
+    script: str, arguments: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, line = refusal(script, arguments.format(model=demo_model_dir()), monkeypatch, capsys)
+    assert status == 1
+    assert f"{script}.py: device 'nonsense': no device has this in its name; there are: 0: " in line
