@@ -93,6 +93,8 @@ def run_llama(options: argparse.Namespace) -> Rates:
     flags = ["-m", str(options.file), "-ngl", "99", "-fa", "on"]
     bench = [str(options.llama / "llama-bench"), *flags, "-p", str(options.prompt), "-n", str(options.tokens)]
     lines = [json.loads(line) for line in run([*bench, "-r", "1", "-o", "jsonl"]).splitlines() if line.startswith("{")]
+    if not all(line["gpu_info"] for line in lines):
+        raise SystemExit("llama-bench found no GPU: GGML_VK_VISIBLE_DEVICES=0 has it take a software device")
     rates = {bool(line["n_gen"]): float(line["avg_ts"]) for line in lines}
     decode = {1: rates[True]} if 1 in options.streams else {}
     several = [streams for streams in options.streams if streams > 1]
