@@ -28,6 +28,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from amounts import positive
+
+from unicorn_async.cli.options import count
+
 HERE = Path(__file__).parent
 MAKE = HERE.parent / "tools" / "make_checkpoint.py"
 
@@ -107,8 +111,8 @@ def main() -> None:
     parser.add_argument("--large", default="gemma3-27b", metavar="SHAPE")
     parser.add_argument("--small", default="qwen3-0.6b", metavar="SHAPE")
     parser.add_argument("--gguf", default="llama-8b:Q4_K", metavar="SHAPE:TYPE")
-    parser.add_argument("--layers", type=int, help="of all models, to try the scripts")
-    parser.add_argument("--timeout", type=float, default=600.0, metavar="SECONDS", help="of a row (default 600)")
+    parser.add_argument("--layers", type=count, help="of all models, to try the scripts")
+    parser.add_argument("--timeout", type=positive, default=600.0, metavar="SECONDS", help="of a row (default 600)")
     options = parser.parse_args()
     options.directory.mkdir(parents=True, exist_ok=True)
     wanted = options.only or [row.name for row in ROWS if row.name != "peers" or options.llama]

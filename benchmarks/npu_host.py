@@ -23,7 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from unicorn_async.cli.options import count
 from unicorn_async.engine.hybrid.npu_plan import npu_options
+from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.npu.geometry import CHIPS, HeadLayout, chip_named
 from unicorn_async.npu.manifest import Build
 from unicorn_async.npu.packets import read_results, write_queries, write_tokens
@@ -120,17 +122,20 @@ def measure(case: Case, build: Build, heads: AttentionHeads, repeat: int) -> dic
 def main() -> None:
     """Measure all cases and print them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--heads", type=int, default=32)
-    parser.add_argument("--kv-heads", type=int, default=8)
-    parser.add_argument("--head-dim", type=int, default=128)
+    parser.add_argument("--heads", type=count, default=32)
+    parser.add_argument("--kv-heads", type=count, default=8)
+    parser.add_argument("--head-dim", type=count, default=128)
     parser.add_argument("--chip", choices=[chip.name for chip in CHIPS], default=CHIPS[0].name)
-    parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--repeat", type=count, default=7)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     chip = chip_named(options.chip)
     assert chip is not None
-    layout = HeadLayout(chip, options.head_dim)
-    heads = AttentionHeads(layout, options.heads, options.kv_heads, layout.chunk_keys)
+    try:
+        layout = HeadLayout(chip, options.head_dim)
+        heads = AttentionHeads(layout, options.heads, options.kv_heads, layout.chunk_keys)
+    except UnsupportedModelError as exc:
+        parser.error(str(exc))
     lanes = tuple(Lane(column, channel, channel) for column in range(chip.columns) for channel in (0, 1))
     dialect = Dialect((0, 0), (0, 0, 0, 0, 0, 0), ())  # words of the toolchain's, which cost the same whatever they are
     build = Build(chip, options.head_dim, Path(), "", "", {}, dialect, lanes)

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from amounts import whole
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -44,8 +45,10 @@ from tests.loader.gguf.demo_file import (
 from tests.loader.gguf.encoders import decoded, encoded
 from tests.ops.arrays import Arrays
 from tests.ops.quant_arrays import quantized, read_back
+from unicorn_async.cli.options import count
 from unicorn_async.config import EngineConfig, KVDType, WeightScheme
 from unicorn_async.engine.engine import Engine
+from unicorn_async.errors import UnicornError
 from unicorn_async.gpu.device import Device
 from unicorn_async.gpu.device_info import select_device
 from unicorn_async.gpu.instance import Instance
@@ -225,12 +228,15 @@ def main() -> None:
     """Parse, measure, print."""
     parser = argparse.ArgumentParser(description="What each format of weights costs the demo model.")
     parser.add_argument("--formats", nargs="+", choices=FORMATS, default=FORMATS, metavar="FORMAT")
-    parser.add_argument("--questions", type=int, default=256, help="for the likelihoods")
-    parser.add_argument("--greedy", type=int, default=600, help="questions that are answered; 0 = none")
+    parser.add_argument("--questions", type=count, default=256, help="for the likelihoods")
+    parser.add_argument("--greedy", type=whole, default=600, help="questions that are answered; 0 = none")
     parser.add_argument("--device")
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args(namespace=argparse.Namespace(described=None))
-    table = measure(options)
+    try:
+        table = measure(options)
+    except UnicornError as exc:
+        raise SystemExit(f"quality.py: {exc}") from None
     if options.json:
         found = {"device": options.described, "formats": [asdict(row) for row in table]}
         options.json.write_text(json.dumps(found, indent=1) + "\n")
