@@ -26,6 +26,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 MOST_BYTES = 1 << 17  # of an input
+GROWN_BYTES = 4 << 20  # of one in which a piece is repeated; one of so many inputs is
+GROWN_OF = 100
 MEMORY_BYTES = 8 << 30  # of address space, for what tracemalloc does not see
 HANG_S = 60
 GUIDED = ("unicorn_async.loader", "unicorn_async.models", "unicorn_async.tokenizer")
@@ -33,8 +35,8 @@ GUIDED = ("unicorn_async.loader", "unicorn_async.models", "unicorn_async.tokeniz
 
 def run_random(name: str, seconds: float, seed: int, finds: Path) -> int:
     """Damage seeds, and what was read of the results, until the time is over; return the number of finds."""
-    from tests.fuzz.mutations import mutated
-    from tests.fuzz.targets import BrokenPromise, check, make_targets
+    from tests.fuzz.mutations import grown, mutated
+    from tests.fuzz.targets import HEADERS, BrokenPromise, check, make_targets
 
     rng = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="unicorn-fuzz-") as folder:
@@ -44,7 +46,11 @@ def run_random(name: str, seconds: float, seed: int, finds: Path) -> int:
             check(target, sound)
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            data = mutated(rng.choice(pool), rng)[:MOST_BYTES]
+            is_grown = name in HEADERS and rng.randrange(GROWN_OF) == 0
+            if is_grown:
+                data = grown(rng.choice(pool), rng, rng.randrange(GROWN_BYTES))
+            else:
+                data = mutated(rng.choice(pool), rng)[:MOST_BYTES]
             faulthandler.dump_traceback_later(HANG_S, exit=True)
             last = finds / f"{name}-last"
             last.write_bytes(data)  # what a crash of the process was about
@@ -59,7 +65,7 @@ def run_random(name: str, seconds: float, seed: int, finds: Path) -> int:
                     print(f"  {exc}"[:400], flush=True)
             faulthandler.cancel_dump_traceback_later()
             runs, num_read = runs + 1, num_read + was_read
-            if was_read:  # damage upon damage goes deeper
+            if was_read and not is_grown:  # damage upon damage goes deeper
                 pool.append(data)
                 if len(pool) > 500:
                     del pool[rng.randrange(len(target.seeds), len(pool))]

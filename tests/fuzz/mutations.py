@@ -55,6 +55,18 @@ def mutated(seed: bytes, rng: Random) -> bytes:
     return _bytes_changed(seed, rng)
 
 
+def grown(seed: bytes, rng: Random, size: int) -> bytes:
+    """Return the seed with a piece of it repeated until it has about `size` bytes; a number in it counts the pieces."""
+    start = rng.randrange(len(seed) + 1)
+    piece = seed[start : start + rng.choice((1, 3, 8, 40, 200))] or b"[],"
+    count = size // len(piece)
+    data = bytearray(seed[:start] + piece * count + seed[start:])
+    if rng.random() < 0.5:  # before the piece, where formats say how many there are, or how long it is
+        at = rng.randrange(start + 1)
+        data[at : at + 8] = struct.pack("<Q", rng.choice((count, len(data), len(piece) * count)))
+    return bytes(data)
+
+
 def _bytes_changed(seed: bytes, rng: Random) -> bytes:
     data = bytearray(seed)
     for _ in range(rng.choice((1, 1, 2, 3, 8))):

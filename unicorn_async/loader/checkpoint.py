@@ -11,7 +11,7 @@ from unicorn_async.loader.gguf.model import GgufModel
 from unicorn_async.loader.names import canonical_name
 from unicorn_async.loader.safetensors import read_header
 from unicorn_async.loader.source_tensor import SourceTensor
-from unicorn_async.loader.strict_json import read_object
+from unicorn_async.loader.strict_json import JsonWalk, decode, read_json, read_object
 from unicorn_async.tensor import QuantFormat
 
 if TYPE_CHECKING:
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 CONFIG_FILE = "config.json"
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+MAX_INDEX_BYTES = 32 << 20  # 0.1 KB a tensor
+MAX_INDEX_TENSORS = 1 << 18
+_MAX_OTHERS, _MAX_OTHER_CHARS = 64, 1 << 16  # of what an index has beside the map, which is next to nothing
+_MAX_NAME_CHARS = 2048  # of a file's name as JSON may write it
 _MAX_NAME_BYTES = 255  # of a file, on any of Linux's file systems
 _BLOCK_TYPES = frozenset(kind.value for kind in QuantFormat)
 _QUANTISED_SUFFIXES = (".qweight", ".qzeros", ".weight_packed", ".SCB", ".weight_scale_inv", ".quant_state")
@@ -123,19 +127,44 @@ def _weight_files(directory: Path) -> tuple[list[str], dict[str, str] | None]:
         if pickles:
             raise UnsupportedModelError(f"{directory}: weights in {pickles[0]}; only safetensors files are supported")
         raise CheckpointError(f"{directory}: neither {SINGLE_FILE} nor {INDEX_FILE} is there")
-    weight_map = read_object(index_path).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise CheckpointError(f"{index_path}: weight_map: expected an object that is not empty")
-    wanted: dict[str, str] = {}
-    for tensor, file_name in weight_map.items():
-        if not isinstance(file_name, str) or not _is_plain(file_name):
-            raise CheckpointError(f"{index_path}: tensor {tensor!r}: {str(file_name)[:100]!r} is not a file name")
-        wanted[tensor] = file_name
+    wanted = _read_index(index_path)
     names = sorted(set(wanted.values()))
     missing = [name for name in names if not (directory / name).is_file()]
     if missing:
         raise CheckpointError(f"{directory}: {len(missing)} of {len(names)} weight files missing, first {missing[0]}")
     return names, wanted
+
+
+def _read_index(path: Path) -> dict[str, str]:
+    """Read an index's weight_map, each tensor's file; a file's name is one string, however many tensors it has."""
+    walk = JsonWalk(decode(read_json(path, MAX_INDEX_BYTES), str(path)), str(path))
+    wanted: dict[str, str] = {}
+    file_names: dict[str, str] = {}
+    keys: set[str] = set()
+
+    def tensor_member(tensor: str, at: int) -> int:
+        if tensor in wanted:
+            raise CheckpointError(f"{path}: key {tensor[:200]!r} appears twice")
+        if len(wanted) == MAX_INDEX_TENSORS:
+            raise CheckpointError(f"{path}: weight_map: more than {MAX_INDEX_TENSORS} tensors")
+        value, end = walk.value(at, _MAX_NAME_CHARS)
+        if not isinstance(value, str) or (value not in file_names and not _is_plain(value)):
+            raise CheckpointError(f"{path}: tensor {tensor[:200]!r}: {str(value)[:100]!r} is not a file name")
+        wanted[tensor] = file_names.setdefault(value, value)
+        return end
+
+    def member(key: str, at: int) -> int:
+        if key in keys:
+            raise CheckpointError(f"{path}: key {key[:200]!r} appears twice")
+        if len(keys) == _MAX_OTHERS:
+            raise CheckpointError(f"{path}: more than {_MAX_OTHERS} keys beside weight_map")
+        keys.add(key)
+        return walk.members(at, tensor_member) if key == "weight_map" else walk.value(at, _MAX_OTHER_CHARS)[1]
+
+    walk.whole(member)
+    if not wanted:
+        raise CheckpointError(f"{path}: weight_map: expected an object that is not empty")
+    return wanted
 
 
 def _is_plain(name: str) -> bool:

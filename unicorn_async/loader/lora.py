@@ -16,7 +16,7 @@ from unicorn_async.loader.location import find_in_hub, is_repo_name
 from unicorn_async.loader.lora_config import LoraConfig
 from unicorn_async.loader.names import canonical_name
 from unicorn_async.loader.safetensors import read_header
-from unicorn_async.loader.strict_json import parse_object
+from unicorn_async.loader.strict_json import parse_object, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -93,7 +93,7 @@ class LoraAdapter:
         config_path, tensors_path = path / CONFIG_FILE, path / TENSORS_FILE
         _check_files(path)
         try:
-            config_bytes = config_path.read_bytes()
+            config_bytes = read_json(config_path)
             stamp = FileStamp.of(tensors_path)
             with tensors_path.open("rb") as file:
                 tensors_digest = hashlib.file_digest(file, "sha256").hexdigest()

@@ -11,13 +11,19 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.errors import CheckpointError
 from unicorn_async.loader.source_tensor import TensorEntry
-from unicorn_async.loader.strict_json import parse_object
+from unicorn_async.loader.strict_json import JsonWalk, decode
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-MAX_HEADER_BYTES = 100_000_000
+MAX_HEADER_BYTES = 16 << 20  # the format allows 100 MB; real headers have 0.1 KB a tensor
+MAX_TENSORS = 1 << 17  # of a file; experts one by one come to some tens of thousands in a whole model
+MAX_METADATA = 1 << 14  # keys, of which nothing here needs one
+MAX_NAME_CHARS = 1024
+MAX_DIMENSIONS = 64
+MAX_TENSOR_CHARS = 4096  # of a tensor's description, which has about 60
 _LENGTH_BYTES = 8
+_METADATA = "__metadata__"
 _DTYPE_BITS = {
     "F4": 4,
     "F6_E2M3": 6,
@@ -69,11 +75,28 @@ def parse_header(header: bytes, file_bytes: int, *, source: str) -> dict[str, Te
     """
     if not header.startswith(b"{"):
         raise CheckpointError(f"{source}: header begins with {header[:1]!r}, expected b'{{'")
-    fields = parse_object(header, f"{source}: header")
-    _check_metadata(fields.pop("__metadata__", {}), source)
     data_start = _LENGTH_BYTES + len(header)
-    entries = [_entry(name, value, data_start, source) for name, value in fields.items()]
-    entries.sort(key=lambda entry: (entry.offset, entry.nbytes))
+    walk = JsonWalk(decode(header, f"{source}: header"), f"{source}: header")
+    found: dict[str, TensorEntry] = {}
+    has_metadata = False
+
+    def member(name: str, at: int) -> int:
+        nonlocal has_metadata
+        if name in found or (has_metadata and name == _METADATA):
+            raise CheckpointError(f"{source}: header: key {name[:200]!r} appears twice")
+        if name == _METADATA:
+            has_metadata = True
+            return _pass_metadata(walk, at, source)
+        if len(name) > MAX_NAME_CHARS:
+            raise CheckpointError(f"{source}: header: a name of {len(name)} characters, at most {MAX_NAME_CHARS}")
+        if len(found) == MAX_TENSORS:
+            raise CheckpointError(f"{source}: header: more than {MAX_TENSORS} tensors")
+        value, end = walk.value(at, MAX_TENSOR_CHARS)
+        found[name] = _entry(name, value, data_start, source)
+        return end
+
+    walk.whole(member)
+    entries = sorted(found.values(), key=lambda entry: (entry.offset, entry.nbytes))
     _check_layout(entries, data_start, file_bytes, source)
     return {entry.name: entry for entry in entries}
 
@@ -82,19 +105,33 @@ def _check_lengths(path: Path, file_bytes: int, header_bytes: int) -> None:
     if file_bytes < _LENGTH_BYTES:
         raise CheckpointError(f"{path}: {file_bytes} bytes, too short for a safetensors file")
     if header_bytes > MAX_HEADER_BYTES:
-        raise CheckpointError(f"{path}: header of {header_bytes} bytes, the format allows {MAX_HEADER_BYTES}")
+        raise CheckpointError(f"{path}: header of {header_bytes} bytes, at most {MAX_HEADER_BYTES} are allowed")
     if header_bytes > file_bytes - _LENGTH_BYTES:
         raise CheckpointError(f"{path}: header of {header_bytes} bytes in a file of {file_bytes} bytes")
 
 
-def _check_metadata(metadata: object, source: str) -> None:
-    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        raise CheckpointError(f"{source}: __metadata__: expected an object of strings")
+def _pass_metadata(walk: JsonWalk, at: int, source: str) -> int:
+    """Check that the metadata are an object of strings, which nothing here needs; returns where it ends."""
+    count = 0
+
+    def member(key: str, at: int) -> int:
+        nonlocal count
+        count += 1
+        if count > MAX_METADATA:
+            raise CheckpointError(f"{source}: more than {MAX_METADATA} keys")
+        return walk.string(at)[1]
+
+    try:
+        return walk.members(at, member)
+    except CheckpointError as exc:
+        raise CheckpointError(f"{source}: {_METADATA}: expected an object of strings; {exc}") from exc
 
 
 def _sizes(value: object, where: str) -> tuple[int, ...]:
     if not isinstance(value, list) or not all(type(size) is int and 0 <= size < 1 << 63 for size in value):
         raise CheckpointError(f"{where}: expected a list of sizes below 2**63")
+    if len(value) > MAX_DIMENSIONS:
+        raise CheckpointError(f"{where}: {len(value)} sizes, at most {MAX_DIMENSIONS} are allowed")
     return tuple(value)
 
 
@@ -116,7 +153,7 @@ def _entry(name: str, value: object, data_start: int, source: str) -> TensorEntr
 
 
 def _num_bits(shape: tuple[int, ...], bits: int, *, limit: int) -> int:
-    """Product of sizes and bits; it stops growing beyond the limit, since a hostile shape can be very long."""
+    """Product of sizes and bits; it stops growing beyond the limit."""
     if 0 in shape:
         return 0
     for size in shape:

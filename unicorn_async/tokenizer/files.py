@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+MAX_FILE_BYTES = 16 << 20
+MAX_MARKS = 1 << 18  # commas, colons and opening brackets; large files describe some thousand tokens, with a dozen each
+MAX_MODEL_BYTES = 256 << 20  # of a tokenizer.json, which is read in a process of its own
 LARGE_BYTES = 2 << 20  # of a tokenizer.json, which then takes 0.05 s and more
 _TOKEN_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")
 
@@ -55,20 +59,26 @@ def check_model(path: Path) -> None:
     BPE cuts the prefix of continued words from tokens without looking, and no supported family has one.
 
     Raises:
-        TokenizerError: it has such a prefix, or is no JSON object.
+        TokenizerError: it has such a prefix, is no JSON object, or is too large.
     """
-    if path.stat().st_size >= LARGE_BYTES:
+    nbytes = path.stat().st_size
+    if nbytes > MAX_MODEL_BYTES:
+        raise TokenizerError(f"{path}: {nbytes} bytes, at most {MAX_MODEL_BYTES} are allowed")
+    if nbytes >= LARGE_BYTES:
         return
-    model = _read_object(path).get("model")
+    model = _read_object(path, max_marks=LARGE_BYTES).get("model")
     prefix = model.get("continuing_subword_prefix") if isinstance(model, dict) else None
     if prefix:
         raise TokenizerError(f"{path}: continuing_subword_prefix is not supported, got {str(prefix)[:100]!r}")
 
 
-def _read_object(path: Path) -> dict[str, object]:
+def _read_object(path: Path, *, max_marks: int = MAX_MARKS) -> dict[str, object]:
     text = _read_text(path)
     if text is None:
         return {}
+    marks = sum(map(text.count, ",:[{"))
+    if marks > max_marks:
+        raise TokenizerError(f"{path}: {marks} commas, colons and brackets, at most {max_marks} are allowed")
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as exc:
@@ -82,7 +92,11 @@ def _read_text(path: Path) -> str | None:
     if path.exists() and not path.is_file():  # a pipe would never end
         raise TokenizerError(f"{path}: is no regular file")
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            nbytes = os.fstat(file.fileno()).st_size
+            if nbytes > MAX_FILE_BYTES:
+                raise TokenizerError(f"{path}: {nbytes} bytes, at most {MAX_FILE_BYTES} are allowed")
+            return file.read(nbytes)
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as exc:

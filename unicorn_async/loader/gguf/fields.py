@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 GgufValue: TypeAlias = "str | int | float | bool | tuple[str, ...] | PlainStrings | array[int] | array[float]"
 """A value of the metadata. Arrays of booleans are arrays of 0 and 1."""
 
-MAX_HEADER_BYTES = 1 << 28
-MAX_STRINGS = 1 << 22  # in one array
+MAX_HEADER_BYTES = 64 << 20  # a vocabulary of 262,144 tokens takes a tenth of it
+MAX_STRINGS = 1 << 21  # in all arrays together
 MAX_KEY_BYTES = (1 << 16) - 1
 _SCALARS = {
     0: "<B",
@@ -50,6 +50,7 @@ class FieldReader:
         self._file = file
         self._limit = min(file_bytes, MAX_HEADER_BYTES)
         self._source = source
+        self._strings_left = MAX_STRINGS
         self.offset = 0
 
     @property
@@ -118,15 +119,17 @@ class FieldReader:
         kind = self.u32(f"the element type of {shown(key)}")
         what = f"elements of {shown(key)}"
         if kind == _STRING:
-            count = self.count(what, 8, MAX_STRINGS)
+            count = self.count(what, 8, self._strings_left)
+            self._strings_left -= count
             plain = self._plain_strings(count) if count >= _MANY else None
             return self._strings(count, what) if plain is None else plain
         layout = self._layout(kind, key)
         size = struct.calcsize(layout)
         values = array(layout[1:])
-        values.frombytes(self.take(self.count(what, size) * size, what))
-        if kind == _BOOL and values and max(values) > 1:
-            raise self.error(f"{shown(key)}: expected booleans, got byte {max(values)}")
+        data = self.take(self.count(what, size) * size, what)
+        if kind == _BOOL and (others := data.translate(None, b"\0\1")):
+            raise self.error(f"{shown(key)}: expected booleans, got byte {others[0]}")
+        values.frombytes(data)
         return values
 
     def _plain_strings(self, count: int) -> PlainStrings | None:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
+MAX_KEYS = 1 << 16  # known files have hundreds
+MAX_TENSORS = 1 << 16  # of a file; a layer's experts are one tensor
+MAX_NAME_BYTES = 1024  # of a tensor; the format allows 64
 MAX_DIMENSIONS = 4
 DEFAULT_ALIGNMENT = 32
 MAX_ALIGNMENT = 1 << 16
@@ -58,8 +61,8 @@ def parse_header(file: BinaryIO, file_bytes: int, *, source: str) -> GgufHeader:
     """Parse the header at the beginning of `file`, which has `file_bytes`; raises as `read_header` does."""
     fields = FieldReader(file, file_bytes, source)
     _check_kind(fields, source)
-    num_tensors = fields.count("the number of tensors", _SMALLEST_TENSOR_BYTES)
-    metadata = _metadata(fields, fields.count("the number of metadata keys", _SMALLEST_PAIR_BYTES))
+    num_tensors = fields.count("the number of tensors", _SMALLEST_TENSOR_BYTES, MAX_TENSORS)
+    metadata = _metadata(fields, fields.count("the number of metadata keys", _SMALLEST_PAIR_BYTES, MAX_KEYS))
     alignment = _alignment(metadata, source)
     records = [_record(fields, source) for _ in range(num_tensors)]
     data_start = -(-fields.offset // alignment) * alignment
@@ -110,7 +113,7 @@ class _Record:
 
 
 def _record(fields: FieldReader, source: str) -> _Record:
-    name = fields.string("a tensor's name", MAX_KEY_BYTES)
+    name = fields.string("a tensor's name", MAX_NAME_BYTES)
     num_dims = fields.u32(f"the number of dimensions of {name!r}")
     if not 1 <= num_dims <= MAX_DIMENSIONS:
         raise CheckpointError(f"{source}: tensor {name!r}: expected 1 to {MAX_DIMENSIONS} dimensions, got {num_dims}")
