@@ -235,6 +235,51 @@ def test_the_digest_tells_everything_that_matters_apart(tmp_path: Path) -> None:
     assert lora_digest([]) == ""
 
 
+def sparse_adapter(directory: Path, gigabytes: int) -> LoraAdapter:
+    """An adapter whose two factors have so many GB of zeros each, which no disk has to hold."""
+    rows = gigabytes << 14
+    shapes = ((1 << 14, rows), (rows, 1 << 14))
+    nbytes = 4 * (rows << 14)
+    described = {
+        f"{PREFIX}{Q}.lora_{side}.weight": {
+            "dtype": "F32",
+            "shape": list(shape),
+            "data_offsets": [index * nbytes, (index + 1) * nbytes],
+        }
+        for index, (side, shape) in enumerate(zip("AB", shapes, strict=True))
+    }
+    write_adapter(directory, {}, r=1 << 14)
+    with (directory / "adapter_model.safetensors").open("wb") as file:
+        file.write(builders.with_header(json.dumps(described).encode()))
+        file.truncate(file.tell() + 2 * nbytes)
+    return LoraAdapter.read(LoraSpec(directory))
+
+
+def bytes_read() -> int:
+    """What this process has asked the system to read so far."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+def test_of_a_large_adapter_a_part_is_read_and_a_new_one_is_noticed(tmp_path: Path) -> None:
+    before = bytes_read()
+    first = sparse_adapter(tmp_path, 4)
+    assert first.stamp.nbytes > 8 << 30
+    assert bytes_read() - before < 32 << 20
+    assert LoraAdapter.read(LoraSpec(tmp_path)).digest == first.digest
+    os.utime(first.tensors_path, ns=(0, first.stamp.mtime_ns + 1))
+    assert LoraAdapter.read(LoraSpec(tmp_path)).digest != first.digest
+
+
+def test_an_adapter_s_header_is_checked_before_anything_else_of_its_file(tmp_path: Path) -> None:
+    directory = write_adapter(tmp_path, factors(Q, 24, 16))
+    with (directory / "adapter_model.safetensors").open("ab") as file:
+        file.truncate(15 << 30)
+    before = bytes_read()
+    with pytest.raises(CheckpointError, match="bytes after the last tensor belong to none"):
+        LoraAdapter.read(LoraSpec(directory))
+    assert bytes_read() - before < 1 << 20
+
+
 def test_a_byte_of_a_tensor_changes_the_digest(tmp_path: Path) -> None:
     first = read(tmp_path, factors(Q, 24, 16))
     path = tmp_path / "adapter_model.safetensors"

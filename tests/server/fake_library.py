@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,7 @@ class FakeLibrary:
     """Has the models "a", "b", "c", one that is "damaged", and "unknown" to those who ask for anything else.
 
     `more` are further names, `refuse` is raised for every choice; `fail_open` has errors for models of these names.
+    Who is prepared waits for `hold_prepare`, in its thread.
     `hold_open`, `hold_load` and `hold_close` have events that models of these names wait for.
     """
 
@@ -45,12 +47,17 @@ class FakeLibrary:
         self.hold_close: dict[str, asyncio.Event] = {}
         self.fail_open: dict[str, Exception] = {}
         self.refuse: Exception | None = None
+        self.preparing = threading.Event()  # set once the first is prepared
+        self.hold_prepare: threading.Event | None = None
         self.more: tuple[str, ...] = ()
 
     def names(self) -> tuple[str, ...]:
         return ("a", "b", "c", *self.more)
 
     def prepare(self, choice: ModelChoice) -> PreparedModel:
+        self.preparing.set()
+        if self.hold_prepare is not None:
+            assert self.hold_prepare.wait(30)
         if self.refuse is not None:
             raise self.refuse
         if choice.name == "damaged":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -146,6 +147,43 @@ async def test_an_unload_overtakes_a_load_that_is_still_checked(host: ModelHost)
         await loading
     await change.done()
     assert host.state.status is ModelStatus.EMPTY
+
+
+async def test_who_waits_for_a_slow_check_is_told_at_once_of_an_unload(host: ModelHost, library: FakeLibrary) -> None:
+    library.hold_prepare = threading.Event()
+    try:
+        loads = [asyncio.create_task(host.load(ModelChoice(name))) for name in ("a", "b")]
+        await asyncio.to_thread(library.preparing.wait)
+        library.preparing.clear()
+        host.unload()
+        for load in loads:
+            with pytest.raises(ApiError, match="newer request"):
+                await load
+        later = asyncio.create_task(host.load(ModelChoice("c")))
+        await turns(10)
+        assert not library.preparing.is_set(), "one thread at a time, and one that nobody waits for has its turn"
+    finally:
+        library.hold_prepare.set()
+    await (await later).done()
+    assert host.state.name == "c"
+
+
+@pytest.mark.parametrize("name", ["a", "damaged"])
+async def test_who_waits_for_a_slow_check_is_told_at_once_that_the_server_stops(
+    name: str, library: FakeLibrary
+) -> None:
+    library.hold_prepare = threading.Event()
+    async with ModelHost(library) as host:
+        try:
+            loads = [asyncio.create_task(host.load(ModelChoice(name))) for _ in range(2)]
+            await asyncio.to_thread(library.preparing.wait)
+            await host.stop(EngineClosedError("the server is shutting down"))
+            for load in loads:
+                with pytest.raises(EngineClosedError, match="shutting down"):
+                    await load
+        finally:
+            library.hold_prepare.set()
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "check a model"]
 
 
 async def test_an_unload_cancels_a_load(host: ModelHost, library: FakeLibrary) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from typing import TYPE_CHECKING
 
 import httpx
@@ -303,6 +304,22 @@ async def test_a_server_that_ends_tells_those_who_wait_for_a_load(
     served.task.cancel()
     for task in waiting:
         assert (await task).status_code == 503
+
+
+async def test_a_server_that_ends_tells_those_whose_model_is_still_checked(
+    client: httpx.AsyncClient, served: Served, library: FakeLibrary, caplog: pytest.LogCaptureFixture
+) -> None:
+    library.hold_prepare = threading.Event()
+    try:
+        waiting = asyncio.create_task(load(client, "a"))
+        await asyncio.to_thread(library.preparing.wait)
+        served.task.cancel()
+        response = await waiting
+    finally:
+        library.hold_prepare.set()
+    assert response.status_code == 503
+    assert "shutting down" in response.json()["error"]["message"]
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 async def test_a_server_that_keeps_its_model_refuses_to_switch(library: FakeLibrary) -> None:

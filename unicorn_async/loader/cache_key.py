@@ -25,7 +25,7 @@ FORMAT_VERSION = 1  # of an entry's files
 _KEY_DIGITS = 32
 _SAMPLE_BYTES = 4096
 _NUM_SAMPLES = 16
-_MAX_HEADER_BYTES = 16 << 20
+MAX_HASHED_BYTES = 16 << 20  # of a file's beginning
 _BLOB_NAME = re.compile(r"[0-9a-f]{64}")
 _MADE = (Transform.QUANTIZE, Transform.BLEND)
 
@@ -58,7 +58,7 @@ class FileIdentity:
                 with contextlib.suppress(OSError):  # advice: without it, a page fetches many more
                     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
                 found = os.fstat(descriptor)
-                header = _digest(descriptor, [(0, min(header_bytes, _MAX_HEADER_BYTES))])
+                header = _digest(descriptor, [(0, min(header_bytes, MAX_HASHED_BYTES))])
                 if blob := blob_of(path):
                     return cls(found.st_size, header, blob)
                 last = max(found.st_size - _SAMPLE_BYTES, 0)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import CheckpointError, ConfigError, UnsupportedModelError
+from unicorn_async.loader.cache_key import MAX_HASHED_BYTES, FileIdentity
 from unicorn_async.loader.file_stamp import FileStamp
 from unicorn_async.loader.location import find_in_hub, is_repo_name
 from unicorn_async.loader.lora_config import LoraConfig
@@ -63,8 +64,9 @@ class LoraAdapter:
     """An adapter, checked, and the weight that it is blended with; `pairs` are by canonical name of their target.
 
     `name` is its directory's, or the one in the Hugging Face cache.
-    `skipped` are the names of tensors for vision and audio. `digest` is of both files' contents, `stamp` is
-    what the tensors' file was then.
+    `skipped` are the names of tensors for vision and audio. `digest` is of the configuration and of what tells the
+    tensors' file from others: all its bytes where these are few, see `FileIdentity` for more. `stamp` is what that
+    file was then.
     """
 
     name: str
@@ -82,7 +84,9 @@ class LoraAdapter:
 
     @classmethod
     def read(cls, spec: LoraSpec) -> LoraAdapter:
-        """Find an adapter, read its configuration and header, and hash both files; it blocks on the disk.
+        """Find an adapter, and read its configuration, its header and what tells it from others.
+
+        It blocks on the disk, for about as long whatever the size of the tensors.
 
         Raises:
             ConfigError: there is no such adapter.
@@ -92,16 +96,11 @@ class LoraAdapter:
         path = _find(spec.path)
         config_path, tensors_path = path / CONFIG_FILE, path / TENSORS_FILE
         _check_files(path)
-        try:
-            config_bytes = read_json(config_path)
-            stamp = FileStamp.of(tensors_path)
-            with tensors_path.open("rb") as file:
-                tensors_digest = hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError as exc:
-            raise CheckpointError(f"{exc.filename}: {exc.strerror}") from exc
+        config_bytes = read_json(config_path)
+        stamp = FileStamp.of(tensors_path)
         config = LoraConfig.parse(parse_object(config_bytes, str(config_path)), str(config_path))
         pairs, skipped = _pairs(read_header(tensors_path), config, str(tensors_path))
-        digest = hashlib.sha256(hashlib.sha256(config_bytes).digest() + tensors_digest.encode()).hexdigest()
+        digest = _digest(config_bytes, FileIdentity.of(tensors_path, stamp.nbytes))
         name = path.name if spec.path.expanduser().is_dir() else str(spec.path)
         return cls(name, path, float(spec.weight), pairs, skipped, digest, stamp)
 
@@ -117,6 +116,13 @@ def lora_digest(adapters: Iterable[LoraAdapter]) -> str:
     if not lines:
         return ""
     return hashlib.sha256("\n".join([f"lora {DIGEST_VERSION}", *lines]).encode()).hexdigest()
+
+
+def _digest(config: bytes, tensors: FileIdentity) -> str:
+    """A digest of an adapter; where its file was hashed whole, neither time nor place of that count."""
+    if tensors.nbytes <= MAX_HASHED_BYTES:
+        tensors = FileIdentity(tensors.nbytes, tensors.header)
+    return hashlib.sha256(hashlib.sha256(config).digest() + repr(tensors).encode()).hexdigest()
 
 
 def _find(given: Path) -> Path:

@@ -8,7 +8,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
-from unicorn_async.background import wait_to_end
+from unicorn_async.background import run_to_end, wait_to_end
 from unicorn_async.errors import (
     CheckpointError,
     ConfigError,
@@ -55,6 +55,7 @@ class ModelHost:
         self._tickets = itertools.count(1)
         self._newest_ticket = 0  # of those that were not refused
         self._preparing = asyncio.Lock()  # one at a time: each takes a thread
+        self._preparations: set[asyncio.Task[PreparedModel]] = set()  # the one that has the lock, and who waits for it
         self._stopped: UnicornError | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._tenant: asyncio.Task[None] | None = None
@@ -80,7 +81,8 @@ class ModelHost:
         """Close what is open; a cancellation meanwhile is raised after that."""
         self._refuse(EngineClosedError("the server is shutting down"))
         self._set(replace(self._state, model=None))
-        tasks = [task for task in (self._supervisor, self._tenant) if task is not None]
+        tasks: list[asyncio.Task[object]]
+        tasks = [task for task in (self._supervisor, self._tenant, *self._preparations) if task is not None]
         for task in tasks:
             _cancel_once(task)
         try:
@@ -133,12 +135,12 @@ class ModelHost:
 
         Raises:
             ApiError: the model can't work, this server keeps its model, or a newer request came.
+            EngineClosedError: the server stops; it does not wait for the check.
         """
         self._check_can_switch()
         ticket = next(self._tickets)
         try:
-            async with self._preparing:
-                model = await asyncio.to_thread(self.library.prepare, choice)
+            model = await self._prepared(choice, ticket)
         except ModelNotFoundError as exc:
             raise ApiError(str(exc), status=404, code="model_not_found", param="model") from exc
         except (ConfigError, CheckpointError, DeviceError) as exc:
@@ -149,7 +151,7 @@ class ModelHost:
             raise ApiError(message, code="model_unusable", param="model") from exc
         if ticket < self._newest_ticket:
             raise _superseded()
-        self._newest_ticket = ticket
+        self._take_over(ticket)
         return self.begin(model, when_idle=when_idle)
 
     def unload(self, *, when_idle: bool = False) -> Change:
@@ -159,7 +161,7 @@ class ModelHost:
             ApiError: this server keeps its model.
         """
         self._check_can_switch()
-        self._newest_ticket = next(self._tickets)
+        self._take_over(next(self._tickets))
         return self.begin(None, when_idle=when_idle)
 
     def begin(self, model: PreparedModel | None, *, when_idle: bool = False) -> Change:
@@ -188,6 +190,43 @@ class ModelHost:
         self._refuse(cause)
         if self._state.model is not None:
             await self._state.model.end(cause)
+
+    async def _prepared(self, choice: ModelChoice, ticket: int) -> PreparedModel:
+        """Prepare a model, or say at once that the server stops or a newer request came.
+
+        The thread then ends by itself, and the next one begins after it.
+        """
+        preparing = asyncio.create_task(self._prepare(choice), name="check a model")
+        self._preparations.add(preparing)
+        preparing.add_done_callback(self._forget)
+        try:
+            while not preparing.done() and self._stopped is None and ticket >= self._newest_ticket:
+                changed = asyncio.create_task(self._changed.wait())
+                try:
+                    await asyncio.wait((preparing, changed), return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    changed.cancel()
+            if self._stopped is not None:
+                raise self._stopped
+            if not preparing.done():
+                raise _superseded()
+            return preparing.result()
+        finally:
+            _cancel_once(preparing)
+
+    async def _prepare(self, choice: ModelChoice) -> PreparedModel:
+        async with self._preparing:
+            return await run_to_end(lambda: self.library.prepare(choice))
+
+    def _forget(self, preparing: asyncio.Task[PreparedModel]) -> None:
+        self._preparations.discard(preparing)
+        if not preparing.cancelled():
+            preparing.exception()  # seen: who asked may be gone
+
+    def _take_over(self, ticket: int) -> None:
+        """Let older requests know that this one came."""
+        self._newest_ticket = ticket
+        self._notify()
 
     def _check_can_switch(self) -> None:
         if not self.can_switch:
@@ -300,7 +339,7 @@ def _superseded() -> ApiError:
     return ApiError("a newer request to load or unload a model came", status=409, code="superseded")
 
 
-def _cancel_once(task: asyncio.Task[None]) -> None:
+def _cancel_once(task: asyncio.Task[object]) -> None:
     """Cancel a task, unless that was done: a second cancellation would interrupt the closing that the first began."""
     if not task.cancelling():
         task.cancel()
