@@ -9,7 +9,7 @@ from unicorn_async.errors import CheckpointError, UnsupportedModelError
 from unicorn_async.loader.file_stamp import FileStamp
 from unicorn_async.loader.gguf.model import GgufModel
 from unicorn_async.loader.names import canonical_name
-from unicorn_async.loader.safetensors import read_header
+from unicorn_async.loader.safetensors import MAX_NAME_CHARS, read_header
 from unicorn_async.loader.source_tensor import SourceTensor
 from unicorn_async.loader.strict_json import JsonWalk, decode, read_json, read_object
 from unicorn_async.tensor import QuantFormat
@@ -26,7 +26,7 @@ INDEX_FILE = "model.safetensors.index.json"
 MAX_INDEX_BYTES = 32 << 20  # 0.1 KB a tensor
 MAX_INDEX_TENSORS = 1 << 18
 _MAX_OTHERS, _MAX_OTHER_CHARS = 64, 1 << 16  # of what an index has beside the map, which is next to nothing
-_MAX_NAME_CHARS = 2048  # of a file's name as JSON may write it
+_MAX_FILE_NAME_CHARS = 2048  # of a file's name as JSON may write it
 _MAX_NAME_BYTES = 255  # of a file, on any of Linux's file systems
 _BLOCK_TYPES = frozenset(kind.value for kind in QuantFormat)
 _QUANTISED_SUFFIXES = (".qweight", ".qzeros", ".weight_packed", ".SCB", ".weight_scale_inv", ".quant_state")
@@ -145,9 +145,11 @@ def _read_index(path: Path) -> dict[str, str]:
     def tensor_member(tensor: str, at: int) -> int:
         if tensor in wanted:
             raise CheckpointError(f"{path}: key {tensor[:200]!r} appears twice")
+        if len(tensor) > MAX_NAME_CHARS:
+            raise CheckpointError(f"{path}: a name of {len(tensor)} characters, at most {MAX_NAME_CHARS} are allowed")
         if len(wanted) == MAX_INDEX_TENSORS:
             raise CheckpointError(f"{path}: weight_map: more than {MAX_INDEX_TENSORS} tensors")
-        value, end = walk.value(at, _MAX_NAME_CHARS)
+        value, end = walk.value(at, _MAX_FILE_NAME_CHARS)
         if not isinstance(value, str) or (value not in file_names and not _is_plain(value)):
             raise CheckpointError(f"{path}: tensor {tensor[:200]!r}: {str(value)[:100]!r} is not a file name")
         wanted[tensor] = file_names.setdefault(value, value)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MAX_HEADER_BYTES = 16 << 20  # the format allows 100 MB; real headers have 0.1 KB a tensor
 MAX_TENSORS = 1 << 17  # of a file; experts one by one come to some tens of thousands in a whole model
 MAX_METADATA = 1 << 14  # keys, of which nothing here needs one
-MAX_NAME_CHARS = 1024
+MAX_NAME_CHARS = 256
 MAX_DIMENSIONS = 64
 MAX_TENSOR_CHARS = 4096  # of a tensor's description, which has about 60
 _LENGTH_BYTES = 8
