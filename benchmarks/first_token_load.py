@@ -16,7 +16,7 @@ to the first token. Allowed, from the first of them: one layer and the head, and
 processing, measured in the loaded model, over the number of layers, with the head's time in it and not added to it.
 That is of a prompt that was run before. What the same short prompt takes at its first run, in a loaded model that has
 run nothing, is printed beside it: what comes later than that is the overlap's, the rest is any first run's.
-Decoding: tokens per second after the first one, in starts that asked at once against starts that waited for the load.
+Decoding: tokens per second after the fourth one, in starts that asked at once against starts that waited for the load.
 
 With a scheme, the files are the model's entry in the weight cache, which is made first. A llama.cpp command, which must
 print `init=1.2s load=3.4s context=0.1s first_decode=0.2s` (llama_load_time.cpp beside this script makes one, and says
@@ -38,7 +38,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from first_token_start import CONTEXT, Start, engine_config
+from first_token_start import CONTEXT, SETTLED, Start, engine_config
 from fit import check_fit
 from llama_command import LlamaCommand
 from load import drop, warm
@@ -208,8 +208,8 @@ def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
         return options
     if options.llama and not options.gguf.is_file():
         parser.error("--llama needs a GGUF file, as MODEL or by --gguf")
-    if options.tokens < 2:
-        parser.error(f"--tokens: expected 2 or more, between which there is a rate, got {options.tokens}")
+    if options.tokens <= SETTLED:
+        parser.error(f"--tokens: expected more than {SETTLED}, after which there is a rate, got {options.tokens}")
     prompts = (options.short, options.long or options.short)
     check_fit(parser, options.model, *(engine_config(options, prompt) for prompt in prompts))
     return options

@@ -26,6 +26,7 @@ from unicorn_async.engine.engine import Engine
 from unicorn_async.errors import UnicornError
 
 CONTEXT = 256  # beside the prompt
+SETTLED = 4  # tokens: until then the commands of the first decoding steps are recorded, before or after the first token
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ async def one_start(options: argparse.Namespace) -> Start:
             moments["read"],
             moments["active"],
             arrived[0],
-            (len(arrived) - 1) / (arrived[-1] - arrived[0]),
+            (len(arrived) - SETTLED) / (arrived[-1] - arrived[SETTLED - 1]),
             alone_s,
             engine.model_config.num_layers,
             engine.device.name,

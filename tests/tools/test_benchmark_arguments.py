@@ -66,7 +66,7 @@ def refusal(
         ("first_token_load", "x --short 0", WHOLE),
         ("first_token_load", "x --long -1", WHOLE),
         ("first_token_load", "x --tokens 0", WHOLE),
-        ("first_token_load", "x --tokens 1", "--tokens: expected 2 or more, between which there is a rate, got 1"),
+        ("first_token_load", "x --tokens 4", "--tokens: expected more than 4, after which there is a rate, got 4"),
         ("first_token_load", "{model} --long 100000000", "positions, 100000320 are asked for"),
         ("first_token", "--repeat 0", WHOLE),
         ("first_token", "/nonexistent", "/nonexistent: no such command"),
