@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import model_options
 import model_runs as runs
+from refusals import run_script
 
 from unicorn_async.cli.options import count
 
@@ -81,4 +82,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -37,6 +37,7 @@ import model_runs as runs
 import server_tokens
 import uvloop
 from amounts import whole
+from refusals import run_script
 
 from unicorn_async.cli.options import count
 from unicorn_async.engine import runner as runner_module
@@ -235,4 +236,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

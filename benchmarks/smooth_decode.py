@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import model_options
 import model_runs as runs
 from amounts import amount
+from refusals import run_script
 
 from unicorn_async.cli.bench_run import measure_prompt
 from unicorn_async.cli.options import count
@@ -137,4 +138,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

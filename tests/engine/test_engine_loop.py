@@ -323,6 +323,19 @@ async def test_a_first_token_of_the_load_is_seen_before_the_next_step_is_submitt
         assert len(runner.submitted) == 4
 
 
+async def test_a_step_of_the_load_that_samples_nothing_holds_no_other_back(tokenizer: Tokenizer) -> None:
+    runner = FakeRunner(is_loading=True, max_in_flight=1)
+    async with running(make_scheduler(), runner) as loop:
+        stream = RequestStream(request("long", num_prompt=70, max_tokens=2), tokenizer)
+        loop.add(stream)
+        await runner.has_submitted(1)
+        runner.max_in_flight = 2
+        runner.loaded.set()
+        await asyncio.wait_for(runner.has_submitted(2), 20)
+        runner.gate.set()
+        await all_tokens(stream)
+
+
 async def test_frames_of_the_load_are_freed_once_its_steps_are_collected(tokenizer: Tokenizer) -> None:
     runner = FakeRunner(is_loading=True, max_in_flight=4)
     async with running(make_scheduler(), runner) as loop:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,17 +11,20 @@ from unicorn_async.config import SamplingParams, WeightScheme
 from unicorn_async.engine.buckets import bucket_for, bucket_sizes
 from unicorn_async.engine.kernel_times import KernelTimes
 from unicorn_async.gpu.binding import PipelineHandle, PipelineLayoutHandle
-from unicorn_async.gpu.kernel import Kernel
+from unicorn_async.gpu.kernel import Kernel, KernelLibrary
 from unicorn_async.gpu.manifest import Manifest
 from unicorn_async.gpu.timed_recorder import DispatchTime
 from unicorn_async.ops.attention import GpuAttention
 from unicorn_async.ops.attention_plan import MAX_ROTATING_TOKENS
 from unicorn_async.ops.linear_input import InputForm
-from unicorn_async.ops.page_touch import MAX_TOUCH_TOKENS
+from unicorn_async.ops.page_touch import MAX_TOUCH_TOKENS, touch_pages
 from unicorn_async.resources import resource_dir
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from unicorn_async.engine.engine import Engine
+    from unicorn_async.gpu.kernel import KernelRequest
 
     from .conftest import OpenEngine
 
@@ -142,13 +145,33 @@ async def test_pages_are_touched_beside_the_attention_of_steps_of_few_tokens_and
     prompt = list(range(1, 100))
     async with open_engine(time_kernels=True) as engine:
         expected = await engine.logits(prompt)
-    monkeypatch.setattr("unicorn_async.models.decoder.pays_to_touch", lambda *_: True)
+    prepared: set[str] = set()
+    touched_at_once: list[int] = []
+    prepare = KernelLibrary.prepare
+
+    def note_prepared(library: KernelLibrary, requests: Iterable[KernelRequest]) -> list[Kernel]:
+        wanted = list(requests)
+        prepared.update(request.name for request in wanted)
+        return prepare(library, wanted)
+
+    def note_touched(*args: Any, **options: Any) -> None:
+        touched_at_once.append(len(args[2]))
+        touch_pages(*args, **options)
+
+    monkeypatch.setattr(KernelLibrary, "prepare", note_prepared)
+    monkeypatch.setattr("unicorn_async.models.decoder.touch_pages", note_touched)
+    for module in ("unicorn_async.models.decoder", "unicorn_async.ops.page_touch"):
+        monkeypatch.setattr(f"{module}.pays_to_touch", lambda *_: True)
     async with open_engine(time_kernels=True) as engine:
         await engine.loaded()
+        assert "touch_pages" in prepared
         assert (await engine.logits(prompt) == expected).all()
         async for _ in engine.stream(prompt, SamplingParams(max_tokens=4, ignore_eos=True)):
             pass
         touched = {time.tokens: time for time in engine.kernel_times() if time.kernel == "touch_pages"}
         sizes = {time.tokens for time in engine.kernel_times()}
         assert set(touched) == {size for size in sizes if size <= MAX_TOUCH_TOKENS} != sizes
-        assert touched[1].dispatches == touched[1].steps * engine.model_config.num_layers
+        layers = engine.model_config.num_layers
+        assert touched[1].dispatches == touched[1].steps * layers
+        # Of each layer what comes behind its attention, and the next layer's first product.
+        assert touched_at_once[-layers:] == [4] * (layers - 1) + [3]

@@ -45,11 +45,12 @@ def test_a_word_of_every_page_is_read_and_the_last_one(arrays: Arrays, size: int
 
 
 def test_it_pays_on_gpus_for_models_of_more_than_they_remember() -> None:
-    small, large = (QuantTensor(0, (rows, 1 << 15), QuantFormat.Q8_0) for rows in (1 << 16, 1 << 17))
+    small, large = (QuantTensor(0, (rows, 1 << 15), QuantFormat.Q8_0) for rows in (1 << 16, 1 << 18))
     assert not pays_to_touch(GPU, [small])
-    assert pays_to_touch(GPU, [small, small])
+    assert not pays_to_touch(GPU, [small, small])
+    assert pays_to_touch(GPU, [small, small, small])
     assert pays_to_touch(GPU, [large])
-    assert pays_to_touch(GPU, [RowParts((small, small))])
+    assert pays_to_touch(GPU, [RowParts((small, small, small))])
     assert not pays_to_touch(SOFTWARE, [large])
     assert [request.name for request in kernels_for(GPU, [large])] == ["touch_pages"]
     assert kernels_for(GPU, [small]) == ()

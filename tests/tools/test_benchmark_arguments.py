@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from unicorn_async.errors import ConfigError, DeviceError, UnicornError
 from unicorn_async.resources import demo_model_dir
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "benchmarks"))
@@ -128,3 +129,17 @@ def test_device_that_is_not_there_is_refused_before_anything_is_loaded(
     status, line = refusal(script, arguments.format(model=demo_model_dir()), monkeypatch, capsys)
     assert status == 1
     assert f"{script}.py: device 'nonsense': no device has this in its name; there are: 0: " in line
+
+
+@pytest.mark.parametrize(("error", "expected"), [(ConfigError("max_context: 9\nof 5"), 2), (DeviceError("lost"), 1)])
+def test_what_an_engine_refuses_ends_a_script_with_one_line(
+    error: UnicornError, expected: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(sys, "argv", ["somewhere/decode.py"])
+    with pytest.raises(SystemExit) as caught:
+        import_module("refusals").run_script(fail)
+    assert caught.value.code == expected
+    assert capsys.readouterr().err == f"decode.py: {' '.join(str(error).split())}\n"

@@ -1,8 +1,8 @@
 """Reads of a word of each page of weights, ahead of the kernels that read them all.
 
-A device that has not used a page for a while has to look up first where it is. On an H200 a model of 15.6 GB decodes 6%
+A device that has not used a page for a while has to look up first where it is. On an H200 a model of 15.6 GB decodes
 faster when its pages are looked up beside a kernel that leaves memory alone, as the attention of few tokens does; one
-of 4.5 GB gains nothing.
+of 4.8 GB gains nothing (docs/performance.md).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from unicorn_async.tensor import Weight
 
 MAX_TOUCH_TOKENS = 64  # of a step; the products of more take so long that finding the pages is nothing beside them
-_MIN_BYTES = 4 << 30  # of a model
-_STRIDE = 1 << 20  # half of it and twice of it were slower
+_MIN_BYTES = 5 << 30  # of a model
+_STRIDE = 1 << 20  # bytes
 _WORKGROUP = 64
 _RANGES = 4  # of a dispatch
 _KERNEL = KernelRequest("touch_pages", {"WORKGROUP": _WORKGROUP, "STRIDE": _STRIDE})
