@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from unicorn_async.engine.layer_recording import LayerRecording
+from unicorn_async.engine.shared_layers import SharedLayers
 from unicorn_async.gpu.queue import Queue
 
 if TYPE_CHECKING:
@@ -13,43 +13,41 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from unicorn_async.engine.attention_writer import AttentionParts
-    from unicorn_async.engine.batch_writer import StepShape
+    from unicorn_async.engine.frame import Frame
+    from unicorn_async.engine.shared_layers import Turn
     from unicorn_async.gpu.command import CommandBuffer
     from unicorn_async.gpu.queue import Submission
 
 
 class LayerLog:
-    """Notes, whenever one layer's commands are submitted behind a load, the recording that these are of, and the layer.
+    """Notes, whenever one layer's commands are submitted behind a load, the frame of the step, and the layer.
 
     `most_at_once` is how many layers one submission had; one call of the driver may have several of these.
     """
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.entries: list[tuple[LayerRecording, int]] = []
+        self.entries: list[tuple[Frame, int]] = []
         self.most_at_once = 0
         self._changed = asyncio.Event()
-        names: dict[CommandBuffer, tuple[LayerRecording, int]] = {}
-        layers, submit_each = LayerRecording.layers, Queue.submit_each
+        frames: dict[CommandBuffer, Frame] = {}  # by what brings a step's arguments
+        layers: dict[CommandBuffer, int] = {}
+        commands, submit_each = SharedLayers.commands, Queue.submit_each
 
-        def named_layers(
-            recording: LayerRecording, shape: StepShape, work: AttentionParts, first: int, stop: int
-        ) -> CommandBuffer:
-            commands = layers(recording, shape, work, first, stop)
-            if stop == first + 1:
-                names[commands] = recording, first
-            return commands
+        def named_commands(shared: SharedLayers, turn: Turn, layer: int) -> list[CommandBuffer]:
+            enter, made, leave = commands(shared, turn, layer)
+            frames[enter], layers[made] = turn.frame, layer
+            return [enter, made, leave]
 
         def noted_submit(queue: Queue, submissions: Sequence[Submission]) -> list[int]:
             for each in submissions:
-                found = [names[buffer] for buffer in each.commands if buffer in names]
+                found = [layers[buffer] for buffer in each.commands if buffer in layers]
                 if found:
-                    self.entries += found
+                    self.entries += [(frames[each.commands[0]], layer) for layer in found]
                     self.most_at_once = max(self.most_at_once, len(found))
                     self._changed.set()
             return submit_each(queue, submissions)
 
-        patch.setattr(LayerRecording, "layers", named_layers)
+        patch.setattr(SharedLayers, "commands", named_commands)
         patch.setattr(Queue, "submit_each", noted_submit)
 
     async def has(self, layer: int, count: int) -> None:
@@ -58,6 +56,6 @@ class LayerLog:
             self._changed.clear()
             await self._changed.wait()
 
-    def steps(self, layer: int) -> list[LayerRecording]:
-        """The recordings of the steps that went through a layer, in order."""
-        return [recording for recording, other in self.entries if other == layer]
+    def steps(self, layer: int) -> list[Frame]:
+        """The frames of the steps that went through a layer, in order."""
+        return [frame for frame, other in self.entries if other == layer]

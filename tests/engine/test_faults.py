@@ -22,7 +22,7 @@ from .loading_gate import LoadingGate
 from .test_loading import HELD_FROM, some_layers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
     from .conftest import OpenEngine, WriteModel
@@ -146,10 +146,10 @@ async def test_a_file_that_is_replaced_before_it_is_opened(
 ) -> None:
     path, begin = directory / WEIGHTS, ArrivingPlaces.begin
 
-    def replace_and_begin(places: ArrivingPlaces) -> None:
+    def replace_and_begin(places: ArrivingPlaces, hold_behind: Collection[str]) -> None:
         shutil.copyfile(path, directory / "other")  # the same bytes, but who knows that?
         os.replace(directory / "other", path)
-        begin(places)
+        begin(places, hold_behind)
 
     with monkeypatch.context() as patch:
         patch.setattr(ArrivingPlaces, "begin", replace_and_begin)

@@ -137,18 +137,18 @@ async def test_frames_that_only_the_load_needed_are_closed_after_it(
     def noted_close(frame: Frame) -> None:
         close(frame)
         closed.append(frame)
-        if len(closed) == 4:
+        if len(closed) == 5:
             freed.set()
 
     monkeypatch.setattr(Frame, "close", noted_close)
     async with open_engine(num_loading_frames=6) as engine:
         await answer(engine, prompt_of(400))
         assert await asyncio.to_thread(freed.wait, 20)
-        assert len(closed) == 4
+        assert len(closed) == 5  # four, and the one that all steps' layers were recorded for
         assert engine.memory.heaps[0].plan_agrees
         await answer(engine, prompt_of(400))
-        assert len(closed) == 4
-    assert len(set(closed)) == len(closed) == 6
+        assert len(closed) == 5
+    assert len(set(closed)) == len(closed) == 7
 
 
 async def test_progress_grows_to_the_whole_model_for_everyone_who_listens(open_engine: OpenEngine) -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from unicorn_async.engine import loading_steps
 from unicorn_async.engine.loading_steps import LoadingSteps
 from unicorn_async.errors import CheckpointError, EngineClosedError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from unicorn_async.gpu.command import CommandBuffer
     from unicorn_async.gpu.queue import Queue, Submission
@@ -85,8 +87,23 @@ class FakeQueue:
             await self._changed.wait()
 
 
-def parts_of(name: str) -> Sequence[Sequence[CommandBuffer]]:
-    return cast("Any", [[f"{name}{part}"] for part in range(NUM_PARTS)])
+@pytest.fixture(autouse=True)
+def submissions_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes to a thread otherwise is done where it is awaited, so that turns of the event loop are all there is."""
+
+    async def run_at_once(work: Callable[[], int]) -> int:
+        return work()
+
+    monkeypatch.setattr(loading_steps, "run_to_end", run_at_once)
+    monkeypatch.setattr(loading_steps, "_AHEAD_S", 0.0)  # one part at a time
+
+
+def parts_of(name: str) -> Sequence[Callable[[], Sequence[CommandBuffer]]]:
+    return [partial(part_of, name, part) for part in range(NUM_PARTS)]
+
+
+def part_of(name: str, part: int) -> Sequence[CommandBuffer]:
+    return cast("Any", [f"{name}{part}"])
 
 
 @asynccontextmanager

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence as SequenceOf
 
     from unicorn_async.engine.frame import FrameLimits
+    from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device import Device
     from unicorn_async.ops.attention_device import DecodeScratch
     from unicorn_async.ops.attention_plan import Grid
@@ -43,10 +44,10 @@ class AttentionFrame:
             "query_start": Field(np.uint32, (sequences,)),
             "query_len": Field(np.uint32, (sequences,)),
             "context_len": Field(np.uint32, (sequences,)),
-            "block_tables": Field(np.uint32, (groups, sequences, limits.blocks)),
             "decode_items": Field(np.uint32, (sequences, 2)),
             "prefill_tiles": Field(np.uint32, (limits.tiles, 2)),
             "grids": Field(np.uint32, (groups, 2, 3)),
+            "block_tables": Field(np.uint32, (groups, sequences, limits.blocks)),  # the last and the largest
         }
         self.block_rows: list[tuple[SequenceOf[SequenceOf[int]], int]] = []
         self.last_blocks = np.zeros((groups, sequences), np.uint32)
@@ -55,6 +56,7 @@ class AttentionFrame:
         with contextlib.ExitStack() as made:
             self._block = made_block(made, device, fields, MemoryKind.FRAME, name)
             self._made = made.pop_all()
+        self._limits = limits
         self.arrays, address = self._block.arrays, self._block.address
         self.slot_mapping = tuple(address["slot_mapping"] + 4 * tokens * group for group in range(groups))
         self.batches = tuple(self._batch(limits, scratch, group) for group in range(groups))
@@ -63,6 +65,15 @@ class AttentionFrame:
     def nbytes(self) -> int:
         """Size of its memory."""
         return self._block.buffer.nbytes
+
+    def record_copy(self, recorder: CommandRecorder, other: AttentionFrame, num_sequences: int) -> None:
+        """Record a copy of what a step of so many sequences has into another frame of the same limits."""
+        source, target, limits = self._block.buffer, other._block.buffer, self._limits
+        tables, row_bytes = self._block.offset["block_tables"], 4 * limits.blocks
+        recorder.copy(source, 0, target, 0, tables)
+        for group in range(limits.groups):
+            start = tables + group * limits.sequences * row_bytes
+            recorder.copy(source, start, target, start, num_sequences * row_bytes)
 
     def close(self) -> None:
         """Free the memory."""

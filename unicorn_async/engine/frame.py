@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from unicorn_async.config import EngineConfig, SamplingParams
     from unicorn_async.engine.batch_writer import WrittenDecodes
     from unicorn_async.engine.kv_plan import KVPlan
+    from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device import Device
     from unicorn_async.models.activations import Residual
     from unicorn_async.ops.attention_plan import AttentionPlan
@@ -93,6 +94,11 @@ class Frame:
     def nbytes(self) -> int:
         """Size of its memory."""
         return sum(block.buffer.nbytes for block in (self.arguments, self.results))
+
+    def record_copy(self, recorder: CommandRecorder, other: Frame) -> None:
+        """Record a copy of the arguments into another frame of the same limits."""
+        source, target = self.arguments.buffer, other.arguments.buffer
+        recorder.copy(source, 0, target, 0, source.nbytes)
 
     def close(self) -> None:
         """Free the memory."""

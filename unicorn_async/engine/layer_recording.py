@@ -39,8 +39,9 @@ class LayerRecording(Recording):
         layer_group: tuple[int, ...],
         *,
         time_kernels: bool = False,
+        shared: bool = False,
     ) -> None:
-        super().__init__(device, decoder, model, memory, frame, limits, time_kernels=time_kernels)
+        super().__init__(device, decoder, model, memory, frame, limits, time_kernels=time_kernels, shared=shared)
         self._attention = attention
         self._attention_frame = attention_frame
         self._layer_group = layer_group
@@ -78,7 +79,7 @@ class LayerRecording(Recording):
                 shape.tokens,
                 layer,
                 attention=self._attention,
-                cache=self._memory.caches[layer],
+                cache=self._memory.cache(layer),
                 slot_mapping=frame.slot_mapping[group],
                 batch=batches[group],
                 chains=layer + 1 < stop,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from unicorn_async.background import run_to_end
 from unicorn_async.errors import EngineClosedError
 from unicorn_async.gpu.queue import Submission
 
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.command import CommandBuffer
     from unicorn_async.gpu.queue import Queue
     from unicorn_async.gpu.timeline import Timeline
+
+_MOST_AT_ONCE = 8  # parts: the device begins with the first ones while the next are recorded
+_AHEAD_S = 0.01  # of the device's work in a submission, where several steps take turns
 
 
 class LayerReadiness(Protocol):
@@ -33,14 +38,21 @@ class LayerReadiness(Protocol):
 
 @dataclass(eq=False, slots=True)
 class LoadingStep:
-    """A step's commands: those before the first layer, of each layer, behind the last one.
+    """What records a step's commands, or has them: those before the first layer, of each layer, behind the last one.
 
-    `num_submitted` of these parts went to the queue, `value` is that of the queue's timeline at their end.
+    Each is called in a thread, one at a time, once its layer has memory. `num_submitted` of these parts went to the
+    queue, `value` is that of the queue's timeline at their end.
     """
 
-    parts: Sequence[Sequence[CommandBuffer]]
+    parts: Sequence[Callable[[], Sequence[CommandBuffer]]]
     num_submitted: int = 0
     value: int = 0
+
+
+class _Submitted(NamedTuple):
+    value: int  # of the queue's timeline
+    num_parts: int
+    at: float  # by time.monotonic
 
 
 class LoadingSteps:
@@ -49,9 +61,12 @@ class LoadingSteps:
     The oldest step goes first wherever its next layer is there; while it waits for one, the steps behind it go as far
     as it went. So no step overtakes an older one at any layer, and the device has work as long as there is any. Of
     several steps few parts are submitted ahead of the device, for a layer that arrives may give an older one the next
-    turn; a step that is alone goes as far as it can, or the load's own work on the same queue would hold it up. A step
-    may be added at any time before `done`; `wants_more` says when it would keep the device from waiting. No step may
-    need what another one computes behind its last layer.
+    turn: one, or as many as it computes in a few milliseconds. A step that is alone goes as far as it can, or the
+    load's own work on the same queue would hold it up. A step may be added at any time before `done`; `wants_more` says
+    when it would keep the device from waiting. No step may need what another one computes behind its last layer.
+
+    What is recorded needs the layer's memory, which may just have been allocated, and a driver holds submissions up
+    while it allocates more. So both happen in a thread, where the event loop is not held up.
     """
 
     def __init__(self, queue: Queue, readiness: LayerReadiness, num_layers: int) -> None:
@@ -79,7 +94,7 @@ class LoadingSteps:
         num_ready = len(self._ready)
         return num_ready > 1 and all(step.num_submitted == num_ready for step in self._steps[:-1])
 
-    def add(self, parts: Sequence[Sequence[CommandBuffer]]) -> LoadingStep:
+    def add(self, parts: Sequence[Callable[[], Sequence[CommandBuffer]]]) -> LoadingStep:
         """Add a step behind all others; none may be added once all are `done`.
 
         Raises:
@@ -144,32 +159,48 @@ class LoadingSteps:
             self._changed.set()
 
     async def _submit_behind_layers(self, on_change: Callable[[], None]) -> None:
-        before_last = last = 0
+        before, most, ended = _Submitted(0, 0, 0.0), 1, 0.0
         while len(self._ready) < len(self._layers):
-            step = next((step for step in self._steps if step.num_submitted < len(self._ready)), None)
-            if step is None:
+            turns = self._next_turns(most if len(self._steps) > 1 else _MOST_AT_ONCE)
+            if not turns:
                 on_change()
                 self._changed.clear()
                 await self._changed.wait()
                 continue
-            alone = len(self._steps) == 1
-            before_last, last = last, self._submit_parts(step, len(self._ready) if alone else step.num_submitted + 1)
+            last = await self._submit(turns)
             if self.wants_more:
                 on_change()
             if len(self._steps) > 1:
-                await self._queue.timeline.reached(before_last)
+                await self._queue.timeline.reached(before.value)
+                started, ended = max(before.at, ended), time.monotonic()
+                part_s = (ended - started) / max(before.num_parts, 1)
+                most = min(max(int(_AHEAD_S / part_s), 1), _MOST_AT_ONCE) if part_s > 0 else 1
+            before = last
         while self._steps:  # nothing that arrives can change their order now
-            self._submit_parts(self._steps.pop(0), len(self._layers))
-            await asyncio.sleep(0)  # others get their turn: there may be hundreds of parts
+            if turns := self._next_turns(_MOST_AT_ONCE):
+                await self._submit(turns)
+            self._steps = [step for step in self._steps if step.num_submitted < len(self._layers)]
         self.done = True
 
-    def _submit_parts(self, step: LoadingStep, stop: int) -> int:
-        """Submit the parts before `stop` in one call of the driver, which may be busy freeing what the load had."""
-        parts = range(step.num_submitted, stop)
-        submissions = [Submission(step.parts[part], waits=[self._ready[part]]) for part in parts]
-        step.value = self._queue.submit_each(submissions)[-1]
-        step.num_submitted = stop
-        return step.value
+    def _next_turns(self, most: int) -> list[tuple[LoadingStep, int]]:
+        """Return the parts that are submitted next, in their order, as far as their layers are there."""
+        turns: list[tuple[LoadingStep, int]] = []
+        for step in self._steps:
+            stop = min(len(self._ready), step.num_submitted + most - len(turns))
+            turns += [(step, part) for part in range(step.num_submitted, stop)]
+        return turns
+
+    async def _submit(self, turns: Sequence[tuple[LoadingStep, int]]) -> _Submitted:
+        """Record parts, unless they are, and submit them in one call of the driver."""
+
+        def submit() -> list[int]:
+            submissions = [Submission(step.parts[part](), waits=[self._ready[part]]) for step, part in turns]
+            return self._queue.submit_each(submissions)
+
+        values = await run_to_end(submit)
+        for (step, part), value in zip(turns, values, strict=True):
+            step.num_submitted, step.value = part + 1, value
+        return _Submitted(values[-1], len(turns), time.monotonic())
 
     def _raise_error(self) -> None:
         if isinstance(self._error, asyncio.CancelledError):

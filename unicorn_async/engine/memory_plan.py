@@ -150,7 +150,7 @@ def plan_memory(
             )
         return MemoryPlan(
             far_plan.kv,
-            place([*weights, *workspace], room, max_allocation=info.max_allocation),
+            place(_in_turn([*weights, *workspace]), room, max_allocation=info.max_allocation),
             staging_bytes,
             far_plan,
             staged_bytes,
@@ -160,7 +160,9 @@ def plan_memory(
     kv = plan_kv_cache(model, options, budget, max_allocation=info.max_allocation)
     return MemoryPlan(
         kv,
-        place([*weights, *workspace, *_cache(kv, options.kv_dtype)], room, max_allocation=info.max_allocation),
+        place(
+            _in_turn([*_cache(kv, options.kv_dtype), *weights, *workspace]), room, max_allocation=info.max_allocation
+        ),
         staging_bytes,
         staged_bytes=staged_bytes,
     )
@@ -199,6 +201,11 @@ def _cache(kv: KVPlan, kv_dtype: KVDType) -> list[Claim]:
         for layer, group in enumerate(kv.layer_group)
         for name in kv_names(layer)
     ]
+
+
+def _in_turn(claims: Iterable[Claim]) -> list[Claim]:
+    """Return the claims in the order in which a first prompt needs them: what all layers use, then each layer's own."""
+    return sorted(claims, key=lambda claim: claim.layer)
 
 
 def _padded(claims: Iterable[Claim]) -> int:

@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 class ModelMemory:
     """The places of a model in device memory, all borrowed but the tables; `close` frees these, after the last step.
 
-    `weights` are vectors, `matrices` all others.
+    `weights` are vectors, `matrices` all others. They and the caches may still be without memory: `places` grows.
     """
 
+    places: Mapping[str, ArenaSlice]
     tables: Arena
     weights: Mapping[str, Tensor]
     matrices: Mapping[str, Weight]
-    caches: tuple[KVCache, ...]  # per layer, none where another device has them
     freqs: tuple[int, ...]  # per layer
     activations: Activations
-    residuals: tuple[Residual, ...]  # per frame
+    residuals: tuple[Residual, ...]  # per frame, and one more where steps take turns at a load's layers
     attended: ArenaSlice  # the activation `attention`
     logits: ArenaSlice
     decode_scratch: DecodeScratch  # zeros where another device attends
@@ -52,6 +52,8 @@ class ModelMemory:
     ) -> ModelMemory:
         """Name the `places` of everything that was planned, and make the tables beside it.
 
+        Those of the workspace are there already.
+
         Raises:
             OutOfMemoryError: the tables do not fit; nothing stays allocated.
             DeviceLostError: the device was lost meanwhile.
@@ -59,17 +61,15 @@ class ModelMemory:
         tables = Arena(device.memory, MemoryKind.FRAME, 1 << 20, name="tables")
         try:
             addresses = {name: place.address for name, place in places.items()}
-            slices = {dest.name: places[dest.name] for dest in plan.destinations}
-            names = [] if options.attends_elsewhere else [kv_names(layer) for layer in range(model.num_layers)]
             if not options.attends_elsewhere:
                 zero_memory(device, places["split_counters"])
             rows = max_logit_rows(options)
             frames = [residual_names(frame) for frame in range(options.num_residuals)]
             return cls(
+                places=places,
                 tables=tables,
-                weights=vectors_of(plan, slices),
-                matrices=matrices_of(plan, slices),
-                caches=tuple(KVCache(addresses[keys], addresses[values]) for keys, values in names),
+                weights=vectors_of(plan, places),
+                matrices=matrices_of(plan, places),
                 freqs=_rotary_tables(tables, model),
                 activations=Activations.at(addresses, model, options.max_num_batched_tokens, rows),
                 residuals=tuple(Residual(addresses[hidden], addresses[branch]) for hidden, branch in frames),
@@ -83,6 +83,16 @@ class ModelMemory:
         except BaseException:
             tables.close()
             raise
+
+    def cache(self, layer: int) -> KVCache:
+        """Return a layer's cache, which has memory by now; there is none where another device attends."""
+        keys, values = (self.places[name].address for name in kv_names(layer))
+        return KVCache(keys, values)
+
+    def residual_places(self, index: int) -> tuple[ArenaSlice, ArenaSlice]:
+        """Return where `residuals[index]` lies."""
+        hidden, branch = residual_names(index)
+        return self.places[hidden], self.places[branch]
 
     def close(self) -> None:
         """Free the tables; nothing on the device may still use them."""

@@ -46,14 +46,16 @@ class Recording:
         limits: FrameLimits,
         *,
         time_kernels: bool = False,
+        shared: bool = False,
     ) -> None:
+        """Record for a frame; what is `shared` may be pending more than once."""
         self._device = device
         self._decoder = decoder
         self._model = model
         self._memory = memory
         self._frame = frame
         self._limits = limits
-        self._pool = CommandPool(device, device.compute)
+        self._pool = CommandPool(device, device.compute, shared=shared)
         self._timestamps = TimestampPool(device, 2)
         self._buffers: dict[Hashable, CommandBuffer] = {}
         self._time_kernels = time_kernels

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from unicorn_async.background import run_to_end
@@ -15,6 +16,7 @@ from unicorn_async.engine.frame import Frame, FrameLimits
 from unicorn_async.engine.kernel_times import KernelTimes
 from unicorn_async.engine.layer_recording import LayerRecording
 from unicorn_async.engine.loading_steps import LoadingSteps
+from unicorn_async.engine.shared_layers import SharedLayers, Turn
 from unicorn_async.engine.step import StepResult
 from unicorn_async.engine.step_results import read_logits, read_tokens
 from unicorn_async.engine.submission_plan import SubmissionPlan
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from unicorn_async.engine.kv_plan import KVPlan
     from unicorn_async.engine.loading_steps import LayerReadiness, LoadingStep
     from unicorn_async.engine.model_memory import ModelMemory
+    from unicorn_async.gpu.command import CommandBuffer
     from unicorn_async.gpu.device import Device
     from unicorn_async.models.decoder import Decoder
     from unicorn_async.ops.attention import GpuAttention
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
 class _Slot:
     """A frame with its commands; `busy` from when a step is written to it until that step's results are read."""
 
+    index: int
     frame: Frame
     attention: AttentionFrame
     recording: LayerRecording
@@ -99,13 +103,19 @@ class Runner:
                 slot_made.callback(recording.close)
                 copy = EvaluationCopy(device, memory.logits, model.vocab_size)
                 slot_made.callback(copy.close)
-                self._slots.append(_Slot(frame, attends, recording, copy, slot_made))
+                self._slots.append(_Slot(index, frame, attends, recording, copy, slot_made))
+            shared = SharedLayers(
+                device, decoder, model, memory, self._limits, attention, kv_plan.layer_group, options.max_frames
+            )
+            made.callback(shared.close)
+            self._shared: SharedLayers | None = shared
             self._made = made.pop_all()
 
     @property
     def nbytes(self) -> int:
         """Size of the frames and of what evaluations have their logits copied to."""
-        return sum(slot.frame.nbytes + slot.attention.nbytes + slot.copy.nbytes for slot in self._slots)
+        slots = sum(slot.frame.nbytes + slot.attention.nbytes + slot.copy.nbytes for slot in self._slots)
+        return slots + (0 if self._shared is None else self._shared.nbytes)
 
     @property
     def max_logit_rows(self) -> int:
@@ -156,28 +166,32 @@ class Runner:
         slot.busy = True
         shape = self._writer.write(batch, slot.frame)
         work = self._attention_writer.write(batch, slot.attention, shape.tokens)
-        size = 1 if self.is_loading else self._submissions.layers_per_submission(shape.tokens)
-        num_layers = self._model.num_layers
-        parts = [(first, min(first + size, num_layers)) for first in range(0, num_layers, size)]
-        recording = slot.recording
-        if not recording.has(shape, work, parts):
-            await run_to_end(lambda: recording.record(shape, work, parts))
+        recording, num_layers = slot.recording, self._model.num_layers
         evaluated = sum(item.num_tokens for item in batch.scheduled if item.sequence.want_logits)
         if evaluated:
             await slot.copy.prepare()
-        layers = [recording.layers(shape, work, *part) for part in parts]
-        tail = [recording.tail(shape)]
-        if evaluated:  # the logits are brought to the host
-            tail.append(slot.copy.commands(batch.num_samples, evaluated))
-        if self.is_loading:  # it may have ended while a thread was waited for
-            behind = self._loading.add(([recording.prologue(shape)], *([layer] for layer in layers), tail))
+
+        def tail() -> list[CommandBuffer]:
+            if not evaluated:
+                return [recording.tail(shape)]
+            return [recording.tail(shape), slot.copy.commands(batch.num_samples, evaluated)]  # logits for the host
+
+        if self.is_loading:  # what is recorded needs memory, and the last layers may have none yet
+            assert self._shared is not None, "it is freed behind the load's last step"
+            turn = Turn(slot.index, slot.frame, slot.attention, shape, work, len(batch.scheduled))
+            layers = [partial(self._shared.commands, turn, layer) for layer in range(num_layers)]
+            behind = self._loading.add((lambda: [recording.prologue(shape)], *layers, tail))
             return SubmittedStep(self, slot, batch, shape, work, behind, ())
+        size = self._submissions.layers_per_submission(shape.tokens)
+        parts = [(first, min(first + size, num_layers)) for first in range(0, num_layers, size)]
+        if not recording.has(shape, work, parts):
+            await run_to_end(lambda: recording.record(shape, work, parts))
         value, waits = 0, self._loading.waits
         commands = [recording.prologue(shape)]
-        for layer in layers:
-            commands.append(layer)
-            if layer is layers[-1]:
-                commands += tail
+        for part in parts:
+            commands.append(recording.layers(shape, work, *part))
+            if part is parts[-1]:
+                commands += tail()
             value = self._device.compute.submit(commands, waits=waits)
             commands, waits = [], ()
         return SubmittedStep(self, slot, batch, shape, work, value, tuple(parts))
@@ -208,6 +222,9 @@ class Runner:
             assert not slot.busy
             await run_to_end(slot.made.close)
             self._slots.remove(slot)  # so long it counts as memory that may be allocated
+        if self._shared is not None:
+            await run_to_end(self._shared.close)
+            self._shared = None
 
     def close(self) -> None:
         """Free frames and commands; no step may be in flight."""

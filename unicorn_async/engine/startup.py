@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from unicorn_async.background import run_to_end, wait_to_end
 from unicorn_async.config import AttentionKind
+from unicorn_async.engine.arriving_layers import ArrivingLayers
 from unicorn_async.engine.conversion import WeightConverter, factor_converter
 from unicorn_async.engine.hybrid.opening import FarChoice, fit_options, open_far_attention
 from unicorn_async.engine.kernel_list import kernel_requests
@@ -21,6 +22,7 @@ from unicorn_async.engine.model_memory import ModelMemory
 from unicorn_async.engine.model_on_disk import ModelOnDisk
 from unicorn_async.engine.model_tensors import unplaced_matrices
 from unicorn_async.engine.runner import Runner
+from unicorn_async.engine.staging_place import stages_near
 from unicorn_async.engine.tokenizer_start import TokenizerStart
 from unicorn_async.engine.tuning import use_tuning
 from unicorn_async.engine.tuning_folder import TuningFolder
@@ -32,12 +34,14 @@ from unicorn_async.gpu.instance import Instance
 from unicorn_async.loader.arriving_places import ArrivingPlaces
 from unicorn_async.loader.cache_folder import CacheFolder
 from unicorn_async.loader.lora_factors import LoraFactors
+from unicorn_async.loader.placement import MemoryGroup
 from unicorn_async.loader.stream import LoadStream
 from unicorn_async.loader.trace import LoadTrace
 from unicorn_async.loader.unfit import UnfitCounters
 from unicorn_async.models.decoder import Decoder, DecoderState
 from unicorn_async.ops.attention import GpuAttention
 from unicorn_async.ops.matrix_fragments import find_matrix_fragments
+from unicorn_async.ops.page_touch import pays_to_touch
 from unicorn_async.resources import resource_dir
 
 if TYPE_CHECKING:
@@ -181,7 +185,8 @@ async def _begin_load(
         memory_plan,
     )
     stack.callback(cache.finish)  # also where the load is cancelled before it begins
-    places.begin()
+    workspace = memory_plan.placement.names(MemoryGroup.WORKSPACE)
+    places.begin(() if options.attends_elsewhere else workspace)
     unfit = await run_to_end(lambda: _count_unfit(device, on_disk, stack))
     factors = LoraFactors(
         device,
@@ -204,6 +209,7 @@ async def _begin_load(
         unfit=unfit,
         cached=cache.cached,
         arriving=places,
+        stages_near=stages_near(device, memory_plan, options),
     )
     stack.push_async_callback(stream.close)
     opened: FarAttention | None = None
@@ -231,8 +237,11 @@ async def _begin_load(
     # The first weights have memory before the last ones do, and what is made of all addresses is made beside them.
     load = asyncio.create_task(ModelLoad(device, stream, requests, trace, cache, far).run(), name="load")
     stack.push_async_callback(_end, load)
-    all_places = await places.all()
-    memory = await run_to_end(lambda: _name_memory(device, on_disk, options, all_places, stack))
+    if gpu is None:
+        await places.all()
+    else:  # the rest is waited for layer by layer
+        await places.wait(workspace)
+    memory = await run_to_end(lambda: _name_memory(device, on_disk, options, places.slices, stack))
     state = DecoderState(
         weights=memory.weights,
         matrices=memory.matrices,
@@ -240,12 +249,24 @@ async def _begin_load(
         activations=memory.activations,
         last_token=memory.last_token,
     )
-    decoder = Decoder(config, shape, device.kernels, device.info, state)
+    touches = pays_to_touch(device.info, unplaced_matrices(on_disk.plan).values())
+    decoder = Decoder(config, shape, device.kernels, device.info, state, touches_pages=touches)
     runner: Runner | HybridRunner
     if gpu is not None:
         runner = await _made_runner(
-            lambda: Runner(device, config, options, memory, kv_plan, decoder, gpu, stream), stack
+            lambda: Runner(
+                device,
+                config,
+                options,
+                memory,
+                kv_plan,
+                decoder,
+                gpu,
+                ArrivingLayers(stream, places, config.num_layers),
+            ),
+            stack,
         )
+        places.go_on()
         stack.push_async_callback(run_to_end, device.wait_idle)
         attends = AttentionInfo(
             AttentionKind.GPU,

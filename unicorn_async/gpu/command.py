@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.queue import Queue
 
 _POOL_RESETS_BUFFERS = 0x2
+_SIMULTANEOUS_USE = 0x4
 _STAGE_INDIRECT, _STAGE_COMPUTE, _STAGE_TRANSFER, _STAGE_HOST = 0x2, 0x800, 0x1000, 0x4000
 _ACCESS_INDIRECT, _ACCESS_SHADER_READ, _ACCESS_SHADER_WRITE = 0x1, 0x20, 0x40
 _ACCESS_TRANSFER_READ, _ACCESS_TRANSFER_WRITE, _ACCESS_HOST_READ = 0x800, 0x1000, 0x2000
@@ -33,7 +34,10 @@ _QUERY_64, _QUERY_WAIT = 0x1, 0x2
 
 @dataclass(eq=False, slots=True)
 class CommandBuffer:
-    """Recorded commands, ready for `Queue.submit` any number of times, but never pending twice; its pool owns it."""
+    """Recorded commands, ready for `Queue.submit` any number of times; its pool owns it.
+
+    It is never pending twice, unless its pool is `shared`.
+    """
 
     handle: CommandBufferHandle
 
@@ -41,11 +45,12 @@ class CommandBuffer:
 class CommandPool:
     """A VkCommandPool for one queue's family; one thread at a time records from it.
 
-    Close it when nothing of it is pending.
+    What is recorded from a `shared` one may be pending more than once. Close it when nothing of it is pending.
     """
 
-    def __init__(self, device: Device, queue: Queue) -> None:
+    def __init__(self, device: Device, queue: Queue, *, shared: bool = False) -> None:
         self.device = device
+        self.begin_flags = _SIMULTANEOUS_USE if shared else 0
         self.has_compute = queue.has_compute
         self._api = api = device.api
         info = api.struct("VkCommandPoolCreateInfo", queueFamilyIndex=queue.family, flags=_POOL_RESETS_BUFFERS)
@@ -145,7 +150,8 @@ class CommandRecorder:
             "VkMemoryBarrier", srcAccessMask=writes, dstAccessMask=_ACCESS_INDIRECT
         )
         self._host_barrier: CData = api.struct("VkMemoryBarrier", srcAccessMask=writes, dstAccessMask=_ACCESS_HOST_READ)
-        check(self._step.vkBeginCommandBuffer(handle, api.struct("VkCommandBufferBeginInfo")), "vkBeginCommandBuffer")
+        begin = api.struct("VkCommandBufferBeginInfo", flags=pool.begin_flags)
+        check(self._step.vkBeginCommandBuffer(handle, begin), "vkBeginCommandBuffer")
 
     def dispatch(self, kernel: Kernel, push: bytes, x: int, y: int = 1, z: int = 1) -> None:
         """Run `kernel` on x·y·z workgroups with `push`, made by `kernel.pack`.

@@ -98,6 +98,10 @@ class Placement:
         """Return what is planned in one kind of memory, in bytes."""
         return sum(block.nbytes for block in self.blocks if block.heap is heap)
 
+    def names(self, group: MemoryGroup) -> list[str]:
+        """Return the names of a group's claims."""
+        return [claim.name for block in self.blocks for claim in block.claims if claim.group is group]
+
     @property
     def total_bytes(self) -> int:
         """What is planned in all."""

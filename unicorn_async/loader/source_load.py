@@ -55,6 +55,7 @@ class SourceLoad:
         trace: LoadTrace | None = None,
         factors: LoraFactors | None = None,
         arriving: ArrivingPlaces | None = None,
+        stages_near: bool = False,
     ) -> None:
         self._device = device
         self._source = source
@@ -64,6 +65,7 @@ class SourceLoad:
         self._trace = trace
         self._factors = factors
         self._arriving = arriving
+        self._stages_near = stages_near
         self._rings: list[StagingRing] = []
         self._stages_direct_reads = source.strategy.mode is ReadMode.DIRECT and can_import(device)
         self._read_ahead = ReadAhead(source.chunks, source.strategy.read_ahead_bytes)
@@ -118,6 +120,7 @@ class SourceLoad:
                 num_slots=size.num_slots,
                 slot_bytes=size.slot_bytes,
                 imports=self._stages_direct_reads,
+                near=self._stages_near,
             )
         )
 

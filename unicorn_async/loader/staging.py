@@ -44,14 +44,17 @@ class StagingRing:
 
     Slots are made when they are asked for, because each takes a while to allocate; the ring owns their memory until
     `close`. With `imports` they are ordinary memory that the device was given, if the driver takes it (see
-    `can_import`), else memory of the driver's.
+    `can_import`), else memory of the driver's: `near` the device while there is room, else the host's.
     """
 
-    def __init__(self, memory: Memory, *, num_slots: int, slot_bytes: int, imports: bool = False) -> None:
+    def __init__(
+        self, memory: Memory, *, num_slots: int, slot_bytes: int, imports: bool = False, near: bool = False
+    ) -> None:
         self._memory = memory
         self._num_slots = num_slots
         self.slot_bytes = slot_bytes
         self._imports = imports
+        self._near = near
         self._slots: list[StagingSlot] = []
         self._free: asyncio.Queue[StagingSlot] = asyncio.Queue()
         self._turn = asyncio.Lock()  # a lock is fair; a queue gives what comes back to who asks before others wake up
@@ -112,6 +115,11 @@ class StagingRing:
                 return StagingSlot(self._memory.import_host(page_memory(nbytes), name=name), takes_direct_reads=True)
             except (MissingFeatureError, OutOfMemoryError):  # the driver pins no such memory, or no more of it
                 self._imports = False
+        if self._near:
+            try:
+                return StagingSlot(self._memory.allocate(nbytes, MemoryKind.FRAME, name=name))
+            except OutOfMemoryError:  # another program was faster
+                self._near = False
         return StagingSlot(self._memory.allocate(nbytes, MemoryKind.STAGING, name=name))
 
 

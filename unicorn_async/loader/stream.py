@@ -40,7 +40,7 @@ class LoadStream:
 
     `places` are the destinations' memory, which must outlive `run` and which the caller owns. While it is still
     `arriving`, chunks wait for their part of it. Chunks that are copied as they are go straight into `places` that are
-    mapped, all others through at most `staging_bytes` of staging memory, as
+    mapped, all others through at most `staging_bytes` of staging memory, which may lie near the device, as
     does what is read past the page cache, where the device takes it from ordinary memory. `stamps` are what the files
     were when their headers were read: a layer whose file has changed is not activated. `trace` is told what happens.
     `factors` are loaded before the first chunk that is blended, and closed with the load; `unfit` is checked whenever a
@@ -65,6 +65,7 @@ class LoadStream:
         unfit: UnfitCounters | None = None,
         cached: CachedWeights | None = None,
         arriving: ArrivingPlaces | None = None,
+        stages_near: bool = False,
     ) -> None:
         self._device = device
         self._plan = plan
@@ -77,6 +78,7 @@ class LoadStream:
         self._factors = factors
         self._unfit = unfit
         self._arriving = arriving
+        self._stages_near = stages_near
         self._uploader = Uploader(device, places, convert, arriving)
         self._index = {layer: index for index, layer in enumerate(plan.layers)}
         self._chunks_left: Counter[int] = Counter()
@@ -216,6 +218,7 @@ class LoadStream:
             trace=self._trace,
             factors=self._factors,
             arriving=self._arriving,
+            stages_near=self._stages_near,
         )
         async with load, asyncio.TaskGroup() as group:
             load.start(group)

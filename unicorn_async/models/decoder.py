@@ -18,7 +18,7 @@ from unicorn_async.ops.embedding_quant import embed_quant
 from unicorn_async.ops.gated import gated
 from unicorn_async.ops.linear_input import InputBlocks
 from unicorn_async.ops.norm import add_rms_norm, rms_norm
-from unicorn_async.ops.page_touch import MAX_TOUCH_TOKENS, pays_to_touch, touch_pages
+from unicorn_async.ops.page_touch import MAX_TOUCH_TOKENS, touch_pages
 from unicorn_async.ops.rotary import HeadNorms, HeadRotation, rope_cache
 from unicorn_async.ops.row_form import form_of
 from unicorn_async.tensor import DType, QuantTensor, Tensor
@@ -40,7 +40,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DecoderState:
-    """A model in device memory, all borrowed; whoever allocated it keeps it until the decoder's last step is done."""
+    """A model in device memory, all borrowed; whoever allocated it keeps it until the decoder's last step is done.
+
+    Weights need not have memory before what reads them is recorded.
+    """
 
     weights: Mapping[str, Tensor]  # vectors by destination name, see `wanted_tensors`
     matrices: Mapping[str, Weight]  # all others, alike
@@ -63,14 +66,19 @@ class Decoder:
         kernels: KernelLibrary,
         info: DeviceInfo,
         state: DecoderState,
+        *,
+        touches_pages: bool,
     ) -> None:
-        """Record for one model; `shape` is that of the cache that keys and values are written to."""
+        """Record for one model; `shape` is that of the cache that keys and values are written to.
+
+        `touches_pages` is what `pays_to_touch` says of all its matrices.
+        """
         self._config = config
         self._shape = shape
         self._kernels = kernels
         self._info = info
         self._state = state
-        self._touches = pays_to_touch(info, state.matrices.values())
+        self._touches = touches_pages
 
     def record_embed(self, recorder: CommandRecorder, step: StepArrays, num_tokens: int) -> None:
         """Record the embedding rows of a step's tokens into its `hidden`."""

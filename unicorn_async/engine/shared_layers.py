@@ -1,0 +1,128 @@
+"""A load's layers, each recorded once for all the steps that take turns at it."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from unicorn_async.engine.attention_frame import AttentionFrame
+from unicorn_async.engine.frame import Frame
+from unicorn_async.engine.layer_recording import LayerRecording
+from unicorn_async.gpu.command import CommandPool
+
+if TYPE_CHECKING:
+    from unicorn_async.config import ModelConfig
+    from unicorn_async.engine.attention_writer import AttentionParts
+    from unicorn_async.engine.batch_writer import StepShape
+    from unicorn_async.engine.frame import FrameLimits
+    from unicorn_async.engine.model_memory import ModelMemory
+    from unicorn_async.gpu.command import CommandBuffer
+    from unicorn_async.gpu.device import Device
+    from unicorn_async.models.decoder import Decoder
+    from unicorn_async.ops.attention import GpuAttention
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A step that goes through the layers: its frame and the number of it, its shape, and how many sequences it has."""
+
+    index: int
+    frame: Frame
+    attention: AttentionFrame
+    shape: StepShape
+    work: AttentionParts
+    num_sequences: int
+
+
+class SharedLayers:
+    """Commands of layers that read their arguments in one frame, into which those of a step are copied for its turn.
+
+    To record a layer takes about as long as a GPU takes to compute it, beside a load that has all cores busy; a prompt
+    of several steps would wait for that. The copies take a hundredth of it. One thread at a time uses this; close it
+    when none of its commands is pending.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        decoder: Decoder,
+        model: ModelConfig,
+        memory: ModelMemory,
+        limits: FrameLimits,
+        attention: GpuAttention,
+        layer_group: tuple[int, ...],
+        residual: int,
+    ) -> None:
+        """Allocate the frame, whose residual stream is the one of that number.
+
+        Raises:
+            OutOfMemoryError: it does not fit.
+        """
+        self._memory = memory
+        self._row_bytes = 4 * model.hidden_size
+        self._residual = residual
+        self._copies: dict[tuple[int, int, int], tuple[CommandBuffer, CommandBuffer]] = {}
+        with contextlib.ExitStack() as made:
+            self._frame = Frame(device, limits, memory.residuals[residual], residual)
+            made.callback(self._frame.close)
+            self._attention = AttentionFrame(device, limits, memory.decode_scratch, "shared attention frame")
+            made.callback(self._attention.close)
+            self._layers = LayerRecording(
+                device,
+                decoder,
+                model,
+                memory,
+                self._frame,
+                limits,
+                attention,
+                self._attention,
+                layer_group,
+                shared=True,
+            )
+            made.callback(self._layers.close)
+            self._pool = CommandPool(device, device.compute, shared=True)
+            made.callback(self._pool.close)
+            self._made = made.pop_all()
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the frame."""
+        return self._frame.nbytes + self._attention.nbytes
+
+    def commands(self, turn: Turn, layer: int) -> list[CommandBuffer]:
+        """Return the commands that take a step through a layer."""
+        enter, leave = self._copies_of(turn)
+        return [enter, self._layers.layers(turn.shape, turn.work, layer, layer + 1), leave]
+
+    def close(self) -> None:
+        """Free the frame and the commands."""
+        self._copies.clear()
+        self._made.close()
+
+    def _copies_of(self, turn: Turn) -> tuple[CommandBuffer, CommandBuffer]:
+        key = turn.index, turn.shape.tokens, turn.num_sequences
+        if key not in self._copies:
+            self._copies[key] = self._enter(turn), self._leave(turn)
+        return self._copies[key]
+
+    def _enter(self, turn: Turn) -> CommandBuffer:
+        recorder = self._pool.recorder()
+        turn.frame.record_copy(recorder, self._frame)
+        turn.attention.record_copy(recorder, self._attention, turn.num_sequences)
+        own, shared = (self._memory.residual_places(index) for index in (turn.index, self._residual))
+        for source, target in zip(own, shared, strict=True):
+            nbytes = turn.shape.tokens * self._row_bytes
+            recorder.copy(source.buffer, source.offset, target.buffer, target.offset, nbytes)
+        recorder.barrier()
+        recorder.indirect_barrier()
+        return recorder.end()
+
+    def _leave(self, turn: Turn) -> CommandBuffer:
+        recorder = self._pool.recorder()
+        own, shared = (self._memory.residual_places(index) for index in (turn.index, self._residual))
+        for source, target in zip(shared, own, strict=True):
+            nbytes = turn.shape.tokens * self._row_bytes
+            recorder.copy(source.buffer, source.offset, target.buffer, target.offset, nbytes)
+        recorder.barrier()
+        return recorder.end()

@@ -1,0 +1,31 @@
+"""Where the memory lies through which a load's chunks go to the kernels that convert them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unicorn_async.gpu.memory_room import HeapKind, heap_kinds
+
+if TYPE_CHECKING:
+    from unicorn_async.config import EngineConfig
+    from unicorn_async.engine.memory_plan import MemoryPlan
+    from unicorn_async.gpu.device import Device
+
+_SPARE_RINGS = 2  # of free memory, beside what is planned, for other programs to have some
+
+
+def stages_near(device: Device, plan: MemoryPlan, options: EngineConfig) -> bool:
+    """Whether a load stages in the GPU's own memory: all of it is mapped, and there is room beside the plan.
+
+    The CPU then writes over the bus as it reads the file, and a kernel that converts has its input at once. One that
+    reads the host's memory would keep the queue busy for as long as the bus takes, and a prompt waiting.
+    """
+    info, memory = device.info, device.memory
+    if info.shares_host_memory or not memory.expects_mappable(HeapKind.VRAM):
+        return False
+    planned = plan.placement.nbytes(HeapKind.VRAM)
+    if options.vram_bytes is not None and planned + plan.staging_bytes > options.vram_bytes:
+        return False
+    kinds = zip(device.heaps(), heap_kinds(info), strict=True)
+    free = sum(heap.available_bytes for heap, kind in kinds if kind is HeapKind.VRAM)
+    return planned + _SPARE_RINGS * plan.staging_bytes <= free
