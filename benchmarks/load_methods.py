@@ -28,7 +28,7 @@ from load_peers import PEERS
 from unicorn_async.config import EngineConfig, WeightScheme
 from unicorn_async.engine.engine import Engine
 from unicorn_async.engine.model_on_disk import ModelOnDisk
-from unicorn_async.engine.startup import weight_cache_folder
+from unicorn_async.engine.user_folders import weight_cache_folder
 from unicorn_async.errors import UnicornError
 from unicorn_async.gpu.device import Device
 from unicorn_async.gpu.device_info import select_device

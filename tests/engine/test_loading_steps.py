@@ -12,7 +12,7 @@ import pytest
 
 from unicorn_async.engine import loading_steps
 from unicorn_async.engine.loading_steps import LoadingSteps
-from unicorn_async.errors import CheckpointError, EngineClosedError
+from unicorn_async.errors import CheckpointError, DeviceError, EngineClosedError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -219,6 +219,55 @@ async def test_more_steps_are_wanted_where_only_the_newest_has_layers_to_catch_u
     layers.arrive(2)
     await running
     assert steps.done
+
+
+async def test_parts_are_recorded_in_their_turn_once_their_layer_is_there() -> None:
+    layers, queue = Layers(), FakeQueue()
+    recorded: list[str] = []
+
+    def record(name: str, part: int) -> Sequence[CommandBuffer]:
+        recorded.append(f"{name}{part}")
+        return part_of(name, part)
+
+    async with following(layers, queue) as steps:
+        for name in "ab":
+            steps.add([partial(record, name, part) for part in range(NUM_PARTS)])
+        await let_others_run()
+        assert recorded == []
+        layers.arrive()
+        await let_others_run()
+        assert recorded == queue.parts == ["a0", "b0"]
+        layers.arrive(NUM_PARTS - 1)
+    assert recorded == queue.parts
+
+
+async def test_a_failure_to_record_is_told_to_who_waits_for_the_step() -> None:
+    layers, queue = Layers(), FakeQueue()
+    steps = LoadingSteps(cast("Queue", queue), layers, NUM_LAYERS)
+
+    def fail() -> Sequence[CommandBuffer]:
+        raise DeviceError("no such kernel")
+
+    waiting = asyncio.create_task(steps.submitted(steps.add([*parts_of("a")[:1], fail, *parts_of("a")[2:]])))
+    running = asyncio.create_task(steps.run(lambda: None))
+    layers.arrive(NUM_PARTS)
+    for task in (running, waiting):
+        with pytest.raises(DeviceError, match="no such kernel"):
+            await task
+
+
+async def test_what_a_fast_device_has_done_soon_is_submitted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading_steps, "_AHEAD_S", 1e9)
+    layers, queue = Layers(), FakeQueue()
+    async with following(layers, queue) as steps:
+        for name in "abc":
+            steps.add(parts_of(name))
+        for _ in range(NUM_PARTS - 1):
+            layers.arrive()
+            await let_others_run()
+        assert queue.parts == [f"{name}{layer}" for layer in range(NUM_PARTS - 1) for name in "abc"]
+        assert queue.num_calls < len(queue.parts)  # one by one until it was seen how fast it is
+        layers.arrive()
 
 
 async def test_layers_that_arrive_without_a_step_leave_nothing_to_submit() -> None:

@@ -13,11 +13,11 @@ import pytest
 from tests.engine.tuning_tables import PRODUCTS, table_of, tuned_product
 from unicorn_async.config import SamplingParams, WeightScheme
 from unicorn_async.engine.model_on_disk import ModelOnDisk
-from unicorn_async.engine.startup import tuning_folder
 from unicorn_async.engine.tuning import fitting, use_tuning
 from unicorn_async.engine.tuning_folder import TuningFolder
 from unicorn_async.engine.tuning_products import products_of
 from unicorn_async.engine.tuning_table import PlanKey
+from unicorn_async.engine.user_folders import tuning_folder
 from unicorn_async.ops.linear_candidates import candidates, choice
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ async def test_the_products_that_are_measured_are_those_of_the_steps(
     def watch(device: Device, folder: TuningFolder) -> None:
         device.info = replace(device.info, tuned=asked)
 
-    monkeypatch.setattr("unicorn_async.engine.startup.use_tuning", watch)
+    monkeypatch.setattr("unicorn_async.engine.opened_vulkan.use_tuning", watch)
     async with open_engine("llama", weights=weights) as engine:
         assert len(await answer(engine, list(range(1, 40)))) == 4
         info, model, options = engine.device, engine.model_config, engine.config

@@ -97,6 +97,21 @@ def test_recorded_commands_run_again_with_what_memory_holds_then(
         assert set(floats(y)) == {value}
 
 
+def test_what_is_recorded_from_a_shared_pool_may_be_pending_twice(toy: Device, x: Buffer, y: Buffer) -> None:
+    kernel, gate = toy.kernels.get("scale_add"), Timeline(toy, name="gate")
+    pool = CommandPool(toy, toy.compute, shared=True)
+    recorder = pool.recorder()
+    recorder.dispatch(kernel, kernel.pack(x=x.address, y=y.address, n=N, add=0), -(-N // 64))
+    recorder.host_barrier()
+    commands = recorder.end()
+    values = [toy.compute.submit([commands], waits=[(gate, 1)]) for _ in range(2)]
+    gate.signal(1)
+    toy.compute.timeline.wait(values[-1], timeout_s=30)
+    assert (floats(y) == floats(x)).all()
+    pool.close()
+    gate.close()
+
+
 def test_a_command_buffer_is_recorded_anew_in_its_place(toy: Device, pool: CommandPool, y: Buffer) -> None:
     recorder = pool.recorder()
     recorder.fill(y, 0, N * 4, 0)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from typing import TYPE_CHECKING
 
 import pytest
 
 from unicorn_async.errors import EngineClosedError, OutOfMemoryError
-from unicorn_async.gpu.arena import Arena
 from unicorn_async.gpu.memory import Memory
 from unicorn_async.gpu.memory_room import HeapKind, MemoryRoom
 from unicorn_async.gpu.memory_types import is_mappable
@@ -18,34 +15,12 @@ from unicorn_async.loader.placement import Claim, MemoryGroup, Placement, Planne
 from unicorn_async.loader.stream import LoadStream
 from unicorn_async.tensor import DType
 
+from .held_blocks import PATIENCE_S, HeldBlocks
 from .loading import WARM, Loading, download
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from unicorn_async.gpu.arena import ArenaSlice
-
 OUT_OF_DEVICE_MEMORY = -2
-PATIENCE_S = 30.0
 
 pytestmark = pytest.mark.parametrize("loading", [True], ids=["direct"], indirect=True)
-
-
-class HeldBlocks:
-    """Lets so many blocks be allocated; the others wait for `let`."""
-
-    def __init__(self, patch: pytest.MonkeyPatch, num_free: int) -> None:
-        self._turns = threading.Semaphore(num_free)
-        allocate = Arena.allocate_block
-
-        def held(arena: Arena, sizes: Sequence[int]) -> tuple[ArenaSlice, ...]:
-            assert self._turns.acquire(timeout=PATIENCE_S)
-            return allocate(arena, sizes)
-
-        patch.setattr(Arena, "allocate_block", held)
-
-    def let(self, count: int) -> None:
-        self._turns.release(count)
 
 
 def placement(loading: Loading) -> Placement:
@@ -175,3 +150,32 @@ async def test_one_that_never_began_is_closed(loading: Loading) -> None:
     places = ArrivingPlaces(loading.device.memory, placement(loading))
     await places.close()
     assert not places.slices
+
+
+async def test_what_is_behind_named_places_is_held_until_others_have_allocated(loading: Loading) -> None:
+    names = [dest.name for dest in loading.plan.destinations]
+    places = ArrivingPlaces(loading.device.memory, placement(loading))
+    places.begin(hold_behind=names[2:0:-1])
+    async with asyncio.timeout(PATIENCE_S):
+        await places.wait(names[:3])
+        last = asyncio.create_task(places.wait(names[3:]))
+        await asyncio.to_thread(lambda: None)
+        assert list(places.slices) == names[:3]
+        places.go_on()
+        await last
+    assert list(places.slices) == names
+    await places.close()
+
+
+async def test_a_close_ends_what_is_held(loading: Loading) -> None:
+    names = [dest.name for dest in loading.plan.destinations]
+    places = ArrivingPlaces(loading.device.memory, placement(loading))
+    places.begin(hold_behind=names[:1])
+    async with asyncio.timeout(PATIENCE_S):
+        await places.wait(names[:1])
+        last = asyncio.create_task(places.wait(names[1:]))
+        await asyncio.sleep(0)
+        await places.close()
+        with pytest.raises(EngineClosedError):
+            await last
+    assert list(places.slices) == names[:1]

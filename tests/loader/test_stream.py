@@ -329,6 +329,27 @@ async def test_acquiring_waits_for_a_release_and_may_be_cancelled(device: Device
     device.memory.collect()
 
 
+async def test_a_ring_near_the_device_goes_on_with_the_hosts_memory_where_there_is_no_room(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allocate, kinds = device.memory.allocate, []
+
+    def limited(nbytes: int, kind: MemoryKind, *, name: str) -> Buffer:
+        kinds.append(kind)
+        if kind is MemoryKind.FRAME and kinds.count(kind) == 2:
+            raise OutOfMemoryError(f"{name}: full")
+        return allocate(nbytes, kind, name=name)
+
+    monkeypatch.setattr(device.memory, "allocate", limited)
+    ring = StagingRing(device.memory, num_slots=3, slot_bytes=256, near=True)
+    slots = [await ring.acquire() for _ in range(3)]
+    near, host = MemoryKind.FRAME, MemoryKind.STAGING
+    assert kinds == [near, near, host, host]
+    assert [slot.buffer.kind for slot in slots] == [near, host, host]
+    ring.close()
+    device.memory.collect()
+
+
 async def test_a_slot_is_in_the_ring_when_its_making_is_cancelled(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.cli.amounts import size
 from unicorn_async.cli.options import byte_size
-from unicorn_async.engine.startup import weight_cache_folder
+from unicorn_async.engine.user_folders import weight_cache_folder
 from unicorn_async.errors import ConfigError
 from unicorn_async.loader.cache_verify import Verifier
 from unicorn_async.ops.checksum import HostChecksum

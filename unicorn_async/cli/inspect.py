@@ -16,7 +16,7 @@ from unicorn_async.cli.options import MODEL_HELP, add_planning_options, engine_c
 from unicorn_async.cli.placement import DevicePlacement, placements
 from unicorn_async.cli.tensor_rows import TensorRow, tensor_rows
 from unicorn_async.engine.model_on_disk import ModelOnDisk
-from unicorn_async.engine.startup import weight_cache_folder
+from unicorn_async.engine.user_folders import weight_cache_folder
 from unicorn_async.errors import VulkanUnavailableError
 from unicorn_async.loader.location import DEMO
 

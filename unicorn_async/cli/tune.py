@@ -11,11 +11,11 @@ from unicorn_async.cli.progress import ProgressLine, bar
 from unicorn_async.cli.tune_report import stored_lines, tune_lines
 from unicorn_async.config import EngineConfig, WeightScheme
 from unicorn_async.engine.model_on_disk import ModelOnDisk
-from unicorn_async.engine.startup import tuning_folder
 from unicorn_async.engine.tuner import Tuner
 from unicorn_async.engine.tuning import check_table, shaders_digest
 from unicorn_async.engine.tuning_products import products_of
 from unicorn_async.engine.tuning_table import DeviceKey, PlanKey, TunedProduct, TuningTable
+from unicorn_async.engine.user_folders import tuning_folder
 from unicorn_async.errors import ConfigError, TuningError
 from unicorn_async.gpu.device import Device
 from unicorn_async.gpu.device_info import select_device

@@ -85,10 +85,10 @@ class Engine:
         `device`, an index or a part of a name, goes before the one in `config`. The engine takes the instance of
         `vulkan`, which may have begun before this module was imported.
 
-        It returns as soon as the model's files are checked, its memory is allocated and its tokenizer is made (with
-        `skip_tokenizer` there is none, and no token has text or ends an answer): the
-        weights are loaded beside and behind that, and requests run as layers arrive. What makes the load fail is raised
-        by `load_progress` and by every request.
+        It returns as soon as the model's files are checked, what all layers use has memory and the tokenizer is made
+        (with `skip_tokenizer` there is none, and no token has text or ends an answer): memory for the layers is
+        allocated and weights are loaded beside and behind that, and requests run as layers arrive. What makes the load
+        fail, memory that runs out on the way too, is raised by `load_progress` and by every request.
 
         Raises:
             ConfigError: there is no such model, or an option can't work.

@@ -173,8 +173,8 @@ class LoadingSteps:
             if len(self._steps) > 1:
                 await self._queue.timeline.reached(before.value)
                 started, ended = max(before.at, ended), time.monotonic()
-                part_s = (ended - started) / max(before.num_parts, 1)
-                most = min(max(int(_AHEAD_S / part_s), 1), _MOST_AT_ONCE) if part_s > 0 else 1
+                part_s = max(ended - started, 1e-6) / max(before.num_parts, 1)
+                most = min(max(int(_AHEAD_S / part_s), 1), _MOST_AT_ONCE)
             before = last
         while self._steps:  # nothing that arrives can change their order now
             if turns := self._next_turns(_MOST_AT_ONCE):

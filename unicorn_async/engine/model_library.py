@@ -13,7 +13,7 @@ from unicorn_async.engine.hybrid.opening import FarChoice, fit_options
 from unicorn_async.engine.memory_plan import plan_memory
 from unicorn_async.engine.model_on_disk import ModelOnDisk
 from unicorn_async.engine.public_text import PublicText
-from unicorn_async.engine.startup import weight_cache_folder
+from unicorn_async.engine.user_folders import weight_cache_folder
 from unicorn_async.errors import ConfigError, OutOfMemoryError
 from unicorn_async.gpu.device_info import device_candidates
 from unicorn_async.gpu.instance import Instance

@@ -3,36 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from unicorn_async.background import run_to_end, wait_to_end
 from unicorn_async.config import AttentionKind
 from unicorn_async.engine.arriving_layers import ArrivingLayers
 from unicorn_async.engine.conversion import WeightConverter, factor_converter
-from unicorn_async.engine.hybrid.opening import FarChoice, fit_options, open_far_attention
+from unicorn_async.engine.hybrid.opening import fit_options, open_far_attention
 from unicorn_async.engine.kernel_list import kernel_requests
-from unicorn_async.engine.memory_plan import MemoryPlan, attention_shape, choose_device
+from unicorn_async.engine.memory_plan import MemoryPlan, attention_shape
 from unicorn_async.engine.memory_report import driver_usage
 from unicorn_async.engine.model_cache import ModelCache
 from unicorn_async.engine.model_load import ModelLoad
 from unicorn_async.engine.model_memory import ModelMemory
 from unicorn_async.engine.model_on_disk import ModelOnDisk
 from unicorn_async.engine.model_tensors import unplaced_matrices
+from unicorn_async.engine.opened_vulkan import OpenedVulkan, choose_opened, open_vulkan, opened_beside
 from unicorn_async.engine.runner import Runner
 from unicorn_async.engine.staging_place import stages_near
 from unicorn_async.engine.tokenizer_start import TokenizerStart
-from unicorn_async.engine.tuning import use_tuning
-from unicorn_async.engine.tuning_folder import TuningFolder
 from unicorn_async.engine.types import AdapterInfo, AttentionInfo
+from unicorn_async.engine.user_folders import weight_cache_folder
 from unicorn_async.errors import CheckpointError
-from unicorn_async.gpu.device import Device
-from unicorn_async.gpu.device_info import device_candidates
-from unicorn_async.gpu.instance import Instance
 from unicorn_async.loader.arriving_places import ArrivingPlaces
-from unicorn_async.loader.cache_folder import CacheFolder
 from unicorn_async.loader.lora_factors import LoraFactors
 from unicorn_async.loader.placement import MemoryGroup
 from unicorn_async.loader.stream import LoadStream
@@ -40,13 +34,12 @@ from unicorn_async.loader.trace import LoadTrace
 from unicorn_async.loader.unfit import UnfitCounters
 from unicorn_async.models.decoder import Decoder, DecoderState
 from unicorn_async.ops.attention import GpuAttention
-from unicorn_async.ops.matrix_fragments import find_matrix_fragments
 from unicorn_async.ops.page_touch import pays_to_touch
-from unicorn_async.resources import resource_dir
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AsyncExitStack
+    from pathlib import Path
 
     from unicorn_async.config import EngineConfig, ModelConfig
     from unicorn_async.engine.hybrid.far_attention import FarAttention
@@ -54,7 +47,8 @@ if TYPE_CHECKING:
     from unicorn_async.engine.hybrid.runner import HybridRunner
     from unicorn_async.engine.tokenizer_start import MadeTokenizer
     from unicorn_async.gpu.arena import ArenaSlice
-    from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.gpu.device import Device
+    from unicorn_async.gpu.instance import Instance
     from unicorn_async.gpu.instance_start import InstanceStart
     from unicorn_async.gpu.kernel import KernelRequest
     from unicorn_async.tokenizer import Tokenizer
@@ -65,7 +59,7 @@ AnyRunner = TypeVar("AnyRunner", "Runner", "HybridRunner")
 
 @dataclass(frozen=True, slots=True)
 class LoadingModel:
-    """A model whose memory is allocated and whose weights are on their way; `load` is the task that brings them."""
+    """A model whose workspace is allocated and whose weights are on their way; `load` is the task that brings them."""
 
     name: str
     config: ModelConfig
@@ -84,16 +78,6 @@ class LoadingModel:
     adapters: tuple[AdapterInfo, ...]
     far: RemoteAttention | None  # what attends in place of the device
     twin: Device | None  # the device that attends, if it is another logical one of the same GPU
-
-
-@dataclass(frozen=True, slots=True)
-class OpenedVulkan:
-    """The instance, its devices, those that may run a model, best first, and the only one of these, already open."""
-
-    instance: Instance
-    devices: tuple[DeviceInfo, ...]
-    candidates: tuple[DeviceInfo, ...]
-    device: Device | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +109,7 @@ async def start(
     Raises:
         ConfigError, CheckpointError, TokenizerError, DeviceError: see `Engine.open`.
     """
-    opening = asyncio.create_task(run_to_end(lambda: _open_vulkan(options, stack, vulkan)), name="open Vulkan")
+    opening = asyncio.create_task(run_to_end(lambda: open_vulkan(options, stack, vulkan)), name="open Vulkan")
     try:
         on_disk = await asyncio.to_thread(ModelOnDisk.read, model, options.weights, options.loras)
         options = fit_options(on_disk.config, options)
@@ -166,7 +150,7 @@ async def _begin_load(
     on_disk: ModelOnDisk, opened_vulkan: OpenedVulkan, options: EngineConfig, stack: AsyncExitStack
 ) -> LoadingModel:
     instance = opened_vulkan.instance
-    device, memory_plan = await run_to_end(lambda: _choose_device(on_disk, opened_vulkan, options, stack))
+    device, memory_plan = await run_to_end(lambda: choose_opened(on_disk, opened_vulkan, options, stack))
     options = replace(options, staging_bytes=memory_plan.staging_bytes)
     usage_before = driver_usage(device)
     config, kv_plan, far_plan = on_disk.config, memory_plan.kv, memory_plan.far
@@ -215,7 +199,7 @@ async def _begin_load(
     opened: FarAttention | None = None
     if far_plan is not None:
         opened = await open_far_attention(
-            device, config, options, kv_plan, far_plan, lambda info: _opened_beside(device, instance, info), stack
+            device, config, options, kv_plan, far_plan, lambda info: opened_beside(device, instance, info), stack
         )
     shape = attention_shape(config, options) if opened is None else opened.shape
     gpu: GpuAttention | None = None
@@ -311,69 +295,6 @@ async def _begin_load(
         far,
         None if opened is None else opened.twin,
     )
-
-
-def cache_directory() -> Path:
-    """Return the user's folder for what can be made anew."""
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "unicorn_async"
-
-
-def weight_cache_folder() -> CacheFolder:
-    """Return the user's cache of device-ready weights."""
-    return CacheFolder(cache_directory() / "weights")
-
-
-def tuning_folder() -> TuningFolder:
-    """Return the user's tables of measured choices."""
-    return TuningFolder(cache_directory() / "tuning")
-
-
-def _open_vulkan(options: EngineConfig, stack: AsyncExitStack, vulkan: InstanceStart | None) -> OpenedVulkan:
-    """Open the instance, and the device too where there is no choice: that need not wait for the model's files."""
-    create = Instance.create if vulkan is None else vulkan.take
-    instance = create(validation=options.validation)
-    stack.push_async_callback(run_to_end, instance.close)
-    devices = instance.devices()
-    candidates = device_candidates(devices, options.device, allow_software=options.allow_software)
-    only = len(candidates) == 1 and not options.attends_elsewhere
-    device = _open_device(instance, candidates[0], options, stack) if only else None
-    return OpenedVulkan(instance, devices, candidates, device)
-
-
-def _open_device(instance: Instance, info: DeviceInfo, options: EngineConfig, stack: AsyncExitStack) -> Device:
-    device = _opened(instance, info)
-    stack.push_async_callback(run_to_end, device.close)
-    find_matrix_fragments(device)
-    if options.tuning:
-        use_tuning(device, tuning_folder())
-    return device
-
-
-def _choose_device(
-    on_disk: ModelOnDisk, opened: OpenedVulkan, options: EngineConfig, stack: AsyncExitStack
-) -> tuple[Device, MemoryPlan]:
-    far = FarChoice(on_disk.config, options, opened.devices)
-    info, memory_plan = choose_device(
-        far.near(opened.candidates),
-        on_disk.config,
-        options,
-        on_disk.plan,
-        passing_bytes=on_disk.passing_bytes,
-        staging=on_disk.staging,
-        far=far.plan,
-    )
-    return opened.device or _open_device(opened.instance, info, options, stack), memory_plan
-
-
-def _opened(instance: Instance, info: DeviceInfo) -> Device:
-    return Device.open(instance, info, cache_dir=cache_directory(), shader_dir=resource_dir("shaders"))
-
-
-def _opened_beside(device: Device, instance: Instance, info: DeviceInfo) -> Device:
-    """Open another device; one of the same GPU has its compiled kernels elsewhere, or it would replace the first's."""
-    folder = cache_directory() / "attention" if info.index == device.info.index else cache_directory()
-    return Device.open(instance, info, cache_dir=folder, shader_dir=resource_dir("shaders"))
 
 
 def _name_memory(

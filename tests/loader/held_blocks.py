@@ -1,0 +1,34 @@
+"""Holds back what a model's memory is allocated in, until a test lets it go on."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from unicorn_async.gpu.arena import Arena
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pytest
+
+    from unicorn_async.gpu.arena import ArenaSlice
+
+PATIENCE_S = 30.0
+
+
+class HeldBlocks:
+    """Lets so many blocks be allocated; the others wait for `let`."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, num_free: int) -> None:
+        self._turns = threading.Semaphore(num_free)
+        allocate = Arena.allocate_block
+
+        def held(arena: Arena, sizes: Sequence[int]) -> tuple[ArenaSlice, ...]:
+            assert self._turns.acquire(timeout=PATIENCE_S)
+            return allocate(arena, sizes)
+
+        patch.setattr(Arena, "allocate_block", held)
+
+    def let(self, count: int) -> None:
+        self._turns.release(count)

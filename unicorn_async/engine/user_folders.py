@@ -1,0 +1,25 @@
+"""The user's folders for what can be made anew."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from unicorn_async.engine.tuning_folder import TuningFolder
+from unicorn_async.loader.cache_folder import CacheFolder
+
+
+def cache_directory() -> Path:
+    """Return the user's folder for what can be made anew."""
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "unicorn_async"
+
+
+def weight_cache_folder() -> CacheFolder:
+    """Return the user's cache of device-ready weights."""
+    return CacheFolder(cache_directory() / "weights")
+
+
+def tuning_folder() -> TuningFolder:
+    """Return the user's tables of measured choices."""
+    return TuningFolder(cache_directory() / "tuning")
