@@ -205,7 +205,8 @@ async def test_a_full_disk_is_a_line_in_the_log_and_no_more(
             resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
         assert (status.state, status.reason) == (CacheState.FAILED, "File too large")
         assert len((await answer(engine)).ids) == 16
-    assert [record.message for record in caplog.records] == ["weight cache: not written: File too large"]
+    messages = [record.message for record in caplog.records if record.name == "unicorn_async.loader.cache"]
+    assert messages == ["weight cache: not written: File too large"]  # compiled pipelines may not fit either
     assert names_in(folder) == []
 
 

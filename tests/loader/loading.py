@@ -82,6 +82,7 @@ class Loading:
         strategy: ReadStrategy = WARM,
         trace: LoadTrace | None = None,
         cached: CachedWeights | None = None,
+        stages_near: bool = False,
     ) -> LoadStream:
         return LoadStream(
             self.device,
@@ -93,6 +94,7 @@ class Loading:
             staging_bytes=staging_bytes,
             trace=trace,
             cached=cached,
+            stages_near=stages_near,
         )
 
     def convert(self, recorder: CommandRecorder, source: int, place: int, chunk: Chunk) -> None:

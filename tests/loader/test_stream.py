@@ -75,6 +75,29 @@ async def test_every_way_of_reading_brings_the_same_values(
     await stream.close()
 
 
+async def test_what_is_staged_near_the_device_needs_no_other_memory_mapped(
+    loading: Loading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rings: list[StagingRing] = []
+    acquire = StagingRing.acquire
+
+    async def noted(ring: StagingRing) -> StagingSlot:
+        rings.append(ring)
+        return await acquire(ring)
+
+    async def not_mapped(uploader: Uploader, chunk: Chunk) -> memoryview:
+        raise NotImplementedError(chunk.dest)
+
+    monkeypatch.setattr(StagingRing, "acquire", noted)
+    monkeypatch.setattr(Uploader, "direct_target", not_mapped)
+    stream = loading.stream(stages_near=True)
+    await stream.run()
+    for dest in loading.plan.destinations:
+        assert download(loading.device, loading.places[dest.name]) == loading.expected(dest.name, dest.dtype), dest.name
+    assert {ring._near for ring in rings} == {True}
+    await stream.close()
+
+
 @pytest.mark.parametrize("refusal", ["extension", "memory"])
 async def test_direct_reads_do_without_memory_that_the_device_takes(
     loading: Loading, refusal: str, monkeypatch: pytest.MonkeyPatch

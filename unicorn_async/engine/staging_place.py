@@ -1,4 +1,4 @@
-"""Where the memory lies through which a load's chunks go to the kernels that convert them."""
+"""Where the memory lies through which a load's chunks go to their places."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ _SPARE_RINGS = 2  # of free memory, beside what is planned, for other programs t
 def stages_near(device: Device, plan: MemoryPlan, options: EngineConfig) -> bool:
     """Whether a load stages in the GPU's own memory: all of it is mapped, and there is room beside the plan.
 
-    The CPU then writes over the bus as it reads the file, and a kernel that converts has its input at once. One that
-    reads the host's memory would keep the queue busy for as long as the bus takes, and a prompt waiting.
+    The CPU then writes over the bus as it reads the file. A kernel that converts has its input at once: one that reads
+    the host's memory would keep the queue busy for as long as the bus takes, and a prompt waiting. And nothing but the
+    ring has to be mapped, which takes some drivers nearly as long as to allocate.
     """
     info, memory = device.info, device.memory
     if info.shares_host_memory or not memory.expects_mappable(HeapKind.VRAM):

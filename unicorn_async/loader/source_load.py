@@ -79,7 +79,9 @@ class SourceLoad:
         """Open the files; raises CheckpointError if one can't be opened, or has changed."""
         source = self._source
         direct_bytes = sum(chunk.nbytes for chunk in source.chunks if self._uploader.has_direct_target(chunk))
-        self._stages_all = self._stages_direct_reads or direct_bytes < _LEAST_DIRECT_SHARE * source.bytes_to_read
+        # The driver maps all of a place before a direct read, and an allocation waits for that; a ring is mapped once.
+        stages = self._stages_direct_reads or self._stages_near
+        self._stages_all = stages or direct_bytes < _LEAST_DIRECT_SHARE * source.bytes_to_read
         staged_bytes = max((chunk.nbytes for chunk in source.chunks), default=0)
         self._parcels = make_parcels(source.chunks, self._is_staged, slot_bytes=staged_bytes)
         with contextlib.ExitStack() as stack:
