@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import mmap
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -59,6 +60,16 @@ def test_an_allocation_beyond_the_devices_limit_names_the_limit(toy: Device) -> 
     limit = toy.info.max_allocation
     with pytest.raises(OutOfMemoryError, match=f"probe: {limit + 1} bytes needed, .* {limit} at once"):
         toy.memory.allocate(limit + 1, MemoryKind.DEVICE, name="probe")
+
+
+def test_more_allocations_than_the_device_counts_are_refused(toy: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    live = toy.memory.num_buffers
+    monkeypatch.setattr(toy, "info", replace(toy.info, max_allocation_count=live + 1))
+    last = toy.memory.allocate(1000, MemoryKind.DEVICE, name="last")
+    with pytest.raises(OutOfMemoryError, match=f"probe: {live + 1} allocations live, .* allows no more"):
+        toy.memory.allocate(1000, MemoryKind.DEVICE, name="probe")
+    last.close()
+    toy.memory.allocate(1000, MemoryKind.DEVICE, name="probe").close()
 
 
 def test_an_allocation_beyond_the_budget_states_what_is_available(toy: Device, monkeypatch: pytest.MonkeyPatch) -> None:
