@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,12 +21,13 @@ from unicorn_async.scheduler.step_budget import StepBudget
 from unicorn_async.tokenizer import Tokenizer
 
 from .checkpoint_files import write_tokenizer
-from .fake_runner import FakeRunner
+from .fake_runner import FakeRunner, FakeStep
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from unicorn_async.engine.types import Token
+    from unicorn_async.scheduler.batch import Batch
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +129,38 @@ async def test_consumers_get_tokens_while_the_loop_never_has_to_wait(tokenizer: 
         loop.add(stream)
         await stream.get()
         assert len(runner.submitted) < 5
+
+
+async def test_the_host_s_time_is_without_the_wait_for_a_step_s_recording(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+
+    class RecordingRunner(FakeRunner):
+        async def submit(self, batch: Batch) -> FakeStep:
+            nonlocal now
+            recorded = asyncio.Event()
+
+            def end_recording() -> None:
+                nonlocal now
+                now += 100.0
+                recorded.set()
+
+            now += 1.0
+            asyncio.get_running_loop().call_soon(end_recording)
+            await recorded.wait()
+            return await super().submit(batch)
+
+    clock = SimpleNamespace(perf_counter=lambda: now)
+    monkeypatch.setattr("unicorn_async.engine.engine_loop.time", clock)
+    monkeypatch.setattr("unicorn_async.engine.running_time.time", clock)
+    runner = RecordingRunner()
+    runner.gate.set()
+    async with running(make_scheduler(), runner) as loop:
+        stream = RequestStream(request(max_tokens=3), tokenizer)
+        loop.add(stream)
+        await all_tokens(stream)
+        assert loop.counters.host_s == loop.counters.steps == len(runner.submitted) == 3
 
 
 async def test_a_stop_string_across_tokens_ends_the_answer_before_it(tokenizer: Tokenizer) -> None:

@@ -8,6 +8,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from unicorn_async.engine.running_time import RunningTime
 from unicorn_async.engine.types import FinishReason
 
 if TYPE_CHECKING:
@@ -56,7 +57,10 @@ class StepRunner(Protocol):
 
 @dataclass(slots=True)
 class LoopCounters:
-    """What the loop has done since it began; `host_s` is the time spent outside of waiting."""
+    """What the loop has done since it began.
+
+    `host_s` is the time in which it worked: not that of a thread that it waits for, which records or compiles.
+    """
 
     steps: int = 0
     tokens_generated: int = 0
@@ -163,9 +167,11 @@ class EngineLoop:
             if len(in_flight) < self._runner.max_in_flight and not owes_token:
                 batch = self._scheduler.schedule(known_only=is_loading)
             if batch is not None:
-                step = await self._runner.submit(batch)
+                scheduled_s = time.perf_counter() - started
+                submission = RunningTime(self._runner.submit(batch))
+                step = await submission
                 in_flight.append(_StepInFlight(step, is_loading, is_loading and batch.num_samples > 0))
-                self._note(batch, time.perf_counter() - started)
+                self._note(batch, scheduled_s + submission.seconds)
             elif in_flight and not is_loading:
                 await asyncio.sleep(0)  # consumers get their turn, also where the device is faster than this loop
                 self._commit(await in_flight.popleft().step.result())
