@@ -82,11 +82,26 @@ def test_bench_counts_no_kernels_of_its_warm_up() -> None:
 
 
 @needs_software_driver
-def test_bench_refuses_a_prompt_that_does_not_fit() -> None:
-    result = unicorn("bench", "demo", "--prompt", "5000", "--batch", "1", *ON_SOFTWARE, environ=software_only())
+@pytest.mark.parametrize(("option", "needed"), [("--prompt", 5001), ("--tokens", 5009)])
+def test_bench_refuses_what_does_not_fit_the_context_before_the_model_is_loaded(option: str, needed: int) -> None:
+    result = unicorn("bench", "demo", option, "5000", "--batch", "1", *ON_SOFTWARE, environ=software_only())
     assert result.status == 1
-    assert "5000 tokens" in result.stderr
-    assert "Traceback" not in result.stderr
+    expected = f"unicorn bench: {option} 5000: a context of {needed} tokens is needed, there is one of 2048\n"
+    assert result.stderr == expected
+
+
+def test_bench_keeps_to_the_limit_of_sequences_that_it_was_given() -> None:
+    result = unicorn("bench", "demo", "--batch", "1,9", "--max-num-seqs", "2", environ=NO_DRIVER)
+    assert result.status == 1
+    assert result.stderr == "unicorn bench: --batch 9: more sequences than --max-num-seqs 2 allows in a step\n"
+
+
+@needs_software_driver
+def test_bench_measures_what_the_limit_of_sequences_allows_where_nothing_else_was_asked_for() -> None:
+    sizes = ("--max-num-seqs", "2", "--prompt", "4", "--tokens", "2", "--repeat", "1", "--json")
+    result = unicorn("bench", "demo", *sizes, *ON_SOFTWARE, environ=software_only())
+    assert result.status == 0, result.stderr
+    assert [entry["batch"] for entry in json.loads(result.stdout)["results"]] == [1]
 
 
 @needs_software_driver

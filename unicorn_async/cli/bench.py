@@ -12,12 +12,13 @@ from unicorn_async.cli.banner import banner
 from unicorn_async.cli.bench_kernels import kernel_lines, kernels_json
 from unicorn_async.cli.bench_limits import measure_limits
 from unicorn_async.cli.bench_report import report_json, report_lines
-from unicorn_async.cli.bench_run import BatchResult, measure_decode, measure_prompt
+from unicorn_async.cli.bench_run import BatchResult, check_context, measure_decode, measure_prompt
 from unicorn_async.cli.event_loop import run_async
 from unicorn_async.cli.log_lines import log_lines
 from unicorn_async.cli.options import MODEL_HELP, add_engine_options, count, engine_config
 from unicorn_async.cli.progress import ProgressLine, bar, show_load
 from unicorn_async.engine.engine import Engine
+from unicorn_async.errors import ConfigError
 
 if TYPE_CHECKING:
     import argparse
@@ -25,13 +26,16 @@ if TYPE_CHECKING:
 
     from unicorn_async.config import EngineConfig
 
+_BATCHES = 1, 8, 32  # where nobody asks for others
 _SEED = 17  # of the random prompts: every run computes the same
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
-    parser.add_argument("--batch", type=_counts, default=(1, 8, 32), metavar="N,N", help="sequences (default 1,8,32)")
+    parser.add_argument(
+        "--batch", type=_counts, metavar="N,N", help="sequences (default 1,8,32, as far as --max-num-seqs goes)"
+    )
     parser.add_argument("--prompt", type=count, default=512, metavar="N", help="tokens of a prompt (default 512)")
     parser.add_argument("--tokens", type=count, default=128, metavar="N", help="tokens to decode (default 128)")
     parser.add_argument("--repeat", type=count, default=3, metavar="N", help="runs that count (default 3)")
@@ -46,14 +50,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure and print."""
+    options.batch = _batches(options.batch, options.max_num_seqs)
     model, config = options.model, engine_config(options)
     config = replace(config, max_num_seqs=max(config.max_num_seqs, *options.batch), time_kernels=options.kernels)
     return run_async(_bench(model, config, options))
 
 
+def _batches(asked: tuple[int, ...] | None, limit: int | None) -> tuple[int, ...]:
+    """Return the numbers of sequences to measure; a step has room for them unless there is a `limit`.
+
+    Raises:
+        ConfigError: more are asked for than the limit allows.
+    """
+    if asked is None:
+        return tuple(batch for batch in _BATCHES if limit is None or batch <= limit)
+    if limit is not None and max(asked) > limit:
+        raise ConfigError(f"--batch {max(asked)}: more sequences than --max-num-seqs {limit} allows in a step")
+    return asked
+
+
 async def _bench(model: str | Path, config: EngineConfig, options: argparse.Namespace) -> int:
     with ProgressLine() as line, log_lines(line):
         async with Engine.open(model, config=config) as engine:
+            check_context(engine, num_prompt=options.prompt, num_tokens=options.tokens)
             for text in banner(engine):
                 line.note(text)
             load = await show_load(engine, line)

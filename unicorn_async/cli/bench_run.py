@@ -79,6 +79,18 @@ class _Clocks:
         )
 
 
+def check_context(engine: Engine, *, num_prompt: int, num_tokens: int) -> None:
+    """See that prompts of `num_prompt` tokens, and `num_tokens` decoded ones, have room; the model may still load.
+
+    Raises:
+        ConfigError: the context is too short.
+    """
+    prompt, decoding = num_prompt + 1, DECODE_PROMPT + num_tokens + 1  # the first token of an answer is not counted
+    for option, needed in ((f"--prompt {num_prompt}", prompt), (f"--tokens {num_tokens}", decoding)):
+        if needed > engine.max_context:
+            raise ConfigError(f"{option}: a context of {needed} tokens is needed, there is one of {engine.max_context}")
+
+
 async def measure_prompt(engine: Engine, rng: Random, *, batch: int, num_tokens: int) -> Measurement:
     """Process `batch` prompts of `num_tokens` each, to the first token of all of them.
 
