@@ -11,12 +11,13 @@ under every plot. Both axes of the throughput are logarithmic; whiskers reach fr
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections import defaultdict
 from html import escape
 from pathlib import Path
 from typing import Any
+
+from report_files import SOURCE, Expected, a_count, a_text, above_zero, an_amount, check, read_reports
 
 WIDTH, HEIGHT = 760, 440
 LEFT, RIGHT, TOP, BOTTOM = 72, 170, 44, 76
@@ -24,6 +25,19 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7
 INK, FAINT = "#333333", "#dddddd"
 BAR, GAP, LEGEND = 34, 18, 22
 FAMILIES = ("attention", "rms_norm", "rope_cache", "gated", "quantize_activations", "row_to_half", "sample", "embed")
+THROUGHPUT: dict[str, Expected] = {
+    **SOURCE,
+    "decode": [
+        {
+            "streams": a_count,
+            "context": an_amount,
+            "tokens_per_s": {"median": above_zero, "lowest": above_zero, "highest": above_zero},
+        }
+    ],
+}
+KERNELS: dict[str, Expected] = {
+    "kernel_times": [{"tokens": a_count, "kernel": a_text, "detail": a_text, "ns": an_amount, "steps": a_count}],
+}
 
 
 def text(x: float, y: float, words: str, *, size: int = 12, anchor: str = "start", colour: str = INK) -> str:
@@ -117,8 +131,9 @@ def kernels(report: dict[str, Any]) -> str:
         sums[time["tokens"]][part_name(time)] += time["ns"] / time["steps"] / 1e3
     weight: dict[str, float] = defaultdict(float)
     for parts_us in sums.values():
+        total = sum(parts_us.values()) or 1.0
         for name, us in parts_us.items():
-            weight[name] += us / sum(parts_us.values())
+            weight[name] += us / total
     shown = sorted(weight, key=lambda name: -weight[name])[: len(COLOURS) - 1]
     names = [*shown, "others"] if len(weight) > len(shown) else shown
     colours = dict(zip(names, COLOURS, strict=False))
@@ -130,7 +145,7 @@ def kernels(report: dict[str, Any]) -> str:
         parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="12" height="12" fill="{colours[name]}"/>')
         parts.append(text(x + 18, y + 10, name))
     for row, (tokens, parts_us) in enumerate(sorted(sums.items())):
-        y, x, total = bars_top + row * (BAR + GAP), float(LEFT), sum(parts_us.values())
+        y, x, total = bars_top + row * (BAR + GAP), float(LEFT), sum(parts_us.values()) or 1.0
         parts.append(text(LEFT, y - 3, f"{tokens} token{'s' * (tokens > 1)}: {total:,.0f} µs in kernels", size=11))
         rest = total - sum(parts_us.get(name, 0.0) for name in shown)
         for name in names:
@@ -152,16 +167,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Draws what batched.py measured, as SVG.")
     parser.add_argument("plot", choices=("throughput", "kernels"))
     parser.add_argument("out", type=Path, metavar="OUT.svg")
-    parser.add_argument("reports", type=Path, nargs="+", metavar="REPORT.json")
+    parser.add_argument("reports", nargs="+", metavar="REPORT.json")
     options = parser.parse_args()
-    reports = [report for path in options.reports for report in json.loads(path.read_text())["reports"]]
-    if options.plot == "throughput":
-        options.out.write_text(throughput(reports))
-        return
-    timed = [report for report in reports if report.get("kernel_times")]
+    try:
+        options.out.write_text(drawn(options.plot, options.reports), encoding="utf-8")
+    except (argparse.ArgumentTypeError, OSError) as exc:
+        parser.error(str(exc))
+
+
+def drawn(plot: str, names: list[str]) -> str:
+    """Read the reports and draw a plot of them.
+
+    Raises:
+        argparse.ArgumentTypeError: a file is not one of reports, or there is no one report of kernels.
+    """
+    if plot == "throughput":
+        return throughput([report for name in names for report in read_reports(name, THROUGHPUT)])
+    reports = [(name, report) for name in names for report in read_reports(name, SOURCE)]
+    timed = [(name, report) for name, report in reports if report.get("kernel_times")]
     if len(timed) != 1:
-        parser.error(f"expected one report with the times of kernels, found {len(timed)} of {len(reports)}")
-    options.out.write_text(kernels(timed[0]))
+        found = f"found {len(timed)} of {len(reports)}"
+        raise argparse.ArgumentTypeError(f"expected one report with the times of kernels, {found}")
+    ((name, report),) = timed
+    check(name, report, KERNELS)
+    return kernels(report)
 
 
 if __name__ == "__main__":

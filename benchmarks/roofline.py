@@ -10,21 +10,43 @@ them, would have needed at the copy's rate, and its operations at the highest me
 registers, or --measured-tflops); the larger of the two is the limit, and what it is of the step's time is the
 fraction. The other device (by default a Radeon 780M: 89.6 GB/s of memory, 16.6 TFLOP/s in half precision, from data
 sheets and not measured) is taken to reach the same fraction of its own limit, with streams of `--context` tokens. An
-estimate, and no measurement.
+estimate, and no measurement. Streams between two measured numbers get the fraction of the larger; more than were
+measured get that of the most, which is a guess: such rows say so, and the verdict does not count them.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from amounts import amount, positive, whole
+from report_files import SOURCE, Expected, a_count, above_zero, an_amount, read_reports
 from step_work import StepWork
 
 from unicorn_async.cli.options import count
+
+BEYOND = "  beyond what was measured: a guess"
+REPORT: dict[str, Expected] = {
+    **SOURCE,
+    "limits": {"copy_bytes_per_s": above_zero, "fma_flops_per_s": above_zero, "matrix_flops_per_s": an_amount},
+    "work": {
+        "weight_bytes": an_amount,
+        "layer_weights": an_amount,
+        "head_weights": an_amount,
+        "kv_token_bytes": an_amount,
+        "windows": [an_amount],
+    },
+    "decode": [
+        {
+            "streams": a_count,
+            "tokens_per_s": {"median": above_zero},
+            "weight_bytes": above_zero,
+            "kv_bytes": an_amount,
+            "flops": above_zero,
+        }
+    ],
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +76,20 @@ class Estimate:
     bound: str
     tokens_per_s: float
 
+    @property
+    def is_beyond(self) -> bool:
+        """Whether there are more streams than were measured."""
+        return self.streams > self.measured_streams
+
 
 def estimates(
     report: dict[str, Any], measured: Limits, other: Limits, *, context: int, streams: list[int]
 ) -> list[Estimate]:
-    """Carry each measured step over; streams between two measured ones get the fraction of the next larger one."""
-    work = StepWork(**report["work"])
+    """Carry each measured step over; streams between two measured ones get the fraction of the next larger one.
+
+    More streams than were measured get the fraction of the most.
+    """
+    work = StepWork(**{name: report["work"][name] for name in REPORT["work"]})
     runs = sorted(report["decode"], key=lambda run: run["streams"])
     found = []
     for number in streams:
@@ -88,26 +118,20 @@ def lines(report: dict[str, Any], options: argparse.Namespace) -> list[str]:
     found = estimates(report, measured, other, context=options.context, streams=options.streams)
     table += [
         f"{one.streams:>8}{one.measured_streams:>15}{one.measured_tokens_per_s:>16,.1f}{one.fraction:>14.0%}"
-        f"{one.bound:>16}{one.tokens_per_s:>16,.1f}"
+        f"{one.bound:>16}{one.tokens_per_s:>16,.1f}{BEYOND if one.is_beyond else ''}"
         for one in found
     ]
-    reached = next((one.streams for one in found if one.tokens_per_s >= options.seed_target), None)
+    reaching = [one for one in found if one.tokens_per_s >= options.seed_target]
+    reached = next((one.streams for one in reaching if not one.is_beyond), None)
     verdict = f"reached with {reached} streams" if reached else "not reached"
+    if reaching and not reached:
+        verdict += f" with up to {reaching[0].measured_streams} streams, the most that were measured"
     return [*table, f"{options.seed_target:g} tok/s in sum: {verdict}, by this estimate"]
 
 
 def reports_of(name: str) -> list[dict[str, Any]]:
     """Read a file of reports that have runs of decoding, beside the device's limits."""
-    try:
-        found = json.loads(Path(name).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as exc:
-        raise argparse.ArgumentTypeError(f"{name}: {exc}") from None
-    reports = found.get("reports") if isinstance(found, dict) else None
-    if not isinstance(reports, list) or not all(
-        isinstance(report, dict) and report.get("decode") and report.get("limits") for report in reports
-    ):
-        raise argparse.ArgumentTypeError(f"{name}: not what batched.py --json writes")
-    return reports
+    return read_reports(name, REPORT)
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.tools.test_benchmark_reports import LIMITS, report, run
 from unicorn_async.errors import ConfigError, DeviceError, UnicornError
 from unicorn_async.resources import demo_model_dir
 
@@ -93,8 +95,22 @@ def refusal(
         ("roofline", "{demo} --tflops -1", "expected a finite number, 0 or more, got '-1'"),
         ("roofline", "{demo} --streams -4", WHOLE),
         ("roofline", "{demo} --context -5", "expected a whole number, 0 or more, got '-5'"),
-        ("roofline", "{other}", "not what batched.py --json writes"),
-        ("roofline", "{damaged}", "Expecting value"),
+        (
+            "roofline",
+            "{none}",
+            "none.json: not what batched.py --json writes: reports: expected a list of at least one",
+        ),
+        ("roofline", "{other}", "other.json: not what batched.py --json writes: reports[0].model is missing"),
+        ("roofline", "{damaged}", "damaged.json: Expecting value"),
+        ("plot", "throughput {out} /nonexistent", "No such file or directory: '/nonexistent'"),
+        (
+            "plot",
+            "throughput {out} {other}",
+            "other.json: not what batched.py --json writes: reports[0].model is missing",
+        ),
+        ("plot", "throughput {out} {damaged}", "damaged.json: Expecting value"),
+        ("plot", "kernels {out} {demo}", "expected one report with the times of kernels, found 0 of 1"),
+        ("plot", "throughput /nonexistent/out.svg {demo}", "No such file or directory: '/nonexistent/out.svg'"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(
@@ -105,11 +121,18 @@ def test_arguments_that_make_no_sense_are_refused(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    files = {"demo": '{"reports": []}', "other": '{"reports": [{"prompt": []}]}', "damaged": "report"}
+    files = {
+        "demo": json.dumps({"reports": [report(run(1, 5.0), limits=LIMITS)]}),
+        "none": '{"reports": []}',
+        "other": '{"reports": [{"prompt": []}]}',
+        "damaged": "report",
+    }
     paths = {name: tmp_path / f"{name}.json" for name in files}
     for name, text in files.items():
         paths[name].write_text(text, encoding="utf-8")
-    status, line = refusal(script, arguments.format(model=demo_model_dir(), **paths), monkeypatch, capsys)
+    status, line = refusal(
+        script, arguments.format(model=demo_model_dir(), out=tmp_path / "out.svg", **paths), monkeypatch, capsys
+    )
     assert status == 2
     assert named in line
 

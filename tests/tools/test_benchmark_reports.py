@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ WORK = {
     "kv_token_bytes": 4,
     "windows": (0, 0, 8),
 }
+LIMITS = {"copy_bytes_per_s": 10_000.0, "fma_flops_per_s": 1e9, "matrix_flops_per_s": 0.0}
 
 
 def run(streams: int, rate: float, kv_bytes: float = 0.0) -> dict[str, Any]:
@@ -67,6 +70,72 @@ def test_more_streams_than_were_measured_get_the_fraction_of_the_most() -> None:
     few, many = roofline.estimates(runs, limits, limits, context=0, streams=[3, 9])
     assert (few.measured_streams, many.measured_streams) == (4, 4)
     assert few.fraction == many.fraction == pytest.approx(0.5)
+
+
+def test_rows_beyond_what_was_measured_say_so_and_are_not_in_the_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "report.json"
+    file.write_text(json.dumps({"reports": [report(run(1, 5.0), run(4, 20.0), limits=LIMITS)]}), encoding="utf-8")
+
+    def verdict(target: float) -> str:
+        options = ["--streams", "2", "4", "8", "--seed-target", str(target), "--bandwidth", "1e-5", "--context", "0"]
+        monkeypatch.setattr(sys, "argv", ["roofline.py", str(file), *options])
+        roofline.main()
+        *rows, last = capsys.readouterr().out.splitlines()
+        beyond = [int(row.split()[0]) for row in rows[2:] if "beyond what was measured" in row]
+        assert beyond == [8]
+        return last
+
+    assert verdict(15).endswith("15 tok/s in sum: reached with 4 streams, by this estimate")
+    assert "25 tok/s in sum: not reached with up to 4 streams, the most that were measured" in verdict(25)
+    assert verdict(1e6).endswith("not reached, by this estimate")
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "named"),
+    [
+        (("limits",), None, "reports[0].limits: expected an object"),
+        (("limits", "copy_bytes_per_s"), 0, "limits.copy_bytes_per_s: expected a number above 0, got 0"),
+        (("work", "windows"), [], "work.windows: expected a list of at least one"),
+        (("work", "windows"), [0, "x"], 'work.windows[1]: expected a number, 0 or more, got "x"'),
+        (("decode", 0), 7, "decode[0]: expected an object"),
+        (("decode", 0, "streams"), True, "decode[0].streams: expected a positive whole number, got true"),
+        (("decode", 0, "flops"), float("nan"), "decode[0].flops: expected a number above 0, got NaN"),
+        (("decode", 0, "tokens_per_s", "median"), "x" * 99, "median: expected a number above 0, got"),
+        (("software",), "no", 'software: expected true or false, got "no"'),
+    ],
+)
+def test_a_report_with_something_else_in_it_is_refused_with_its_place(
+    place: tuple[str | int, ...], value: object, named: str, tmp_path: Path
+) -> None:
+    changed: Any = report(run(1, 5.0), limits=dict(LIMITS), work=dict(WORK))
+    inner = changed
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    file = tmp_path / "report.json"
+    file.write_text(json.dumps({"reports": [changed]}), encoding="utf-8")
+    with pytest.raises(argparse.ArgumentTypeError) as caught:
+        roofline.reports_of(str(file))
+    assert str(caught.value).startswith(f"{file}: ")
+    assert named in str(caught.value)
+    assert len(str(caught.value)) < len(str(file)) + 200
+
+
+def test_a_file_of_brackets_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "report.json"
+    file.write_text("[" * 100_000, encoding="utf-8")
+    with pytest.raises(argparse.ArgumentTypeError, match="nested too deeply"):
+        roofline.reports_of(str(file))
+
+
+def test_times_of_kernels_that_lack_something_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "report.json"
+    times = [{**time(1, "kernel", "", 1.0), "steps": 0}]
+    file.write_text(json.dumps({"reports": [report(run(1, 5.0), kernel_times=times)]}), encoding="utf-8")
+    with pytest.raises(argparse.ArgumentTypeError, match=r"kernel_times\[0\].steps: expected a positive whole number"):
+        plot.drawn("kernels", [str(file)])
 
 
 def test_plots_are_xml_and_name_a_software_device() -> None:
