@@ -30,3 +30,11 @@ def positive(text: str) -> float:
     if not value:
         raise argparse.ArgumentTypeError(f"expected a number above 0, got {text!r}")
     return value
+
+
+def shape(text: str) -> tuple[int, int]:
+    """Parse rows x columns, as in 4096x14336."""
+    rows, _, columns = text.partition("x")
+    if not all(part.isascii() and part.isdigit() and int(part) for part in (rows, columns)):
+        raise argparse.ArgumentTypeError(f"expected rows x columns, such as 4096x14336, got {text!r}")
+    return int(rows), int(columns)

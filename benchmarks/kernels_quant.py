@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from amounts import shape
 
 from unicorn_async.cli.options import count
 from unicorn_async.config import Activation
@@ -68,7 +69,7 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.memory import Buffer
     from unicorn_async.ops.linear_input import HalfRows
 
-SHAPES = ("21504x5376", "5376x21504", "8192x5376", "5376x4096", "4096x14336")
+SHAPES = ((21504, 5376), (5376, 21504), (8192, 5376), (5376, 4096), (4096, 14336))
 VEC_SUBGROUPS = (1, 2, 4, 8)
 VEC_ROWS = (1, 2, 4, 8)
 VEC_UNROLLS = (1, 2, 3, 4, 6)
@@ -328,7 +329,7 @@ class Bench:
 
 
 def measure(device: Device, options: argparse.Namespace) -> Iterator[Figure]:
-    shapes = [tuple(map(int, text.split("x"))) for text in options.shape]
+    shapes: list[tuple[int, int]] = options.shape
     formats = [QuantFormat(name) for name in options.format]
     gate = Activation.GELU_TANH if options.gated else None
     largest = max(QuantTensor.size((n, k), kind) for n, k in shapes for kind in formats)
@@ -361,9 +362,10 @@ def measure(device: Device, options: argparse.Namespace) -> Iterator[Figure]:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Time the linear kernels with quantised weights.")
     parser.add_argument("--device", help="index or part of the name; default: the fastest GPU")
-    parser.add_argument("--shape", nargs="+", default=SHAPES, help="rows x columns of the weights")
+    parser.add_argument("--shape", type=shape, nargs="+", default=SHAPES, help="rows x columns of the weights")
     parser.add_argument("--tokens", nargs="+", type=count, default=[1, 2, 4, 8, 16, 32, 64, 512])
-    parser.add_argument("--format", nargs="+", default=["int4"], help=" ".join(f.value for f in QuantFormat))
+    formats = [kind.value for kind in QuantFormat]
+    parser.add_argument("--format", nargs="+", choices=formats, default=["int4"], metavar="FORMAT")
     parser.add_argument("--repeats", type=count, default=20, help="dispatches per figure")
     parser.add_argument("--pool-mib", type=count, default=1024, help="memory for copies of the weights")
     parser.add_argument("--gated", action="store_true", help="rows are gates and what they are for, where it is fused")
@@ -382,6 +384,9 @@ def main(arguments: list[str] | None = None) -> int:
     except UnicornError as exc:
         print(f"kernels_quant: {exc}", file=sys.stderr)
         return 1
+    if not figures:
+        print(f"kernels_quant: --only {options.only}: no kernel with this name, nothing was timed", file=sys.stderr)
+        return 2
     if options.json:
         options.json.write_text(
             json.dumps({"device": info.name, "figures": [asdict(figure) for figure in figures]}, indent=1) + "\n"

@@ -50,6 +50,9 @@ def refusal(
         ("smooth_decode", "demo --limits nan", "expected a finite number, 0 or more, got 'nan'"),
         ("kernels", "--tokens 0", WHOLE),
         ("kernels_quant", "--tokens 0", WHOLE),
+        ("kernels_quant", "--shape 64x0", "expected rows x columns, such as 4096x14336, got '64x0'"),
+        ("kernels_quant", "--shape 64", "expected rows x columns, such as 4096x14336, got '64'"),
+        ("kernels_quant", "--format Q9", "invalid choice: 'Q9'"),
         ("kernels_attention", "--context 0", WHOLE),
         ("dispatch_floor", "--megabytes 4 4", "expected each size to be larger than the one before it"),
         ("dispatch_floor", "--megabytes 4", "expected two sizes or more"),
@@ -135,6 +138,13 @@ def test_arguments_that_make_no_sense_are_refused(
     )
     assert status == 2
     assert named in line
+
+
+def test_kernels_that_no_name_fits_are_an_error_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--shape", "64x64", "--tokens", "1", "--pool-mib", "1", "--only", "nonsense"]
+    assert import_module("kernels_quant").main(options) == 2
+    expected = "kernels_quant: --only nonsense: no kernel with this name, nothing was timed\n"
+    assert capsys.readouterr().err == expected
 
 
 @pytest.mark.parametrize(
