@@ -13,7 +13,8 @@ The formats: bf16, f16 and f32 are directories; int8, int4 and nf4 are made from
 kv-int8 are BF16 beside a KV cache of this type, which is F16 in all others; gguf-TYPE are files whose matrices are of
 one type, but for embeddings of Q6_K beside those of 4 and 5 bits, as llama.cpp has it. Q4_K, Q5_K, Q6_K and IQ4_NL are
 encoded by tests/loader/gguf/encoders.py, by plain least squares, the others by the PyPI package gguf, which this needs.
-The tests' folder must be beside this one.
+The tests' folder must be beside this one. Each row is printed, and the file of --json written, as soon as a format is
+done: but for the first, which waits for F16's answers.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,11 +40,11 @@ from tests.loader.gguf.demo_file import (
     DEMO_MODEL,
     EMBEDDINGS,
     demo_weights,
-    table_kind,
+    encoded_demo,
     write_demo_directory,
     write_demo_gguf,
 )
-from tests.loader.gguf.encoders import decoded, encoded
+from tests.loader.gguf.encoders import decoded
 from tests.ops.arrays import Arrays
 from tests.ops.quant_arrays import quantized, read_back
 from unicorn_async.cli.options import count
@@ -57,7 +59,7 @@ from unicorn_async.tensor import QuantFormat
 from unicorn_async.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -97,46 +99,60 @@ class Quality:
     seconds: float
 
 
-def location(name: str, folder: Path) -> Path:
-    """Write the model in a format, unless it is the bundled one, and return where it is."""
-    if name.startswith(GGUF):
-        return write_demo_gguf(folder / f"{name}.gguf", name.removeprefix(GGUF))
-    return write_demo_directory(folder / name, name.upper()) if name in ("f16", "f32") else DEMO_MODEL
+class Matrices:
+    """The demo model's matrices, and what is worth what in each format."""
+
+    def __init__(self) -> None:
+        self._values = {name: weight for name, weight in demo_weights() if weight.ndim == 2}
+        self._squares = {name: _square(weight.astype(np.float64)) for name, weight in self._values.items()}
+
+    def written(self, name: str, folder: Path) -> tuple[Path, WeightError]:
+        """Write the model in a format that is no scheme, unless it is the bundled one; where it is, and its error."""
+        kind = name.removeprefix(GGUF)
+        if name.startswith(GGUF):
+            tensors = encoded_demo(kind)
+            path = write_demo_gguf(folder / f"{name}.gguf", kind, tensors)
+            if kind in BLOCKS:
+                return path, self._error(lambda tensor, _: decoded(tensors[tensor]))
+        elif name in ("f16", "f32"):
+            path = write_demo_directory(folder / name, name.upper())
+        else:
+            return DEMO_MODEL, WeightError(0.0, 0.0, 0.0)
+        return path, self._error(lambda _, values: values.astype(np.float16).astype(np.float32))
+
+    def quantized(self, names: Sequence[str], device_name: str | None) -> dict[str, WeightError]:
+        """Return the errors of schemes, as the device makes the weights."""
+        if not names:
+            return {}
+        with Instance.create() as instance:
+            info = select_device(instance.devices(), device_name, allow_software=True)
+            with Device.open(instance, info, cache_dir=None, shader_dir=resource_dir("shaders")) as device:
+                return {name: self._error(partial(_quantized, device, name)) for name in names}
+
+    def _error(self, stored: Callable[[str, NDArray[np.float32]], NDArray[np.float32]]) -> WeightError:
+        """Return a format's error, of which `stored` says what it makes of a matrix."""
+        squares, largest = [], 0.0
+        for name, values in self._values.items():
+            exact = values.astype(np.float64)
+            difference = stored(name, values) - exact
+            squares.append((_square(difference), self._squares[name]))
+            largest = max(largest, float(np.abs(difference).max() / exact.std()))
+        errors, norms = zip(*squares, strict=True)
+        worst = max(error / norm for error, norm in squares) ** 0.5
+        return WeightError((sum(errors) / sum(norms)) ** 0.5, worst, largest)
 
 
-def stored(name: str, values: NDArray[np.float32], *, is_table: bool, arrays: Arrays) -> NDArray[np.float32]:
-    """Return what a matrix is worth in a format: blocks as their file's reader says, others as the device made them."""
-    if name in SCHEMES:
-        kind = TABLES.get(name, name) if is_table else name
-        return read_back(arrays, quantized(arrays, values, QuantFormat(kind)))
-    if name == REFERENCE or name in CACHES:
-        return values
-    kind = name.removeprefix(GGUF)
-    if kind in BLOCKS:
-        return decoded(encoded(table_kind(kind) if is_table else kind, values))
-    return values.astype(np.float16).astype(np.float32)
+def _square(values: NDArray[np.float64]) -> float:
+    return float((values**2).sum())
 
 
-def weight_errors(names: Sequence[str], device_name: str | None) -> dict[str, WeightError]:
-    """Return every format's error over the demo model's matrices."""
-    matrices = {name: weight for name, weight in demo_weights() if weight.ndim == 2}
-    result = {}
-    with Instance.create() as instance:
-        info = select_device(instance.devices(), device_name, allow_software=True)
-        with Device.open(instance, info, cache_dir=None, shader_dir=resource_dir("shaders")) as device:
-            for name in names:
-                squares, largest = [], 0.0
-                for tensor, values in matrices.items():
-                    arrays = Arrays(device)
-                    exact = values.astype(np.float64)
-                    difference = stored(name, values, is_table=tensor == EMBEDDINGS, arrays=arrays) - exact
-                    arrays.close()
-                    squares.append((float((difference**2).sum()), float((exact**2).sum())))
-                    largest = max(largest, float(np.abs(difference).max() / exact.std()))
-                errors, norms = zip(*squares, strict=True)
-                worst = max(error / norm for error, norm in squares) ** 0.5
-                result[name] = WeightError((sum(errors) / sum(norms)) ** 0.5, worst, largest)
-    return result
+def _quantized(device: Device, name: str, tensor: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
+    kind = TABLES.get(name, name) if tensor == EMBEDDINGS else name
+    arrays = Arrays(device)
+    try:
+        return read_back(arrays, quantized(arrays, values, QuantFormat(kind))).copy()  # of memory that is closed
+    finally:
+        arrays.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,32 +197,44 @@ def line(found: Quality, num_greedy: int) -> str:
     )
 
 
-def measure(options: argparse.Namespace) -> list[Quality]:
-    """Run every format, the two that others are compared with first, and print the rows as they come."""
+def measure(options: argparse.Namespace) -> None:
+    """Run every format, the two that others are compared with first; print and write the rows as they come."""
     names = list(dict.fromkeys([REFERENCE, COMPARED, *options.formats]))
-    errors = weight_errors(names, options.device)
+    matrices = Matrices()
+    errors = matrices.quantized([name for name in names if name in SCHEMES], options.device)
     tokenizer = Tokenizer.load(DEMO_MODEL)
     asked = questions(tokenizer, max(options.questions, options.greedy))
     runs: dict[str, Run] = {}
-    table = []
+    table: list[Quality] = []
     print(f"{options.questions} questions for the likelihoods, {options.greedy} for the greedy answers")
     print(
         f"{'format':12} {'weights':>9} {'worst':>9} {'largest':>8} {'perplexity':>10} {'of text':>9} "
-        f"{'KL':>10} {'top-1':>8} {'same':>5} {'right':>6} {'s':>6}"
+        f"{'KL':>10} {'top-1':>8} {'same':>5} {'right':>6} {'s':>6}",
+        flush=True,
     )
     with tempfile.TemporaryDirectory(prefix="unicorn-quality-") as folder:
         for name in names:
-            run = asyncio.run(run_format(name, location(name, Path(folder)), asked, options))
-            runs.setdefault(name, run)
-            done = {row.name for row in table}
-            for ready in [each for each in runs if COMPARED in runs and each not in done]:
+            model = DEMO_MODEL
+            if name not in errors:
+                model, errors[name] = matrices.written(name, Path(folder))
+            runs[name] = asyncio.run(run_format(name, model, asked, options))
+            if COMPARED not in runs:
+                continue
+            for ready in [each for each in runs if each not in {row.name for row in table}]:
                 right = num_right(runs[ready].answers, asked[: options.greedy], tokenizer)
                 table.append(_quality(ready, runs, errors[ready], right))
                 print(line(table[-1], options.greedy), flush=True)
+            write(options, table)
             if name not in (REFERENCE, COMPARED):
                 del runs[name]
     print(options.described)
-    return table
+
+
+def write(options: argparse.Namespace, table: Sequence[Quality]) -> None:
+    """Write what there is so far, if a file is asked for."""
+    if options.json:
+        found = {"device": options.described, "formats": [asdict(row) for row in table]}
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def _quality(name: str, runs: Mapping[str, Run], weights: WeightError, right: int) -> Quality:
@@ -234,12 +262,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args(namespace=argparse.Namespace(described=None))
     try:
-        table = measure(options)
+        measure(options)
     except UnicornError as exc:
         raise SystemExit(f"quality.py: {exc}") from None
-    if options.json:
-        found = {"device": options.described, "formats": [asdict(row) for row in table]}
-        options.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

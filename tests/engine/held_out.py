@@ -28,6 +28,7 @@ from demo_world.conversation import evaluation
 
 SEED = 77
 LONGEST_ANSWER = 300  # tokens
+_SLAB = 16  # rows that a cache holds in double precision
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +64,9 @@ class Likelihood:
 
     def divergence_from(self, other: Likelihood) -> float:
         """Mean Kullback-Leibler divergence of a token's distribution from that of `other`, in nats; of all tokens."""
-        first, second = (logs.astype(np.float64) for logs in (other.log_probs, self.log_probs))
-        # With the sums of both, which are 1 but for rounding, no term is negative.
-        return float((np.exp(first) * (first - second - 1) + np.exp(second)).sum(axis=1).mean())
+        parts = -(-len(self.log_probs) // _SLAB) or 1
+        slabs = zip(np.array_split(other.log_probs, parts), np.array_split(self.log_probs, parts), strict=True)
+        return float(np.concatenate([_divergences(first, second) for first, second in slabs]).mean())
 
     def agreement_with(self, other: Likelihood) -> float:
         """Share of all tokens whose likeliest is the same."""
@@ -121,6 +122,14 @@ def num_right(found: Sequence[tuple[int, ...]], asked: Sequence[Question], token
 def num_equal(found: Sequence[tuple[int, ...]], wanted: Sequence[tuple[int, ...]]) -> int:
     """Count the answers that are the same to the last token."""
     return sum(a == b for a, b in zip(found, wanted, strict=True))
+
+
+def _divergences(first: NDArray[np.float32], second: NDArray[np.float32]) -> NDArray[np.float64]:
+    """The divergence of each row of `second` from that of `first`, in double precision."""
+    logs, others = first.astype(np.float64), second.astype(np.float64)
+    # With the sums of both, which are 1 but for rounding, no term is negative.
+    found: NDArray[np.float64] = (np.exp(logs) * (logs - others - 1) + np.exp(others)).sum(axis=1)
+    return found
 
 
 def _perplexity(log_probs: NDArray[np.float32]) -> float:

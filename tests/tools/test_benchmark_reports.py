@@ -9,11 +9,16 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
+
+from tests.engine.held_out import Likelihood
+from unicorn_async.errors import DeviceLostError
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "benchmarks"))
 
 import plot
+import quality
 import roofline
 from step_work import StepWork
 
@@ -136,6 +141,27 @@ def test_times_of_kernels_that_lack_something_are_refused(tmp_path: Path) -> Non
     file.write_text(json.dumps({"reports": [report(run(1, 5.0), kernel_times=times)]}), encoding="utf-8")
     with pytest.raises(argparse.ArgumentTypeError, match=r"kernel_times\[0\].steps: expected a positive whole number"):
         plot.drawn("kernels", [str(file)])
+
+
+def test_quality_keeps_the_rows_of_formats_that_are_done_where_a_later_one_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def run_format(name: str, *_: object) -> quality.Run:
+        if name == "gguf-F16":
+            raise DeviceLostError("gone")
+        log_probs = np.log(np.full((2, 4), 0.25, np.float32))
+        scored = Likelihood(log_probs, np.zeros(2, np.int64), np.ones(2, bool))
+        return quality.Run(scored, [(1,)], 0.0)
+
+    file = tmp_path / "quality.json"
+    arguments = ["--formats", "f32", "gguf-F16", "--questions", "1", "--greedy", "1", "--json", str(file)]
+    monkeypatch.setattr(quality, "run_format", run_format)
+    monkeypatch.setattr(sys, "argv", ["quality.py", *arguments])
+    with pytest.raises(SystemExit, match="gone"):
+        quality.main()
+    done = [row["name"] for row in json.loads(file.read_text())["formats"]]
+    printed = [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]]
+    assert printed == done == ["bf16", "f16", "f32"]
 
 
 def test_plots_are_xml_and_name_a_software_device() -> None:

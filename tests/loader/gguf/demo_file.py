@@ -20,9 +20,11 @@ from .encoders import encoded
 from .golden_files import file_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
+
+    from .builders import Tensor
 
 DEMO_MODEL = Path(unicorn_async.demo.__file__).resolve().parent / "model"
 EMBEDDINGS = "model.embed_tokens.weight"
@@ -43,16 +45,20 @@ def table_kind(kind: str) -> str:
     return "Q6_K" if kind in _SIX_BITS else kind
 
 
-def write_demo_gguf(path: Path, kind: str) -> Path:
-    """Write a GGUF file whose matrices are of `kind`; norms are F32."""
-    tensors = {}
-    for name, weight in demo_weights():
-        new = file_name(name, gemma=True)
-        if weight.ndim == 1:
-            tensors[new] = array("F32", weight + np.float32(1))
-        else:
-            tensors[new] = encoded(table_kind(kind) if name == EMBEDDINGS else kind, weight)
-    return write(path, _metadata(), tensors)
+def encoded_demo(kind: str) -> dict[str, Tensor]:
+    """Return the demo model's tensors as a GGUF file has them whose matrices are of `kind`; norms are F32."""
+    return {
+        name: array("F32", weight + np.float32(1))
+        if weight.ndim == 1
+        else encoded(table_kind(kind) if name == EMBEDDINGS else kind, weight)
+        for name, weight in demo_weights()
+    }
+
+
+def write_demo_gguf(path: Path, kind: str, tensors: Mapping[str, Tensor] | None = None) -> Path:
+    """Write a GGUF file whose matrices are of `kind`; `tensors` are those of `encoded_demo`, if they are there."""
+    tensors = encoded_demo(kind) if tensors is None else tensors
+    return write(path, _metadata(), {file_name(name, gemma=True): tensor for name, tensor in tensors.items()})
 
 
 def write_demo_directory(directory: Path, kind: str) -> Path:

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 _NUMBERS = {kind.name: number for number, kind in GGML_TYPES.items()}
 _DENSE = ("F32", "F16", "BF16")
-_IQ4_NL = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
+IQ4_NL_LEVELS = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
 _STEPS = 24  # candidates for a scale
+_SLAB = 1 << 15  # numbers that a cache holds, with all that is made of them
 _ROUNDS = 6  # of fitting codes, then scale and offset
 
 
@@ -89,8 +90,8 @@ def _q6_k(units: Floats) -> Bytes:
 
 
 def _iq4_nl(units: Floats) -> Bytes:
-    scale = _half(_best_scale(units[:, None], _IQ4_NL, 127)[:, 0])
-    codes = _nearest(units / _nonzero(scale)[:, None], _IQ4_NL).astype(np.uint8)
+    scale = _half(_best_scale(units[:, None], IQ4_NL_LEVELS, 127)[:, 0])
+    codes = Nearest(IQ4_NL_LEVELS).indices(units / _nonzero(scale)[:, None]).astype(np.uint8)
     return np.concatenate([_half_bytes(scale[:, None]), codes[:, :16] | codes[:, 16:] << 4], axis=1)
 
 
@@ -141,20 +142,46 @@ def _fitted(parts: Floats, steps: int) -> tuple[Floats, Floats]:
 
 def _best_scale(parts: Floats, levels: Floats, largest: float) -> Floats:
     """The scale (blocks, parts) at which the nearest of `levels` lie closest, of some around extreme / largest."""
+    nearest = Nearest(levels)
+    slabs = np.array_split(parts, -(-parts.size // _SLAB) or 1)
+    return np.concatenate([_best_scale_of(slab, nearest, largest) for slab in slabs])
+
+
+def _best_scale_of(parts: Floats, nearest: Nearest, largest: float) -> Floats:
     extreme = np.take_along_axis(parts, np.abs(parts).argmax(axis=2)[:, :, None], axis=2)[:, :, 0]
     best, chosen = np.full(extreme.shape, np.inf, np.float32), extreme / -largest
     for sign in (-1, 1):
         for factor in np.linspace(0.85, 1.15, _STEPS, dtype=np.float32):
             scale = extreme * (sign * factor / largest)
-            near = levels[_nearest(parts / _nonzero(scale)[:, :, None], levels)]
+            near = nearest.levels(parts / _nonzero(scale)[:, :, None])
             scale = (near * parts).sum(axis=2) / _nonzero((near**2).sum(axis=2))
             error = ((near * scale[:, :, None] - parts) ** 2).sum(axis=2)
             chosen, best = np.where(error < best, scale, chosen), np.minimum(error, best)
     return chosen
 
 
-def _nearest(values: Floats, levels: Floats) -> NDArray[np.int64]:
-    return np.searchsorted((levels[1:] + levels[:-1]) / 2, values)
+class Nearest:
+    """The nearest of some levels, the lower one of two: they are whole numbers, so that a table of halves knows it."""
+
+    def __init__(self, levels: Floats) -> None:
+        edges = levels[1:] + levels[:-1]  # twice what lies between two levels
+        self._low, self._high = float(edges[0]), float(edges[-1]) + 1
+        halves = np.arange(self._low, self._high + 1, dtype=np.float32)
+        self._index = np.searchsorted(edges, halves)
+        self._level = levels[self._index]
+
+    def indices(self, values: Floats) -> NDArray[np.int64]:
+        """Return which level each is nearest to."""
+        return self._index[self._places(values)]
+
+    def levels(self, values: Floats) -> Floats:
+        """Return the level that each is nearest to."""
+        return self._level[self._places(values)]
+
+    def _places(self, values: Floats) -> NDArray[np.int64]:
+        # Twice an edge is a whole number: it lies below twice the value where it lies below that rounded up.
+        places: NDArray[np.int64] = (np.clip(np.ceil(values * 2), self._low, self._high) - self._low).astype(np.intp)
+        return places
 
 
 def _k_nibbles(codes: Bytes) -> Bytes:
