@@ -119,7 +119,7 @@ def throughput(reports: list[dict[str, Any]]) -> str:
 
 def part_name(time: dict[str, Any]) -> str:
     """Name what a dispatch belongs to: a matrix by its shape, another kernel by its family."""
-    if time["detail"]:
+    if time["detail"] and time["kernel"].startswith("linear_"):
         return f"matrix {time['detail'].replace('x', ' × ')}"
     return next((family for family in FAMILIES if time["kernel"].startswith(family)), time["kernel"])
 

@@ -27,6 +27,7 @@ def test_each_dispatch_has_its_kernel_its_push_block_and_its_time(device: Device
     device.compute.timeline.wait(device.compute.submit([recorder.end()]), timeout_s=30)
     times = recorder.times()
     assert [(time.kernel, time.push) for time in times] == [(kernel, push)] * 2
+    assert [(time.groups, time.frame) for time in times] == [((1, 1, 1), None), ((1, 1, 1), sizes)]
     assert all(0 <= time.ns < 30e9 for time in times) and sum(time.ns for time in times) > 0
     assert kernel.push.unpack(times[0].push) == fields
     recorder.close()

@@ -174,6 +174,10 @@ def test_plots_are_xml_and_name_a_software_device() -> None:
         assert any("a & b" in line for line in words)
 
 
+def test_attention_of_a_window_is_drawn_as_attention() -> None:
+    assert plot.part_name(time(1, "attention_decode_f16_floats", "window 128", 1.0)) == "attention"
+
+
 def test_parts_beyond_the_colours_are_drawn_as_others() -> None:
     times = [time(1, f"kernel_{index}", "", 10.0) for index in range(20)]
     drawn = ElementTree.fromstring(plot.kernels(report(kernel_times=times)))

@@ -26,9 +26,10 @@ def kernel_lines(engine: Engine, limits: Limits) -> list[str]:
     return [
         *lines,
         "Times contain the barrier before a dispatch, and the clocks themselves.",
-        "GB/s and TFLOP/s are of products with weights; what other kernels move, attention with its keys and values",
-        f"among them, is not counted. Shares are of the rate of a copy by {limits.copied_by}, read and written, and of",
-        "the highest rate of operations, both measured after the steps.",
+        "GB/s are of a product's weights, of the keys and values that attention's queries see, of queries and results,",
+        "and of what other kernels read and write; each is counted once, and a cache may hold it. TFLOP/s are of",
+        f"products and attention. Shares are of the rate of a copy by {limits.copied_by}, read and written, and of the",
+        "highest rate of operations, both measured after the steps.",
         *limits.lines(),
     ]
 
@@ -67,8 +68,19 @@ def _row(time: KernelTime, total: int, limits: Limits) -> tuple[str, ...]:
         f"{time.us:.1f}",
         f"{time.ns / time.steps / 1e3:.0f}",
         f"{time.ns / total:.1%}",
-        f"{bytes_per_s / 1e9:.0f}" if time.nbytes else "",
-        f"{bytes_per_s / limits.copy_bytes_per_s:.0%}" if time.nbytes else "",
-        f"{flops_per_s / 1e12:.2f}" if time.flops else "",
-        f"{flops_per_s / limits.flops_per_s:.0%}" if time.flops else "",
+        _rate(bytes_per_s / 1e9, 0),
+        _share(bytes_per_s / limits.copy_bytes_per_s),
+        _rate(flops_per_s / 1e12, 2),
+        _share(flops_per_s / limits.flops_per_s),
     )
+
+
+def _rate(value: float, decimals: int) -> str:
+    """Return a rate with so many decimals, small ones with two digits; none where nothing was counted."""
+    if not value:
+        return ""
+    return f"{value:.{decimals}f}" if value >= 10 ** (1 - decimals) else f"{value:.2g}"
+
+
+def _share(value: float) -> str:
+    return (f"{value:.0%}" if value >= 0.1 else f"{value:.1%}") if value else ""

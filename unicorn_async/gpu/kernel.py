@@ -42,7 +42,10 @@ class KernelRequest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kernel:
-    """A compute pipeline and its interface; the library owns it. `variant` names its constants, for people."""
+    """A compute pipeline and its interface; the library owns it.
+
+    `variant` names the constants that were asked for, for people; `constants` has all of the shader's.
+    """
 
     name: str
     variant: str
@@ -52,6 +55,7 @@ class Kernel:
     layout: PipelineLayoutHandle
     push: PushBlock
     push_bytes: int
+    constants: Mapping[str, ConstantValue] = field(default_factory=dict)
 
     def pack(self, **fields: int | float) -> bytes:
         """Return the push-constant block with these members; pointers are addresses.
@@ -215,7 +219,9 @@ class KernelLibrary:
             entry, given, subgroup_size, background, full=self._full_subgroups and x % subgroup_size == 0
         )
         variant = ",".join(f"{key}={value}" for key, value in sorted(given.items()))
-        return Kernel(name, variant, workgroup, subgroup_size, pipeline, self.layout, entry.push, entry.push_bytes)
+        return Kernel(
+            name, variant, workgroup, subgroup_size, pipeline, self.layout, entry.push, entry.push_bytes, values
+        )
 
     def _check_subgroup_size(self, name: str, size: int) -> None:
         info = self._device.info

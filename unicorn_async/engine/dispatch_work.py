@@ -1,0 +1,183 @@
+"""What one dispatch of a step has to move and to compute at least, for rates beside the time that it took."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from unicorn_async.config import KVDType
+from unicorn_async.ops.kv_cache import head_nbytes
+from unicorn_async.ops.linear_input import InputBlocks, InputForm
+from unicorn_async.tensor import QUANT_BLOCK, QuantFormat
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+    from unicorn_async.gpu.timed_recorder import DispatchTime
+
+_F32 = 4
+_VECTOR = 4  # elements in which rows are counted
+_ITEM_BYTES = {"f16": 2, "bf16": 2, "f32": 4}
+_LAYOUTS = {kind.layout.name: kind.layout for kind in QuantFormat}
+_QUANT_KERNELS = (
+    "linear_quant_vec_",
+    "linear_quant_held_",
+    "linear_quant_many_",
+    "linear_quant_coopmat_",
+    "linear_quant_fragments_",
+)
+
+
+class DispatchWork(NamedTuple):
+    """Bytes and floating-point operations, 0 where not counted; `detail` tells dispatches of one kernel apart."""
+
+    detail: str = ""
+    nbytes: int = 0
+    flops: int = 0
+
+
+def dispatch_work(time: DispatchTime) -> DispatchWork:
+    """Count a dispatch's work: of products the weights alone, of others all that they read and write, each once.
+
+    Of attention those are the keys and values that a query sees; it reads the contexts from the frame of the step, so
+    this is to be called before the frame has another one. Padding counts as far as a kernel works on it.
+    """
+    fields = {name: int(value) for name, value in time.kernel.push.unpack(time.push).items()}
+    for prefix, count in _FAMILIES.items():
+        if time.kernel.name.startswith(prefix):
+            return count(time, fields)
+    return DispatchWork()
+
+
+def _product(time: DispatchTime, fields: Mapping[str, int]) -> DispatchWork:
+    rows, columns = fields["n"], fields["k"] if "k" in fields else fields["blocks"] * QUANT_BLOCK
+    nbytes = _weight_bytes(time.kernel.name, rows * columns)
+    return DispatchWork(f"{rows}x{columns}", nbytes, 2 * rows * columns * fields["tokens"])
+
+
+def _weight_bytes(kernel: str, num_elements: int) -> int:
+    for prefix in _QUANT_KERNELS:
+        if kernel.startswith(prefix):
+            return sum(_LAYOUTS[kernel.removeprefix(prefix)].plane_bytes(num_elements))
+    return num_elements * _ITEM_BYTES.get(kernel.rpartition("_")[2], 0)
+
+
+def _attention_decode(time: DispatchTime, fields: Mapping[str, int]) -> DispatchWork:
+    constants, items = time.kernel.constants, time.groups[2]
+    heads, kv_heads = int(constants["NUM_HEADS"]), int(constants["NUM_KV_HEADS"])
+    rows = _u32(time, fields["items"], 2 * items)[::2]
+    keys = _by_row(time, fields["context_len"], rows)
+    if window := fields["window"]:
+        keys = np.minimum(keys, window)
+    query_heads = heads + 2 * kv_heads if constants["ROTATES"] else heads
+    return _attention(time, window, heads, kv_heads, items, query_heads, int(keys.sum()), int(keys.sum()))
+
+
+def _attention_prefill(time: DispatchTime, fields: Mapping[str, int]) -> DispatchWork:
+    heads, kv_heads, window = fields["num_heads"], fields["num_kv_heads"], fields["window"]
+    rows = np.unique(_u32(time, fields["tiles"], 2 * time.groups[0])[::2])
+    queries, contexts = (_by_row(time, fields[name], rows) for name in ("query_len", "context_len"))
+    before = contexts - queries
+    keys, open_queries = contexts, queries  # those that see everything before them
+    if window:
+        keys = np.minimum(contexts, queries + window - 1)
+        open_queries = np.clip(window - before, 0, queries)
+    pairs = open_queries * before + open_queries * (open_queries + 1) // 2 + (queries - open_queries) * window
+    return _attention(time, window, heads, kv_heads, int(queries.sum()), heads, int(keys.sum()), int(pairs.sum()))
+
+
+def _attention(
+    time: DispatchTime, window: int, heads: int, kv_heads: int, queries: int, query_heads: int, keys: int, pairs: int
+) -> DispatchWork:
+    """Count attention of so many queries, of `query_heads` heads as they are read, that see `keys` in `pairs`."""
+    head_dim = int(time.kernel.constants["HEAD_DIM"])
+    kv_dtype = KVDType(time.kernel.name.split("_")[-2])
+    cached = 2 * keys * kv_heads * head_nbytes(head_dim, kv_dtype)
+    rows = queries * (query_heads * head_dim * _F32 + _row_bytes(time, heads * head_dim))
+    return DispatchWork(f"window {window}" if window else "", cached + rows, 4 * pairs * heads * head_dim)
+
+
+def _norm(time: DispatchTime, fields: Mapping[str, int]) -> DispatchWork:
+    columns, rows = _VECTOR * fields["columns"], time.groups[0]
+    touched = 1  # x; then the residual stream, which is written where all rows are, and the weights
+    if fields["hidden"]:
+        touched += 1 if fields["rows"] else 2
+    weights = sum(fields[name] != 0 for name in ("weight", "post_weight"))
+    written = _row_bytes(time, columns) if fields["weight"] else 0
+    return DispatchWork(nbytes=rows * (touched * columns * _F32 + written) + weights * columns * _F32)
+
+
+def _gate(time: DispatchTime, fields: Mapping[str, int]) -> DispatchWork:
+    columns = _VECTOR * fields["columns"]
+    return DispatchWork(nbytes=time.groups[1] * (2 * columns * _F32 + _row_bytes(time, columns)))
+
+
+def _row_to_half(time: DispatchTime, fields: Mapping[str, int]) -> DispatchWork:
+    columns = _VECTOR * fields["columns"]
+    return DispatchWork(nbytes=time.groups[0] * (columns * _F32 + _row_bytes(time, columns)))
+
+
+def _quantize_activations(_: DispatchTime, fields: Mapping[str, int]) -> DispatchWork:
+    rows, columns = fields["rows"], fields["blocks"] * QUANT_BLOCK
+    return DispatchWork(nbytes=rows * columns * _F32 + InputBlocks.size(rows, columns))
+
+
+def _rotation(time: DispatchTime, fields: Mapping[str, int]) -> DispatchWork:
+    heads, kv_heads, head_dim = fields["num_heads"], fields["num_kv_heads"], int(time.kernel.constants["HEAD_DIM"])
+    cached = 2 * kv_heads * head_nbytes(head_dim, KVDType(time.kernel.name.rpartition("_")[2]))
+    return DispatchWork(nbytes=time.groups[1] * (2 * (heads + kv_heads) * head_dim * _F32 + cached))
+
+
+def _embedding(time: DispatchTime, fields: Mapping[str, int]) -> DispatchWork:
+    kind = time.kernel.name.removeprefix("embed_").removeprefix("quant_")
+    if kind in _LAYOUTS:
+        columns = fields["blocks"] * QUANT_BLOCK
+        row = sum(_LAYOUTS[kind].plane_bytes(columns))
+    else:
+        columns = fields["columns"] * 8
+        row = columns * _ITEM_BYTES[kind]
+    return DispatchWork(nbytes=time.groups[1] * (row + columns * _F32))
+
+
+def _logits(time: DispatchTime, fields: Mapping[str, int]) -> DispatchWork:
+    return DispatchWork(nbytes=time.groups[1] * fields["vocab"] * _F32)
+
+
+# By the beginnings of names. What is left out moves next to nothing, or as much as the requests' sampling asks for.
+_FAMILIES: dict[str, Callable[[DispatchTime, Mapping[str, int]], DispatchWork]] = {
+    "linear_": _product,
+    "attention_decode_": _attention_decode,
+    "attention_prefill_": _attention_prefill,
+    "rms_norm_": _norm,
+    "gated_": _gate,
+    "row_to_half_": _row_to_half,
+    "quantize_activations": _quantize_activations,
+    "rope_cache_": _rotation,
+    "embed_": _embedding,
+    "sample_argmax": _logits,
+    "sample_stats": _logits,
+}
+
+
+def _row_bytes(time: DispatchTime, columns: int) -> int:
+    """Bytes of a row in the form that a kernel writes, which its name ends with."""
+    form = InputForm(time.kernel.name.rpartition("_")[2])
+    if form is InputForm.BLOCKS:
+        return InputBlocks.size(1, columns)
+    return columns * _F32 if form is InputForm.FLOATS else columns * 2 + _F32
+
+
+def _by_row(time: DispatchTime, address: int, rows: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """Return what an array has for some sequences of the step."""
+    size = int(rows.max()) + 1 if rows.size else 0
+    return _u32(time, address, size)[rows].astype(np.int64)
+
+
+def _u32(time: DispatchTime, address: int, count: int) -> NDArray[np.uint32]:
+    """Return an array of the frame that a dispatch's size is in."""
+    frame = time.frame
+    assert frame is not None and frame.mapped is not None, "attention is dispatched by a mapped frame"
+    return np.frombuffer(frame.mapped, np.uint32, count, address - frame.address)
