@@ -40,9 +40,10 @@ class LoadStream:
 
     `places` are the destinations' memory, which must outlive `run` and which the caller owns. While it is still
     `arriving`, chunks wait for their part of it. Chunks that are copied as they are go straight into `places` that are
-    mapped, all others through at most `staging_bytes` of staging memory, as does what is read past the page cache, where
-    the device takes it from ordinary memory, and everything that `stages_near` the device. `stamps` are what the files
-    were when their headers were read: a layer whose file has changed is not activated. `trace` is told what happens.
+    mapped, all others through at most `staging_bytes` of staging memory, as does everything where it lies near the
+    device, `stages_near`, and what is read past the page cache, where the device takes it from ordinary memory.
+    `stamps` are what the files were when their headers were read: a layer whose file has changed is not activated.
+    `trace` is told what happens.
     `factors` are loaded before the first chunk that is blended, and closed with the load; `unfit` is checked whenever a
     layer is there. What is `cached` is taken in place of the checkpoint's: a layer is activated once the device has
     found its checksums right; with the first wrong one, or an unreadable file, the load goes on from the checkpoint.
