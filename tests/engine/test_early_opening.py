@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from tests.conftest import VALIDATION
 from tests.loader.held_blocks import PATIENCE_S, HeldBlocks
+from unicorn_async.engine import startup
+from unicorn_async.engine.arriving_layers import ArrivingLayers
 from unicorn_async.engine.layer_recording import LayerRecording
+from unicorn_async.engine.staging_place import stages_near
 from unicorn_async.errors import EngineClosedError, OutOfMemoryError
 from unicorn_async.gpu.arena import Arena
 from unicorn_async.loader.arriving_places import ArrivingPlaces
@@ -21,11 +27,16 @@ from .loading_gate import LoadingGate
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from unicorn_async.config import EngineConfig
     from unicorn_async.engine.attention_writer import AttentionParts
     from unicorn_async.engine.batch_writer import StepShape
+    from unicorn_async.engine.memory_plan import MemoryPlan
     from unicorn_async.gpu.arena import ArenaSlice
     from unicorn_async.gpu.command import CommandRecorder
+    from unicorn_async.gpu.device import Device
+    from unicorn_async.gpu.timeline import Timeline
     from unicorn_async.loader.placement import PlannedBlock
+    from unicorn_async.loader.stream import LoadStream
 
     from .conftest import OpenEngine
 
@@ -135,6 +146,69 @@ async def test_memory_that_runs_out_behind_an_opened_engine_is_told_to_everybody
                     await failing
     async with open_engine() as engine:
         assert (await answer(engine)).ids == expected.ids
+
+
+async def test_threads_of_the_pool_do_not_wait_for_each_other(open_engine: OpenEngine, blocks: Blocks) -> None:
+    """Else engines that open at the same time could use up the pool."""
+    with ThreadPoolExecutor(1) as alone:
+        asyncio.get_running_loop().set_default_executor(alone)
+        async with asyncio.timeout(PATIENCE_S), open_engine() as engine:
+            assert len((await answer(engine)).ids) > 0
+    assert len(blocks.planned) > 10
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())
+
+
+async def test_where_staging_lies_is_decided_by_the_memory_that_is_free_before_anything_is_allocated(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allocated: list[int] = []
+
+    def noted(device: Device, plan: MemoryPlan, options: EngineConfig) -> bool:
+        allocated.append(sum(device.memory.used_bytes))
+        return stages_near(device, plan, options)
+
+    monkeypatch.setattr(startup, "stages_near", noted)
+    async with open_engine() as engine:
+        await engine.loaded()
+    assert allocated == [0]
+
+
+async def test_a_layer_is_there_once_its_cache_has_memory_too() -> None:
+    """Its weights may be there before, in memory of another kind."""
+    timeline, caches = cast("Timeline", object()), asyncio.Event()
+    waited: list[tuple[str, ...]] = []
+
+    async def layer_submitted(layer: int) -> tuple[Timeline, int]:
+        return timeline, layer + 2
+
+    async def wait(names: tuple[str, ...]) -> None:
+        waited.append(names)
+        await caches.wait()
+
+    stream, places = SimpleNamespace(layer_submitted=layer_submitted), SimpleNamespace(wait=wait)
+    layers = ArrivingLayers(cast("LoadStream", stream), cast("ArrivingPlaces", places), num_layers=2)
+    assert [await layers.layer_submitted(layer) for layer in (-1, 2)] == [(timeline, 1), (timeline, 4)]
+    second = asyncio.create_task(layers.layer_submitted(1))
+    await asyncio.sleep(0)
+    assert waited == [("layers.1.keys", "layers.1.values")] and not second.done()
+    caches.set()
+    assert await second == (timeline, 3)
+
+
+@pytest.mark.skipif(not VALIDATION, reason="needs Vulkan's validation layers: UNICORN_VALIDATION=1")
+async def test_copies_of_steps_that_take_turns_are_ordered(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The layers see what is copied, if not what kernels read and write by addresses."""
+    feature = "VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT"
+    across = "VALIDATION_CHECK_ENABLE_SYNCHRONIZATION_VALIDATION_QUEUE_SUBMIT"
+    monkeypatch.setenv("VK_LAYER_ENABLES", f"{feature}:{across}")
+    gate, log = LoadingGate(monkeypatch, HELD_FROM), LayerLog(monkeypatch)
+    async with open_engine() as engine:
+        waiting = asyncio.create_task(answer(engine, prompt_of(300)))
+        await log.has(layer=0, count=3)
+        gate.open()
+        await waiting
 
 
 async def test_steps_of_a_load_share_what_is_recorded_of_a_layer(

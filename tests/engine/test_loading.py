@@ -142,8 +142,11 @@ async def test_frames_that_only_the_load_needed_are_closed_after_it(
 
     monkeypatch.setattr(Frame, "close", noted_close)
     async with open_engine(num_loading_frames=6) as engine:
+        runner = engine._started.model.runner
+        nbytes = runner.nbytes
         await answer(engine, prompt_of(400))
         assert await asyncio.to_thread(freed.wait, 20)
+        assert runner.nbytes * 7 == nbytes * 2  # of seven frames
         assert len(closed) == 5  # four, and the one that all steps' layers were recorded for
         assert engine.memory.heaps[0].plan_agrees
         await answer(engine, prompt_of(400))

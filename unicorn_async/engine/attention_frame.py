@@ -26,7 +26,7 @@ _GRID_BYTES = 12  # of one indirect dispatch
 class AttentionFrame:
     """The mapped memory of one step's attention; whoever makes it closes it, after the step.
 
-    Nothing of it is written while a submission that uses it is pending. `batches` are by block group, and so are
+    The host writes nothing of it while a submission that uses it is pending. `batches` are by block group, and so are
     `slot_mapping`, addresses of (tokens) u32. What the writer has left there is its own: in `block_rows`, by row, the
     tables that were written and how many blocks of each, in `last_blocks` (groups, sequences) the last of these, in
     `num_decodes` the parts of the last step if it was of decodes alone, or 0, in `grids` the sizes of dispatches.

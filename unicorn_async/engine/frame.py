@@ -56,7 +56,7 @@ class FrameLimits:
 class Frame:
     """The mapped memory of one step in flight, and its `residual`; whoever makes it closes it, after the step.
 
-    Nothing of it is written while a submission that uses it is pending. What the attention reads is an
+    The host writes nothing of it while a submission that uses it is pending. What the attention reads is an
     `AttentionFrame`'s. What the writer has left there is its own: in `sampled_rows`, by row of what is sampled, the
     parameters, slot and seed; in `decodes` the last step, if it was of decodes alone.
     """

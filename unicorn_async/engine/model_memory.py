@@ -16,7 +16,7 @@ from unicorn_async.ops.kv_cache import KVCache
 from unicorn_async.ops.rotary import frequencies
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from unicorn_async.config import EngineConfig, ModelConfig, RotaryConfig
     from unicorn_async.gpu.arena import ArenaSlice
@@ -48,11 +48,17 @@ class ModelMemory:
 
     @classmethod
     def of(
-        cls, device: Device, model: ModelConfig, options: EngineConfig, plan: LoadPlan, places: Mapping[str, ArenaSlice]
+        cls,
+        device: Device,
+        model: ModelConfig,
+        options: EngineConfig,
+        plan: LoadPlan,
+        places: Mapping[str, ArenaSlice],
+        workspace: Iterable[str],
     ) -> ModelMemory:
         """Name the `places` of everything that was planned, and make the tables beside it.
 
-        Those of the workspace are there already.
+        Those of the `workspace` are there already; others may come while this runs.
 
         Raises:
             OutOfMemoryError: the tables do not fit; nothing stays allocated.
@@ -60,7 +66,7 @@ class ModelMemory:
         """
         tables = Arena(device.memory, MemoryKind.FRAME, 1 << 20, name="tables")
         try:
-            addresses = {name: place.address for name, place in places.items()}
+            addresses = {name: places[name].address for name in workspace}
             if not options.attends_elsewhere:
                 zero_memory(device, places["split_counters"])
             rows = max_logit_rows(options)

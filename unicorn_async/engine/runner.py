@@ -156,10 +156,10 @@ class Runner:
         self._loading.abandon()
 
     async def submit(self, batch: Batch) -> SubmittedStep:
-        """Submit a step, or have `follow_load` do it; waits for kernels, not for layers and not for the step.
+        """Submit a step, which waits for kernels and not for the step; behind a load `follow_load` does that.
 
         Raises:
-            DeviceError: the device is lost, or lacks what a kernel needs.
+            DeviceError: the device is lost, or lacks what a kernel needs; behind a load `follow_load` raises it.
             UnicornError: what made the load fail.
         """
         slot = next(slot for slot in self._slots if not slot.busy)

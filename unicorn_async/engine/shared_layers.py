@@ -62,7 +62,7 @@ class SharedLayers:
         self._memory = memory
         self._row_bytes = 4 * model.hidden_size
         self._residual = residual
-        self._copies: dict[tuple[int, int, int], tuple[CommandBuffer, CommandBuffer]] = {}
+        self._copies: dict[int, tuple[CommandBuffer, CommandBuffer]] = {}  # a frame has one step of a load
         with contextlib.ExitStack() as made:
             self._frame = Frame(device, limits, memory.residuals[residual], residual)
             made.callback(self._frame.close)
@@ -101,10 +101,9 @@ class SharedLayers:
         self._made.close()
 
     def _copies_of(self, turn: Turn) -> tuple[CommandBuffer, CommandBuffer]:
-        key = turn.index, turn.shape.tokens, turn.num_sequences
-        if key not in self._copies:
-            self._copies[key] = self._enter(turn), self._leave(turn)
-        return self._copies[key]
+        if turn.index not in self._copies:
+            self._copies[turn.index] = self._enter(turn), self._leave(turn)
+        return self._copies[turn.index]
 
     def _enter(self, turn: Turn) -> CommandBuffer:
         recorder = self._pool.recorder()

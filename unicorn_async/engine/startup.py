@@ -37,7 +37,7 @@ from unicorn_async.ops.attention import GpuAttention
 from unicorn_async.ops.page_touch import pays_to_touch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import AsyncExitStack
     from pathlib import Path
 
@@ -170,6 +170,7 @@ async def _begin_load(
     )
     stack.callback(cache.finish)  # also where the load is cancelled before it begins
     workspace = memory_plan.placement.names(MemoryGroup.WORKSPACE)
+    near = stages_near(device, memory_plan, options)  # by the memory that is free before any of it is allocated
     places.begin(() if options.attends_elsewhere else workspace)
     unfit = await run_to_end(lambda: _count_unfit(device, on_disk, stack))
     factors = LoraFactors(
@@ -193,7 +194,7 @@ async def _begin_load(
         unfit=unfit,
         cached=cache.cached,
         arriving=places,
-        stages_near=stages_near(device, memory_plan, options),
+        stages_near=near,
     )
     stack.push_async_callback(stream.close)
     opened: FarAttention | None = None
@@ -225,7 +226,7 @@ async def _begin_load(
         await places.all()
     else:  # the rest is waited for layer by layer
         await places.wait(workspace)
-    memory = await run_to_end(lambda: _name_memory(device, on_disk, options, places.slices, stack))
+    memory = await run_to_end(lambda: _name_memory(device, on_disk, options, places.slices, workspace, stack))
     state = DecoderState(
         weights=memory.weights,
         matrices=memory.matrices,
@@ -302,9 +303,10 @@ def _name_memory(
     on_disk: ModelOnDisk,
     options: EngineConfig,
     places: Mapping[str, ArenaSlice],
+    workspace: Sequence[str],
     stack: AsyncExitStack,
 ) -> ModelMemory:
-    memory = ModelMemory.of(device, on_disk.config, options, on_disk.plan, places)
+    memory = ModelMemory.of(device, on_disk.config, options, on_disk.plan, places, workspace)
     stack.push_async_callback(run_to_end, memory.close)
     return memory
 

@@ -57,7 +57,8 @@ class Queue:
     ) -> int:
         """Submit the buffers in order, to start after `waits`; return the queue timeline's value at their end.
 
-        A command buffer must not be pending already. `waits` and `signals` apply to all commands.
+        A command buffer must not be pending already, unless its pool is shared. `waits` and `signals` apply to all
+        commands.
 
         Raises:
             DeviceLostError: the device is lost.

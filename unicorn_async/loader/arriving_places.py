@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from typing import TYPE_CHECKING
 
 from unicorn_async.background import run_to_end, wait_to_end
@@ -13,7 +12,7 @@ from unicorn_async.gpu.memory_room import HeapKind
 from unicorn_async.gpu.memory_types import MemoryKind
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from unicorn_async.gpu.arena import ArenaSlice
     from unicorn_async.gpu.memory import Memory
@@ -34,25 +33,27 @@ class ArrivingPlaces:
         self._heaps = {claim.name: block.heap for block in placement.blocks for claim in block.claims}
         self._arenas = {heap: Arena(memory, MemoryKind.DEVICE, 1, name=heap.value, heap=heap) for heap in HeapKind}
         self._changed = asyncio.Event()
-        self._goes_on = threading.Event()
+        self._held: tuple[PlannedBlock, ...] = ()
         self._is_closed = False
         self._work: asyncio.Future[None] | None = None
 
     def begin(self, hold_behind: Collection[str] = ()) -> None:
         """Begin to allocate; to be called once.
 
-        Behind the last of the places `hold_behind` the rest waits for `go_on`, so that others may allocate meanwhile:
-        they would wait for this again and again.
+        Behind the last of the places `hold_behind` the rest is left for `go_on`, so that others may allocate meanwhile:
+        they would wait for this again and again. No thread waits for that.
         """
-        loop, held = asyncio.get_running_loop(), set(hold_behind)
+        held = set(hold_behind)
         holds = [index for index, block in enumerate(self._blocks) if held & {claim.name for claim in block.claims}]
-        last = max(holds, default=None)
-        self._work = loop.run_in_executor(None, self._allocate, loop, last)
-        self._work.add_done_callback(lambda _: self._notify())
+        stop = max(holds) + 1 if holds else len(self._blocks)
+        self._held = self._blocks[stop:]
+        self._start(self._blocks[:stop])
 
     def go_on(self) -> None:
-        """Let what is held be allocated."""
-        self._goes_on.set()
+        """Allocate what was held; all that it was held behind is there."""
+        held, self._held = self._held, ()
+        if held:
+            self._start(held)
 
     def is_mappable(self, name: str) -> bool:
         """Whether the CPU sees a place; what is to be expected of it, while it is not there."""
@@ -69,7 +70,7 @@ class ArrivingPlaces:
         for name in names:
             while name not in self.slices:
                 changed = self._changed
-                if self._work is not None and self._work.done():
+                if self._work is not None and self._work.done() and not self._held:
                     self._work.result()
                     raise EngineClosedError(f"{name} has no memory any more")
                 await changed.wait()
@@ -81,8 +82,8 @@ class ArrivingPlaces:
 
     async def close(self) -> None:
         """Free everything, in a thread, after the block that is being allocated."""
-        self._is_closed = True
-        self._goes_on.set()
+        self._is_closed, self._held = True, ()
+        self._notify()
         try:
             if self._work is not None:
                 await wait_to_end(self._work)
@@ -94,10 +95,13 @@ class ArrivingPlaces:
         for arena in self._arenas.values():
             arena.close()
 
-    def _allocate(self, loop: asyncio.AbstractEventLoop, last: int | None) -> None:
-        for index, block in enumerate(self._blocks):
-            if last is not None and index == last + 1:
-                self._goes_on.wait()
+    def _start(self, blocks: Sequence[PlannedBlock]) -> None:
+        loop = asyncio.get_running_loop()
+        self._work = loop.run_in_executor(None, self._allocate, blocks, loop)
+        self._work.add_done_callback(lambda _: self._notify())
+
+    def _allocate(self, blocks: Sequence[PlannedBlock], loop: asyncio.AbstractEventLoop) -> None:
+        for block in blocks:
             if self._is_closed:
                 return
             slices = self._arenas[block.heap].allocate_block([claim.nbytes for claim in block.claims])
