@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 from unicorn_async.loader.reader import FileReader
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     import pytest
+
+    from unicorn_async.loader.reader import Read
 
 READS = ("read", "read_around")  # each takes a file's index, the offset of its first byte, and more
 
@@ -23,6 +25,7 @@ class LoadingGate:
         self._opened = asyncio.Event()
         for name in READS:
             patch.setattr(FileReader, name, self._holding(getattr(FileReader, name)))
+        patch.setattr(FileReader, "read_all", self._holding_all(FileReader.read_all))
 
     def open(self) -> None:
         """Let everything pass."""
@@ -33,5 +36,15 @@ class LoadingGate:
             if offset >= self._held_from:
                 await self._opened.wait()
             return await read(reader, file, offset, *rest)
+
+        return held_read
+
+    def _holding_all(
+        self, read_all: Callable[[FileReader, Sequence[Read]], Awaitable[None]]
+    ) -> Callable[[FileReader, Sequence[Read]], Awaitable[None]]:
+        async def held_read(reader: FileReader, reads: Sequence[Read]) -> None:
+            if any(read.offset >= self._held_from for read in reads):
+                await self._opened.wait()
+            await read_all(reader, reads)
 
         return held_read
