@@ -26,6 +26,7 @@ from unicorn_async.ops.linear_plan import (
     TileTuning,
     can_split,
     plan_linear,
+    software_passes,
     tuned_plan,
 )
 from unicorn_async.tensor import DType, QuantFormat
@@ -162,6 +163,17 @@ def test_candidates_begin_with_the_rules_and_read_and_leave_what_they_do(device:
                 assert {plan.form for plan in found} == {found[0].form}
                 assert all(has_room(plan, tokens, 4096) for plan in found)
                 assert len({plan.pipeline for plan in found}) == len(found)
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 4, 12])
+def test_candidates_on_a_cpu_have_as_few_workgroups_as_the_rules_would_make_of_their_rows(
+    device: Device, tokens: int
+) -> None:
+    info = replace(device.info, type=DeviceType.SOFTWARE, subgroup_size=8, min_subgroup_size=8, max_subgroup_size=8)
+    for product in (Product("q4", tokens, 576, 1536), Product("q8", tokens, 4096, 4096)):
+        for plan in candidates(info, product):
+            cut = dict(plan.constants)
+            assert cut["PASSES"] == software_passes(product.n // cut["ROWS"])
 
 
 def has_room(plan: LinearPlan, tokens: int, n: int) -> bool:

@@ -27,6 +27,7 @@ from unicorn_async.ops.linear_plan import (
     linear_options,
     many_plan,
     plan_linear,
+    software_passes,
     vec_plan,
     work_of,
 )
@@ -181,7 +182,8 @@ def _quantised(
         for lanes, rows, together in _vec_cuts(info, product, subgroups, _MAX_QUANT_SUMS):
             for unroll in (1, 2):
                 if unroll == 1 or (info.subgroup_size * QUANT_BLOCK < k and rows * unroll <= _MAX_BLOCKS):
-                    tuning = QuantVecTuning(together, lanes, rows, lanes, unroll)
+                    passes = software_passes(n // rows) if info.is_software else lanes
+                    tuning = QuantVecTuning(together, lanes, rows, passes, unroll)
                     yield quant_vec_plan(info, tuning, tokens, n, kind, options, blocked=product.blocked)
     if not product.gated:
         entry = f"linear_quant_many_{name}"
