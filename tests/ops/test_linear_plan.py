@@ -77,6 +77,17 @@ def test_a_gpu_takes_rows_once_and_prefetches_nothing(gpu: DeviceInfo) -> None:
     assert (constants["PASSES"], constants["PREFETCH"]) == (1, 0)
 
 
+def test_two_tokens_on_a_cpu_are_not_computed_as_four(software: DeviceInfo) -> None:
+    together = [dict(plan(software, tokens).constants)["TOKENS"] for tokens in (1, 2, 3, 4, 5, 8, 12, 64)]
+    assert together == [1, 2, 4, 4, 8, 8, 8, 8]
+
+
+def test_few_tokens_on_a_gpu_are_cut_by_a_table_of_its_own(gpu: DeviceInfo) -> None:
+    found = [dict(plan(gpu, tokens).constants) for tokens in (1, 2, 3, 4, 8, 12, 32)]
+    cuts = [(cut["TOKENS"], cut["WORKGROUP"] // 64, cut["ROWS"], cut["PASSES"]) for cut in found]
+    assert cuts == [(1, 8, 2, 1), (2, 1, 2, 1), (4, 2, 4, 1), (4, 2, 4, 1), (8, 1, 4, 1), (16, 1, 2, 1), (32, 1, 2, 1)]
+
+
 @pytest.mark.parametrize("tokens", [1, 2, 5, 8, 31, 32, 33, 300, 2048])
 @pytest.mark.parametrize("n", [1, 97, 4096, 262_144])
 def test_the_grid_covers_the_output(

@@ -61,10 +61,34 @@ def covers(chosen: LinearPlan, tokens: int, n: int) -> bool:
     return x * constants["TILE_T"] >= tokens and y * constants["TILE_N"] >= n and z == constants.get("SPLITS", 1)
 
 
+@pytest.fixture
+def software(gpu: DeviceInfo) -> DeviceInfo:
+    """A made-up device that is a CPU."""
+    return replace(gpu, type=DeviceType.SOFTWARE, subgroup_size=8, min_subgroup_size=8, max_subgroup_size=8)
+
+
+def cuts(info: DeviceInfo, sizes: tuple[int, ...], n: int) -> list[tuple[int, int, int]]:
+    """Tokens and rows that share reads, and subgroups of a workgroup, in steps of these sizes."""
+    found = [dict(plan(info, tokens, n).constants) for tokens in sizes]
+    return [(cut["TOKENS"], cut["ROWS"], cut["WORKGROUP"] // info.subgroup_size) for cut in found]
+
+
+@pytest.mark.parametrize("n", [576, 3072, 28_672])
+def test_on_a_cpu_few_tokens_leave_few_places_of_a_group_empty(software: DeviceInfo, n: int) -> None:
+    assert cuts(software, (1, 2, 3, 4, 8), n) == [(1, 8, 1), (2, 4, 1), (4, 4, 1), (4, 4, 1), (8, 8, 1)]
+    assert cuts(software, (9, 12, 13, 16, 64), n) == [(4, 4, 1), (4, 4, 1), (8, 8, 1), (8, 8, 1), (8, 8, 1)]
+
+
+def test_few_tokens_on_a_gpu_are_cut_by_a_table_of_its_own(gpu: DeviceInfo) -> None:
+    assert cuts(gpu, (3, 4, 5, 8, 12, 32), 28_672) == [(4, 2, 1)] * 2 + [(8, 4, 2)] * 4
+    assert cuts(gpu, (3, 4, 5, 8, 12, 32), 3072) == [(4, 1, 1)] * 2 + [(8, 1, 2)] * 4
+
+
 @pytest.mark.parametrize("tokens", [1, 2, 5, 8, 9, 31, 33, 300, 2048])
 @pytest.mark.parametrize("n", [1, 98, 4096, 262_144])
-def test_the_grid_covers_the_output(gpu: DeviceInfo, matrix_gpu: DeviceInfo, tokens: int, n: int) -> None:
-    software = replace(gpu, type=DeviceType.SOFTWARE, subgroup_size=8, min_subgroup_size=8, max_subgroup_size=8)
+def test_the_grid_covers_the_output(
+    gpu: DeviceInfo, matrix_gpu: DeviceInfo, software: DeviceInfo, tokens: int, n: int
+) -> None:
     for info in (gpu, matrix_gpu, fragment_gpu(gpu), software):
         gated = fuses_gate(info, tokens, 4096) and n % 2 == 0
         for chosen in (plan(info, tokens, n), plan(info, tokens, n, Activation.SILU if gated else None)):

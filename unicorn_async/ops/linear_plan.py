@@ -108,7 +108,7 @@ _VEC_GPU = (
 )
 # There a barrier is dear, so a workgroup is one subgroup, and a load is too, so many rows share the input's. Longer
 # steps go in groups of the largest size.
-_VEC_SOFTWARE = (VecTuning(1, 1, 8), VecTuning(4, 1, 8), VecTuning(8, 1, 8))
+_VEC_SOFTWARE = (VecTuning(1, 1, 8), VecTuning(2, 1, 8), VecTuning(4, 1, 8), VecTuning(8, 1, 8))
 _SOFTWARE_WORKGROUPS = 32  # of a product, at least
 _MAX_PASSES = 16
 MANY = TileTuning(_ANY, tile_t=64, tile_n=64, parts_t=16, parts_n=16)

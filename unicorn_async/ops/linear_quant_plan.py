@@ -65,9 +65,15 @@ _VEC_GPU = (
 )
 _BLOCKED_SUBGROUPS = 8  # of a workgroup that leaves its output in blocks, and so has many rows
 _MIN_SUBGROUPS = 2048  # below it, fewer rows for each keep more of the device busy
-# There a load is dear, lane by lane as it is, so many rows share the input's. Longer steps go in groups of the largest
-# size.
-_VEC_SOFTWARE = (QuantVecTuning(1, 1, 8), QuantVecTuning(4, 1, 8), QuantVecTuning(8, 1, 8))
+# By the most tokens of a step. There a load is dear, lane by lane as it is, so many rows share the input's, as far as
+# there are registers. Longer steps go in groups of eight, but for up to 12 tokens, where groups of four fit better.
+_VEC_SOFTWARE = {
+    1: QuantVecTuning(1, 1, 8),
+    2: QuantVecTuning(2, 1, 4),
+    4: QuantVecTuning(4, 1, 4),
+    8: QuantVecTuning(8, 1, 8),
+    12: QuantVecTuning(4, 1, 4),
+}
 _MIN_FRAGMENT_TOKENS = 3  # fewer read the same weights no faster through matrix units
 _MIN_COOPMAT_TOKENS = 9  # up to 8, integer dot products read each weight once as well, and nearer to memory's speed
 _MAX_VEC_TOKENS = 32  # on devices without matrix units; each 8 of them read the weights again
@@ -148,11 +154,11 @@ def plan_linear_quant(
         held = held_tuning(info, num_tokens, n, k, quant_format, gated=activation is not None, blocked=blocked)
         return held_plan(info, held, num_tokens, n, k, quant_format, options, blocked=blocked)
     if num_tokens <= _MAX_VEC_TOKENS or info.is_software:
-        vec = _VEC_SOFTWARE if info.is_software else _VEC_GPU
-        choice = next((t for t in vec if num_tokens <= t.tokens), vec[-1])
         if info.is_software:
+            choice = next((t for most, t in _VEC_SOFTWARE.items() if num_tokens <= most), _VEC_SOFTWARE[8])
             choice = replace(choice, passes=software_passes(n // choice.rows))
         else:
+            choice = next((t for t in _VEC_GPU if num_tokens <= t.tokens), _VEC_GPU[-1])
             choice = _spread(choice, n, blocked=blocked, gated=activation is not None)
         return quant_vec_plan(info, choice, num_tokens, n, quant_format, options, blocked=blocked)
     return many_plan(MANY, num_tokens, n, f"linear_quant_many_{name}", options, InputForm.BLOCKS)
