@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -74,6 +75,37 @@ def test_clocks_that_fall_while_candidates_are_measured_make_none_look_faster_or
     assert found is not None and clocks.calls > 7
     assert found.best == (fast or plans[0])
     assert found.gain == pytest.approx(0.25 if fast else 0.0)
+
+
+class NoisyTimes:
+    """Made-up times of plans, `shares` of the rules' one, on a machine that others use: now and then they double."""
+
+    def __init__(self, plans: Sequence[LinearPlan], shares: Sequence[float]) -> None:
+        self.shares = dict(zip(plans, shares, strict=False))
+        self.deviation = 0.0
+        self.rng = random.Random(7)
+
+    def ns(self, plan: LinearPlan) -> float:
+        disturbed = 2.0 if self.rng.random() < self.deviation else 1.0
+        return 1e4 * self.shares.get(plan, 1.02) * self.rng.lognormvariate(0.0, self.deviation) * disturbed
+
+
+@pytest.mark.parametrize("others", [(1.02, 1.02), (1.05, 0.9), (0.7, 1.1)], ids=["slower", "a tenth", "a third"])
+def test_noise_never_makes_a_slower_plan_the_choice(
+    device: Device, monkeypatch: pytest.MonkeyPatch, others: tuple[float, ...]
+) -> None:
+    product, num_products = PRODUCTS[0], 250
+    times = NoisyTimes(candidates(device.info, product), (1.0, *others))
+    monkeypatch.setattr(ProductBench, "first_ns", lambda self, product, plan: min(times.ns(plan) for _ in range(3)))
+    monkeypatch.setattr(ProductBench, "times_ns", lambda self, product, plans: tuple(times.ns(one) for one, _ in plans))
+    with Tuner(device, PRODUCTS[:1]) as tuner:
+        for times.deviation in (0.03, 0.1, 0.3):
+            found = [tuner.measure(product, most_s=600.0) for _ in range(num_products)]
+            shares = [times.shares.get(one.best, 1.02) for one in found if one is not None]
+            assert len(shares) == num_products
+            assert max(shares) <= 1.0
+            if times.deviation < 0.1 and min(others) < 1.0:
+                assert shares.count(min(others)) > 0.9 * num_products
 
 
 def test_a_product_that_would_take_too_long_is_left_alone(device: Device) -> None:
