@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from unicorn_async.engine.first_uses import FirstUses
 from unicorn_async.gpu.queue import Queue
 from unicorn_async.loader.stream import LoadStream
 
@@ -27,7 +28,8 @@ HELD_FROM = 500_000  # bytes: enough for some of the layers, not for all
 
 @pytest.fixture
 def submissions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The number of command buffers of each submission to a queue."""
+    """The number of command buffers of each submission to a queue; there are no first uses of kernels between them."""
+    monkeypatch.setattr(FirstUses, "add", lambda self, kernels: None)
     made: list[int] = []
     submit = Queue.submit
 

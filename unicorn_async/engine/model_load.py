@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.background import run_to_end
+from unicorn_async.engine.first_uses import FirstUses
 from unicorn_async.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -35,28 +36,35 @@ class ModelLoad:
     async def run(self) -> None:
         """Load the weights and, beside that, compile the kernels that a first request needs; then fill the cache.
 
-        A trace that can't be written is a warning in the log.
+        What the driver leaves of the compilation to a kernel's first use comes last, as far as the load was too short
+        for it. A trace that can't be written is a warning in the log.
         """
+        uses = FirstUses(self.device)
         try:
             try:
-                await self._load()
+                await self._load(uses)
             finally:
                 if self.trace is not None:
                     await _write(self.trace)
             await self.cache.write()
         finally:
             self.cache.finish()
+        await uses.run()
 
-    async def _load(self) -> None:
+    async def _load(self, uses: FirstUses) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.stream.run(), name="load stream")
-            # A thread that compiles beyond a cancellation ends by itself: a closed device refuses the next kernel.
-            group.create_task(asyncio.to_thread(self.device.kernels.prepare, self.requests), name="compile kernels")
+            group.create_task(self._compile(uses), name="compile kernels")
             if self.far is not None:
                 group.create_task(asyncio.to_thread(self.far.prepare_kernels), name="compile for the attention")
         await run_to_end(self.device.kernels.save_cache)
         if self.far is not None:
             await run_to_end(self.far.save_kernels)
+
+    async def _compile(self, uses: FirstUses) -> None:
+        # A thread that compiles beyond a cancellation ends by itself: a closed device refuses the next kernel.
+        uses.add(await asyncio.to_thread(self.device.kernels.prepare, self.requests))
+        await uses.run(lambda: not self.stream.progress.done)
 
 
 async def _write(trace: LoadTrace) -> None:
