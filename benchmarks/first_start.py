@@ -1,0 +1,179 @@
+#!/usr/bin/env python3
+"""What a first token waits for on a new driver: starts with no compiled kernels in the caches, and with all of them.
+
+    first_start.py MODEL [--prompt 16] [--later 10] [--repeat 3] [--device NAME] [--json FILE]
+
+MODEL is a directory or a GGUF file, whose files are read once before anything counts. Every start is a process of its
+own, with random token ids and without a tokenizer. It asks at once, as soon as the model is loaded, or --later seconds
+after that, as a user of a server would. In a round each of these is started with an empty folder for the caches, the
+engine's and those of Mesa's and NVIDIA's drivers, and then again with what the first start has left there.
+
+Wait: from the last layer's activation, or from the moment of asking if that is later, to the first token. Second: from
+the first token to the second one, which is the first decoding step. Beside both, the same in the same process once
+everything has run: what is above it was compiled, recorded or waited for. Medians with the lowest and the highest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import Random
+
+from amounts import amount
+from refusals import run_script
+
+from unicorn_async.cli.options import count
+from unicorn_async.config import EngineConfig, SamplingParams
+from unicorn_async.engine.engine import Engine
+
+TIMEOUT_S = 600
+ASKED = ("at once", "loaded", "later")
+CACHES = ("empty", "full")
+TOKENS = 4
+CACHE_FOLDERS = ("XDG_CACHE_HOME", "MESA_SHADER_CACHE_DIR", "__GL_SHADER_DISK_CACHE_PATH")
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One start; seconds, those of `load_s` from the process's own beginning of the work."""
+
+    asked: str
+    load_s: float
+    wait_s: float
+    second_s: float
+    settled_wait_s: float
+    settled_second_s: float
+    device: str
+    driver: str
+    software: bool
+
+
+async def one_start(options: argparse.Namespace) -> Start:
+    """Open the model, ask, and note when what happened."""
+    rng, began = Random(options.prompt), time.monotonic()
+    config = EngineConfig(
+        device=options.device,
+        allow_software=True,
+        skip_tokenizer=True,
+        weight_cache=False,
+        max_num_seqs=1,
+        max_context=options.prompt + TOKENS,
+    )
+    async with Engine.open(options.model, config=config) as engine:
+        active = 0.0
+
+        async def follow() -> None:
+            nonlocal active
+            async for _ in engine.load_progress():
+                pass
+            active = time.monotonic()
+
+        async def ask() -> tuple[float, float, float]:
+            prompt = [rng.randrange(engine.model_config.vocab_size) for _ in range(options.prompt)]
+            params = SamplingParams(max_tokens=TOKENS, ignore_eos=True, temperature=0.0)
+            asked = time.monotonic()
+            first, second, *_ = [time.monotonic() async for _ in engine.stream(prompt, params)]
+            return asked, first, second
+
+        following = asyncio.create_task(follow())
+        if options.start != "at once":
+            await following
+        if options.start == "later":
+            await asyncio.sleep(options.later)
+        asked, first, second = await ask()
+        await following
+        for _ in range(3):  # each of the frames records its commands
+            settled = await ask()
+        return Start(
+            options.start,
+            active - began,
+            first - max(asked, active),
+            second - first,
+            settled[1] - settled[0],
+            settled[2] - settled[1],
+            engine.device.name,
+            f"{engine.device.driver_name} {engine.device.driver_info}",
+            engine.device.is_software,
+        )
+
+
+def start(options: argparse.Namespace, asked: str, folder: str) -> Start:
+    """Run one start in a process of its own, whose caches are in a folder."""
+    command = [sys.executable, __file__, options.model, f"--start={asked}", f"--prompt={options.prompt}"]
+    command += [f"--later={options.later}"] + [f"--device={options.device}"] * bool(options.device)
+    environment = {**os.environ, **{name: str(Path(folder) / name.strip("_").lower()) for name in CACHE_FOLDERS}}
+    for name in CACHE_FOLDERS:
+        Path(environment[name]).mkdir(exist_ok=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=environment)
+    if done.returncode:
+        print(done.stderr.strip(), file=sys.stderr)
+        raise SystemExit(done.returncode)
+    return Start(**json.loads(done.stdout))
+
+
+def run(options: argparse.Namespace) -> dict[tuple[str, str], list[Start]]:
+    """Run all rounds; returns starts by when they asked, and by the cache's state."""
+    found: dict[tuple[str, str], list[Start]] = {(asked, cache): [] for asked in ASKED for cache in CACHES}
+    with tempfile.TemporaryDirectory() as folder:
+        start(options, "loaded", folder)  # reads the files
+    for _ in range(options.repeat):
+        for asked in ASKED:
+            with tempfile.TemporaryDirectory() as folder:
+                for cache in CACHES:
+                    found[asked, cache].append(start(options, asked, folder))
+    return found
+
+
+def spread(values: list[float]) -> str:
+    """Median, lowest and highest, in milliseconds."""
+    low, middle, high = (1e3 * value for value in (min(values), statistics.median(values), max(values)))
+    return f"{middle:.0f} ms ({low:.0f} to {high:.0f})"
+
+
+def lines(found: dict[tuple[str, str], list[Start]]) -> list[str]:
+    """Return the report."""
+    one = found[ASKED[0], CACHES[0]][0]
+    report = [f"{one.device}, {one.driver}, {'SOFTWARE device' if one.software else 'GPU'}, {os.cpu_count()} cores"]
+    for (asked, cache), starts in found.items():
+        report.append(
+            f"asked {asked}, cache {cache}: load {spread([s.load_s for s in starts])}, wait"
+            f" {spread([s.wait_s for s in starts])}, later {spread([s.settled_wait_s for s in starts])}; second token"
+            f" {spread([s.second_s for s in starts])}, later {spread([s.settled_second_s for s in starts])}"
+        )
+    return report
+
+
+def main() -> None:
+    """Measure and print, or start once."""
+    parser = argparse.ArgumentParser(description="What a first token waits for, with empty and full kernel caches.")
+    parser.add_argument("model", help="a directory or a GGUF file")
+    parser.add_argument("--prompt", type=count, default=16, metavar="N", help="tokens of the prompt (default 16)")
+    parser.add_argument("--later", type=amount, default=10.0, metavar="S", help="between load and prompt (default 10)")
+    parser.add_argument("--repeat", type=count, default=3, metavar="N", help="rounds (default 3)")
+    parser.add_argument("--device", help="index or part of the name; a software device is taken where nothing else is")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--start", choices=ASKED, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if not Path(options.model).exists():
+        parser.error(f"{options.model}: no such folder or file")
+    if options.start:
+        print(json.dumps(asdict(asyncio.run(one_start(options)))))
+        return
+    found = run(options)
+    print("\n".join(lines(found)))
+    if options.json:
+        starts = [asdict(one) | {"cache": cache} for (_, cache), group in found.items() for one in group]
+        options.json.write_text(json.dumps({"model": options.model, "starts": starts}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    run_script(main)
