@@ -23,8 +23,9 @@ class HostMemoryWatch:
     """Samples this process's own memory (RssAnon and RssShmem of /proc/self/status) while its block runs.
 
     What the device's memory has of it is subtracted, page by page as mincore sees it, because on a software device it
-    is host memory. Staging memory counts as the host's; what a driver holds of it outside of this process's pages is
-    added. File pages that are mapped (RssFile) are the page cache, which the kernel takes back, and are left out.
+    is host memory. Staging memory counts as the host's, unless it lies in the GPU's own; what a driver holds of it
+    outside of this process's pages is added. File pages that are mapped (RssFile) are the page cache, which the kernel
+    takes back, and are left out.
     Sampling costs time: do not time the same load.
     """
 
@@ -47,14 +48,14 @@ class HostMemoryWatch:
 
     def sample(self) -> int:
         """Return the bytes that are held now."""
-        software = self._device.info.is_software
+        software, heaps = self._device.info.is_software, self._device.info.heaps
         buffers = list(self._device.memory._live)
         own = _own_bytes()
         for buffer in buffers:
             is_staging = buffer.kind is not MemoryKind.DEVICE
             if software and not is_staging:
                 own -= self._resident(buffer)
-            elif is_staging and not software:
+            elif is_staging and not software and not heaps[buffer.heap].device_local:
                 own += buffer.allocated_bytes
         return own
 

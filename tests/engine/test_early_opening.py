@@ -170,7 +170,7 @@ async def test_where_staging_lies_is_decided_by_the_memory_that_is_free_before_a
     monkeypatch.setattr(startup, "stages_near", noted)
     async with open_engine() as engine:
         await engine.loaded()
-    assert allocated == [0]
+    assert len(allocated) == 1 and allocated[0] < 1 << 16  # a few counters
 
 
 async def test_a_layer_is_there_once_its_cache_has_memory_too() -> None:

@@ -200,21 +200,21 @@ def test_staging_leaves_the_cache_three_quarters_of_what_is_left(left: int, slot
     assert plan.staged_bytes == slots * SLOT_BYTES
 
 
-def test_staging_takes_nothing_of_a_gpus_own_memory() -> None:
+def test_the_plan_of_a_gpus_own_memory_has_no_room_for_staging() -> None:
     options = EngineConfig(max_context=2048)
     plan = plan_memory(LLAMA_8B, options, INT4_8B, NVIDIA_REBAR, staging=STAGING, host_bytes=HOST)
     assert plan == plan_memory(LLAMA_8B, options, INT4_8B, NVIDIA_REBAR, host_bytes=HOST)
 
 
 @pytest.mark.parametrize(("frames", "in_load", "wanted"), [(2, 8, 8), (3, 1, 3), (2, 4, 4)])
-def test_every_step_in_flight_has_a_place_for_what_it_keeps_between_layers(
+def test_every_step_in_flight_has_a_place_for_what_it_keeps_between_layers_and_they_share_one(
     frames: int, in_load: int, wanted: int
 ) -> None:
     plan = planned(SOFTWARE, INT4_8B, num_frames=frames, num_loading_frames=in_load, max_num_batched_tokens=100)
     sizes = {claim.name: claim.nbytes for block in plan.placement.blocks for claim in block.claims}
     for name in ("hidden", "branch"):
         own = [nbytes for claim, nbytes in sizes.items() if claim.startswith(f"{name}.")]
-        assert own == [100 * 4096 * 4] * wanted
+        assert own == [100 * 4096 * 4] * (wanted + 1)
 
 
 def test_a_layers_keys_fit_into_one_allocation() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,11 +13,17 @@ from unicorn_async.gpu.memory_room import HeapKind, MemoryRoom
 from unicorn_async.gpu.memory_types import is_mappable
 from unicorn_async.loader.arriving_places import ArrivingPlaces
 from unicorn_async.loader.placement import Claim, MemoryGroup, Placement, PlannedBlock
+from unicorn_async.loader.reader import FileReader
 from unicorn_async.loader.stream import LoadStream
 from unicorn_async.tensor import DType
 
 from .held_blocks import PATIENCE_S, HeldBlocks
 from .loading import WARM, Loading, download
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from unicorn_async.loader.reader import Read
 
 OUT_OF_DEVICE_MEMORY = -2
 
@@ -61,6 +68,42 @@ async def test_the_first_layers_are_active_while_others_have_no_memory(
     assert set(await places.all()) == {dest.name for dest in plan.destinations}
     assert download(device, places.slices["embed"]) == loading.expected("embed", DType.BF16)
     assert download(device, places.slices["norm"]) == loading.expected("norm", DType.F32)
+    await stream.close()
+    device.memory.collect()
+    await places.close()
+
+
+async def test_what_is_staged_is_read_before_its_place_is_there(
+    loading: Loading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, read = loading.device, asyncio.Event()
+    read_each, loop = FileReader._read_each, asyncio.get_running_loop()
+
+    def noted(reader: FileReader, reads: Sequence[Read]) -> None:
+        read_each(reader, reads)
+        loop.call_soon_threadsafe(read.set)
+
+    monkeypatch.setattr(FileReader, "_read_each", noted)
+    held = HeldBlocks(monkeypatch, 0)
+    places = ArrivingPlaces(device.memory, placement(loading))
+    stream = LoadStream(
+        device,
+        loading.plan,
+        loading.checkpoint.files,
+        places.slices,
+        convert=loading.convert,
+        strategy=WARM,
+        arriving=places,
+        stages_near=True,
+    )
+    places.begin()
+    load = asyncio.create_task(stream.run())
+    async with asyncio.timeout(PATIENCE_S):
+        await read.wait()
+        assert not places.slices
+        held.let(len(loading.plan.destinations))
+        await load
+    assert download(device, places.slices["embed"]) == loading.expected("embed", DType.BF16)
     await stream.close()
     device.memory.collect()
     await places.close()

@@ -38,8 +38,8 @@ class Turn:
 class SharedLayers:
     """Commands of layers that read their arguments in one frame, into which those of a step are copied for its turn.
 
-    To record a layer takes about as long as a GPU takes to compute it, beside a load that has all cores busy; a prompt
-    of several steps would wait for that. The copies take a hundredth of it. One thread at a time uses this; close it
+    To record a layer may take as long as a GPU takes to compute it, beside a load that has all cores busy; a prompt of
+    several steps would wait for that. The copies are small beside a layer. One thread at a time uses this; close it
     when none of its commands is pending.
     """
 

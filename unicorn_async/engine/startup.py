@@ -170,9 +170,9 @@ async def _begin_load(
     )
     stack.callback(cache.finish)  # also where the load is cancelled before it begins
     workspace = memory_plan.placement.names(MemoryGroup.WORKSPACE)
-    near = stages_near(device, memory_plan, options)  # by the memory that is free before any of it is allocated
+    unfit = await run_to_end(lambda: _count_unfit(device, on_disk, stack))  # it would wait for larger allocations
+    near = stages_near(device, memory_plan, options)  # by the memory that is free before the model's is allocated
     places.begin(() if options.attends_elsewhere else workspace)
-    unfit = await run_to_end(lambda: _count_unfit(device, on_disk, stack))
     factors = LoraFactors(
         device,
         on_disk.lora,

@@ -139,7 +139,7 @@ class SourceLoad:
     async def _lane(self, parcels: Iterator[Parcel], group: asyncio.TaskGroup) -> None:
         """Load one parcel after the other; all lanes take from the same iterator, so parcels start in order."""
         for planned in parcels:
-            parcel = planned if self._arriving is None else await self._placed(planned, self._arriving)
+            parcel = planned if planned.staged else await self._placed(planned)
             self.layer_started.setdefault(parcel.layer, time.perf_counter_ns())
             for wanted in self._read_ahead.advance(parcel.read_bytes) if self._source.strategy.read_ahead_bytes else ():
                 self._reader.will_need(*wanted)
@@ -154,10 +154,14 @@ class SourceLoad:
             self._left[parcel.layer] -= len(parcel.chunks)
             self._arrived(parcel)
 
-    async def _placed(self, parcel: Parcel, arriving: ArrivingPlaces) -> Parcel:
+    async def _placed(self, parcel: Parcel) -> Parcel:
         """Return the parcel once its places are there; it is staged after all where they are not mapped."""
-        await arriving.wait([chunk.dest for chunk in parcel.chunks])
+        await self._have_places(parcel)
         return parcel if self._uploader.has_direct_target(parcel.chunks[0]) else replace(parcel, staged=True)
+
+    async def _have_places(self, parcel: Parcel) -> None:
+        if self._arriving is not None:
+            await self._arriving.wait([chunk.dest for chunk in parcel.chunks])
 
     async def _load_staged(self, parcel: Parcel, group: asyncio.TaskGroup) -> None:
         ring, trace = self._ring_for(parcel), self._trace
@@ -165,6 +169,7 @@ class SourceLoad:
             await self._factors.ready()
         slot = await ring.acquire()
         placed = await _read_staged(self._reader, parcel, slot)
+        await self._have_places(parcel)
         started = time.perf_counter_ns()
         submitted = await self._uploader.submit(placed, slot)
         ring.release(slot, *submitted)
