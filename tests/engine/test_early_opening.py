@@ -63,6 +63,22 @@ class Blocks:
         return has.index(True)
 
 
+class Room:
+    """Memory has room for so many blocks."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, num_blocks: int) -> None:
+        self._left = num_blocks
+        allocate = Arena.allocate_block
+
+        def limited(arena: Arena, sizes: Sequence[int]) -> tuple[ArenaSlice, ...]:
+            self._left -= 1
+            if self._left < 0:
+                raise OutOfMemoryError("1 bytes of VRAM memory needed, 0 available")
+            return allocate(arena, sizes)
+
+        patch.setattr(Arena, "allocate_block", limited)
+
+
 @pytest.fixture
 def blocks(monkeypatch: pytest.MonkeyPatch) -> Blocks:
     """Small blocks."""
@@ -121,24 +137,26 @@ async def test_a_closed_engine_does_not_wait_for_memory(
             await waiting
 
 
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+async def test_memory_that_runs_out_before_requests_are_taken_ends_the_opening(
+    share: float, open_engine: OpenEngine, blocks: Blocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_engine() as engine:
+        await engine.loaded()
+    Room(monkeypatch, round(share * (blocks.num_before(0) - 1)))
+    with pytest.raises(OutOfMemoryError, match="0 available"):
+        async with asyncio.timeout(PATIENCE_S), open_engine():
+            raise NotImplementedError("it is open")
+
+
 @pytest.mark.parametrize("layer", [1, 2])
 async def test_memory_that_runs_out_behind_an_opened_engine_is_told_to_everybody(
     layer: int, open_engine: OpenEngine, blocks: Blocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_engine() as engine:
         expected = await answer(engine)
-    room, allocate = blocks.num_before(layer), Arena.allocate_block
     with monkeypatch.context() as patch:
-        count = 0
-
-        def limited(arena: Arena, sizes: Sequence[int]) -> tuple[ArenaSlice, ...]:
-            nonlocal count
-            count += 1
-            if count > room:
-                raise OutOfMemoryError("1 bytes of VRAM memory needed, 0 available")
-            return allocate(arena, sizes)
-
-        patch.setattr(Arena, "allocate_block", limited)
+        Room(patch, blocks.num_before(layer))
         async with asyncio.timeout(PATIENCE_S), open_engine() as engine:
             waiting = [asyncio.create_task(answer(engine)), asyncio.create_task(engine.logits(PROMPT))]
             for failing in (engine.loaded(), *waiting):

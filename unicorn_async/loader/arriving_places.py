@@ -70,9 +70,10 @@ class ArrivingPlaces:
         for name in names:
             while name not in self.slices:
                 changed = self._changed
-                if self._work is not None and self._work.done() and not self._held:
+                if self._work is not None and self._work.done():
                     self._work.result()
-                    raise EngineClosedError(f"{name} has no memory any more")
+                    if not self._held:
+                        raise EngineClosedError(f"{name} has no memory any more")
                 await changed.wait()
 
     async def all(self) -> Mapping[str, ArenaSlice]:
