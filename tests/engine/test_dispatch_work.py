@@ -10,12 +10,12 @@ import pytest
 
 from unicorn_async.config import KVDType, SamplingParams
 from unicorn_async.engine.dispatch_work import DispatchWork, dispatch_work
-from unicorn_async.gpu.binding import PipelineHandle, PipelineLayoutHandle
-from unicorn_async.gpu.kernel import Kernel
 from unicorn_async.gpu.manifest import Manifest
 from unicorn_async.gpu.timed_recorder import DispatchTime
 from unicorn_async.ops.kv_cache import head_nbytes
 from unicorn_async.resources import resource_dir
+
+from .entry_kernel import entry_kernel
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.memory import Buffer
@@ -31,17 +31,7 @@ def work(name: str, groups: tuple[int, int, int] = (0, 0, 0), frame: Any = None,
     """Count a dispatch of a kernel whose other fields are zero."""
     constants = HEAD_CONSTANTS | {"ROTATES": bool(fields.pop("rotates", 0))}
     entry = Manifest.read(resource_dir("shaders")).entries[name]
-    kernel = Kernel(
-        name,
-        "",
-        (1, 1, 1),
-        32,
-        PipelineHandle(None),
-        PipelineLayoutHandle(None),
-        entry.push,
-        entry.push_bytes,
-        constants,
-    )
+    kernel = entry_kernel(entry, constants)
     push = kernel.pack(**(dict.fromkeys(entry.push.names, 0) | fields))
     return dispatch_work(DispatchTime(kernel, push, 1000, groups, cast("Buffer | None", frame)))
 

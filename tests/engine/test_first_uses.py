@@ -58,7 +58,7 @@ async def test_each_kernel_is_used_once_in_order_and_nothing_is_left(
     await first.run()
     await first.run()
     assert uses == [f"quantize_activations WORKGROUP={size}" for size in (32, 64, 128)]
-    assert first.num_left == 0
+    assert not first._left
     assert software.live_objects() == before
 
 
@@ -78,9 +78,9 @@ async def test_what_is_not_wanted_any_more_is_left_for_later(
     first = FirstUses(software)
     first.add(kernels)
     await first.run(lambda: len(uses) < 2)
-    assert (len(uses), first.num_left) == (2, 1)
+    assert (len(uses), len(first._left)) == (2, 1)
     await first.run()
-    assert (len(uses), first.num_left) == (3, 0)
+    assert (len(uses), len(first._left)) == (3, 0)
 
 
 async def test_work_on_the_queue_goes_first_and_a_cancelled_wait_leaves_nothing(

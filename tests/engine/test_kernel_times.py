@@ -10,8 +10,7 @@ from unicorn_async.cli.bench_limits import Limits
 from unicorn_async.config import SamplingParams, WeightScheme
 from unicorn_async.engine.buckets import bucket_for, bucket_sizes
 from unicorn_async.engine.kernel_times import KernelTimes
-from unicorn_async.gpu.binding import PipelineHandle, PipelineLayoutHandle
-from unicorn_async.gpu.kernel import Kernel, KernelLibrary
+from unicorn_async.gpu.kernel import KernelLibrary
 from unicorn_async.gpu.manifest import Manifest
 from unicorn_async.gpu.timed_recorder import DispatchTime
 from unicorn_async.ops.attention import GpuAttention
@@ -20,11 +19,13 @@ from unicorn_async.ops.linear_input import InputForm
 from unicorn_async.ops.page_touch import MAX_TOUCH_TOKENS, touch_pages
 from unicorn_async.resources import resource_dir
 
+from .entry_kernel import entry_kernel
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from unicorn_async.engine.engine import Engine
-    from unicorn_async.gpu.kernel import KernelRequest
+    from unicorn_async.gpu.kernel import Kernel, KernelRequest
 
     from .conftest import OpenEngine
 
@@ -71,16 +72,7 @@ def test_every_product_with_quantised_weights_tells_how_many_bytes_it_reads() ->
     times = KernelTimes()
     for entry in products:
         fields = dict.fromkeys(entry.push.names, 0) | {"n": 64, "blocks": 64, "tokens": 1}
-        kernel = Kernel(
-            entry.name,
-            "",
-            (1, 1, 1),
-            32,
-            PipelineHandle(None),
-            PipelineLayoutHandle(None),
-            entry.push,
-            entry.push_bytes,
-        )
+        kernel = entry_kernel(entry)
         times.note_step(1, [DispatchTime(kernel, kernel.pack(**fields), 1000)])
     sizes = {time.kernel: time.nbytes for time in times.table()}
     assert len(sizes) == len(products) > 0

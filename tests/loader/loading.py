@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.memory import ArenaSlice
+    from unicorn_async.loader.arriving_places import ArrivingPlaces
     from unicorn_async.loader.chunk import Chunk
     from unicorn_async.loader.load_source import CachedWeights
     from unicorn_async.loader.trace import LoadTrace
@@ -83,18 +84,20 @@ class Loading:
         trace: LoadTrace | None = None,
         cached: CachedWeights | None = None,
         stages_near: bool = False,
+        arriving: ArrivingPlaces | None = None,
     ) -> LoadStream:
         return LoadStream(
             self.device,
             plan or self.plan,
             self.checkpoint.files,
-            self.places,
+            self.places if arriving is None else arriving.slices,
             convert=self.convert,
             strategy=strategy,
             staging_bytes=staging_bytes,
             trace=trace,
             cached=cached,
             stages_near=stages_near,
+            arriving=arriving,
         )
 
     def convert(self, recorder: CommandRecorder, source: int, place: int, chunk: Chunk) -> None:

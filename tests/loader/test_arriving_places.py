@@ -14,11 +14,10 @@ from unicorn_async.gpu.memory_types import is_mappable
 from unicorn_async.loader.arriving_places import ArrivingPlaces
 from unicorn_async.loader.placement import Claim, MemoryGroup, Placement, PlannedBlock
 from unicorn_async.loader.reader import FileReader
-from unicorn_async.loader.stream import LoadStream
 from unicorn_async.tensor import DType
 
 from .held_blocks import PATIENCE_S, HeldBlocks
-from .loading import WARM, Loading, download
+from .loading import Loading, download
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,15 +46,7 @@ async def test_the_first_layers_are_active_while_others_have_no_memory(
     monkeypatch.setattr(Memory, "expects_mappable", lambda *_: expected)
     first = [dest.name for dest in plan.destinations if dest.layer < 1]
     places = ArrivingPlaces(device.memory, placement(loading))
-    stream = LoadStream(
-        device,
-        loading.plan,
-        loading.checkpoint.files,
-        places.slices,
-        convert=loading.convert,
-        strategy=WARM,
-        arriving=places,
-    )
+    stream = loading.stream(arriving=places)
     held = HeldBlocks(monkeypatch, len(first))
     places.begin()
     load = asyncio.create_task(stream.run())
@@ -86,16 +77,7 @@ async def test_what_is_staged_is_read_before_its_place_is_there(
     monkeypatch.setattr(FileReader, "_read_each", noted)
     held = HeldBlocks(monkeypatch, 0)
     places = ArrivingPlaces(device.memory, placement(loading))
-    stream = LoadStream(
-        device,
-        loading.plan,
-        loading.checkpoint.files,
-        places.slices,
-        convert=loading.convert,
-        strategy=WARM,
-        arriving=places,
-        stages_near=True,
-    )
+    stream = loading.stream(arriving=places, stages_near=True)
     places.begin()
     load = asyncio.create_task(stream.run())
     async with asyncio.timeout(PATIENCE_S):
@@ -137,15 +119,7 @@ async def test_memory_that_is_not_mapped_against_expectation_is_staged_for(
     await places.all()
     assert not any(place.buffer.is_mappable for place in places.slices.values())
     monkeypatch.setattr("unicorn_async.gpu.memory.is_mappable", is_mappable)
-    stream = LoadStream(
-        device,
-        loading.plan,
-        loading.checkpoint.files,
-        places.slices,
-        convert=loading.convert,
-        strategy=WARM,
-        arriving=places,
-    )
+    stream = loading.stream(arriving=places)
     await stream.run()
     assert download(device, places.slices["embed"]) == loading.expected("embed", DType.BF16)
     await stream.close()

@@ -35,11 +35,6 @@ class FirstUses:
         if self._device.info.is_software:
             self._left.extend(kernels)
 
-    @property
-    def num_left(self) -> int:
-        """How many kernels are still to be used."""
-        return len(self._left)
-
     async def run(self, wanted: Callable[[], bool] = lambda: True) -> None:
         """Use what is left, as long as `wanted`; a cancellation waits for the kernel that is being used.
 

@@ -1,0 +1,111 @@
+"""The ring of staging memory: who gets a slot, and when; nothing is lost when somebody gives up."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from unicorn_async.errors import OutOfMemoryError
+from unicorn_async.gpu.memory import MemoryKind
+from unicorn_async.loader.staging import StagingRing
+
+if TYPE_CHECKING:
+    from unicorn_async.gpu.device import Device
+    from unicorn_async.gpu.memory import Buffer
+
+
+async def test_acquiring_waits_for_a_release_and_may_be_cancelled(device: Device) -> None:
+    ring = StagingRing(device.memory, num_slots=1, slot_bytes=256)
+    slot = await ring.acquire()
+    waiting = asyncio.create_task(ring.acquire())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    ring.release(slot, device.compute.timeline, device.compute.submit([]))
+    assert await ring.acquire() is slot
+    ring.close()
+    device.wait_idle()
+    device.memory.collect()
+
+
+async def test_a_ring_near_the_device_goes_on_with_the_hosts_memory_where_there_is_no_room(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allocate, kinds = device.memory.allocate, []
+
+    def limited(nbytes: int, kind: MemoryKind, *, name: str) -> Buffer:
+        kinds.append(kind)
+        if kind is MemoryKind.FRAME and kinds.count(kind) == 2:
+            raise OutOfMemoryError(f"{name}: full")
+        return allocate(nbytes, kind, name=name)
+
+    monkeypatch.setattr(device.memory, "allocate", limited)
+    ring = StagingRing(device.memory, num_slots=3, slot_bytes=256, near=True)
+    slots = [await ring.acquire() for _ in range(3)]
+    near, host = MemoryKind.FRAME, MemoryKind.STAGING
+    assert kinds == [near, near, host, host]
+    assert [slot.buffer.kind for slot in slots] == [near, host, host]
+    ring.close()
+    device.memory.collect()
+
+
+async def test_a_slot_is_in_the_ring_when_its_making_is_cancelled(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allocate, may_end = device.memory.allocate, threading.Event()
+
+    def slow(nbytes: int, kind: MemoryKind, *, name: str) -> Buffer:
+        assert may_end.wait(30)
+        return allocate(nbytes, kind, name=name)
+
+    monkeypatch.setattr(device.memory, "allocate", slow)
+    ring = StagingRing(device.memory, num_slots=1, slot_bytes=256)
+    waiting = asyncio.create_task(ring.acquire())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert ring.num_free == 1
+    assert (await asyncio.wait_for(ring.acquire(), 10)).buffer.nbytes == 256
+    assert ring.num_free == 0
+    ring.close()
+
+
+async def test_who_waits_for_a_slot_gets_it_before_who_gave_it_back(device: Device) -> None:
+    ring, order = StagingRing(device.memory, num_slots=1, slot_bytes=256), []
+
+    async def use(name: str) -> None:
+        for _ in range(3):
+            slot = await ring.acquire()
+            order.append(name)
+            await asyncio.sleep(0)
+            ring.release(slot, device.compute.timeline, 0)
+
+    await asyncio.gather(*(use(name) for name in "abc"))
+    assert order == list("abcabcabc")
+    ring.close()
+    device.memory.collect()
+
+
+async def test_a_slot_stays_in_the_ring_when_the_wait_for_the_device_is_cancelled(device: Device) -> None:
+    ring = StagingRing(device.memory, num_slots=1, slot_bytes=256)
+    slot = await ring.acquire()
+    never = device.compute.timeline.last_submitted + 1
+    ring.release(slot, device.compute.timeline, never)
+    waiting = asyncio.create_task(ring.acquire())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert ring.num_free == 1
+    assert device.compute.submit([]) == never
+    assert await asyncio.wait_for(ring.acquire(), 10) is slot
+    ring.close()
+    device.wait_idle()
+    device.memory.collect()
