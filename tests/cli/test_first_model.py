@@ -21,7 +21,7 @@ from tests.engine.loading_gate import LoadingGate
 from tests.engine.test_loading import HELD_FROM
 from unicorn_async.cli import serving
 from unicorn_async.config import EngineConfig
-from unicorn_async.engine import startup
+from unicorn_async.engine import runner_start
 from unicorn_async.errors import UnicornError
 from unicorn_async.gpu.instance import Instance
 from unicorn_async.server import app
@@ -127,13 +127,13 @@ async def test_a_server_that_keeps_a_model_that_can_not_be_loaded_ends_and_says_
 async def test_health_page_and_list_are_there_while_the_model_is_opened_and_requests_wait(
     model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    go_on, name_memory = threading.Event(), startup._name_memory
+    go_on, name_memory = threading.Event(), runner_start._name_memory
 
     def held(*arguments: Any) -> Any:
         go_on.wait()
         return name_memory(*arguments)
 
-    monkeypatch.setattr(startup, "_name_memory", held)
+    monkeypatch.setattr(runner_start, "_name_memory", held)
     try:
         async with command(model, monkeypatch) as (task, client):
             response = await client.get("/health")
@@ -162,7 +162,7 @@ async def test_a_model_that_can_not_be_opened_ends_the_command_while_requests_wa
         go_on.wait()
         raise UnicornError("no room after all")
 
-    monkeypatch.setattr(startup, "_name_memory", failing)
+    monkeypatch.setattr(runner_start, "_name_memory", failing)
     try:
         async with command(model, monkeypatch) as (task, client):
             waiting = asyncio.create_task(client.post("/v1/chat/completions", json=CHAT))

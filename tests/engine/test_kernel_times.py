@@ -152,7 +152,7 @@ async def test_pages_are_touched_beside_the_attention_of_steps_of_few_tokens_and
 
     monkeypatch.setattr(KernelLibrary, "prepare", note_prepared)
     monkeypatch.setattr("unicorn_async.models.decoder.touch_pages", note_touched)
-    for module in ("unicorn_async.engine.startup", "unicorn_async.ops.page_touch"):
+    for module in ("unicorn_async.engine.runner_start", "unicorn_async.ops.page_touch"):
         monkeypatch.setattr(f"{module}.pays_to_touch", lambda *_: True)
     async with open_engine(time_kernels=True) as engine:
         await engine.loaded()

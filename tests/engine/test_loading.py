@@ -142,7 +142,7 @@ async def test_frames_that_only_the_load_needed_are_closed_after_it(
 
     monkeypatch.setattr(Frame, "close", noted_close)
     async with open_engine(num_loading_frames=6) as engine:
-        runner = engine._started.model.runner
+        runner = engine._started.runner.runner
         nbytes = runner.nbytes
         await answer(engine, prompt_of(400))
         assert await asyncio.to_thread(freed.wait, 20)

@@ -164,7 +164,7 @@ async def test_a_process_ends_when_opening_is_cancelled(
         going_on.wait(20)
         return choose_device(*arguments, **options)
 
-    monkeypatch.setattr("unicorn_async.engine.opened_vulkan.choose_device", slow_choice)
+    monkeypatch.setattr("unicorn_async.engine.chosen_device.choose_device", slow_choice)
 
     async def use() -> None:
         async with open_engine():

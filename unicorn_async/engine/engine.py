@@ -1,4 +1,7 @@
-"""The engine: a model on a device, and streams of tokens from it."""
+"""The engine: a model on a device, and streams of tokens from it.
+
+What it needs once a model loads is imported then: a model that is opened first of all waits for less.
+"""
 
 from __future__ import annotations
 
@@ -9,28 +12,19 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from unicorn_async.background import run_to_end, wait_to_end
 from unicorn_async.config import EngineConfig, SamplingParams
-from unicorn_async.engine.buckets import bucket_sizes
-from unicorn_async.engine.engine_loop import EngineLoop
-from unicorn_async.engine.memory_report import memory_report
-from unicorn_async.engine.request_stream import RequestStream
-from unicorn_async.engine.runner import Runner
 from unicorn_async.engine.startup import start
 from unicorn_async.engine.types import EngineStats, LoadProgress, Token
 from unicorn_async.errors import ConfigError, EngineClosedError, RequestError
 from unicorn_async.gpu.host_pages import return_freed_memory
-from unicorn_async.scheduler.scheduler import Scheduler
-from unicorn_async.scheduler.sequence import Sequence
-from unicorn_async.scheduler.step_budget import StepBudget
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
     from collections.abc import Sequence as SequenceOf
     from pathlib import Path
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from unicorn_async.config import ModelConfig
@@ -42,6 +36,8 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.instance_start import InstanceStart
     from unicorn_async.loader.cache import CacheStatus
     from unicorn_async.loader.read_strategy import ReadStrategy
+    from unicorn_async.scheduler.sequence import Sequence
+    from unicorn_async.scheduler.step_budget import StepBudget
     from unicorn_async.tokenizer import Tokenizer
 
 
@@ -49,9 +45,13 @@ class Engine:
     """Runs one model on one device; made by `Engine.open`, usable while the model still loads."""
 
     def __init__(self, started: StartedModel, config: EngineConfig) -> None:
+        from unicorn_async.engine.engine_loop import EngineLoop
+        from unicorn_async.scheduler.scheduler import Scheduler
+
         self.config = config
         self._started = started
         model = self._model = started.model
+        self._runner = started.runner.runner
         self._scheduler = Scheduler(
             groups=model.memory_plan.kv.groups,
             block_size=config.block_size,
@@ -59,11 +59,11 @@ class Engine:
             max_num_batched_tokens=config.max_num_batched_tokens,
             max_context=model.memory_plan.kv.max_context,
             max_waiting=config.max_waiting,
-            max_logit_rows=model.runner.max_logit_rows,
+            max_logit_rows=self._runner.max_logit_rows,
             eos_token_ids=() if started.tokenizer is None else started.tokenizer.eos_token_ids,
             step_budget=_step_budget(config),
         )
-        self._loop = EngineLoop(self._scheduler, model.runner)
+        self._loop = EngineLoop(self._scheduler, self._runner)
         self._failure: BaseException | None = None
         self._last_memory: MemoryReport | None = None  # once the device is closed, and can't be asked
         self._names = (f"request-{number}" for number in itertools.count())
@@ -115,7 +115,7 @@ class Engine:
                     await wait_to_end(*tasks)
                 finally:
                     engine._fail(EngineClosedError("the engine is closed"))
-                    started.model.runner.abandon_load()  # a loop that was cancelled before it began can't say so
+                    engine._runner.abandon_load()  # a loop that was cancelled before it began can't say so
                     engine._last_memory = engine.memory
 
     @property
@@ -136,7 +136,7 @@ class Engine:
     @property
     def attention(self) -> AttentionInfo:
         """Where the attention runs, and the KV cache lies."""
-        return self._model.attention
+        return self._started.runner.attention
 
     @property
     def adapters(self) -> tuple[AdapterInfo, ...]:
@@ -177,8 +177,10 @@ class Engine:
         """
         if self._last_memory is not None:
             return self._last_memory
+        from unicorn_async.engine.memory_report import memory_report
+
         model = self._model
-        beside = model.runner.nbytes + (0 if self._model.load.done() else model.passing_bytes)
+        beside = self._runner.nbytes + (0 if self._model.load.done() else model.passing_bytes)
         return memory_report(
             model.device,
             model.memory_plan.placement,
@@ -236,7 +238,7 @@ class Engine:
         """Wait until the model is loaded and no step waits for a layer; raises as `load_progress` does."""
         async for _ in self.load_progress():
             pass
-        await self._model.runner.load_followed()
+        await self._runner.load_followed()
         if self._failure is not None:
             raise self._failure
 
@@ -258,6 +260,8 @@ class Engine:
         request_id: str | None = None,
     ) -> AsyncGenerator[Token, None]:
         """Generate tokens for a text, or for token ids; see `EngineAPI.stream`."""
+        from unicorn_async.engine.request_stream import RequestStream
+
         if isinstance(prompt, str):
             prompt = await asyncio.to_thread(self.tokenizer.encode, prompt)
         sequence = self._sequence(prompt, sampling or SamplingParams(), request_id)
@@ -275,6 +279,8 @@ class Engine:
 
     async def logits(self, token_ids: SequenceOf[int]) -> NDArray[np.float32]:
         """Return the logits after every token, (tokens, vocabulary), as the device computed them."""
+        import numpy as np
+
         sequence = self._sequence(token_ids, SamplingParams(max_tokens=1), None)
         sequence.want_logits = True
         evaluation = self._loop.add_evaluation(sequence)
@@ -303,8 +309,9 @@ class Engine:
         )
 
     def _attention_stats(self) -> AttentionStats | None:
-        runner = self._model.runner
-        return None if isinstance(runner, Runner) else runner.stats()
+        from unicorn_async.engine.runner import Runner
+
+        return None if isinstance(self._runner, Runner) else self._runner.stats()
 
     def kernel_times(self) -> tuple[KernelTime, ...]:
         """Return where the steps' time went; empty unless the engine was opened with `time_kernels`."""
@@ -318,10 +325,15 @@ class Engine:
             times.counts = wanted
 
     def _kernel_times(self) -> KernelTimes | None:
-        runner = self._model.runner
-        return runner.kernel_times if isinstance(runner, Runner) else None
+        from unicorn_async.engine.runner import Runner
+
+        return self._runner.kernel_times if isinstance(self._runner, Runner) else None
 
     def _sequence(self, prompt: SequenceOf[int], sampling: SamplingParams, request_id: str | None) -> Sequence:
+        import numpy as np
+
+        from unicorn_async.scheduler.sequence import Sequence
+
         if self._failure is not None:
             raise self._failure
         try:
@@ -368,6 +380,9 @@ class Engine:
 
 
 def _step_budget(config: EngineConfig) -> StepBudget | None:
+    from unicorn_async.engine.buckets import bucket_sizes
+    from unicorn_async.scheduler.step_budget import StepBudget
+
     if config.max_mixed_step_s is None:
         return None
     return StepBudget(bucket_sizes(config.max_num_batched_tokens), config.max_mixed_step_s)

@@ -74,6 +74,18 @@ class ModelOnDisk:
         check_unused(plan.ignored, config)
         return cls(model_name(model, path), checkpoint, config, plan, lora, scheme)
 
+    def check_vocabulary(self, num_tokens: int) -> None:
+        """Check that the embeddings have a row for each of a tokenizer's tokens.
+
+        Raises:
+            CheckpointError: they have fewer.
+        """
+        if num_tokens > self.config.vocab_size:
+            raise CheckpointError(
+                f"{self.checkpoint.path}: the tokenizer has {num_tokens} tokens, "
+                f"the embeddings have {self.config.vocab_size} rows"
+            )
+
     @property
     def lora_digest(self) -> str:
         """What the adapters make of the weights, as a digest; "" without adapters."""

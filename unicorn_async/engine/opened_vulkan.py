@@ -1,4 +1,4 @@
-"""Vulkan's devices, of which one is opened for a model."""
+"""Vulkan's devices, of which one is opened for a model; that needs nothing of the model, and is imported first."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.background import run_to_end
-from unicorn_async.engine.hybrid.opening import FarChoice
-from unicorn_async.engine.memory_plan import MemoryPlan, choose_device
 from unicorn_async.engine.tuning import use_tuning
 from unicorn_async.engine.user_folders import cache_directory, tuning_folder
 from unicorn_async.gpu.device import Device
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from unicorn_async.config import EngineConfig
-    from unicorn_async.engine.model_on_disk import ModelOnDisk
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.instance_start import InstanceStart
 
@@ -43,38 +40,22 @@ def open_vulkan(options: EngineConfig, stack: AsyncExitStack, vulkan: InstanceSt
     devices = instance.devices()
     candidates = device_candidates(devices, options.device, allow_software=options.allow_software)
     only = len(candidates) == 1 and not options.attends_elsewhere
-    device = _open_device(instance, candidates[0], options, stack) if only else None
+    device = open_device(instance, candidates[0], options, stack) if only else None
     return OpenedVulkan(instance, devices, candidates, device)
 
 
-def _open_device(instance: Instance, info: DeviceInfo, options: EngineConfig, stack: AsyncExitStack) -> Device:
+def open_device(instance: Instance, info: DeviceInfo, options: EngineConfig, stack: AsyncExitStack) -> Device:
+    """Open a device, find what it can do, and give it what was measured for it; `stack` closes it.
+
+    Raises:
+        DeviceError: it can't be opened.
+    """
     device = _opened(instance, info)
     stack.push_async_callback(run_to_end, device.close)
     find_matrix_fragments(device)
     if options.tuning:
         use_tuning(device, tuning_folder())
     return device
-
-
-def choose_opened(
-    on_disk: ModelOnDisk, opened: OpenedVulkan, options: EngineConfig, stack: AsyncExitStack
-) -> tuple[Device, MemoryPlan]:
-    """Choose the device that a model fits, and open it unless it is open; return it and the model's plan there.
-
-    Raises:
-        ConfigError, DeviceError: see `Engine.open`.
-    """
-    far = FarChoice(on_disk.config, options, opened.devices)
-    info, memory_plan = choose_device(
-        far.near(opened.candidates),
-        on_disk.config,
-        options,
-        on_disk.plan,
-        passing_bytes=on_disk.passing_bytes,
-        staging=on_disk.staging,
-        far=far.plan,
-    )
-    return opened.device or _open_device(opened.instance, info, options, stack), memory_plan
 
 
 def _opened(instance: Instance, info: DeviceInfo) -> Device:
