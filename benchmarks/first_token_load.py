@@ -17,6 +17,8 @@ processing, measured in the loaded model, over the number of layers, with the he
 That is of a prompt that was run before. What the same short prompt takes at its first run, in a loaded model that has
 run nothing, is printed beside it: what comes later than that is the overlap's, the rest is any first run's.
 Decoding: tokens per second after the fourth one, in starts that asked at once against starts that waited for the load.
+A GPU that had nothing to do for seconds, as during a cold load, may decode its next tokens slowly whatever the load
+did: how much that is in a loaded model is printed beside it.
 
 With a scheme, the files are the model's entry in the weight cache, which is made first. A llama.cpp command, which must
 print `init=1.2s load=3.4s context=0.1s first_decode=0.2s` (llama_load_time.cpp beside this script makes one, and says
@@ -38,7 +40,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from first_token_start import CONTEXT, SETTLED, Start, engine_config
+from first_token_start import CONTEXT, REST_S, SETTLED, Start, engine_config
 from fit import check_fit
 from llama_command import LlamaCommand
 from load import drop, warm
@@ -185,6 +187,11 @@ def lines(state: str, rounds: Rounds) -> list[str]:
     found.append(
         f"  decoding after asking at once: {statistics.median(ratios):.4f} of after waiting"
         f" ({min(ratios):.4f} to {max(ratios):.4f}), {spread([s.decode_tokens_per_s for s in rounds.waited], 'tok/s')}"
+    )
+    rested = [s.rested_share for s in rounds.waited if s.rested_share is not None]
+    found.append(
+        f"  decoding in the loaded model after {REST_S:.0f} s without work: {statistics.median(rested):.4f} of behind"
+        f" other work ({min(rested):.4f} to {max(rested):.4f})"
     )
     found.append(
         f"  asked once loaded: first token at {spread([s.first_token_s for s in rounds.waited])},"

@@ -26,6 +26,7 @@ from unicorn_async.engine.engine import Engine
 from unicorn_async.errors import UnicornError
 
 CONTEXT = 256  # beside the prompt
+REST_S = 3.0  # without work, after which a GPU may have to wake up
 SETTLED = 4  # tokens: until then the commands of the first decoding steps are recorded, before or after the first token
 
 
@@ -34,7 +35,8 @@ class Start:
     """One start; moments in seconds since the process was started.
 
     `load_s` is how long the load took, which begins before the engine is open, and `alone_s` how long the prompt takes
-    in the loaded model, run again.
+    in the loaded model, run again. Where it was waited for the load, decoding is timed twice more: behind other work,
+    and when the device has had none for REST_S; `rested_share` is how fast the second was beside the first.
     """
 
     waited: bool
@@ -46,6 +48,7 @@ class Start:
     active_s: float
     first_token_s: float
     decode_tokens_per_s: float
+    rested_share: float | None
     alone_s: float
     num_layers: int
     device: str
@@ -81,6 +84,11 @@ def engine_config(options: argparse.Namespace, prompt: int) -> EngineConfig:
     )
 
 
+def decode_rate(arrived: list[float]) -> float:
+    """Return tokens per second after the first few."""
+    return (len(arrived) - SETTLED) / (arrived[-1] - arrived[SETTLED - 1])
+
+
 async def one_start(options: argparse.Namespace) -> Start:
     """Open the model, ask, and note when what happened."""
 
@@ -108,6 +116,12 @@ async def one_start(options: argparse.Namespace) -> Start:
             await following
         arrived = [now() async for _ in engine.stream(prompt(size), params)]
         await following
+        rested_share = None
+        if options.wait:
+            busy = [now() async for _ in engine.stream(prompt(size), params)]
+            await asyncio.sleep(REST_S)
+            rested = [now() async for _ in engine.stream(prompt(size), params)]
+            rested_share = decode_rate(rested) / decode_rate(busy)
         alone_s = 0.0
         for _ in range(2):  # the first of them records the step's commands
             asked = now()
@@ -122,7 +136,8 @@ async def one_start(options: argparse.Namespace) -> Start:
             moments["read"],
             moments["active"],
             arrived[0],
-            (len(arrived) - SETTLED) / (arrived[-1] - arrived[SETTLED - 1]),
+            decode_rate(arrived),
+            rested_share,
             alone_s,
             engine.model_config.num_layers,
             engine.device.name,

@@ -12,9 +12,10 @@ the rounds (host_memory.py says what counts).
 
 The bare reads, by as many threads as the engine's warm load has, 16 MiB each: `bare-memory`, buffered into fresh device
 memory (where the CPU sees it, else a staging ring); `bare-buffered` and `bare-direct` (O_DIRECT), into a ring of
-ordinary memory. All memory is of the same kind as the engine's, huge pages where the kernel has them. Peers copy every
-tensor into device memory by the CPU. Libraries that can't be imported are left out, by name. llama.cpp is timed by what
-a command prints; llama_load_time.cpp beside this script makes one, and says how it is built.
+ordinary memory. All memory is of the same kind as the engine's, huge pages where the kernel has them. The engine's
+clock ends with the last active layer. `engine-alone` makes no tokenizer and compiles no kernel beside the load. Peers
+copy every tensor into device memory by the CPU. Libraries that can't be imported are left out, by name. llama.cpp is
+timed by what a command prints; llama_load_time.cpp beside this script makes one, and says how it is built.
 
 With a scheme, the files are the model's entry in the weight cache, which is made before the first round.
 
@@ -51,7 +52,7 @@ from unicorn_async.loader.read_facts import resident_share
 
 HERE = Path(__file__).parent
 COLD = ("bare-direct", "bare-buffered", "bare-memory", "engine", "engine-direct")
-WARM = ("bare-buffered", "bare-memory", "engine")
+WARM = ("bare-buffered", "bare-memory", "engine", "engine-alone")
 PEERS = ("safetensors", "runai-streamer", "fastsafetensors")
 LLAMA = "llama.cpp"
 METHODS = tuple(dict.fromkeys((*COLD, *WARM, *PEERS, LLAMA)))
@@ -214,6 +215,7 @@ def ratio_lines(results: Results) -> list[str]:
         *(("cold", "engine", bare) for bare in ("bare-direct", "bare-buffered", "bare-memory")),
         ("cold", "engine-direct", "bare-direct"),
         ("warm", "engine", "bare-memory"),
+        ("warm", "engine-alone", "bare-memory"),
         *((state, "engine", peer) for state in ("cold", "warm") for peer in (*PEERS, LLAMA)),
     ):
         if ratios := results.ratios(state, method, bare):

@@ -16,7 +16,7 @@ import asyncio
 import json
 import sys
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -27,6 +27,7 @@ from load_peers import PEERS
 
 from unicorn_async.config import EngineConfig, WeightScheme
 from unicorn_async.engine.engine import Engine
+from unicorn_async.engine.model_load import ModelLoad
 from unicorn_async.engine.model_on_disk import ModelOnDisk
 from unicorn_async.engine.user_folders import weight_cache_folder
 from unicorn_async.errors import UnicornError
@@ -42,9 +43,10 @@ from unicorn_async.resources import resource_dir
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from unicorn_async.engine.first_uses import FirstUses
     from unicorn_async.gpu.device_info import DeviceInfo
 
-ENGINE_METHODS = ("engine", "engine-direct")
+ENGINE_METHODS = ("engine", "engine-direct", "engine-alone")
 FILL = "fill-cache"
 
 
@@ -117,13 +119,23 @@ class WatchedRun:
         """Run a load."""
         if self._memory:
             self.watch = HostMemoryWatch(stream._device)
+        timing = asyncio.create_task(self._time(stream))
+        await asyncio.sleep(0)  # the clock starts first
         try:
-            with self.watch or nullcontext(), self.clock:
+            with self.watch or nullcontext():
                 await self._run(stream)
         except Exception as exc:
+            await asyncio.wait([timing])
+            timing.exception()  # the same
             self._done.set_exception(exc)
             raise
+        await timing
         self._done.set_result(None)
+
+    async def _time(self, stream: LoadStream) -> None:
+        with self.clock:
+            async for _ in stream.watch():
+                pass
 
     async def done(self) -> None:
         """Wait for its end; raises what it failed by, also where the load did not begin and nobody else is told."""
@@ -143,7 +155,10 @@ def engine_config(options: argparse.Namespace) -> EngineConfig:
 
 
 async def engine_load(options: argparse.Namespace) -> dict[str, Any]:
-    """Load by the engine itself; `engine-direct` makes it believe that no host memory is free."""
+    """Load by the engine itself; `engine-direct` makes it believe that no host memory is free.
+
+    `engine-alone` leaves out what it does beside the load: no tokenizer is made, no kernel compiled.
+    """
 
     def without_memory(facts: ReadFacts, *, num_threads: int | None = None) -> Any:
         return choose_read_strategy(
@@ -151,12 +166,17 @@ async def engine_load(options: argparse.Namespace) -> dict[str, Any]:
             num_threads=num_threads,
         )
 
-    config = engine_config(options)
+    async def compile_nothing(_load: ModelLoad, _uses: FirstUses) -> None:
+        pass
+
+    is_alone = options.method == "engine-alone"
+    config = replace(engine_config(options), skip_tokenizer=is_alone)
     resident = resident_share(files_to_read(ModelOnDisk.read(options.model, config.weights)))
     run = WatchedRun(memory=options.memory)
     name = "unicorn_async.engine.model_on_disk.choose_read_strategy"
     direct = mock.patch(name, without_memory) if options.method == "engine-direct" else nullcontext()
-    with run.patch(), direct:
+    alone = mock.patch.object(ModelLoad, "_compile", compile_nothing) if is_alone else nullcontext()
+    with run.patch(), direct, alone:
         async with Engine.open(options.model, config=config) as engine:
             await run.done()
             await engine.loaded()

@@ -60,6 +60,23 @@ async def test_every_destination_has_the_checkpoints_values(loading: Loading) ->
     await stream.close()
 
 
+async def test_a_load_took_as_long_as_until_its_last_layer_was_active(
+    loading: Loading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close, seconds = StagingRing.close, []
+    stream = loading.stream(stages_near=True)
+
+    def noted(ring: StagingRing) -> None:
+        seconds.append(stream.progress.seconds)
+        close(ring)
+
+    monkeypatch.setattr(StagingRing, "close", noted)
+    await stream.run()
+    assert seconds == [stream.progress.seconds]
+    assert stream.progress.seconds > 0
+    await stream.close()
+
+
 @pytest.mark.parametrize("mode", ReadMode)
 @pytest.mark.parametrize("small_bytes", [0, 1 << 20], ids=["alone", "together"])
 async def test_every_way_of_reading_brings_the_same_values(

@@ -171,7 +171,7 @@ class LoadStream:
             self._error = exc
             raise
         finally:
-            self._finished = time.monotonic()
+            self._finished = self._finished or time.monotonic()
             self._notify()
 
     async def close(self) -> None:
@@ -266,6 +266,8 @@ class LoadStream:
             if self._unfit is not None:
                 self._unfit.check(layer)
             self._num_active = index + 1
+            if self.all_active:
+                self._finished = time.monotonic()  # requests do not wait for what is freed after it
             if self._trace is not None:
                 now = time.perf_counter_ns()
                 self._trace.layer(layer, load.layer_started.get(layer, now), now)
