@@ -8,14 +8,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
-import subprocess
 import sys
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from made_checkpoint import MadeCheckpoint
 from step_work import StepWork
 
 from unicorn_async.cli.bench_limits import Limits, measure_limits
@@ -31,8 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from unicorn_async.engine.engine import Engine
-
-MAKE = Path(__file__).parent.parent / "tools" / "make_checkpoint.py"
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -59,10 +55,20 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
     """Parse the command line; ends the script with a message if there is no such model."""
     options = parser.parse_args()
+    is_shape = options.model in SHAPES
     made = options.folder is not None and (options.folder / "config.json").exists()
-    if options.model != "demo" and options.model not in SHAPES and not made and not Path(options.model).exists():
+    if options.model != "demo" and not is_shape and not made and not Path(options.model).exists():
         parser.error(f"{options.model}: no such folder or file, and none of demo, {', '.join(SHAPES)}")
+    if options.folder is not None and not Path(options.model).exists():
+        refusal = checkpoint_of(options).refusal(options.folder)
+        if refusal:
+            parser.error(f"--folder: {refusal}")
     return options
+
+
+def checkpoint_of(options: argparse.Namespace) -> MadeCheckpoint:
+    """Return the checkpoint that is made where the model is a shape."""
+    return MadeCheckpoint(options.model, options.dtype, options.layers)
 
 
 @contextlib.contextmanager
@@ -71,17 +77,8 @@ def model_path(options: argparse.Namespace) -> Iterator[str]:
     if options.model == "demo" or Path(options.model).exists():
         yield options.model
         return
-    folder = options.folder or Path(tempfile.mkdtemp(prefix="unicorn-bench-"))
-    is_made = not (folder / "config.json").exists()
-    try:
-        if is_made:
-            command = [sys.executable, str(MAKE), options.model, str(folder), "--dtype", options.dtype]
-            command += ["--layers", str(options.layers)] if options.layers else []
-            subprocess.run(command, check=True)
+    with checkpoint_of(options).in_folder(options.folder, keep=options.keep) as folder:
         yield str(folder)
-    finally:
-        if is_made and not options.keep:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def engine_config(options: argparse.Namespace, weights: str, *, streams: int, context: int) -> EngineConfig:
