@@ -16,7 +16,8 @@
 | smooth | smooth_decode.py | the large model in int4: answers under way while a prompt of 2,048 comes |
 
 What the scripts print is printed, and their JSON files lie in DIRECTORY beside the models, which stay there and are not
-made again. A row that fails or takes longer than --timeout seconds does not keep the others from running.
+made again. A row that fails, or whose model can't be made, does not keep the others from running, nor does one that
+takes longer than --timeout seconds: it is ended with all of its processes.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from amounts import positive
+from process_group import end_with_signals, run_group
 
 from unicorn_async.cli.options import count
 
@@ -66,29 +68,42 @@ ROWS = (
 
 
 def made_model(options: argparse.Namespace, kind: str) -> Path:
-    """Return a model of the directory, made if it is not there."""
+    """Return a model of the directory, made if it is not there.
+
+    Raises:
+        subprocess.CalledProcessError: it can't be made.
+    """
     layers = options.layers
     if kind == "gguf":
         file: Path = options.directory / f"{options.gguf.replace(':', '-')}.gguf"
         if not file.exists():
             name = options.gguf + (f":{layers}" if layers else "")
-            subprocess.run([sys.executable, str(HERE / "random_gguf.py"), name, str(file)], check=True)
+            make([sys.executable, str(HERE / "random_gguf.py"), name, str(file)])
         return file
     shape: str = getattr(options, kind)
     folder: Path = options.directory / shape
     if not (folder / "config.json").exists():
         command = [sys.executable, str(MAKE), shape, str(folder), "--dtype", "F16"]
-        subprocess.run([*command, *([f"--layers={layers}"] if layers else [])], check=True)
+        make([*command, *([f"--layers={layers}"] if layers else [])])
     return folder
+
+
+def make(command: list[str]) -> None:
+    """Run what makes a model."""
+    if status := run_group(command):
+        raise subprocess.CalledProcessError(status, command)
 
 
 def run(row: Row, options: argparse.Namespace) -> str:
     """Run a row; return how it went."""
     started = time.perf_counter()
-    command = row.command(options, made_model(options, row.model))
+    try:
+        command = row.command(options, made_model(options, row.model))
+    except (OSError, subprocess.CalledProcessError) as exc:
+        return f"no model: {exc}"
     print(f"\n== {row.name}: {' '.join([row.script, *command[3:]])}", flush=True)
     try:
-        status = subprocess.run(command, timeout=options.timeout, check=False).returncode
+        status = run_group(command, options.timeout)
     except subprocess.TimeoutExpired:
         return f"cut off after {options.timeout:g} s"
     return f"{'done' if status == 0 else f'exit status {status}'}, {time.perf_counter() - started:.0f} s"
@@ -114,6 +129,7 @@ def main() -> None:
     parser.add_argument("--layers", type=count, help="of all models, to try the scripts")
     parser.add_argument("--timeout", type=positive, default=600.0, metavar="SECONDS", help="of a row (default 600)")
     options = parser.parse_args()
+    end_with_signals()
     options.directory.mkdir(parents=True, exist_ok=True)
     wanted = options.only or [row.name for row in ROWS if row.name != "peers" or options.llama]
     if "peers" in wanted and options.llama is None:
