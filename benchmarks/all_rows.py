@@ -30,12 +30,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from amounts import positive
+from made_checkpoint import SHAPES, MadeCheckpoint
 from process_group import end_with_signals, run_group
 
 from unicorn_async.cli.options import count
+from unicorn_async.errors import ConfigError
 
 HERE = Path(__file__).parent
-MAKE = HERE.parent / "tools" / "make_checkpoint.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +73,23 @@ def made_model(options: argparse.Namespace, kind: str) -> Path:
 
     Raises:
         subprocess.CalledProcessError: it can't be made.
+        ConfigError: what is there is another one.
     """
-    layers = options.layers
     if kind == "gguf":
-        file: Path = options.directory / f"{options.gguf.replace(':', '-')}.gguf"
+        name = options.gguf + (f":{options.layers}" if options.layers else "")
+        file: Path = options.directory / f"{name.replace(':', '-')}.gguf"
         if not file.exists():
-            name = options.gguf + (f":{layers}" if layers else "")
-            make([sys.executable, str(HERE / "random_gguf.py"), name, str(file)])
+            unfinished = file.with_suffix(".unfinished")
+            make([sys.executable, str(HERE / "random_gguf.py"), name, str(unfinished)])
+            unfinished.replace(file)
         return file
     shape: str = getattr(options, kind)
-    folder: Path = options.directory / shape
+    checkpoint = MadeCheckpoint(shape, "F16", options.layers)
+    folder: Path = options.directory / (f"{shape}-{options.layers}" if options.layers else shape)
     if not (folder / "config.json").exists():
-        command = [sys.executable, str(MAKE), shape, str(folder), "--dtype", "F16"]
-        make([*command, *([f"--layers={layers}"] if layers else [])])
+        make(checkpoint.command(folder))
+    if difference := checkpoint.difference(folder):
+        raise ConfigError(f"{folder} is not {checkpoint.name}: {difference}")
     return folder
 
 
@@ -99,7 +104,7 @@ def run(row: Row, options: argparse.Namespace) -> str:
     started = time.perf_counter()
     try:
         command = row.command(options, made_model(options, row.model))
-    except (OSError, subprocess.CalledProcessError) as exc:
+    except (OSError, subprocess.CalledProcessError, ConfigError) as exc:
         return f"no model: {exc}"
     print(f"\n== {row.name}: {' '.join([row.script, *command[3:]])}", flush=True)
     try:
@@ -123,8 +128,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=[row.name for row in ROWS], help="rows (default: all)")
     parser.add_argument("--device", help="index or part of the name")
     parser.add_argument("--llama", type=Path, metavar="DIRECTORY", help="where llama-bench is")
-    parser.add_argument("--large", default="gemma3-27b", metavar="SHAPE")
-    parser.add_argument("--small", default="qwen3-0.6b", metavar="SHAPE")
+    parser.add_argument("--large", choices=SHAPES, default="gemma3-27b", metavar="SHAPE")
+    parser.add_argument("--small", choices=SHAPES, default="qwen3-0.6b", metavar="SHAPE")
     parser.add_argument("--gguf", default="llama-8b:Q4_K", metavar="SHAPE:TYPE")
     parser.add_argument("--layers", type=count, help="of all models, to try the scripts")
     parser.add_argument("--timeout", type=positive, default=600.0, metavar="SECONDS", help="of a row (default 600)")

@@ -6,9 +6,15 @@ import contextlib
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from unicorn_async.errors import UnicornError
+from unicorn_async.loader.checkpoint import CONFIG_FILE, Checkpoint
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
+from make_checkpoint import SHAPES, config, tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,14 +30,44 @@ class MadeCheckpoint:
     dtype: str
     layers: int | None = None
 
+    @property
+    def name(self) -> str:
+        """What a measurement of it is called."""
+        every = SHAPES[self.shape].layers
+        part = "" if self.layers in (None, every) else f", {self.layers} layers of {every}"
+        return f"{self.shape} in {self.dtype}{part}"
+
     def refusal(self, folder: Path) -> str:
         """Say why a folder can't be where the checkpoint lies, or is written; "" if it can be."""
-        if not folder.exists() or (folder / "config.json").exists():
+        if not folder.exists():
             return ""
         if not folder.is_dir():
             return f"{folder} is no directory"
+        if (folder / CONFIG_FILE).exists():
+            if difference := self.difference(folder):
+                return f"{folder} is not {self.name}: {difference}; to measure what it is, name it as the model"
+            return ""
         if any(folder.iterdir()):
             return f"{folder} is neither empty nor a checkpoint: nothing is written there"
+        return ""
+
+    def difference(self, folder: Path) -> str:
+        """Say in what the checkpoint of a folder is not this one; "" if it is. No tensor's bytes are read."""
+        try:
+            found = Checkpoint.read(folder)
+        except UnicornError as exc:
+            return str(exc)
+        sizes = SHAPES[self.shape]
+        shape = replace(sizes, layers=self.layers or sizes.layers)
+        expected = config(shape)
+        for key in sorted(expected.keys() | found.config.keys()):
+            if expected.get(key) != found.config.get(key):
+                return f"{key}: expected {expected.get(key)}, got {found.config.get(key)}"
+        wanted = {name: (self.dtype, dims) for name, dims in tensors(shape) if name not in found.skipped}
+        there = {source.name: (source.dtype, source.shape) for source in found.tensors.values()}
+        for name in sorted(wanted.keys() | there.keys()):
+            if wanted.get(name) != there.get(name):
+                return f"tensor {name}: expected {wanted.get(name)}, got {there.get(name)}"
         return ""
 
     @contextlib.contextmanager
@@ -41,7 +77,7 @@ class MadeCheckpoint:
         At the end the files that were made are removed unless they are to be kept, and the folder if it was made; of
         what else has come to be in it nothing is.
         """
-        if folder is not None and (folder / "config.json").exists():
+        if folder is not None and (folder / CONFIG_FILE).exists():
             yield folder
             return
         is_new = folder is None or not folder.exists()

@@ -8,12 +8,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from made_checkpoint import MadeCheckpoint
+from made_checkpoint import SHAPES, MadeCheckpoint
 from step_work import StepWork
 
 from unicorn_async.cli.bench_limits import Limits, measure_limits
@@ -21,22 +20,23 @@ from unicorn_async.cli.options import count
 from unicorn_async.config import EngineConfig, KVDType, WeightScheme
 from unicorn_async.engine.model_on_disk import ModelOnDisk
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
-from make_checkpoint import SHAPES
-
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
 
     from unicorn_async.engine.engine import Engine
 
+DTYPES = ("BF16", "F16")  # the first is the default
+
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     """Add what chooses a model, its format and the device."""
     parser.add_argument("model", help="a folder, a GGUF file, `demo`, or a shape that tools/make_checkpoint.py knows")
-    parser.add_argument("--dtype", choices=("BF16", "F16"), default="BF16", help="of a checkpoint that is made")
+    parser.add_argument("--dtype", choices=DTYPES, help=f"of a checkpoint that is made (default {DTYPES[0]})")
     parser.add_argument("--layers", type=count, help="of a checkpoint that is made: fewer or more than the shape has")
-    parser.add_argument("--folder", type=Path, help="where a made checkpoint goes, or is already (default: temporary)")
+    parser.add_argument(
+        "--folder", type=Path, help="where a made checkpoint goes, or the same one is already (default: temporary)"
+    )
     parser.add_argument("--keep", action="store_true", help="leave the checkpoint that was made")
     parser.add_argument(
         "--weights",
@@ -55,20 +55,29 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
     """Parse the command line; ends the script with a message if there is no such model."""
     options = parser.parse_args()
-    is_shape = options.model in SHAPES
-    made = options.folder is not None and (options.folder / "config.json").exists()
-    if options.model != "demo" and not is_shape and not made and not Path(options.model).exists():
+    if options.model == "demo" or Path(options.model).exists():
+        for name in ("dtype", "layers", "folder"):
+            if getattr(options, name) is not None:
+                parser.error(
+                    f"--{name}: only for a shape of tools/make_checkpoint.py; {options.model} is there already"
+                )
+    elif options.model not in SHAPES:
         parser.error(f"{options.model}: no such folder or file, and none of demo, {', '.join(SHAPES)}")
-    if options.folder is not None and not Path(options.model).exists():
-        refusal = checkpoint_of(options).refusal(options.folder)
-        if refusal:
-            parser.error(f"--folder: {refusal}")
+    elif options.folder is not None and (refusal := checkpoint_of(options).refusal(options.folder)):
+        parser.error(f"--folder: {refusal}")
     return options
+
+
+def model_name(options: argparse.Namespace) -> str:
+    """Return what a measurement says of its model."""
+    if options.model == "demo" or Path(options.model).exists():
+        return str(options.model)
+    return checkpoint_of(options).name
 
 
 def checkpoint_of(options: argparse.Namespace) -> MadeCheckpoint:
     """Return the checkpoint that is made where the model is a shape."""
-    return MadeCheckpoint(options.model, options.dtype, options.layers)
+    return MadeCheckpoint(options.model, options.dtype or DTYPES[0], options.layers)
 
 
 @contextlib.contextmanager
@@ -99,7 +108,7 @@ def heading(engine: Engine, options: argparse.Namespace, weights: str) -> str:
     info = engine.device
     kind = "SOFTWARE device" if info.is_software else "GPU"
     return (
-        f"{options.model}, weights {weights}: {info.name}, {info.driver_name} {info.driver_info}, {kind},"
+        f"{model_name(options)}, weights {weights}: {info.name}, {info.driver_name} {info.driver_info}, {kind},"
         f" {os.cpu_count()} cores\nkernels: {', '.join(engine.kernels)}"
     )
 
@@ -110,7 +119,7 @@ def facts(
     """Return what every report begins with."""
     info = engine.device
     return {
-        "model": options.model,
+        "model": model_name(options),
         "weights": weights,
         "device": info.name,
         "driver": f"{info.driver_name} {info.driver_info}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import select
 import signal
@@ -18,8 +19,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "benchmar
 import all_rows
 from process_group import end_with_signals, run_group
 
+from unicorn_async.errors import ConfigError
+
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterator
 
 WAITS = "exec 3>{fifo}; (trap '' INT TERM; exec sleep 60) & wait"  # a grandchild that holds the pipe
@@ -100,3 +102,22 @@ def test_rows_follow_a_row_whose_model_cannot_be_made(
     *_, first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("decode   no model: ") and "nonsense" in first
     assert second.startswith("host     done, ")
+
+
+def test_a_model_of_other_layers_in_the_directory_is_not_taken_for_the_one_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    monkeypatch.setattr(all_rows, "make", lambda command: made.append(command[3]) or Path(command[3]).touch())
+    monkeypatch.setattr(all_rows.MadeCheckpoint, "difference", lambda *_: "something")
+    options = argparse.Namespace(directory=tmp_path, large="llama-8b", gguf="llama-8b:Q4_K", layers=2)
+    assert all_rows.made_model(options, "gguf").name == "llama-8b-Q4_K-2.gguf"
+    with pytest.raises(ConfigError, match="llama-8b-2 is not llama-8b in F16, 2 layers of 32: something"):
+        all_rows.made_model(options, "large")
+    options.layers = None
+    assert all_rows.made_model(options, "gguf").name == "llama-8b-Q4_K.gguf"
+    assert [Path(name).name for name in made] == [
+        "llama-8b-Q4_K-2.unfinished",
+        "llama-8b-2",
+        "llama-8b-Q4_K.unfinished",
+    ]

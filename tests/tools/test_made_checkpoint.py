@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,12 +14,27 @@ from tests.tools.test_benchmark_arguments import refusal
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "benchmarks"))
 
+import make_checkpoint
 import model_options
 from made_checkpoint import MadeCheckpoint
 
+TINY = make_checkpoint.Shape("LlamaForCausalLM", "llama", 64, 3, 2, 1, 64, 96, 300, True)
+
 
 def made(folder: Path | None, *, keep: bool = False) -> argparse.Namespace:
-    return argparse.Namespace(model="llama-135m", dtype="BF16", layers=None, folder=folder, keep=keep)
+    return argparse.Namespace(model="llama-135m", dtype=None, layers=None, folder=folder, keep=keep)
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkpoint of two layers in F16, as tools/make_checkpoint.py writes it."""
+    monkeypatch.setitem(make_checkpoint.SHAPES, "tiny", TINY)
+    monkeypatch.setitem(make_checkpoint.SHAPES, "wider", replace(TINY, ffn=128))
+    monkeypatch.setattr(make_checkpoint, "POOL_BYTES", 1 << 16)
+    folder = tmp_path / "tiny"
+    monkeypatch.setattr(sys, "argv", ["make_checkpoint.py", "tiny", str(folder), "--dtype", "F16", "--layers", "2"])
+    assert make_checkpoint.main() == 0
+    return folder
 
 
 @pytest.fixture(autouse=True)
@@ -88,3 +105,59 @@ def test_what_was_made_before_making_failed_is_removed(tmp_path: Path, monkeypat
     with pytest.raises(KeyboardInterrupt), model_options.model_path(made(tmp_path / "new")):
         pass
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "layers", "difference"),
+    [
+        ("tiny", "F16", 2, ""),
+        ("tiny", "F16", None, "num_hidden_layers: expected 3, got 2"),
+        ("tiny", "BF16", 2, "tensor model.embed_tokens.weight: expected ('BF16', (300, 64)), got ('F16', (300, 64))"),
+        ("wider", "F16", 2, "intermediate_size: expected 128, got 96"),
+        ("gemma3-1b", "F16", 2, "architectures: expected ['Gemma3ForCausalLM'], got ['LlamaForCausalLM']"),
+    ],
+)
+def test_a_checkpoint_is_taken_for_the_shape_layers_and_dtype_alone_that_it_is(
+    shape: str, dtype: str, layers: int | None, difference: str, tiny: Path
+) -> None:
+    assert MadeCheckpoint(shape, dtype, layers).difference(tiny) == difference
+
+
+def test_tensors_that_a_checkpoint_lacks_make_it_another_one(tiny: Path) -> None:
+    index = tiny / "model.safetensors.index.json"
+    found = json.loads(index.read_text(encoding="utf-8"))
+    del found["weight_map"]["model.norm.weight"]
+    index.write_text(json.dumps(found), encoding="utf-8")
+    assert MadeCheckpoint("tiny", "F16", 2).difference(tiny) != ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ("wider --folder {tiny}", "tiny is not wider in BF16: intermediate_size: expected 128, got 96"),
+        ("tiny --folder {tiny} --dtype F16", "tiny is not tiny in F16: num_hidden_layers: expected 3, got 2"),
+        ("bogus-name-70b --folder {tiny}", "bogus-name-70b: no such folder or file"),
+        ("{tiny} --layers 1", "--layers: only for a shape of tools/make_checkpoint.py"),
+        ("demo --dtype F16", "--dtype: only for a shape of tools/make_checkpoint.py"),
+        ("{tiny} --folder /nonexistent", "--folder: only for a shape of tools/make_checkpoint.py"),
+    ],
+)
+def test_another_checkpoint_is_not_measured_under_a_shapes_name(
+    arguments: str, named: str, tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, line = refusal("decode", arguments.format(tiny=tiny), monkeypatch, capsys)
+    assert status == 2
+    assert named in line
+
+
+def test_a_checkpoint_that_is_there_is_opened_and_stays(tiny: Path) -> None:
+    options = argparse.Namespace(model="tiny", dtype="F16", layers=2, folder=tiny, keep=False)
+    with model_options.model_path(options) as path:
+        assert path == str(tiny)
+    assert (tiny / "config.json").exists()
+
+
+def test_a_shapes_name_says_its_type_and_how_many_of_its_layers_there_are() -> None:
+    assert MadeCheckpoint("llama-8b", "F16").name == "llama-8b in F16"
+    assert MadeCheckpoint("llama-8b", "F16", 32).name == "llama-8b in F16"
+    assert MadeCheckpoint("llama-8b", "BF16", 12).name == "llama-8b in BF16, 12 layers of 32"
