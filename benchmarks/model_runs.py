@@ -14,13 +14,16 @@ from unicorn_async.cli.bench_kernels import kernel_lines
 from unicorn_async.cli.bench_limits import Limits, measure_limits
 from unicorn_async.cli.bench_run import measure_prompt
 from unicorn_async.config import EngineConfig, SamplingParams
+from unicorn_async.engine.buckets import bucket_for, bucket_sizes
 from unicorn_async.engine.engine import Engine
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
     from random import Random
 
     from step_work import StepWork
+
+    from unicorn_async.engine.kernel_times import KernelTime
 
 WARM_UP = 3  # prompts: a step of a new shape is recorded once for each frame, and the first one is cut fine
 WARM_UP_TOKENS = 16
@@ -195,8 +198,15 @@ async def decode_windows(
 async def measured_kernels(
     path: str, config: EngineConfig, tokens: Sequence[int], work: Callable[[Engine], Awaitable[object]]
 ) -> list[dict[str, Any]]:
-    """Print where the time of steps goes while `work` uses the engine; returns those of these buckets of tokens."""
+    """Print where the time of steps goes while `work` uses the engine; returns those of steps of so many tokens."""
     async with opened(path, replace(config, time_kernels=True)) as engine:
         await work(engine)
     print("\n".join(kernel_lines(engine, measure_limits(str(engine.device.index)))), flush=True)
-    return [asdict(time) for time in engine.kernel_times() if time.tokens in tokens]
+    return [asdict(time) for time in times_of(engine.kernel_times(), config, tokens)]
+
+
+def times_of(times: Iterable[KernelTime], config: EngineConfig, tokens: Iterable[int]) -> list[KernelTime]:
+    """Return the times of steps of so many tokens, which are noted by the sizes that steps are padded to."""
+    most = config.max_num_batched_tokens
+    sizes = {bucket_for(min(number, most), bucket_sizes(most)) for number in tokens}
+    return [time for time in times if time.tokens in sizes]

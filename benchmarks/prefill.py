@@ -65,8 +65,7 @@ async def measure(options: argparse.Namespace, path: str, weights: str, limits: 
             for tokens in options.prompt:
                 await measure_prompt(engine, rng, batch=1, num_tokens=tokens)
 
-        buckets = {min(tokens, options.batched_tokens) for tokens in options.prompt}
-        report["kernel_times"] = await runs.measured_kernels(path, config, sorted(buckets), process)
+        report["kernel_times"] = await runs.measured_kernels(path, config, options.prompt, process)
     return report
 
 
