@@ -20,23 +20,24 @@ from typing import TYPE_CHECKING, Any
 
 import model_options
 import model_runs as runs
+from bench_device import DeviceLimits
 from refusals import run_script
 
 from unicorn_async.cli.options import count
 
 if TYPE_CHECKING:
-    from unicorn_async.cli.bench_limits import Limits
     from unicorn_async.engine.engine import Engine
 
 SEED = 27
 KERNEL_TOKENS = 8
 
 
-async def measure(options: argparse.Namespace, path: str, weights: str, limits: Limits) -> dict[str, Any]:
+async def measure(options: argparse.Namespace, path: str, weights: str, known: DeviceLimits) -> dict[str, Any]:
     """Open the model in one format, and decode with every number of streams."""
     most = max(options.streams)
     room = runs.decode_room(options.context, most, options.tokens, options.repeat)
     config = model_options.engine_config(options, weights, streams=most, context=room)
+    limits, config = known.of(path, config)
     work, rng = model_options.read_work(path, config), Random(SEED)
     found = []
     async with runs.opened(path, config) as engine:
@@ -74,7 +75,7 @@ def main() -> None:
     parser.add_argument("--context", type=count, default=256, metavar="N", help="tokens of each prompt (default 256)")
     parser.add_argument("--tokens", type=count, default=32, metavar="N", help="steps of a window (default 32)")
     options = model_options.parsed(parser)
-    limits, reports = model_options.limits_of(options), []
+    limits, reports = DeviceLimits(), []
     with model_options.model_path(options) as path:
         for weights in options.weights:
             reports.append(asyncio.run(measure(options, path, weights, limits)))

@@ -20,22 +20,23 @@ from typing import TYPE_CHECKING, Any
 
 import model_options
 import model_runs as runs
+from bench_device import DeviceLimits
 from refusals import run_script
 
 from unicorn_async.cli.options import count
 
 if TYPE_CHECKING:
-    from unicorn_async.cli.bench_limits import Limits
     from unicorn_async.engine.engine import Engine
 
 SEED = 27
 KERNEL_TOKENS = 16
 
 
-async def measure(options: argparse.Namespace, path: str, weights: str, limits: Limits) -> dict[str, Any]:
+async def measure(options: argparse.Namespace, path: str, weights: str, known: DeviceLimits) -> dict[str, Any]:
     """Open the model in one format, and decode at every context."""
     room = max(runs.decode_room(context, 1, options.tokens, options.repeat) for context in options.context)
     config = model_options.engine_config(options, weights, streams=1, context=room)
+    limits, config = known.of(path, config)
     work, rng = model_options.read_work(path, config), Random(SEED)
     found = []
     async with runs.opened(path, config) as engine:
@@ -64,7 +65,7 @@ def main() -> None:
     parser.add_argument("--context", type=count, nargs="+", default=[256], metavar="N", help="tokens (default 256)")
     parser.add_argument("--tokens", type=count, default=64, metavar="N", help="of a window (default 64)")
     options = model_options.parsed(parser)
-    limits, reports = model_options.limits_of(options), []
+    limits, reports = DeviceLimits(), []
     with model_options.model_path(options) as path:
         for weights in options.weights:
             reports.append(asyncio.run(measure(options, path, weights, limits)))

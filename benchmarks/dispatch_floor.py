@@ -18,19 +18,20 @@ import statistics
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from amounts import amount
+from bench_device import DEVICE_HELP, device_facts, opened_device
 
 from unicorn_async.cli.options import count
 from unicorn_async.engine.random_memory import random_memory
 from unicorn_async.errors import UnicornError
 from unicorn_async.gpu.command import CommandPool, TimestampPool
-from unicorn_async.gpu.device import Device
-from unicorn_async.gpu.device_info import select_device
-from unicorn_async.gpu.instance import Instance
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.ops.rates import read_rate
-from unicorn_async.resources import resource_dir
+
+if TYPE_CHECKING:
+    from unicorn_async.gpu.device import Device
 
 ROUNDS = 7
 BLOCK = 16  # bytes
@@ -74,7 +75,7 @@ def measure(device: Device, sizes: list[int], repeats: int) -> list[Floor]:
 def main() -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(description="What a dispatch costs that only reads.")
-    parser.add_argument("--device", metavar="NAME", help="index or part of the name; default: the fastest GPU")
+    parser.add_argument("--device", metavar="NAME", help=DEVICE_HELP)
     parser.add_argument("--megabytes", type=amount, nargs="+", default=[0, 1, 4, 12.4, 24.8, 65, 130])
     parser.add_argument("--repeats", type=count, default=64, help="dispatches between two timestamps")
     parser.add_argument("--json", type=Path, metavar="FILE")
@@ -85,23 +86,19 @@ def main() -> int:
     if any(first >= second for first, second in itertools.pairwise(sizes)):
         parser.error(f"--megabytes: expected each size to be larger than the one before it, got {sizes} bytes")
     try:
-        with Instance.create() as instance:
-            info = select_device(instance.devices(), options.device, allow_software=True)
-            with Device.open(instance, info, cache_dir=None, shader_dir=resource_dir("shaders")) as device:
-                floors = measure(device, sizes, options.repeats)
+        with opened_device(options.device) as device:
+            floors = measure(device, sizes, options.repeats)
     except UnicornError as exc:
         print(f"dispatch_floor.py: {exc}", file=sys.stderr)
         return 1
-    print(f"{info.name}, {info.driver_name} {info.driver_info}{', SOFTWARE' if info.is_software else ''}")
     last, before = floors[-1], floors[-2]
     rate = (last.num_bytes - before.num_bytes) / (last.us - before.us)  # bytes a microsecond
     for floor in floors:
         above, speed = floor.us - floor.num_bytes / rate, floor.num_bytes / floor.us / 1e3
         print(f"{floor.num_bytes / 1e6:9.2f} MB  {floor.us:9.2f} µs  {speed:8.1f} GB/s  {above:7.2f} µs above")
     if options.json:
-        options.json.write_text(
-            json.dumps({"device": info.name, "floors": [asdict(floor) for floor in floors]}, indent=1)
-        )
+        report = device_facts(device.info) | {"floors": [asdict(floor) for floor in floors]}
+        options.json.write_text(json.dumps(report, indent=1) + "\n")
     return 0
 
 

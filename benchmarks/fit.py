@@ -15,6 +15,8 @@ from unicorn_async.cli.placement import placements
 from unicorn_async.engine.kv_plan import wanted_context
 from unicorn_async.engine.model_on_disk import ModelOnDisk
 from unicorn_async.errors import ConfigError, UnicornError
+from unicorn_async.gpu.device_info import device_candidates
+from unicorn_async.gpu.instance import Instance
 
 if TYPE_CHECKING:
     import argparse
@@ -63,6 +65,7 @@ def look_up(model: str | Path, configs: tuple[EngineConfig, ...]) -> ChosenDevic
         return Refusal(DEVICE, str(exc))
     try:
         for config in configs:
+            check_device(config)
             places = placements(on_disk, config, on_disk.look_up(None))
             infos = [place.info for place in places if place.is_chosen and place.plan is not None]
             if not infos:
@@ -71,3 +74,13 @@ def look_up(model: str | Path, configs: tuple[EngineConfig, ...]) -> ChosenDevic
         return Refusal(DEVICE, str(exc))
     info = infos[0]
     return ChosenDevice(info.name, f"{info.driver_name} {info.driver_info}", info.is_software)
+
+
+def check_device(config: EngineConfig) -> None:
+    """See that there is a device that an engine may take; a software device may have to be asked for.
+
+    Raises:
+        VulkanUnavailableError, ConfigError: there is none.
+    """
+    with Instance.create() as instance:
+        device_candidates(instance.devices(), config.device, allow_software=config.allow_software)

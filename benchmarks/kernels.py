@@ -20,13 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from bench_device import DEVICE_HELP, device_facts, opened_device
 
 from unicorn_async.cli.options import count
 from unicorn_async.errors import UnicornError
 from unicorn_async.gpu.command import CommandPool, TimestampPool
-from unicorn_async.gpu.device import Device
-from unicorn_async.gpu.device_info import DeviceInfo, select_device
-from unicorn_async.gpu.instance import Instance
 from unicorn_async.gpu.kernel import KernelRequest
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.ops.linear import dispatch_plan, row_to_half
@@ -44,12 +42,13 @@ from unicorn_async.ops.linear_plan import (
     plan_linear,
     vec_plan,
 )
-from unicorn_async.resources import resource_dir
 from unicorn_async.tensor import DType, Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from unicorn_async.gpu.device import Device
+    from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.memory import Buffer
 
 SHAPES = ("21504x5376", "5376x21504", "8192x5376", "14336x4096", "4096x14336", "4096x4096")
@@ -201,7 +200,7 @@ def measure(device: Device, options: argparse.Namespace) -> Iterator[Figure]:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Time the linear kernels.")
-    parser.add_argument("--device", help="index or part of the name; default: the fastest GPU")
+    parser.add_argument("--device", help=DEVICE_HELP)
     parser.add_argument("--shape", nargs="+", default=SHAPES, help="rows x columns of the weights")
     parser.add_argument("--tokens", nargs="+", type=count, default=[1, 2, 4, 8, 16, 32, 64, 512])
     parser.add_argument("--dtype", choices=("F16", "BF16"), default="BF16")
@@ -212,18 +211,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="write the figures there")
     options = parser.parse_args(arguments)
     try:
-        with Instance.create() as instance:
-            info = select_device(instance.devices(), options.device, allow_software=True)
-            print(f"{info.name}, {info.driver_name} {info.driver_info}; * = what the engine takes", flush=True)
-            with Device.open(instance, info, cache_dir=None, shader_dir=resource_dir("shaders")) as device:
-                figures = list(measure(device, options))
+        with opened_device(options.device) as device:
+            print("* = what the engine takes", flush=True)
+            figures = list(measure(device, options))
     except UnicornError as exc:
         print(f"kernels: {exc}", file=sys.stderr)
         return 1
     if options.json:
-        options.json.write_text(
-            json.dumps({"device": info.name, "figures": [asdict(figure) for figure in figures]}, indent=1) + "\n"
-        )
+        report = device_facts(device.info) | {"figures": [asdict(figure) for figure in figures]}
+        options.json.write_text(json.dumps(report, indent=1) + "\n")
     return 0
 
 

@@ -27,15 +27,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from bench_device import DEVICE_HELP, chosen_info, device_facts, opened_device
 
 from unicorn_async.cli.bench_limits import Limits, measure_limits
 from unicorn_async.cli.options import count
 from unicorn_async.config import KVDType, RotaryConfig
 from unicorn_async.errors import UnicornError
 from unicorn_async.gpu.command import CommandPool, TimestampPool
-from unicorn_async.gpu.device import Device
-from unicorn_async.gpu.device_info import DeviceInfo, select_device
-from unicorn_async.gpu.instance import Instance
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.ops.attention import GpuAttention
 from unicorn_async.ops.attention_device import AttentionBatch, DecodeScratch
@@ -43,12 +41,13 @@ from unicorn_async.ops.attention_plan import AttentionPlan, DecodeCut
 from unicorn_async.ops.kv_cache import AttentionShape, KVCache, head_nbytes
 from unicorn_async.ops.linear_plan import known_subgroup_size
 from unicorn_async.ops.rotary import HeadNorms, HeadRotation, frequencies, kernels_for, rope_cache, rotation_constants
-from unicorn_async.resources import resource_dir
 from unicorn_async.tensor import DType, Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from unicorn_async.gpu.device import Device
+    from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.kernel import KernelRequest
     from unicorn_async.gpu.memory import Buffer
 
@@ -269,7 +268,7 @@ def measure(device: Device, limits: Limits, options: argparse.Namespace) -> Iter
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Time decode attention.")
-    parser.add_argument("--device", help="index or part of the name; default: the fastest GPU")
+    parser.add_argument("--device", help=DEVICE_HELP)
     parser.add_argument("--shape", nargs="+", default=SHAPES, help="query heads:kv heads:size of a head")
     parser.add_argument("--context", nargs="+", type=count, default=[1024, 8192, 32768])
     parser.add_argument("--streams", nargs="+", type=count, default=[1])
@@ -284,18 +283,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="write the figures there")
     options = parser.parse_args(arguments)
     try:
-        limits = measure_limits(options.device)
-        with Instance.create() as instance:
-            info = select_device(instance.devices(), options.device, allow_software=True)
-            print(f"{info.name}, {info.driver_name} {info.driver_info}; * = what the engine takes", flush=True)
-            print("\n".join(limits.lines()), flush=True)
-            with Device.open(instance, info, cache_dir=None, shader_dir=resource_dir("shaders")) as device:
-                figures = list(measure(device, limits, options))
+        limits = measure_limits(str(chosen_info(options.device).index))
+        with opened_device(options.device) as device:
+            print("\n".join([*limits.lines(), "* = what the engine takes"]), flush=True)
+            figures = list(measure(device, limits, options))
     except UnicornError as exc:
         print(f"kernels_attention: {exc}", file=sys.stderr)
         return 1
     if options.json:
-        report = {"device": info.name, "limits": asdict(limits), "figures": [asdict(figure) for figure in figures]}
+        report = device_facts(device.info) | {"limits": asdict(limits), "figures": [asdict(one) for one in figures]}
         options.json.write_text(json.dumps(report, indent=1) + "\n")
     return 0
 

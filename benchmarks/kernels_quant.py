@@ -23,14 +23,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from amounts import shape
+from bench_device import DEVICE_HELP, device_facts, opened_device
 
 from unicorn_async.cli.options import count
 from unicorn_async.config import Activation
 from unicorn_async.errors import UnicornError
 from unicorn_async.gpu.command import CommandPool, TimestampPool
-from unicorn_async.gpu.device import Device
-from unicorn_async.gpu.device_info import DeviceInfo, select_device
-from unicorn_async.gpu.instance import Instance
 from unicorn_async.gpu.kernel import KernelRequest
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.ops.gated import ACTIVATION_NUMBER
@@ -59,13 +57,14 @@ from unicorn_async.ops.linear_quant_plan import (
 )
 from unicorn_async.ops.matrix_fragments import find_matrix_fragments
 from unicorn_async.ops.quant_tiles import NARROW_TOKENS, FragmentTuning
-from unicorn_async.resources import resource_dir
 from unicorn_async.tensor import DType, QuantFormat, QuantTensor, Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from unicorn_async.gpu.command import CommandRecorder
+    from unicorn_async.gpu.device import Device
+    from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.memory import Buffer
     from unicorn_async.ops.linear_input import HalfRows
 
@@ -361,7 +360,7 @@ def measure(device: Device, options: argparse.Namespace) -> Iterator[Figure]:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Time the linear kernels with quantised weights.")
-    parser.add_argument("--device", help="index or part of the name; default: the fastest GPU")
+    parser.add_argument("--device", help=DEVICE_HELP)
     parser.add_argument("--shape", type=shape, nargs="+", default=SHAPES, help="rows x columns of the weights")
     parser.add_argument("--tokens", nargs="+", type=count, default=[1, 2, 4, 8, 16, 32, 64, 512])
     formats = [kind.value for kind in QuantFormat]
@@ -375,12 +374,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="write the figures there")
     options = parser.parse_args(arguments)
     try:
-        with Instance.create() as instance:
-            info = select_device(instance.devices(), options.device, allow_software=True)
-            print(f"{info.name}, {info.driver_name} {info.driver_info}; * = what the engine takes", flush=True)
-            with Device.open(instance, info, cache_dir=None, shader_dir=resource_dir("shaders")) as device:
-                find_matrix_fragments(device)
-                figures = list(measure(device, options))
+        with opened_device(options.device) as device:
+            print("* = what the engine takes", flush=True)
+            find_matrix_fragments(device)
+            figures = list(measure(device, options))
     except UnicornError as exc:
         print(f"kernels_quant: {exc}", file=sys.stderr)
         return 1
@@ -388,9 +385,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"kernels_quant: --only {options.only}: no kernel with this name, nothing was timed", file=sys.stderr)
         return 2
     if options.json:
-        options.json.write_text(
-            json.dumps({"device": info.name, "figures": [asdict(figure) for figure in figures]}, indent=1) + "\n"
-        )
+        report = device_facts(device.info) | {"figures": [asdict(figure) for figure in figures]}
+        options.json.write_text(json.dumps(report, indent=1) + "\n")
     return 0
 
 

@@ -28,20 +28,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from amounts import amount
+from bench_device import DEVICE_HELP, device_facts, opened_device
 from matrix_ceiling_cases import Cases, lacking
 
 from unicorn_async.cli.options import count
 from unicorn_async.errors import DeviceError, UnicornError
 from unicorn_async.gpu.command import TimestampPool
-from unicorn_async.gpu.device import Device
-from unicorn_async.gpu.device_info import select_device
-from unicorn_async.gpu.instance import Instance
-from unicorn_async.resources import resource_dir
 
 if TYPE_CHECKING:
     from matrix_ceiling_cases import Case
 
     from unicorn_async.gpu.command import CommandBuffer
+    from unicorn_async.gpu.device import Device
 
 SHAPES = ("512x43008x5376", "512x5376x21504", "512x8192x5376", "512x5376x4096", "4096x4096x4096")
 FLOPS_A_TURN = 2e12
@@ -178,7 +176,7 @@ def measure(device: Device, options: argparse.Namespace) -> list[Rate]:
 def main() -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(description="What matrix units can come to, and what of it the kernels reach.")
-    parser.add_argument("--device", metavar="NAME", help="index or part of the name; default: the fastest GPU")
+    parser.add_argument("--device", metavar="NAME", help=DEVICE_HELP)
     parser.add_argument("--shape", type=dimensions, nargs="+", default=[dimensions(text) for text in SHAPES])
     parser.add_argument("--warm-s", type=amount, default=2.0, metavar="N", help="seconds of work ahead")
     parser.add_argument("--rounds", type=count, default=5, metavar="N")
@@ -186,21 +184,19 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     try:
-        with Instance.create() as instance:
-            info = select_device(instance.devices(), options.device, allow_software=True)
-            print(f"{info.name}, {info.driver_name} {info.driver_info}{', SOFTWARE' if info.is_software else ''}")
-            with Device.open(instance, info, cache_dir=None, shader_dir=resource_dir("shaders")) as device:
-                print("\n".join(lacking(device)), flush=True)
-                rates = measure(device, options)
+        with opened_device(options.device) as device:
+            print("\n".join(lacking(device)), flush=True)
+            rates = measure(device, options)
     except UnicornError as exc:
         print(f"matrix_ceilings.py: {exc}", file=sys.stderr)
         return 1
     if not rates:
-        print(f"matrix_ceilings.py: {info.name}: nothing to measure", file=sys.stderr)
+        print(f"matrix_ceilings.py: {device.info.name}: nothing to measure", file=sys.stderr)
         return 1
     print("\n".join([*(rate.line() for rate in rates if options.all), *summary(rates)]))
     if options.json:
-        options.json.write_text(json.dumps({"device": info.name, "rates": [asdict(rate) for rate in rates]}, indent=1))
+        report = device_facts(device.info) | {"rates": [asdict(rate) for rate in rates]}
+        options.json.write_text(json.dumps(report, indent=1) + "\n")
     return 0
 
 

@@ -19,18 +19,16 @@ import sys
 import tempfile
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import model_options
 import model_runs as runs
 from amounts import whole
+from bench_device import DeviceLimits
 from prefill import line as prompt_line
 
 from unicorn_async.cli.bench_run import DECODE_PROMPT
 from unicorn_async.cli.options import count
-
-if TYPE_CHECKING:
-    from unicorn_async.cli.bench_limits import Limits
 
 LOAD = Path(__file__).parent / "load.py"
 LOADS = "bare-buffered,bare-memory,engine"
@@ -47,11 +45,12 @@ def measure_loads(path: str, options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-async def measure(options: argparse.Namespace, path: str, weights: str, limits: Limits) -> dict[str, Any]:
+async def measure(options: argparse.Namespace, path: str, weights: str, known: DeviceLimits) -> dict[str, Any]:
     """Open the model in one format; prompts of one sequence, and decoding at every batch size."""
     most = max(options.batch)
     room = runs.decode_room(DECODE_PROMPT, most, options.tokens, options.repeat)
     config = model_options.engine_config(options, weights, streams=most, context=max(room, options.prompt + 1))
+    limits, config = known.of(path, config)
     work, rng = model_options.read_work(path, config), Random(SEED)
     async with runs.opened(path, config) as engine:
         print(model_options.heading(engine, options, weights), flush=True)
@@ -78,7 +77,7 @@ def main() -> None:
     options = model_options.parsed(parser)
     with model_options.model_path(options) as path:
         loads = measure_loads(path, options) if options.load_rounds else {}
-        limits, reports = model_options.limits_of(options), []
+        limits, reports = DeviceLimits(), []
         for weights in options.weights:
             reports.append(asyncio.run(measure(options, path, weights, limits)) | {"loads": loads})
             model_options.write_reports(options, reports)

@@ -12,10 +12,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench_device import DEVICE_HELP, device_facts, device_text
 from made_checkpoint import SHAPES, MadeCheckpoint
 from step_work import StepWork
 
-from unicorn_async.cli.bench_limits import Limits, measure_limits
 from unicorn_async.cli.options import count
 from unicorn_async.config import EngineConfig, KVDType, WeightScheme
 from unicorn_async.engine.model_on_disk import ModelOnDisk
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
 
+    from unicorn_async.cli.bench_limits import Limits
     from unicorn_async.engine.engine import Engine
 
 DTYPES = ("BF16", "F16")  # the first is the default
@@ -46,7 +47,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         help="what weights become while they are loaded, one report each (default: what they are)",
     )
     parser.add_argument("--kv-dtype", choices=[kind.value for kind in KVDType], default=KVDType.F16.value)
-    parser.add_argument("--device", help="index or part of the name; a software device is taken only when it is named")
+    parser.add_argument("--device", help=DEVICE_HELP)
     parser.add_argument("--repeat", type=count, default=3, metavar="N", help="measurements that count (default 3)")
     parser.add_argument("--kernels", action="store_true", help="open the model again and time every dispatch")
     parser.add_argument("--json", type=Path, metavar="FILE")
@@ -105,11 +106,9 @@ def engine_config(options: argparse.Namespace, weights: str, *, streams: int, co
 
 def heading(engine: Engine, options: argparse.Namespace, weights: str) -> str:
     """Say what is measured, on what."""
-    info = engine.device
-    kind = "SOFTWARE device" if info.is_software else "GPU"
     return (
-        f"{model_name(options)}, weights {weights}: {info.name}, {info.driver_name} {info.driver_info}, {kind},"
-        f" {os.cpu_count()} cores\nkernels: {', '.join(engine.kernels)}"
+        f"{model_name(options)}, weights {weights}: {device_text(engine.device)}, {os.cpu_count()} cores"
+        f"\nkernels: {', '.join(engine.kernels)}"
     )
 
 
@@ -117,24 +116,14 @@ def facts(
     engine: Engine, options: argparse.Namespace, weights: str, work: StepWork, limits: Limits | None = None
 ) -> dict[str, Any]:
     """Return what every report begins with."""
-    info = engine.device
     return {
         "model": model_name(options),
         "weights": weights,
-        "device": info.name,
-        "driver": f"{info.driver_name} {info.driver_info}",
-        "software": info.is_software,
+        **device_facts(engine.device),
         "kernels": list(engine.kernels),
         "limits": limits and asdict(limits),
         "work": asdict(work),
     }
-
-
-def limits_of(options: argparse.Namespace) -> Limits:
-    """Measure what the device can do, and print it."""
-    limits = measure_limits(options.device)
-    print("\n".join(limits.lines()), flush=True)
-    return limits
 
 
 def read_work(path: str, config: EngineConfig) -> StepWork:

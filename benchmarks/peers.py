@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from bench_device import DEVICE_HELP, device_text
 from fit import check_fit
 
 from unicorn_async.cli.bench_run import measure_decode, measure_prompt
@@ -52,7 +53,6 @@ def engine_config(options: argparse.Namespace) -> EngineConfig:
     """Return a configuration with room for all that is measured."""
     return EngineConfig(
         device=options.device,
-        allow_software=True,
         max_num_seqs=max(options.streams),
         max_mixed_step_s=None,  # all streams should decode soon, as with llama.cpp
         max_context=max(options.prompt, options.context) + options.tokens + SPARE,
@@ -74,9 +74,8 @@ async def measure_ours(options: argparse.Namespace) -> Rates:
             for _ in range(2):  # the first of them records
                 run = await measure_decode(engine, rng, batch=streams, num_tokens=options.tokens, num_prompt=num_prompt)
             decode[streams] = run.tokens_per_s
-        info = engine.device
-        note = f"{info.driver_name} {info.driver_info}, {'SOFTWARE device' if info.is_software else 'GPU'}"
-        return Rates(prompt.tokens_per_s, decode, info.name, f"{note}; kernels: {', '.join(engine.kernels)}")
+        device = device_text(engine.device)
+        return Rates(prompt.tokens_per_s, decode, device, f"kernels: {', '.join(engine.kernels)}")
 
 
 def run_ours(options: argparse.Namespace) -> Rates:
@@ -142,7 +141,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Speed beside llama.cpp's, on the same file and device.")
     parser.add_argument("file", type=Path)
     parser.add_argument("--llama", type=Path, metavar="DIRECTORY", help="where llama-bench is")
-    parser.add_argument("--device")
+    parser.add_argument("--device", help=DEVICE_HELP)
     parser.add_argument("--prompt", type=count, default=512, metavar="N")
     parser.add_argument("--tokens", type=count, default=64, metavar="N")
     parser.add_argument("--streams", type=count, nargs="+", default=[1, 8, 32, 64], metavar="N")
@@ -168,7 +167,7 @@ def main() -> None:
         turns = [lambda: ours.append(run_ours(options)), lambda: theirs.append(run_llama(options))]
         for turn in turns[:: -1 if number % 2 else 1]:
             turn()
-    print(f"{options.file.name}, {options.file.stat().st_size / 1e9:.2f} GB: {ours[0].device}, {ours[0].note}")
+    print(f"{options.file.name}, {options.file.stat().st_size / 1e9:.2f} GB: {ours[0].device}; {ours[0].note}")
     print(f"llama.cpp {theirs[0].note}, on {theirs[0].device}")
     print("\n".join(table(options, ours, theirs)))
     if options.json:

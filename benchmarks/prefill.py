@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import model_options
 import model_runs as runs
+from bench_device import DeviceLimits
 from refusals import run_script
 
 from unicorn_async.cli.bench_run import measure_prompt
@@ -44,12 +45,13 @@ def line(run: runs.PromptRun, limits: Limits) -> str:
     return f"prompt of {run.tokens:,}: {run.tokens_per_s} tok/s, {share}"
 
 
-async def measure(options: argparse.Namespace, path: str, weights: str, limits: Limits) -> dict[str, Any]:
+async def measure(options: argparse.Namespace, path: str, weights: str, known: DeviceLimits) -> dict[str, Any]:
     """Open the model in one format, and process prompts of every length."""
     config = replace(
         model_options.engine_config(options, weights, streams=1, context=max(options.prompt) + SPARE),
         max_num_batched_tokens=options.batched_tokens,
     )
+    limits, config = known.of(path, config)
     work, rng = model_options.read_work(path, config), Random(SEED)
     found = []
     async with runs.opened(path, config) as engine:
@@ -77,7 +79,7 @@ def main() -> None:
     parser.add_argument("--prompt", type=count, nargs="+", default=[512], metavar="N", help="tokens (default 512)")
     parser.add_argument("--batched-tokens", type=count, default=512, metavar="N", help="of one step (default 512)")
     options = model_options.parsed(parser)
-    limits, reports = model_options.limits_of(options), []
+    limits, reports = DeviceLimits(), []
     with model_options.model_path(options) as path:
         for weights in options.weights:
             reports.append(asyncio.run(measure(options, path, weights, limits)))

@@ -19,6 +19,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "benchmar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from unicorn_async.gpu.device import Device
+
 WHOLE = "expected a positive whole number"
 
 
@@ -146,8 +148,19 @@ def test_arguments_that_make_no_sense_are_refused(
     assert named in line
 
 
-def test_kernels_that_no_name_fits_are_an_error_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--shape", "64x64", "--tokens", "1", "--pool-mib", "1", "--only", "nonsense"]
+def test_kernels_that_no_name_fits_are_an_error_in_one_line(device: Device, capsys: pytest.CaptureFixture[str]) -> None:
+    options = [
+        "--device",
+        str(device.info.index),
+        "--shape",
+        "64x64",
+        "--tokens",
+        "1",
+        "--pool-mib",
+        "1",
+        "--only",
+        "nonsense",
+    ]
     assert import_module("kernels_quant").main(options) == 2
     expected = "kernels_quant: --only nonsense: no kernel with this name, nothing was timed\n"
     assert capsys.readouterr().err == expected

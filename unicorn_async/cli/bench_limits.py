@@ -74,10 +74,11 @@ def measure_limits(device: str | None, *, validation: bool = False) -> Limits:
     """Measure the device that is chosen as `select_device` does; it blocks, on GPUs for less than a second.
 
     Raises:
-        DeviceError: there is no such device, or no room for some memory.
+        DeviceError: there is no GPU, or no room for some memory.
+        ConfigError: there is no such device.
     """
     with Instance.create(validation=validation) as instance:
-        info = select_device(instance.devices(), device, allow_software=True)
+        info = select_device(instance.devices(), device)
         with Device.open(instance, info, cache_dir=None, shader_dir=resource_dir("shaders")) as opened:
             return _Bench(opened).limits()
 
