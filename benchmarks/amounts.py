@@ -32,6 +32,17 @@ def positive(text: str) -> float:
     return value
 
 
+def head_shape(text: str) -> tuple[int, int, int]:
+    """Parse query heads, heads of keys and values, and the size of a head, as in 32:8:128."""
+    parts = text.split(":")
+    if len(parts) != 3 or not all(part.isascii() and part.isdigit() and int(part) for part in parts):
+        raise argparse.ArgumentTypeError(f"expected query heads:kv heads:size of a head, as in 32:8:128, got {text!r}")
+    num_heads, num_kv_heads, head_dim = map(int, parts)
+    if num_heads % num_kv_heads:
+        raise argparse.ArgumentTypeError(f"{text}: expected a multiple of {num_kv_heads} query heads, got {num_heads}")
+    return num_heads, num_kv_heads, head_dim
+
+
 def shape(text: str) -> tuple[int, int]:
     """Parse rows x columns, as in 4096x14336."""
     rows, _, columns = text.partition("x")

@@ -17,11 +17,11 @@ import json
 import statistics
 import sys
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from amounts import amount
 from bench_device import DEVICE_HELP, device_facts, opened_device
+from out_file import out_file
 
 from unicorn_async.cli.options import count
 from unicorn_async.engine.random_memory import random_memory
@@ -78,7 +78,7 @@ def main() -> int:
     parser.add_argument("--device", metavar="NAME", help=DEVICE_HELP)
     parser.add_argument("--megabytes", type=amount, nargs="+", default=[0, 1, 4, 12.4, 24.8, 65, 130])
     parser.add_argument("--repeats", type=count, default=64, help="dispatches between two timestamps")
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--json", type=out_file, metavar="FILE")
     options = parser.parse_args()
     if len(options.megabytes) < 2:
         parser.error("--megabytes: expected two sizes or more")

@@ -29,6 +29,7 @@ from pathlib import Path
 from random import Random
 
 from amounts import amount
+from out_file import out_file
 from refusals import run_script
 
 from unicorn_async.cli.options import count
@@ -160,7 +161,7 @@ def main() -> None:
     parser.add_argument("--later", type=amount, default=10.0, metavar="S", help="between load and prompt (default 10)")
     parser.add_argument("--repeat", type=count, default=3, metavar="N", help="rounds (default 3)")
     parser.add_argument("--device", help="index or part of the name; a software device is taken where nothing else is")
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--json", type=out_file, metavar="FILE")
     parser.add_argument("--start", choices=ASKED, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if not Path(options.model).exists():

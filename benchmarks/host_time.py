@@ -28,7 +28,6 @@ import statistics
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +36,7 @@ import model_runs as runs
 import server_tokens
 import uvloop
 from amounts import whole
+from out_file import out_file
 from refusals import run_script
 
 from unicorn_async.cli.options import count
@@ -44,6 +44,7 @@ from unicorn_async.engine import runner as runner_module
 from unicorn_async.engine.batch_writer import BatchWriter
 from unicorn_async.engine.engine_loop import EngineLoop
 from unicorn_async.engine.runner import Runner
+from unicorn_async.errors import ConfigError
 from unicorn_async.gpu.queue import Queue
 from unicorn_async.scheduler.scheduler import Scheduler
 
@@ -188,9 +189,15 @@ async def measure_runner(options: argparse.Namespace, path: str) -> dict[str, An
 
 
 def host_run(watch: Watch, streams: int, first: runs.Moment, last: runs.Moment) -> HostRun:
-    """Sum up what was seen between two moments."""
+    """Sum up what was seen between two moments.
+
+    Raises:
+        ConfigError: too few steps were seen for a gap between two of them.
+    """
     steps = last.steps - first.steps
     gaps = sorted(watch.gaps_us())
+    if not gaps or not steps:
+        raise ConfigError(f"{streams} streams: {len(watch.steps)} steps were seen, 2 are needed; ask for more --tokens")
     begin, end = watch.steps[0][0], watch.steps[-1][0] + watch.steps[-1][1]
     return HostRun(
         streams=streams,
@@ -226,8 +233,12 @@ def main() -> None:
     parser.add_argument(
         "--server-tokens", type=whole, default=20_000, metavar="N", help="of each answer; 0 = no server"
     )
-    parser.add_argument("--trace", type=Path, metavar="FILE", help="of the last number of streams, for the Perfetto UI")
+    parser.add_argument(
+        "--trace", type=out_file, metavar="FILE", help="of the last number of streams, for the Perfetto UI"
+    )
     options = model_options.parsed(parser)
+    if options.tokens < 2:
+        parser.error(f"--tokens: expected 2 steps or more, between which there is a gap, got {options.tokens}")
     with model_options.model_path(options) as path:
         report = uvloop.run(measure_runner(options, path))
     if options.server_tokens:

@@ -25,10 +25,10 @@ import sys
 import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fit import check_fit
+from out_file import out_file
 
 from unicorn_async.cli.bench_run import measure_prompt
 from unicorn_async.cli.options import attention_target, count
@@ -189,7 +189,7 @@ def main() -> None:
     parser.add_argument("--context", type=count, default=256, help="tokens of each prompt before decoding")
     parser.add_argument("--tokens", type=count, default=32)
     parser.add_argument("--repeat", type=count, default=5)
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--json", type=out_file, metavar="FILE")
     options = parser.parse_args()
     if options.attention and options.attention.kind is not AttentionKind.VULKAN:
         parser.error(f"--attention: expected vulkan:NAME, got {options.attention}")

@@ -16,11 +16,12 @@ import json
 import statistics
 import sys
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from amounts import shape
 from bench_device import DEVICE_HELP, device_facts, opened_device
+from out_file import out_file
 
 from unicorn_async.cli.options import count
 from unicorn_async.errors import UnicornError
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.memory import Buffer
 
-SHAPES = ("21504x5376", "5376x21504", "8192x5376", "14336x4096", "4096x14336", "4096x4096")
+SHAPES = ((21504, 5376), (5376, 21504), (8192, 5376), (14336, 4096), (4096, 14336), (4096, 4096))
 MANY_TILES = ((64, 64, 16, 16), (128, 64, 16, 16), (128, 128, 16, 16), (64, 128, 8, 16), (32, 64, 8, 16))
 # tile_t: (tile_n, parts_t, parts_n, tile_k, buffers)
 COOPMAT_TILES = {
@@ -177,7 +178,7 @@ class Bench:
 
 
 def measure(device: Device, options: argparse.Namespace) -> Iterator[Figure]:
-    shapes = [tuple(map(int, text.split("x"))) for text in options.shape]
+    shapes: list[tuple[int, int]] = options.shape
     dtype = DType(options.dtype)
     largest = max(n * k * dtype.itemsize for n, k in shapes)
     activations = max(max(options.tokens) * k * 4 for _, k in shapes)
@@ -201,14 +202,14 @@ def measure(device: Device, options: argparse.Namespace) -> Iterator[Figure]:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Time the linear kernels.")
     parser.add_argument("--device", help=DEVICE_HELP)
-    parser.add_argument("--shape", nargs="+", default=SHAPES, help="rows x columns of the weights")
+    parser.add_argument("--shape", type=shape, nargs="+", default=SHAPES, help="rows x columns of the weights")
     parser.add_argument("--tokens", nargs="+", type=count, default=[1, 2, 4, 8, 16, 32, 64, 512])
     parser.add_argument("--dtype", choices=("F16", "BF16"), default="BF16")
     parser.add_argument("--repeats", type=count, default=20, help="dispatches per figure")
     parser.add_argument("--pool-mib", type=count, default=1024, help="memory for copies of the weights")
     parser.add_argument("--sweep", action="store_true", help="time every candidate")
     parser.add_argument("--best", type=count, default=6, help="how many of a sweep to print")
-    parser.add_argument("--json", type=Path, help="write the figures there")
+    parser.add_argument("--json", type=out_file, help="write the figures there")
     options = parser.parse_args(arguments)
     try:
         with opened_device(options.device) as device:

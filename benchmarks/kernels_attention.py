@@ -23,11 +23,12 @@ import json
 import statistics
 import sys
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from amounts import head_shape
 from bench_device import DEVICE_HELP, chosen_info, device_facts, opened_device
+from out_file import out_file
 
 from unicorn_async.cli.bench_limits import Limits, measure_limits
 from unicorn_async.cli.options import count
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.kernel import KernelRequest
     from unicorn_async.gpu.memory import Buffer
 
-SHAPES = ("32:16:128", "32:8:128")
+SHAPES = ((32, 16, 128), (32, 8, 128))
 BLOCK_SIZE = 16
 WORKGROUPS = (64, 128, 256)
 UNROLLS = (2, 4, 8)
@@ -244,9 +245,8 @@ def _kernels(device: Device, plan: AttentionPlan, streams: int, rotates: str) ->
 
 
 def measure(device: Device, limits: Limits, options: argparse.Namespace) -> Iterator[Figure]:
-    sizes = [tuple(map(int, text.split(":"))) for text in options.shape]
     kinds = [KVDType(kind) for kind in options.kv_dtype]
-    shapes = [AttentionShape(*size, BLOCK_SIZE, kind) for size, kind in itertools.product(sizes, kinds)]
+    shapes = [AttentionShape(*size, BLOCK_SIZE, kind) for size, kind in itertools.product(options.shape, kinds)]
     largest = max(2 * (-(-max(options.context) // BLOCK_SIZE)) * max(options.streams) * s.block_nbytes for s in shapes)
     bench = Bench(device, max(largest, options.pool_mib << 20), options.repeats)
     for context, shape, streams, rotates in itertools.product(
@@ -269,7 +269,9 @@ def measure(device: Device, limits: Limits, options: argparse.Namespace) -> Iter
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Time decode attention.")
     parser.add_argument("--device", help=DEVICE_HELP)
-    parser.add_argument("--shape", nargs="+", default=SHAPES, help="query heads:kv heads:size of a head")
+    parser.add_argument(
+        "--shape", type=head_shape, nargs="+", default=SHAPES, help="query heads:kv heads:size of a head"
+    )
     parser.add_argument("--context", nargs="+", type=count, default=[1024, 8192, 32768])
     parser.add_argument("--streams", nargs="+", type=count, default=[1])
     parser.add_argument("--rotates", nargs="+", choices=ROTATES, default=["no"], help="where to time the rotation")
@@ -280,7 +282,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--tile", nargs="+", type=count, help="keys of the shortest splits to try, multiples of 32")
     parser.add_argument("--best", type=count, default=6, help="how many of a sweep to print")
     parser.add_argument("--kv-dtype", nargs="+", choices=[kind.value for kind in KVDType], default=["f16"])
-    parser.add_argument("--json", type=Path, help="write the figures there")
+    parser.add_argument("--json", type=out_file, help="write the figures there")
     options = parser.parse_args(arguments)
     try:
         limits = measure_limits(str(chosen_info(options.device).index))

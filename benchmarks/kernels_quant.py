@@ -18,12 +18,12 @@ import json
 import statistics
 import sys
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from amounts import shape
 from bench_device import DEVICE_HELP, device_facts, opened_device
+from out_file import out_file
 
 from unicorn_async.cli.options import count
 from unicorn_async.config import Activation
@@ -371,7 +371,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--sweep", action="store_true", help="time every candidate")
     parser.add_argument("--only", default="", help="part of the names of kernels to time")
     parser.add_argument("--best", type=count, default=6, help="how many of a sweep to print")
-    parser.add_argument("--json", type=Path, help="write the figures there")
+    parser.add_argument("--json", type=out_file, help="write the figures there")
     options = parser.parse_args(arguments)
     try:
         with opened_device(options.device) as device:

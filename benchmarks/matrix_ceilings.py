@@ -24,12 +24,12 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from amounts import amount
 from bench_device import DEVICE_HELP, device_facts, opened_device
 from matrix_ceiling_cases import Cases, lacking
+from out_file import out_file
 
 from unicorn_async.cli.options import count
 from unicorn_async.errors import DeviceError, UnicornError
@@ -181,7 +181,7 @@ def main() -> int:
     parser.add_argument("--warm-s", type=amount, default=2.0, metavar="N", help="seconds of work ahead")
     parser.add_argument("--rounds", type=count, default=5, metavar="N")
     parser.add_argument("--all", action="store_true", help="print every tile's rate")
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--json", type=out_file, metavar="FILE")
     options = parser.parse_args()
     try:
         with opened_device(options.device) as device:

@@ -26,9 +26,11 @@ import model_runs as runs
 from amounts import whole
 from bench_device import DeviceLimits
 from prefill import line as prompt_line
+from refusals import run_script
 
 from unicorn_async.cli.bench_run import DECODE_PROMPT
 from unicorn_async.cli.options import count
+from unicorn_async.resources import demo_model_dir
 
 LOAD = Path(__file__).parent / "load.py"
 LOADS = "bare-buffered,bare-memory,engine"
@@ -38,9 +40,11 @@ SEED = 27
 def measure_loads(path: str, options: argparse.Namespace) -> dict[str, Any]:
     """Run load.py in a process of its own; returns what it wrote."""
     with tempfile.NamedTemporaryFile(suffix=".json") as report:
-        command = [sys.executable, str(LOAD), path, "--methods", LOADS, "--json", report.name]
+        model = str(demo_model_dir()) if path == "demo" else path
+        command = [sys.executable, str(LOAD), model, "--methods", LOADS, "--json", report.name]
         command += ["--repeat", str(options.load_rounds), *([f"--device={options.device}"] if options.device else [])]
-        subprocess.run(command, check=True)
+        if status := subprocess.run(command, check=False).returncode:
+            raise SystemExit(status)  # it has said why
         found: dict[str, Any] = json.loads(Path(report.name).read_text())
     return found
 
@@ -84,4 +88,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench_device import DEVICE_HELP, device_facts, device_text
 from made_checkpoint import SHAPES, MadeCheckpoint
+from out_file import out_file
 from step_work import StepWork
 
 from unicorn_async.cli.options import count
@@ -50,7 +51,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", help=DEVICE_HELP)
     parser.add_argument("--repeat", type=count, default=3, metavar="N", help="measurements that count (default 3)")
     parser.add_argument("--kernels", action="store_true", help="open the model again and time every dispatch")
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--json", type=out_file, metavar="FILE")
 
 
 def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from out_file import out_file
 
 from unicorn_async.cli.options import count
 from unicorn_async.engine.hybrid.npu_plan import npu_options
@@ -127,7 +128,7 @@ def main() -> None:
     parser.add_argument("--head-dim", type=count, default=128)
     parser.add_argument("--chip", choices=[chip.name for chip in CHIPS], default=CHIPS[0].name)
     parser.add_argument("--repeat", type=count, default=7)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=out_file)
     options = parser.parse_args()
     chip = chip_named(options.chip)
     assert chip is not None

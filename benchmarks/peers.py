@@ -27,6 +27,8 @@ from typing import Any
 
 from bench_device import DEVICE_HELP, device_text
 from fit import check_fit
+from out_file import out_file
+from refusals import run_script
 
 from unicorn_async.cli.bench_run import measure_decode, measure_prompt
 from unicorn_async.cli.options import count
@@ -92,9 +94,11 @@ def run_llama(options: argparse.Namespace) -> Rates:
     flags = ["-m", str(options.file), "-ngl", "99", "-fa", "on"]
     bench = [str(options.llama / "llama-bench"), *flags, "-p", str(options.prompt), "-n", str(options.tokens)]
     lines = [json.loads(line) for line in run([*bench, "-r", "1", "-o", "jsonl"]).splitlines() if line.startswith("{")]
+    rates = {bool(line["n_gen"]): float(line["avg_ts"]) for line in lines}
+    if len(rates) < 2:
+        raise SystemExit(f"llama-bench: expected rates of prompts and of decoding, got {len(lines)} lines of results")
     if not all(line["gpu_info"] for line in lines):
         raise SystemExit("llama-bench found no GPU: GGML_VK_VISIBLE_DEVICES=0 has it take a software device")
-    rates = {bool(line["n_gen"]): float(line["avg_ts"]) for line in lines}
     decode = {1: rates[True]} if 1 in options.streams else {}
     several = [streams for streams in options.streams if streams > 1]
     if several:
@@ -104,12 +108,17 @@ def run_llama(options: argparse.Namespace) -> Rates:
         counts = ",".join(map(str, several))
         output = run([*batched, "-npl", f"{counts},{counts}"])  # the first pass compiles shaders
         decode |= {int(streams): float(rate) for streams, rate in BATCHED_ROW.findall(output)}
+        if missing := [streams for streams in several if streams not in decode]:
+            raise SystemExit(f"llama-batched-bench printed no rate of {missing} streams, but:\n{output[-2000:]}")
     return Rates(rates[False], decode, lines[0]["gpu_info"], f"build {lines[0]['build_commit']}")
 
 
 def run(command: list[str]) -> str:
     """Run a command; returns what it wrote, and ends with its errors if it failed."""
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired as exc:
+        raise SystemExit(str(exc)) from None
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}: exit status {done.returncode}\n{done.stderr[-2000:]}")
     return done.stdout
@@ -136,6 +145,13 @@ def table(options: argparse.Namespace, ours: list[Rates], theirs: list[Rates]) -
     return lines
 
 
+def write(options: argparse.Namespace, ours: list[Rates], theirs: list[Rates]) -> None:
+    """Write the rounds that there are so far, if a file is asked for."""
+    if options.json:
+        found = {"ours": [asdict(one) for one in ours], "llama.cpp": [asdict(one) for one in theirs]}
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="Speed beside llama.cpp's, on the same file and device.")
@@ -147,7 +163,7 @@ def main() -> None:
     parser.add_argument("--streams", type=count, nargs="+", default=[1, 8, 32, 64], metavar="N")
     parser.add_argument("--context", type=count, default=256, metavar="N")
     parser.add_argument("--repeat", type=count, default=3, metavar="N", help="rounds")
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--json", type=out_file, metavar="FILE")
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.alone:
@@ -167,13 +183,11 @@ def main() -> None:
         turns = [lambda: ours.append(run_ours(options)), lambda: theirs.append(run_llama(options))]
         for turn in turns[:: -1 if number % 2 else 1]:
             turn()
+        write(options, ours, theirs)
     print(f"{options.file.name}, {options.file.stat().st_size / 1e9:.2f} GB: {ours[0].device}; {ours[0].note}")
     print(f"llama.cpp {theirs[0].note}, on {theirs[0].device}")
     print("\n".join(table(options, ours, theirs)))
-    if options.json:
-        found = {"ours": [asdict(one) for one in ours], "llama.cpp": [asdict(one) for one in theirs]}
-        options.json.write_text(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

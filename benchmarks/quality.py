@@ -35,6 +35,8 @@ from amounts import whole
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from out_file import out_file
+
 from tests.engine.held_out import greedy, likelihood, num_equal, num_right, questions
 from tests.loader.gguf.demo_file import (
     DEMO_MODEL,
@@ -259,7 +261,7 @@ def main() -> None:
     parser.add_argument("--questions", type=count, default=256, help="for the likelihoods")
     parser.add_argument("--greedy", type=whole, default=600, help="questions that are answered; 0 = none")
     parser.add_argument("--device")
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--json", type=out_file, metavar="FILE")
     options = parser.parse_args(namespace=argparse.Namespace(described=None))
     try:
         measure(options)

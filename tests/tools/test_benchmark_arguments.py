@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -14,7 +15,8 @@ from tests.tools.test_benchmark_reports import LIMITS, report, run
 from unicorn_async.errors import ConfigError, DeviceError, UnicornError
 from unicorn_async.resources import demo_model_dir
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "benchmarks"))
+BENCHMARKS = Path(__file__).resolve().parent.parent.parent / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,6 +49,7 @@ def refusal(
         ("prefill", "demo --prompt 0", WHOLE),
         ("host_time", "demo --streams 0", WHOLE),
         ("host_time", "demo --server-tokens -1", "expected a whole number, 0 or more, got '-1'"),
+        ("host_time", "demo --tokens 1", "--tokens: expected 2 steps or more, between which there is a gap, got 1"),
         ("host_time", "nothing", "nothing: no such folder or file"),
         ("model", "demo --batch 1 0", WHOLE),
         ("smooth_decode", "demo --limits nan", "expected a finite number, 0 or more, got 'nan'"),
@@ -55,7 +58,11 @@ def refusal(
         ("kernels_quant", "--shape 64x0", "expected rows x columns, such as 4096x14336, got '64x0'"),
         ("kernels_quant", "--shape 64", "expected rows x columns, such as 4096x14336, got '64'"),
         ("kernels_quant", "--format Q9", "invalid choice: 'Q9'"),
+        ("kernels", "--shape abc", "expected rows x columns, such as 4096x14336, got 'abc'"),
         ("kernels_attention", "--context 0", WHOLE),
+        ("kernels_attention", "--shape a", "expected query heads:kv heads:size of a head, as in 32:8:128, got 'a'"),
+        ("kernels_attention", "--shape 4:0:64", "size of a head, as in 32:8:128, got '4:0:64'"),
+        ("kernels_attention", "--shape 4:3:64", "4:3:64: expected a multiple of 3 query heads, got 4"),
         ("dispatch_floor", "--megabytes 4 4", "expected each size to be larger than the one before it"),
         ("dispatch_floor", "--megabytes 4", "expected two sizes or more"),
         ("dispatch_floor", "--megabytes 0 -1", "expected a finite number, 0 or more, got '-1'"),
@@ -195,3 +202,21 @@ def test_what_an_engine_refuses_ends_a_script_with_one_line(
         import_module("refusals").run_script(fail)
     assert caught.value.code == expected
     assert capsys.readouterr().err == f"decode.py: {' '.join(str(error).split())}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "named"),
+    [
+        ("model.py demo --device nothing", 1, "load.py: device 'nothing'"),
+        ("model.py demo --device nothing --load-rounds 0", 2, "model.py: device 'nothing'"),
+        ("model.py demo --device {device} --prompt 99999 --load-rounds 0", 2, "model.py: max_context: the model has"),
+    ],
+)
+def test_what_is_asked_for_in_vain_ends_a_script_without_a_traceback(
+    arguments: str, status: int, named: str, device: Device
+) -> None:
+    script, *options = arguments.format(device=device.info.index).split()
+    command = [sys.executable, str(BENCHMARKS / script), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert "Traceback" not in done.stderr
+    assert (done.returncode, named in done.stderr) == (status, True), done.stderr
