@@ -71,6 +71,9 @@ def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description="Decoding of many streams at once.")
     model_options.add_model_options(parser)
+    model_options.add_formats_option(parser)
+    model_options.add_repeat_option(parser)
+    model_options.add_kernels_option(parser)
     parser.add_argument("--streams", type=count, nargs="+", default=[1, 8, 32, 64], metavar="N")
     parser.add_argument("--context", type=count, default=256, metavar="N", help="tokens of each prompt (default 256)")
     parser.add_argument("--tokens", type=count, default=32, metavar="N", help="steps of a window (default 32)")

@@ -62,6 +62,9 @@ def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description="Decoding of one stream, beside the fastest copy on the device.")
     model_options.add_model_options(parser)
+    model_options.add_formats_option(parser)
+    model_options.add_repeat_option(parser)
+    model_options.add_kernels_option(parser)
     parser.add_argument("--context", type=count, nargs="+", default=[256], metavar="N", help="tokens (default 256)")
     parser.add_argument("--tokens", type=count, default=64, metavar="N", help="of a window (default 64)")
     options = model_options.parsed(parser)

@@ -162,10 +162,10 @@ async def measure_runner(options: argparse.Namespace, path: str) -> dict[str, An
     """Open the model, and decode with every number of streams."""
     most = max(options.streams)
     room = runs.decode_room(options.context, most, options.tokens, 1)
-    config = model_options.engine_config(options, options.weights[0], streams=most, context=room)
+    config = model_options.engine_config(options, options.weights, streams=most, context=room)
     rng, found, trace = Random(SEED), [], []
     async with runs.opened(path, config) as engine:
-        print(model_options.heading(engine, options, options.weights[0]), flush=True)
+        print(model_options.heading(engine, options, options.weights), flush=True)
         for streams in options.streams:
             watch = Watch()
             with watch.watching():
@@ -182,7 +182,7 @@ async def measure_runner(options: argparse.Namespace, path: str) -> dict[str, An
             print("\n".join(run.lines()), flush=True)
             found.append(run)
             trace = watch.trace()
-        report = model_options.facts(engine, options, options.weights[0], model_options.read_work(path, config))
+        report = model_options.facts(engine, options, options.weights, model_options.read_work(path, config))
     if options.trace:
         options.trace.write_text(json.dumps({"traceEvents": trace}))
     return report | {"host": found}
@@ -227,6 +227,7 @@ def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description="What the host does for a step and for a token that is sent.")
     model_options.add_model_options(parser)
+    model_options.add_format_option(parser)
     parser.add_argument("--streams", type=count, nargs="+", default=[1, 8, 32, 64], metavar="N")
     parser.add_argument("--context", type=count, default=8, metavar="N", help="tokens of each prompt (default 8)")
     parser.add_argument("--tokens", type=count, default=128, metavar="N", help="steps that count (default 128)")

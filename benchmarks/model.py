@@ -74,6 +74,8 @@ def main() -> None:
     """Make the model, measure, print."""
     parser = argparse.ArgumentParser(description="One model from disk to tokens, beside what the machine allows.")
     model_options.add_model_options(parser)
+    model_options.add_formats_option(parser)
+    model_options.add_repeat_option(parser)
     parser.add_argument("--batch", type=count, nargs="+", default=[1, 8, 32, 64])
     parser.add_argument("--prompt", type=count, default=512)
     parser.add_argument("--tokens", type=count, default=64)

@@ -29,10 +29,12 @@ if TYPE_CHECKING:
     from unicorn_async.engine.engine import Engine
 
 DTYPES = ("BF16", "F16")  # the first is the default
+FORMATS = tuple(scheme.value for scheme in WeightScheme)
+WEIGHTS_HELP = "what weights become while they are loaded"
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """Add what chooses a model, its format and the device."""
+    """Add what chooses a model and the device, and the file of the reports."""
     parser.add_argument("model", help="a folder, a GGUF file, `demo`, or a shape that tools/make_checkpoint.py knows")
     parser.add_argument("--dtype", choices=DTYPES, help=f"of a checkpoint that is made (default {DTYPES[0]})")
     parser.add_argument("--layers", type=count, help="of a checkpoint that is made: fewer or more than the shape has")
@@ -40,18 +42,33 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         "--folder", type=Path, help="where a made checkpoint goes, or the same one is already (default: temporary)"
     )
     parser.add_argument("--keep", action="store_true", help="leave the checkpoint that was made")
-    parser.add_argument(
-        "--weights",
-        nargs="+",
-        choices=[scheme.value for scheme in WeightScheme],
-        default=["auto"],
-        help="what weights become while they are loaded, one report each (default: what they are)",
-    )
     parser.add_argument("--kv-dtype", choices=[kind.value for kind in KVDType], default=KVDType.F16.value)
     parser.add_argument("--device", help=DEVICE_HELP)
-    parser.add_argument("--repeat", type=count, default=3, metavar="N", help="measurements that count (default 3)")
-    parser.add_argument("--kernels", action="store_true", help="open the model again and time every dispatch")
     parser.add_argument("--json", type=out_file, metavar="FILE")
+
+
+def add_format_option(parser: argparse.ArgumentParser) -> None:
+    """Add the one format that is measured."""
+    parser.add_argument(
+        "--weights", choices=FORMATS, default=WeightScheme.AUTO.value, help=f"{WEIGHTS_HELP} (default: what they are)"
+    )
+
+
+def add_formats_option(parser: argparse.ArgumentParser) -> None:
+    """Add the formats that are measured, one after the other."""
+    text = f"{WEIGHTS_HELP}, one report each (default: what they are)"
+    parser.add_argument("--weights", nargs="+", choices=FORMATS, default=[WeightScheme.AUTO.value], help=text)
+
+
+def add_repeat_option(parser: argparse.ArgumentParser, default: int = 3) -> None:
+    """Add how often is measured."""
+    text = f"measurements that count (default {default})"
+    parser.add_argument("--repeat", type=count, default=default, metavar="N", help=text)
+
+
+def add_kernels_option(parser: argparse.ArgumentParser) -> None:
+    """Add whether kernels are timed."""
+    parser.add_argument("--kernels", action="store_true", help="open the model again and time every dispatch")
 
 
 def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:

@@ -75,7 +75,9 @@ def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description="Prompt processing, beside what the device's units can do.")
     model_options.add_model_options(parser)
-    parser.set_defaults(repeat=5)
+    model_options.add_formats_option(parser)
+    model_options.add_repeat_option(parser, default=5)
+    model_options.add_kernels_option(parser)
     parser.add_argument("--prompt", type=count, nargs="+", default=[512], metavar="N", help="tokens (default 512)")
     parser.add_argument("--batched-tokens", type=count, default=512, metavar="N", help="of one step (default 512)")
     options = model_options.parsed(parser)

@@ -86,7 +86,7 @@ async def arrival(engine: Engine, rng: Random, *, streams: int, prompt: int) -> 
 
 async def measure(options: argparse.Namespace, path: str, limit_s: float, *, is_first: bool) -> dict[str, Any]:
     """Open the model with a limit; let prompts come while streams decode, and while none does."""
-    weights = options.weights[0]
+    weights = options.weights
     room = max(options.prompt + SPARE, DECODE_PROMPT + options.prompt)
     config = model_options.engine_config(options, weights, streams=options.streams + 1, context=room)
     config = replace(config, max_mixed_step_s=limit_s or None)
@@ -122,6 +122,8 @@ def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description="How long streams wait for a token while a long prompt comes.")
     model_options.add_model_options(parser)
+    model_options.add_format_option(parser)
+    model_options.add_repeat_option(parser)
     parser.add_argument("--limits", type=amount, nargs="+", default=[0.0, 0.1], metavar="SECONDS", help="0 = none")
     parser.add_argument("--streams", type=count, default=4, metavar="N", help="that decode (default 4)")
     parser.add_argument("--prompt", type=count, default=2048, metavar="N", help="tokens (default 2048)")
