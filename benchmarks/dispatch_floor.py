@@ -31,10 +31,13 @@ from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.ops.rates import read_rate
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from unicorn_async.gpu.device import Device
 
 ROUNDS = 7
 BLOCK = 16  # bytes
+FURTHER = 1.25  # times the size before: the rate is by what the largest takes beyond that
 POOL_BYTES, SOFTWARE_POOL_BYTES = 3 << 30, 64 << 20
 
 
@@ -44,6 +47,11 @@ class Floor:
 
     num_bytes: int
     us: float
+
+    @classmethod
+    def of(cls, num_bytes: int, spans_ns: Sequence[float], repeats: int) -> Floor:
+        """Sum up rounds of `repeats` dispatches."""
+        return cls(num_bytes, statistics.median(spans_ns) / repeats / 1e3)
 
 
 def measure(device: Device, sizes: list[int], repeats: int) -> list[Floor]:
@@ -66,10 +74,24 @@ def measure(device: Device, sizes: list[int], repeats: int) -> list[Floor]:
         device.compute.timeline.wait(device.compute.submit([recorder.end()]))
         times = stamps.read(1, ROUNDS + 1)
         spans = [stop - start for start, stop in itertools.pairwise(times)]
-        floors.append(Floor(size, statistics.median(spans) / repeats / 1e3))
+        floors.append(Floor.of(size, spans, repeats))
     for thing in (sink, source, stamps, pool):
         thing.close()
     return floors
+
+
+def lines(floors: Sequence[Floor]) -> list[str]:
+    """Return a line for each size; what is above the bytes' own time, where the two largest sizes tell their rate."""
+    before, last = floors[-2:]
+    bytes_per_us = (last.num_bytes - before.num_bytes) / (last.us - before.us) if last.us > before.us else 0.0
+    found = []
+    for floor in floors:
+        line = f"{floor.num_bytes / 1e6:9.2f} MB  {floor.us:9.2f} µs  {floor.num_bytes / floor.us / 1e3:8.1f} GB/s"
+        above = f"  {floor.us - floor.num_bytes / bytes_per_us:7.2f} µs above" if bytes_per_us else ""
+        found.append(line + above)
+    if not bytes_per_us:
+        found.append("the largest size took no longer than the one before it: nothing can be said about a rate")
+    return found
 
 
 def main() -> int:
@@ -85,17 +107,17 @@ def main() -> int:
     sizes = [max(BLOCK, int(number * 1e6) // BLOCK * BLOCK) for number in options.megabytes]
     if any(first >= second for first, second in itertools.pairwise(sizes)):
         parser.error(f"--megabytes: expected each size to be larger than the one before it, got {sizes} bytes")
+    if sizes[-1] < FURTHER * sizes[-2]:
+        parser.error(
+            f"--megabytes: expected the last size to be {FURTHER} times the one before or more, got {sizes} bytes"
+        )
     try:
         with opened_device(options.device) as device:
             floors = measure(device, sizes, options.repeats)
     except UnicornError as exc:
         print(f"dispatch_floor.py: {exc}", file=sys.stderr)
         return 1
-    last, before = floors[-1], floors[-2]
-    rate = (last.num_bytes - before.num_bytes) / (last.us - before.us)  # bytes a microsecond
-    for floor in floors:
-        above, speed = floor.us - floor.num_bytes / rate, floor.num_bytes / floor.us / 1e3
-        print(f"{floor.num_bytes / 1e6:9.2f} MB  {floor.us:9.2f} µs  {speed:8.1f} GB/s  {above:7.2f} µs above")
+    print("\n".join(lines(floors)))
     if options.json:
         report = device_facts(device.info) | {"floors": [asdict(floor) for floor in floors]}
         options.json.write_text(json.dumps(report, indent=1) + "\n")

@@ -29,6 +29,7 @@ WARM_UP = 3  # prompts: a step of a new shape is recorded once for each frame, a
 WARM_UP_TOKENS = 16
 SMALLEST_CHUNK = 16  # tokens of prompts in a step, at least
 SPARE_TOKENS = 16
+BUSY_STEPS = 32  # from which on the ends count little
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,8 @@ class DecodeRun:
     """Decoding of several streams at once; `tokens_per_s` is their sum.
 
     `context` is the mean number of positions that a stream's token saw, `kv_bytes` are of all streams in a step.
+    `device_busy` is the device's share of the time, None where few steps were seen: those at the ends, some of whose
+    time lies outside, count whole.
     """
 
     streams: int
@@ -70,7 +73,7 @@ class DecodeRun:
     weight_bytes: int
     kv_bytes: float
     flops: float
-    device_busy: float
+    device_busy: float | None
     host_us_per_step: float
 
     @property
@@ -80,11 +83,12 @@ class DecodeRun:
 
     def line(self, limits: Limits) -> str:
         """Return it for people."""
+        busy = "not told by so few steps" if self.device_busy is None else f"{self.device_busy:.0%}"
         return (
             f"decode, {self.streams:3} streams, context {self.context:,.0f}: {self.tokens_per_s} tok/s,"
             f" {self.bytes_per_s / 1e9:,.1f} GB/s = {self.bytes_per_s / limits.copy_bytes_per_s:.0%} of copy"
             f" ({self.kv_bytes / (self.weight_bytes + self.kv_bytes):.0%} of the bytes are KV);"
-            f" device busy {self.device_busy:.0%}, host {self.host_us_per_step:.0f} µs/step"
+            f" device busy {busy}, host {self.host_us_per_step:.0f} µs/step"
         )
 
 
@@ -132,9 +136,16 @@ async def decode_run(
 ) -> DecodeRun:
     """Decode with `streams` prompts of `context` tokens; the repeats are windows of the same answers."""
     moments = await decode_windows(engine, rng, streams=streams, context=context, tokens=tokens, repeat=repeat)
+    return figures_of(moments, work, streams=streams, context=context, tokens=tokens)
+
+
+def figures_of(moments: Sequence[Moment], work: StepWork, *, streams: int, context: int, tokens: int) -> DecodeRun:
+    """Sum up windows of `tokens` steps between moments."""
     windows = list(itertools.pairwise(moments))
     first, last = moments[0], moments[-1]
-    seen = context + WARM_UP_TOKENS + tokens * repeat / 2
+    steps = last.steps - first.steps
+    busy = (last.device_s - first.device_s) / (last.time_s - first.time_s)
+    seen = context + WARM_UP_TOKENS + tokens * len(windows) / 2
     return DecodeRun(
         streams,
         seen,
@@ -142,8 +153,8 @@ async def decode_run(
         work.weight_bytes,
         streams * work.kv_bytes(seen),
         work.decode_flops(streams),
-        (last.device_s - first.device_s) / (last.time_s - first.time_s),
-        1e6 * (last.host_s - first.host_s) / (last.steps - first.steps),
+        min(busy, 1.0) if steps >= BUSY_STEPS else None,
+        1e6 * (last.host_s - first.host_s) / steps,
     )
 
 

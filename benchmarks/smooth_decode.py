@@ -33,6 +33,8 @@ from unicorn_async.cli.options import count
 from unicorn_async.config import SamplingParams
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from unicorn_async.engine.engine import Engine
 
 SEED = 27
@@ -76,12 +78,15 @@ async def arrival(engine: Engine, rng: Random, *, streams: int, prompt: int) -> 
         stop = time.perf_counter()
         for task in tasks:
             task.cancel()
-    start = stop - run.token_s
-    gaps = [(b, b - a) for moments in times for a, b in itertools.pairwise(moments)]
-    during = [gap for end, gap in gaps if start < end]
-    usual = [gap for end, gap in gaps if end <= start]
+    during, usual = gaps(times, stop - run.token_s)
     bounded = engine.stats().bounded_steps - before
     return Arrival(max(during), statistics.median(during), statistics.median(usual), run.token_s, bounded)
+
+
+def gaps(times: Iterable[Sequence[float]], start: float) -> tuple[list[float], list[float]]:
+    """Return the gaps between each stream's tokens: those that end after `start`, and those that end before."""
+    found = [(b, b - a) for moments in times for a, b in itertools.pairwise(moments)]
+    return [gap for end, gap in found if start < end], [gap for end, gap in found if end <= start]
 
 
 async def measure(options: argparse.Namespace, path: str, limit_s: float, *, is_first: bool) -> dict[str, Any]:

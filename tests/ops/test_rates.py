@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -9,7 +9,8 @@ import pytest
 from tests.gpu.made_up import SOFTWARE
 from unicorn_async.errors import MissingFeatureError
 from unicorn_async.gpu.device_info import FlexibleMatrixShape
-from unicorn_async.ops.rates import Matrix2Tile, copy_rate, matrix2_rate
+from unicorn_async.ops.linear_plan import MATRIX_FEATURE
+from unicorn_async.ops.rates import Matrix2Tile, copy_rate, fma_rate, matrix2_rate, matrix_rate
 
 if TYPE_CHECKING:
     from tests.ops.arrays import Arrays
@@ -29,6 +30,36 @@ def test_the_kernel_that_copies_copies_every_block_once_and_no_more(arrays: Arra
     )
     assert (target.values[: 16 * blocks] == source.values).all()
     assert (target.values[16 * blocks :] == 0xA5).all()
+
+
+class Noted:
+    """What stands for a recorder, a library of kernels and a kernel: it keeps the arguments."""
+
+    def get(self, *_: object, **__: object) -> Noted:
+        return self
+
+    def pack(self, **push: int) -> dict[str, int]:
+        return push
+
+    def dispatch(self, _: object, push: dict[str, int], x: int, y: int = 1) -> None:
+        self.rounds, self.workgroups = push["rounds"], x * y
+
+
+def test_operations_of_single_precision_are_two_for_each_of_the_eight_vectors_of_four_of_a_lane() -> None:
+    noted: Any = Noted()
+    flops = fma_rate(noted, noted, source=0, sums=0, workgroups=3, rounds=5)
+    assert (noted.workgroups, noted.rounds) == (3, 5)
+    assert flops == 3 * 256 * 5 * (8 * 4 * 2) == 245_760
+
+
+@pytest.mark.parametrize("from_shared", [False, True])
+def test_operations_of_matrices_are_those_of_the_fragments_that_four_subgroups_multiply(*, from_shared: bool) -> None:
+    noted: Any = Noted()
+    matrices = replace(SOFTWARE, features=SOFTWARE.features | {MATRIX_FEATURE})
+    flops = matrix_rate(noted, noted, matrices, source=0, sums=0, workgroups=3, rounds=5, from_shared=from_shared)
+    assert (noted.workgroups, noted.rounds) == (3, 5)
+    fragments = 4 * 4 * 2  # of a subgroup and round: 4 × 4 sums, each of two products along the columns
+    assert flops == 3 * 5 * 4 * fragments * (2 * 16 * 16 * 16) == 15_728_640
 
 
 FLEXIBLE = replace(

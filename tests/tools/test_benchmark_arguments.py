@@ -70,6 +70,7 @@ def refusal(
         ("kernels_attention", "--shape 4:0:64", "size of a head, as in 32:8:128, got '4:0:64'"),
         ("kernels_attention", "--shape 4:3:64", "4:3:64: expected a multiple of 3 query heads, got 4"),
         ("dispatch_floor", "--megabytes 4 4", "expected each size to be larger than the one before it"),
+        ("dispatch_floor", "--megabytes 0.1 0.10002", "expected the last size to be 1.25 times the one before or more"),
         ("dispatch_floor", "--megabytes 4", "expected two sizes or more"),
         ("dispatch_floor", "--megabytes 0 -1", "expected a finite number, 0 or more, got '-1'"),
         ("dispatch_floor", "--repeats 0", WHOLE),

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 
 import pytest
 
+from unicorn_async.cli.bench_limits import Limits
 from unicorn_async.config import EngineConfig
 from unicorn_async.engine.kernel_times import KernelTime
+from unicorn_async.engine.model_on_disk import ModelOnDisk
+from unicorn_async.errors import ConfigError
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "benchmarks"))
 
+import dispatch_floor
+import host_time
+import make_checkpoint
 import model_runs as runs
+import peers
+import smooth_decode
+from step_work import StepWork
 
 
 @pytest.mark.parametrize(
@@ -23,3 +33,110 @@ def test_times_of_kernels_are_those_of_the_size_that_a_step_is_padded_to(tokens:
     times = [KernelTime(size, "kernel", "", 0, 0, 1, 1, 1) for size in (1, 2, 4, 8, 128, 384, 512)]
     found = runs.times_of(times, EngineConfig(max_num_batched_tokens=512), tokens)
     assert [time.tokens for time in found] == sizes
+
+
+def test_decoding_is_summed_up_over_its_windows() -> None:
+    moments = [
+        runs.Moment(time_s=1.0, tokens=100, steps=50, device_s=0.5, host_s=0.10),
+        runs.Moment(time_s=3.0, tokens=140, steps=70, device_s=1.5, host_s=0.12),
+        runs.Moment(time_s=7.0, tokens=180, steps=90, device_s=3.5, host_s=0.16),
+    ]
+    work = StepWork(weight_bytes=1_000, layer_weights=1_800, head_weights=200, kv_token_bytes=4, windows=(0, 0, 8))
+    found = runs.figures_of(moments, work, streams=2, context=10, tokens=20)
+    assert found.tokens_per_s == runs.Spread(15.0, 10.0, 20.0)  # 40 tokens in 2 s, and 40 in 4 s
+    assert found.context == 10 + 16 + 20  # those of the prompt, of the warm-up, and half of two windows of 20
+    assert found.kv_bytes == 2 * 4 * (46 + 46 + 8)
+    assert found.bytes_per_s == (1_000 + 800) * 15 / 2  # 7.5 steps a second
+    assert found.flops == 2 * 2 * (1_800 + 200)
+    assert found.device_busy == pytest.approx(0.5)  # 3 s of 6
+    assert found.host_us_per_step == pytest.approx(1_500)  # 0.06 s in 40 steps
+
+
+@pytest.mark.parametrize(
+    ("steps", "device_s", "busy", "text"), [(31, 1.0, None, "not told"), (32, 1.0, 0.5, "50%"), (32, 2.1, 1.0, "100%")]
+)
+def test_the_devices_share_is_told_where_steps_at_the_ends_count_little(
+    steps: int, device_s: float, busy: float | None, text: str
+) -> None:
+    moments = [runs.Moment(0.0, 0, 0, 0.0, 0.0), runs.Moment(2.0, steps, steps, device_s, 0.0)]
+    work = StepWork(weight_bytes=1, layer_weights=1, head_weights=1, kv_token_bytes=1, windows=(0,))
+    found = runs.figures_of(moments, work, streams=1, context=1, tokens=steps)
+    assert found.device_busy == busy
+    assert f"device busy {text}" in found.line(Limits(1.0, 1.0, 1.0, 1.0, 0.0, 0.0))
+
+
+def test_a_steps_weights_are_those_of_the_layers_and_the_head_but_not_of_embeddings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer = (2 + 1 + 1) * 64 * 64 + 64 * 2 * 64 + 3 * 64 * 96  # query, key and value; output; gate, up and down
+    assert layer == 43_008
+    norms = 4 * 64 * (2 * 2 + 1)  # in F32
+    head = 320 * 64
+    monkeypatch.setattr(make_checkpoint, "POOL_BYTES", 1 << 16)
+    for name, tied in (("tied", True), ("untied", False)):
+        shape = make_checkpoint.Shape("LlamaForCausalLM", "llama", 64, 2, 2, 1, 64, 96, 320, tied)
+        monkeypatch.setitem(make_checkpoint.SHAPES, name, shape)
+        monkeypatch.setattr(sys, "argv", ["make_checkpoint.py", name, str(tmp_path / name), "--dtype", "F16"])
+        assert make_checkpoint.main() == 0
+        found = StepWork.of(ModelOnDisk.read(tmp_path / name), EngineConfig())
+        assert found.weight_bytes == 2 * (2 * layer + head) + norms
+        assert (found.layer_weights, found.head_weights) == (2 * layer, head)
+        assert found.kv_token_bytes == 2 * 64 * 2  # a key and a value of one head of 64 halves
+        assert found.windows == (0, 0)
+
+
+def test_gaps_of_the_device_are_from_the_end_of_a_step_to_the_begin_of_the_next() -> None:
+    watch = host_time.Watch(start_s=1.0, stop_s=1.003)
+    watch.steps = [(0.0, 0.001, 1), (0.0015, 0.001, 2), (0.0026, 0.0014, 3)]  # begin and length
+    watch.cpu_ns.update(schedule=300_000, submit=600_000)
+    watch.calls.update(write=3, submit=6)
+    first = runs.Moment(time_s=0.0, tokens=0, steps=10, device_s=0.0, host_s=0.5)
+    last = runs.Moment(time_s=0.006, tokens=0, steps=13, device_s=0.0, host_s=0.5009)
+    found = host_time.host_run(watch, 8, first, last)
+    assert watch.gaps_us() == pytest.approx([500.0, 100.0])
+    assert (found.gap_us, found.gap_p99_us) == (pytest.approx(300.0), pytest.approx(500.0))
+    assert found.gap_share == pytest.approx(0.6 / 4.0)  # of the time from the first begin to the last end
+    assert (found.steps, found.step_us, found.host_us) == (3, pytest.approx(2_000.0), pytest.approx(300.0))
+    assert found.loop_cpu_us == pytest.approx(1_000.0)
+    assert (found.parts_us["schedule"], found.parts_us["submit"]) == (100.0, 200.0)
+    assert found.submissions == 2.0
+
+
+def test_one_step_has_no_gap_and_is_refused() -> None:
+    watch = host_time.Watch(steps=[(0.0, 0.001, 1)])
+    moments = runs.Moment(0.0, 0, 1, 0.0, 0.0), runs.Moment(0.1, 1, 2, 0.0, 0.0)
+    with pytest.raises(ConfigError, match="1 streams: 1 steps were seen, 2 are needed"):
+        host_time.host_run(watch, 1, *moments)
+
+
+def test_a_prompts_gaps_are_those_that_end_after_it_came() -> None:
+    during, usual = smooth_decode.gaps([[1.0, 2.0, 5.0], [1.5, 4.0, 4.5]], start=2.0)
+    assert sorted(during) == [0.5, 2.5, 3.0]
+    assert usual == [1.0]
+
+
+def test_a_ratio_is_ours_over_theirs_in_the_same_round() -> None:
+    ours = [peers.Rates(rate, {1: rate / 10}, "") for rate in (200.0, 300.0, 800.0)]
+    theirs = [peers.Rates(rate, {1: 10.0}, "") for rate in (100.0, 200.0, 400.0)]
+    options = argparse.Namespace(prompt=512, streams=[1], context=256)
+    _, prompt, decode = peers.table(options, ours, theirs)
+    assert " ".join(prompt.split()) == "prompt of 512 300 (200 to 800) 200 (100 to 400) 2.00 (1.50 to 2.00)"
+    assert decode.split()[-4:] == ["3.00", "(2.00", "to", "8.00)"]
+
+
+def test_a_dispatch_takes_its_share_of_a_round_of_them() -> None:
+    assert dispatch_floor.Floor.of(16, [4_000.0, 5_000.0, 9_000.0], repeats=5) == dispatch_floor.Floor(16, 1.0)
+
+
+def test_what_a_read_takes_beyond_its_bytes_is_by_the_rate_of_the_largest_size() -> None:
+    sizes = ((16, 2.0), (1_000_000, 4.0), (2_000_000, 6.0))  # 500,000 bytes a microsecond, and 2 above
+    floors = [dispatch_floor.Floor(*size) for size in sizes]
+    first, second, third = dispatch_floor.lines(floors)
+    assert first.endswith("   2.00 µs above") and third.endswith("   2.00 µs above")
+    assert second.split() == ["1.00", "MB", "4.00", "µs", "250.0", "GB/s", "2.00", "µs", "above"]
+
+
+def test_nothing_is_derived_from_a_largest_size_that_took_no_longer() -> None:
+    *rows, last = dispatch_floor.lines([dispatch_floor.Floor(100_000, 5.0), dispatch_floor.Floor(200_000, 4.9)])
+    assert not any("above" in row for row in rows)
+    assert "nothing can be said about a rate" in last

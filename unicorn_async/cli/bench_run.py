@@ -11,6 +11,7 @@ from unicorn_async.config import SamplingParams
 from unicorn_async.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from random import Random
 
     from unicorn_async.engine.engine import Engine
@@ -114,10 +115,22 @@ async def measure_decode(
     before = _Clocks.read(engine)
     times = await _streams(engine, rng, batch=batch, num_prompt=num_prompt, num_tokens=num_tokens + 1)
     after = _Clocks.read(engine)
-    start, stop = max(t[0] for t in times), min(t[-1] for t in times)
-    if stop <= start:
+    tokens, seconds = decoded_together(times)
+    if not seconds:
         raise ConfigError(f"batch {batch}: the KV cache has no room for all sequences at once; try fewer")
-    return _measurement(before, after, sum(start < moment <= stop for t in times for moment in t), stop - start)
+    return _measurement(before, after, tokens, seconds)
+
+
+def decoded_together(times: Sequence[Sequence[float]]) -> tuple[int, float]:
+    """Return how many tokens came while all of these sequences decoded, and in how many seconds; 0: they never did.
+
+    `times` has the moments of each one's tokens. The time begins with the first token of the last to begin, which does
+    not count, and ends with the last token of the first to end, which does.
+    """
+    start, stop = max(moments[0] for moments in times), min(moments[-1] for moments in times)
+    if stop <= start:
+        return 0, 0.0
+    return sum(start < moment <= stop for moments in times for moment in moments), stop - start
 
 
 def _measurement(before: _Clocks, after: _Clocks, tokens: int, token_s: float) -> Measurement:
