@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench_device import DEVICE_HELP, device_facts, device_text
+from bench_device import DEVICE_HELP, chosen_info, device_facts, device_text
 from made_checkpoint import SHAPES, MadeCheckpoint
 from out_file import out_file
 from step_work import StepWork
@@ -101,10 +101,15 @@ def checkpoint_of(options: argparse.Namespace) -> MadeCheckpoint:
 
 @contextlib.contextmanager
 def model_path(options: argparse.Namespace) -> Iterator[str]:
-    """Yield what to open, after making it where it is a shape; what was made is removed unless it is to be kept."""
+    """Yield what to open, after making it where it is a shape; what was made is removed unless it is to be kept.
+
+    Raises:
+        VulkanUnavailableError, ConfigError: there is no such device; nothing is made for it.
+    """
     if options.model == "demo" or Path(options.model).exists():
         yield options.model
         return
+    chosen_info(options.device)  # tens of GB need not be written to see that
     with checkpoint_of(options).in_folder(options.folder, keep=options.keep) as folder:
         yield str(folder)
 

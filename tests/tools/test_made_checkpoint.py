@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.tools.test_benchmark_arguments import refusal
+from unicorn_async.errors import ConfigError
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "benchmarks"))
 
@@ -22,7 +23,7 @@ TINY = make_checkpoint.Shape("LlamaForCausalLM", "llama", 64, 3, 2, 1, 64, 96, 3
 
 
 def made(folder: Path | None, *, keep: bool = False) -> argparse.Namespace:
-    return argparse.Namespace(model="llama-135m", dtype=None, layers=None, folder=folder, keep=keep)
+    return argparse.Namespace(model="llama-135m", dtype=None, layers=None, folder=folder, keep=keep, device=None)
 
 
 @pytest.fixture
@@ -46,6 +47,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
             (folder / name).write_text("{}", encoding="utf-8")
 
     monkeypatch.setattr(MadeCheckpoint, "make", make)
+    monkeypatch.setattr(model_options, "chosen_info", lambda _: None)
 
 
 @pytest.mark.parametrize("script", ["decode", "model", "prefill", "batched", "host_time", "smooth_decode"])
@@ -58,6 +60,16 @@ def test_a_folder_with_something_else_in_it_is_refused_and_stays_as_it_is(
     assert status == 2
     assert f"--folder: {tmp_path} is neither empty nor a checkpoint" in line
     assert (tmp_path / "thesis" / "chapter").read_text(encoding="utf-8") == "one"
+
+
+def test_nothing_is_made_for_a_device_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(wanted: str | None) -> None:
+        raise ConfigError(f"device {wanted}")
+
+    monkeypatch.setattr(model_options, "chosen_info", fail)
+    with pytest.raises(ConfigError), model_options.model_path(made(tmp_path / "new")):
+        pass
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_file_as_folder_is_refused(
@@ -151,7 +163,7 @@ def test_another_checkpoint_is_not_measured_under_a_shapes_name(
 
 
 def test_a_checkpoint_that_is_there_is_opened_and_stays(tiny: Path) -> None:
-    options = argparse.Namespace(model="tiny", dtype="F16", layers=2, folder=tiny, keep=False)
+    options = argparse.Namespace(model="tiny", dtype="F16", layers=2, folder=tiny, keep=False, device=None)
     with model_options.model_path(options) as path:
         assert path == str(tiny)
     assert (tiny / "config.json").exists()
