@@ -32,6 +32,7 @@ from pathlib import Path
 from amounts import positive
 from made_checkpoint import SHAPES, MadeCheckpoint
 from process_group import end_with_signals, run_group
+from refusals import run_script
 
 from unicorn_async.cli.options import count
 from unicorn_async.errors import ConfigError
@@ -148,4 +149,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -227,3 +227,13 @@ def test_what_is_asked_for_in_vain_ends_a_script_without_a_traceback(
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert "Traceback" not in done.stderr
     assert (done.returncode, named in done.stderr) == (status, True), done.stderr
+
+
+def test_ctrl_c_ends_a_script_without_a_word(capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit) as caught:
+        import_module("refusals").run_script(interrupt)
+    assert caught.value.code == 130
+    assert capsys.readouterr().err == ""
