@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import UnicornError
-from unicorn_async.loader.checkpoint import CONFIG_FILE, Checkpoint
+from unicorn_async.loader.checkpoint import CONFIG_FILE, INDEX_FILE, Checkpoint
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
 from make_checkpoint import SHAPES, config, tensors
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MAKE = Path(__file__).parent.parent / "tools" / "make_checkpoint.py"
+WRITTEN = (CONFIG_FILE, INDEX_FILE, "model-*-of-*.safetensors", "tokenizer.json", "tokenizer_config.json")  # by it
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ class MadeCheckpoint:
             try:
                 self.make(folder)
             finally:
-                made = set(folder.iterdir()) - before
+                made = {file for pattern in WRITTEN for file in folder.glob(pattern)} - before
             yield folder
         finally:
             if keep:

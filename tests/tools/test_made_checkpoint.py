@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "benchmar
 
 import make_checkpoint
 import model_options
-from made_checkpoint import MadeCheckpoint
+from made_checkpoint import WRITTEN, MadeCheckpoint
 
 TINY = make_checkpoint.Shape("LlamaForCausalLM", "llama", 64, 3, 2, 1, 64, 96, 300, True)
 
@@ -97,6 +97,23 @@ def test_what_others_put_beside_the_checkpoint_stays(tmp_path: Path) -> None:
     with model_options.model_path(made(folder)):
         (folder / "notes").write_text("one", encoding="utf-8")
     assert [file.name for file in folder.iterdir()] == ["notes"]
+
+
+def test_what_others_put_there_while_it_was_made_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(_: MadeCheckpoint, folder: Path) -> None:
+        (folder / "config.json").write_text("{}", encoding="utf-8")
+        (folder / "sub").mkdir()
+        (folder / "notes").write_text("one", encoding="utf-8")
+
+    monkeypatch.setattr(MadeCheckpoint, "make", make)
+    with model_options.model_path(made(tmp_path / "new")):
+        pass
+    assert sorted(file.name for file in (tmp_path / "new").iterdir()) == ["notes", "sub"]
+
+
+def test_all_that_is_written_of_a_checkpoint_is_removed(tiny: Path) -> None:
+    written = {file for pattern in WRITTEN for file in tiny.glob(pattern)}
+    assert written == set(tiny.iterdir())
 
 
 def test_a_checkpoint_that_is_kept_stays_and_its_place_is_told(
