@@ -188,6 +188,38 @@ def test_the_simulation_preempts_often_enough_to_mean_something() -> None:
     assert sum(world.scheduler.num_preemptions for world in worlds) > 50
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_with_blocks_for_all_everybody_gets_its_turn_within_a_number_of_steps(seed: int) -> None:
+    random = Random(seed)
+    num_tokens, max_num_seqs, block_size = random.randint(1, 9), random.randint(1, 12), random.choice((1, 4, 8))
+    num_frames = random.choice((1, 2, 3))
+    groups = (BlockGroup(0, max_num_seqs * num_blocks_spanned(MAX_CONTEXT, block_size)),)
+    world = World(random, groups, block_size, num_frames, max_num_seqs, num_tokens)
+    longest = max(world.prompt_lengths)
+    # A step leaves as many tokens to prompts at most, and as many at least; a step of one token, every other one.
+    most, least = (1, 1) if num_tokens == 1 else (min(block_size, (num_tokens + 1) // 2), num_tokens // 2)
+    least, every = min(block_size, least), 2 if num_tokens == 1 else 1
+    decode_turn = every * -(-max_num_seqs // max(num_tokens - most, 1)) + 1
+    prompts_turn = every * max_num_seqs * -(-longest // least) + 1
+    waiting: dict[Sequence, int] = {}  # -> steps without a part of it
+    ages: dict[Sequence, int] = {}  # prompts -> steps since they were admitted
+    for _ in range(40):
+        world.arrive()
+    while world.scheduler.has_work:
+        while len(world.gpu.submitted) < num_frames and world.submit():
+            done = {item.sequence for item in world.gpu.submitted[-1][0].scheduled}
+            for sequence in world.scheduler._running:
+                is_ready = sequence.is_decoding and sequence.num_remaining > 0
+                waiting[sequence] = waiting.get(sequence, 0) + 1 if is_ready and sequence not in done else 0
+                assert waiting[sequence] <= decode_turn
+                if not sequence.is_decoding:
+                    ages[sequence] = ages.get(sequence, 0) + 1
+                    assert ages[sequence] <= prompts_turn
+        world.commit()
+    assert world.scheduler.num_preemptions == 0
+    world.check_outcome()
+
+
 @pytest.mark.parametrize("windows", [(0,), (0, 9), (24, 2, 0)])
 @pytest.mark.parametrize("num_frames", [1, 2, 3])
 def test_with_blocks_for_every_window_and_the_steps_in_flight_nobody_waits(

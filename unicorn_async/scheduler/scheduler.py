@@ -39,6 +39,11 @@ class _Draft:
     def is_full(self) -> bool:
         return self.tokens_left == 0 or self.logit_rows_left == 0
 
+    @property
+    def most_sampled(self) -> int:
+        """How many tokens more it can sample."""
+        return min(self.tokens_left, self.logit_rows_left)
+
 
 class Scheduler:
     """Continuous batching, first come, first served, with steps in flight.
@@ -48,7 +53,9 @@ class Scheduler:
     arrived before every waiting one, and nobody can preempt the oldest, so that it always goes on.
 
     With a `step_budget` prompts get as many tokens beside decoding sequences as the budget allows, and a block's at
-    least; without decoding sequences they get all there is room for.
+    least; without decoding sequences they get all there is room for. Where a step has no room for all sequences that
+    decode and a block's tokens of prompts, prompts that want it get that block, but no more than half of the step, and
+    the sequences that decode take turns: those go first that have waited longest.
     """
 
     def __init__(
@@ -79,6 +86,7 @@ class Scheduler:
         self._free_slots = list(range(max_num_seqs - 1, -1, -1))
         self._num_arrivals = 0
         self._num_steps = 0
+        self._num_turns = 0  # of parts of prompts, and of decodes where not all had one
         self.num_preemptions = 0
         self.num_bounded_steps = 0  # whose prompts got less than there was room for
 
@@ -137,7 +145,8 @@ class Scheduler:
         """
         draft = _Draft(self._max_num_batched_tokens, self._max_logit_rows)
         decodes, prompts = self._ready(known_only)
-        is_stalled = not self._place_decodes(decodes, draft)
+        room = self._room_for_decodes(len(decodes), prompts, draft)
+        is_stalled = not self._place_decodes(decodes, draft, room)
         for sequence in prompts:
             if draft.is_full:
                 break
@@ -151,6 +160,8 @@ class Scheduler:
         while not draft.is_full and not is_stalled and self._can_admit():
             self._bound_prompts(draft)
             self._place(self._admit(), draft)
+        if not draft.scheduled and not room:  # left to prompts that could not go on
+            self._place_decodes(decodes, draft, draft.most_sampled)
         if not draft.scheduled:
             return None
         self.num_bounded_steps += draft.is_bounded and draft.tokens_left == 0
@@ -214,11 +225,24 @@ class Scheduler:
             (decodes if sequence.is_decoding else prompts).append(sequence)
         return decodes, prompts
 
-    def _place_decodes(self, decodes: SequenceOf[Sequence], draft: _Draft) -> bool:
-        """Begin the step with a token of each, as far as it has room; returns whether blocks were there for them."""
-        scheduled, most, is_stalled = draft.scheduled, min(draft.tokens_left, draft.logit_rows_left), False
+    def _room_for_decodes(self, num_decodes: int, prompts: SequenceOf[Sequence], draft: _Draft) -> int:
+        """Return how many decodes the step may begin with, for prompts to get what they are promised."""
+        most, block_size = draft.most_sampled, self._blocks.block_size
+        if num_decodes + block_size <= most:
+            return most
+        wanted = sum([prompt.num_remaining for prompt in prompts])
+        if wanted < block_size and self._can_admit():
+            wanted += self._waiting[0].length
+        half = (most + self._num_steps % 2) // 2  # of a step of one token, every other step
+        return most - min(wanted, block_size, half)
+
+    def _place_decodes(self, decodes: list[Sequence], draft: _Draft, room: int) -> bool:
+        """Begin the step with a token of each, as far as there is `room`; returns whether they had the blocks."""
+        scheduled, is_stalled, takes_turns = draft.scheduled, False, len(decodes) > room
+        if takes_turns:
+            decodes.sort(key=lambda sequence: sequence.last_turn)
         for sequence in decodes:
-            if len(scheduled) == most:
+            if len(scheduled) == room:
                 break
             if sequence.preempted:  # by one before it in this very loop
                 continue
@@ -234,10 +258,16 @@ class Scheduler:
             sequence.num_in_flight += 1
             sequence.num_pending += 1
             sequence.length += 1
+            if takes_turns:
+                self._take_turn(sequence)
         draft.num_tokens = len(scheduled)
         draft.tokens_left -= len(scheduled)
         draft.logit_rows_left -= len(scheduled)
         return not is_stalled
+
+    def _take_turn(self, sequence: Sequence) -> None:
+        self._num_turns += 1
+        sequence.last_turn = self._num_turns
 
     def _has_room(self, sequence: Sequence) -> bool:
         """Make sure of at least one position more, at the cost of those who came later."""
@@ -278,6 +308,7 @@ class Scheduler:
         draft.tokens_left -= count
         draft.logit_rows_left -= count if sequence.want_logits else samples
         sequence.num_scheduled += count
+        self._take_turn(sequence)
         sequence.num_in_flight += 1
         sequence.num_pending += samples
         sequence.length += samples

@@ -34,6 +34,7 @@ class Sequence:
     num_scheduled: int = 0  # positions computed or in flight
     num_in_flight: int = 0  # steps in flight that contain the sequence
     num_pending: int = 0  # tokens that steps in flight will sample
+    last_turn: int = 0  # number of its latest turn among all: a part of its prompt, or a token where not all had one
     num_given: int = 0  # length at admission; tokens from here on were sampled into the present slot
     max_length: int = 0  # prompt and output may have so many tokens together
     slot: int = -1  # row of the sequence's state on the GPU; -1 = none
