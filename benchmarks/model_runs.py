@@ -202,7 +202,11 @@ async def decode_windows(
         for task in others:
             task.cancel()
     if stats.running < streams - 1 or stats.preemptions > before:
-        raise SystemExit(f"{streams} streams of {context} tokens: the KV cache has no room for all of them at once")
+        raise SystemExit(
+            f"{streams} streams of {context} tokens: not all of them decoded to the end of the last window"
+            f" ({stats.running} others ran, {stats.preemptions - before} preemptions): the KV cache has no room for all"
+            " at once, or their prompts took so many steps that answers ended"
+        )
     return moments
 
 

@@ -90,15 +90,27 @@ def test_bench_refuses_what_does_not_fit_the_context_before_the_model_is_loaded(
     assert result.stderr == expected
 
 
-def test_bench_keeps_to_the_limit_of_sequences_that_it_was_given() -> None:
-    result = unicorn("bench", "demo", "--batch", "1,9", "--max-num-seqs", "2", environ=NO_DRIVER)
+@pytest.mark.parametrize(
+    ("batch", "given", "limit"),
+    [
+        ("1,9", ("--max-num-seqs", "2"), "--max-num-seqs 2"),
+        ("24", ("--max-num-batched-tokens", "16"), "--max-num-batched-tokens 16"),
+        ("600", (), "--max-num-batched-tokens 512"),
+    ],
+)
+def test_bench_keeps_to_the_limits_of_a_step(batch: str, given: tuple[str, ...], limit: str) -> None:
+    result = unicorn("bench", "demo", "--batch", batch, *given, environ=NO_DRIVER)
     assert result.status == 1
-    assert result.stderr == "unicorn bench: --batch 9: more sequences than --max-num-seqs 2 allows in a step\n"
+    expected = (
+        f"unicorn bench: --batch {max(batch.split(','), key=int)}: more sequences than {limit} allows in a step\n"
+    )
+    assert result.stderr == expected
 
 
 @needs_software_driver
-def test_bench_measures_what_the_limit_of_sequences_allows_where_nothing_else_was_asked_for() -> None:
-    sizes = ("--max-num-seqs", "2", "--prompt", "4", "--tokens", "2", "--repeat", "1", "--json")
+@pytest.mark.parametrize("limit", ["--max-num-seqs", "--max-num-batched-tokens"])
+def test_bench_measures_what_the_limits_of_a_step_allow_where_nothing_else_was_asked_for(limit: str) -> None:
+    sizes = (limit, "2", "--prompt", "4", "--tokens", "2", "--repeat", "1", "--json")
     result = unicorn("bench", "demo", *sizes, *ON_SOFTWARE, environ=software_only())
     assert result.status == 0, result.stderr
     assert [entry["batch"] for entry in json.loads(result.stdout)["results"]] == [1]

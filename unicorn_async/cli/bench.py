@@ -50,22 +50,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure and print."""
-    options.batch = _batches(options.batch, options.max_num_seqs)
     model, config = options.model, engine_config(options)
+    options.batch = _batches(options.batch, options.max_num_seqs, config.max_num_batched_tokens)
     config = replace(config, max_num_seqs=max(config.max_num_seqs, *options.batch), time_kernels=options.kernels)
     return run_async(_bench(model, config, options))
 
 
-def _batches(asked: tuple[int, ...] | None, limit: int | None) -> tuple[int, ...]:
-    """Return the numbers of sequences to measure; a step has room for them unless there is a `limit`.
+def _batches(asked: tuple[int, ...] | None, num_seqs: int | None, num_tokens: int) -> tuple[int, ...]:
+    """Return the numbers of sequences to measure, all of which decode in one step of so many tokens and sequences.
 
     Raises:
-        ConfigError: more are asked for than the limit allows.
+        ConfigError: more are asked for than the limits allow.
     """
+    limits = {"--max-num-seqs": num_seqs, "--max-num-batched-tokens": num_tokens}
+    known = {option: limit for option, limit in limits.items() if limit is not None}
     if asked is None:
-        return tuple(batch for batch in _BATCHES if limit is None or batch <= limit)
-    if limit is not None and max(asked) > limit:
-        raise ConfigError(f"--batch {max(asked)}: more sequences than --max-num-seqs {limit} allows in a step")
+        return tuple(batch for batch in _BATCHES if batch <= min(known.values()))
+    for option, limit in known.items():
+        if max(asked) > limit:
+            raise ConfigError(f"--batch {max(asked)}: more sequences than {option} {limit} allows in a step")
     return asked
 
 

@@ -117,7 +117,10 @@ async def measure_decode(
     after = _Clocks.read(engine)
     tokens, seconds = decoded_together(times)
     if not seconds:
-        raise ConfigError(f"batch {batch}: the KV cache has no room for all sequences at once; try fewer")
+        raise ConfigError(
+            f"batch {batch}: a sequence had all {num_tokens + 1} tokens before others had their first: the KV cache, or"
+            " a step, has no room for all prompts at once; try fewer sequences, or more tokens"
+        )
     return _measurement(before, after, tokens, seconds)
 
 
