@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -29,6 +31,23 @@ def check_refused(result: Result, *words: str) -> None:
 @pytest.mark.parametrize("command", [("devices",), ("demo", "--port", "0"), ("generate", "demo", "hi")])
 def test_a_machine_without_a_vulkan_driver_is_told_what_to_install(command: tuple[str, ...]) -> None:
     check_refused(unicorn(*command, environ=NO_DRIVER), "no usable Vulkan driver", "mesa-vulkan-drivers")
+
+
+def test_names_in_errors_do_not_move_the_terminal_s_cursor() -> None:
+    result = unicorn("inspect", "no\x1b[2Jthing", environ=NO_DRIVER)
+    check_refused(result, "no?[2Jthing")
+    assert "\x1b" not in result.stderr
+
+
+def test_names_in_the_log_do_not_move_the_terminal_s_cursor() -> None:
+    program = """
+import logging
+from unicorn_async.cli import devices, main
+devices.run = lambda options: logging.getLogger("unicorn_async").warning("%s:\\ndamaged", "no\\x1b[2Jthing") or 0
+main.main(["devices"])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr == "unicorn: no?[2Jthing:\ndamaged\n"
 
 
 def test_a_machine_without_the_vulkan_loader_is_told_what_to_install(tmp_path: Path) -> None:

@@ -81,12 +81,13 @@ def test_show_and_clear(device: Device, capsys: pytest.CaptureFixture[str]) -> N
     record = json.loads(path.read_text())
     (folder.path / "other.json").write_text(json.dumps(record | {"shaders": "older"}))
     (folder.path / "wrong.json").write_text(json.dumps(record | {"choices": [{}] * (MAX_CHOICES + 1)}))
-    record["device"]["name"] = "a\x1b[2Jb"
+    record["device"] |= {"name": "a\x1b[2Jb", "is_software": True}
     path.write_text(json.dumps(record))
     capsys.readouterr()
     assert main(["tune", "--show"]) == 0
     text = capsys.readouterr().out
-    assert "a?[2Jb" in text
+    assert f"a?[2Jb, {device.info.driver_name} {device.info.driver_info}, SOFTWARE\n" in text
+    assert text.count("SOFTWARE") == 1 + device.info.is_software
     assert "not used: measured with the kernels of another version" in text
     assert f"not used: {folder.path}/wrong.json: choices: expected a list" in text
     assert main(["tune", "--clear"]) == 0

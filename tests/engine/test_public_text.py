@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from unicorn_async.engine.public_text import PublicText
+from unicorn_async.engine.public_text import PublicText, printable
 
 PLACES = [
     (Path("/srv/the models"), ""),
@@ -47,3 +47,8 @@ def test_a_link_to_a_place_is_the_place(tmp_path: Path) -> None:
 
 def test_without_known_places_paths_lose_their_folders() -> None:
     assert PublicText().of("/a/b/c.so: cannot open") == "c.so: cannot open"
+
+
+def test_what_is_printable_stays_and_what_moves_the_cursor_or_can_not_be_written_does_not() -> None:
+    assert printable("Mesa 22.3 — µs “é”") == "Mesa 22.3 — µs “é”"
+    assert printable("a\x1b[2Jb\r\n\x07\x9b1m\u202e\ud800") == "a?[2Jb????1m??"

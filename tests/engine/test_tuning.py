@@ -83,6 +83,15 @@ def test_a_table_for_something_else_is_ignored_with_a_line(
     assert re.search(message, record.getMessage())
 
 
+def test_names_in_a_table_come_into_the_log_without_what_moves_a_cursor(
+    opened: Device, folder: TuningFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = table_of(opened.info, *PRODUCTS)
+    folder.write(opened.info, replace(table, device=replace(table.device, name="a\x1b[2Jb")))
+    use_tuning(opened, folder)
+    assert "measured on a?[2Jb, " in caplog.records[0].getMessage()
+
+
 def test_a_damaged_table_is_ignored_with_a_line(
     opened: Device, folder: TuningFolder, caplog: pytest.LogCaptureFixture
 ) -> None:

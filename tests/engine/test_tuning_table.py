@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -44,9 +45,10 @@ def test_a_table_is_read_as_it_was_written() -> None:
         (b"[]", "expected a JSON object"),
         (b"\xff{}", "not UTF-8"),
         (b"{}", "format: expected a whole number"),
-        (changed(format=2), "format 2, this version reads 1"),
+        (changed(format=1), "format 1, this version reads 2"),
         (changed(device=None), "device: expected an object"),
         (changed(device={"name": 1}), "name: expected a string"),
+        (changed(device=asdict(TABLE.device) | {"is_software": 1}), "is_software: expected true or false"),
         (changed(shaders="x" * 301), "shaders: expected a string"),
         (changed(choices={}), "choices: expected a list"),
         (changed(choices=[None]), "choices: expected an object"),

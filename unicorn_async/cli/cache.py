@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.cli.amounts import size
 from unicorn_async.cli.options import byte_size
+from unicorn_async.engine.public_text import printable
 from unicorn_async.engine.user_folders import weight_cache_folder
 from unicorn_async.errors import ConfigError
 from unicorn_async.loader.cache_verify import Verifier
@@ -66,10 +67,10 @@ def _row(stored: StoredEntry) -> tuple[str, ...]:
     used = time.strftime("%Y-%m-%d %H:%M", time.localtime(stored.last_used))
     name, entry = stored.key[:_SHOWN_DIGITS], stored.entry
     if entry is None:
-        return name, "", "", size(stored.nbytes), used, f"damaged: {_printable(stored.damage)}"
+        return name, "", "", size(stored.nbytes), used, f"damaged: {printable(stored.damage)}"
     scheme = entry.scheme + (" + adapters" if entry.lora_digest else "")
     source = entry.source_path if stored.is_usable else f"{entry.source_path} (outdated layout)"
-    return name, _printable(entry.model), _printable(scheme), size(stored.nbytes), used, _printable(source)
+    return name, printable(entry.model), printable(scheme), size(stored.nbytes), used, printable(source)
 
 
 def _as_json(stored: StoredEntry) -> dict[str, object]:
@@ -115,9 +116,9 @@ def _verify(stored: Sequence[StoredEntry]) -> int:
     for one in stored:
         started = time.monotonic()
         found = verifier.verify(one)
-        name = f"{one.key[:_SHOWN_DIGITS]} {_printable(one.entry.model) if one.entry else ''}".strip()
+        name = f"{one.key[:_SHOWN_DIGITS]} {printable(one.entry.model) if one.entry else ''}".strip()
         for difference in found.differences:
-            print(f"{name}: {_printable(difference)}", file=sys.stderr)
+            print(f"{name}: {printable(difference)}", file=sys.stderr)
         if found.differences:
             status = 1
             continue
@@ -143,8 +144,3 @@ def _chosen(stored: Sequence[StoredEntry], wanted: str | None) -> Sequence[Store
     if not found:
         raise ConfigError(f"cache: no entry {wanted!r}; it has {', '.join(one.key for one in stored) or 'none'}")
     return found
-
-
-def _printable(text: str) -> str:
-    """Return text without what could move a terminal's cursor: entries are files that anybody may have written."""
-    return "".join(char if char.isprintable() else "?" for char in text)

@@ -11,6 +11,7 @@ import sys
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from unicorn_async.engine.public_text import printable
 from unicorn_async.errors import UnicornError
 
 if TYPE_CHECKING:
@@ -59,15 +60,27 @@ def _run(name: str, given: Sequence[str], vulkan: InstanceStart | None) -> int:
     command = argparse.ArgumentParser(prog=f"unicorn {name}", description=_COMMANDS[name])
     command.set_defaults(vulkan=vulkan)
     module.add_arguments(command)
-    logging.basicConfig(format="unicorn: %(message)s", level=logging.WARNING)
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Printable("unicorn: %(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
     try:
         status: int = module.run(command.parse_args(given))
         sys.stdout.flush()
     except UnicornError as exc:
-        print(f"unicorn {name}: {exc}", file=sys.stderr)
+        print(_printable_lines(f"unicorn {name}: {exc}"), file=sys.stderr)
         return 1
     except BrokenPipeError:
         # The reader is gone (`unicorn inspect … | head`); the interpreter would complain when it flushes at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return status
+
+
+class _Printable(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return _printable_lines(super().format(record))
+
+
+def _printable_lines(text: str) -> str:
+    """Messages may hold names from files."""
+    return "\n".join(map(printable, text.split("\n")))

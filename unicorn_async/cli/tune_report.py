@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from unicorn_async.engine.public_text import printable
 from unicorn_async.engine.tuning import shaders_digest
 from unicorn_async.engine.tuning_folder import read_table
-from unicorn_async.engine.tuning_table import PlanKey
+from unicorn_async.engine.tuning_table import DeviceKey, PlanKey
 from unicorn_async.errors import TuningError
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def tune_lines(info: DeviceInfo, measured: Sequence[tuple[ModelProduct, Measurem
     faster = sum(found.best is not found.rule for _, found in measured)
     left = num_products - len(measured)
     lines = [
-        f"{info.name}, {info.driver_name} {info.driver_info}{', SOFTWARE' if info.is_software else ''}",
+        _device(DeviceKey.of(info)),
         *_table(rows),
         f"{len(measured)} products measured, {faster} of them with a faster kernel than the rules choose",
     ]
@@ -52,7 +53,7 @@ def stored_lines(folder: TuningFolder) -> list[str]:
         try:
             table = read_table(path)
         except TuningError as exc:
-            lines += [_printable(f"not used: {exc}"), ""]
+            lines += [printable(f"not used: {exc}"), ""]
             continue
         lines += [*_stored(table), str(path), ""]
     return lines[:-1] or [f"nothing was measured yet: {folder.path} has no tables"]
@@ -64,8 +65,11 @@ def _stored(table: TuningTable) -> list[str]:
         _row(_shape(one.product), one.product, (one.rule, one.rule_us), (one.choice, one.choice_us))
         for one in table.choices
     ]
-    title = f"{table.device.name}, {table.device.driver_name} {table.device.driver_info}{stale}"
-    return [_printable(line) for line in (title, *_table(rows))]
+    return [printable(line) for line in (f"{_device(table.device)}{stale}", *_table(rows))]
+
+
+def _device(device: DeviceKey) -> str:
+    return f"{device.name}, {device.driver_name} {device.driver_info}{', SOFTWARE' if device.is_software else ''}"
 
 
 def _row(matrix: str, product: Product, rule: tuple[PlanKey, float], best: tuple[PlanKey, float]) -> tuple[str, ...]:
@@ -105,8 +109,3 @@ def _table(rows: Iterable[tuple[str, ...]]) -> list[str]:
         ).rstrip()
         for row in rows
     ]
-
-
-def _printable(text: str) -> str:
-    """Return text without what could move a terminal's cursor: tables are files that anybody may have written."""
-    return "".join(char if char.isprintable() else "?" for char in text)

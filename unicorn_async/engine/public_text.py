@@ -1,4 +1,8 @@
-"""Texts for strangers: errors name files, and where those lie on the disk is the operator's affair."""
+"""Texts for strangers, and texts from strangers.
+
+Errors name files, and where those lie on the disk is the operator's affair. Names in files are whatever their writers
+put there, and terminals obey some of it.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,11 @@ if TYPE_CHECKING:
 # Of a path that begins at the root, or at "~", "." or "..": all but its last part.
 _FOLDERS = re.compile(r"(?<![\w./~])(?:~|\.{1,2})?/(?:[^/\s'\":;,()\[\]]+/)+")
 _IN_HUB = re.compile(r"\bmodels--([\w.-]+)/(?:snapshots/\w+|blobs)(?![\w.-])")
+
+
+def printable(text: str) -> str:
+    """Return a line without what could move a terminal's cursor, or can't be written: a question mark for each."""
+    return "".join(char if char.isprintable() else "?" for char in text)
 
 
 class PublicText:

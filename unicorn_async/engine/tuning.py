@@ -10,6 +10,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from unicorn_async.engine.public_text import printable
 from unicorn_async.engine.tuning_table import DeviceKey, PlanKey
 from unicorn_async.errors import TuningError, UnicornError
 from unicorn_async.gpu.manifest import manifest_digest
@@ -35,7 +36,7 @@ def use_tuning(device: Device, folder: TuningFolder) -> None:
             return
         check_table(table, device.info)
     except TuningError as exc:
-        _log.warning("tuning: %s; ignored, `unicorn tune MODEL` measures anew", exc)
+        _log.warning("tuning: %s; ignored, `unicorn tune MODEL` measures anew", printable(str(exc)))
         return
     found = [fitting(device.info, one) for one in table.choices]
     tuned = dict(one for one in found if one is not None)

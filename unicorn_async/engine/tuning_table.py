@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.ops.linear_plan import LinearPlan
 
-TABLE_FORMAT = 1
+TABLE_FORMAT = 2
 MAX_CHOICES = 1024
 _MAX_SIZE = 1 << 31
 _MAX_ID = 1 << 32
@@ -39,12 +39,13 @@ class DeviceKey:
     driver_name: str
     driver_info: str
     driver_version: int
+    is_software: bool
 
     @classmethod
     def of(cls, info: DeviceInfo) -> DeviceKey:
         """Name a device and its driver."""
         ids = (info.name, info.device_uuid, info.vendor_id, info.device_id)
-        return cls(*ids, info.driver_name, info.driver_info, info.driver_version)
+        return cls(*ids, info.driver_name, info.driver_info, info.driver_version, info.is_software)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +138,7 @@ def _device(value: object) -> DeviceKey:
         driver_name=_text(record, "driver_name"),
         driver_info=_text(record, "driver_info"),
         driver_version=_whole(record, "driver_version", 0, _MAX_ID),
+        is_software=_flag(record, "is_software"),
     )
 
 
