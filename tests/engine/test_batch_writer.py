@@ -125,3 +125,32 @@ def test_a_used_frame_holds_what_a_fresh_one_would(seed: int) -> None:
         num_steps += 1
     assert num_steps > 30
     assert scheduler.num_preemptions > 0
+
+
+def test_a_used_frame_does_not_keep_the_slots_of_sequences_that_have_others_now() -> None:
+    scheduler = Scheduler(
+        groups=tuple(BlockGroup(window, 16) for window in WINDOWS),
+        block_size=BLOCK_SIZE,
+        max_num_seqs=LIMITS.sequences,
+        max_num_batched_tokens=LIMITS.tokens,
+        max_context=64,
+        max_waiting=32,
+        max_logit_rows=LIMITS.logit_rows,
+        eos_token_ids=(),
+    )
+    writer, used = BatchWriter(LIMITS), cast("Frame", PlainFrame())
+    sequences = [Sequence(str(number), (1, 2, 3), SamplingParams(max_tokens=20), seed=number) for number in range(2)]
+    for sequence in sequences:
+        scheduler.add(sequence)
+    for _ in range(3):
+        batch = cast("Batch", scheduler.schedule())
+        writer.write(batch, used)
+        scheduler.commit(batch, [5] * batch.num_samples)
+    slots = [sequence.slot for sequence in sequences]
+    # As where both were preempted, and computed anew in other frames.
+    sequences[0].slot, sequences[1].slot = reversed(slots)
+    batch = cast("Batch", scheduler.schedule())
+    assert batch.decodes_only
+    writer.write(batch, used)
+    assert used.arguments.arrays["token_ids"][:2].tolist() == [-1 - slot for slot in reversed(slots)]
+    assert used.arguments.arrays["sample_rows"]["state_slot"][:2].tolist() == slots[::-1]

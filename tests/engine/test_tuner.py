@@ -108,6 +108,84 @@ def test_noise_never_makes_a_slower_plan_the_choice(
                 assert shares.count(min(others)) > 0.9 * num_products
 
 
+class TurnsNoted:
+    """Made-up times of plans without noise, as shares of the rules' one, and which plans took turns in which order.
+
+    `first` are those of the plans alone. In a turn, what comes second takes `second` times as long. After `until` turns
+    the shares are those of `later`.
+    """
+
+    def __init__(self, plans: Sequence[LinearPlan], shares: dict[int, float]) -> None:
+        self.plans = plans
+        self.first = self.later = self.shares = shares
+        self.until = 1 << 30
+        self.second = 1.0
+        self.turns: list[tuple[int, int]] = []
+
+    def first_ns(self, product: Product, plan: LinearPlan) -> float:
+        return 1e4 * self.first.get(self.plans.index(plan), 1.0)
+
+    def times_ns(self, product: Product, plans: Sequence[tuple[LinearPlan, float]]) -> tuple[float, ...]:
+        one, other = (self.plans.index(plan) for plan, _ in plans)
+        self.turns.append((one, other))
+        shares = self.shares if len(self.turns) <= self.until else self.later
+        return 1e4 * shares.get(one, 1.0), 1e4 * shares.get(other, 1.0) * self.second
+
+    def measure(self, device: Device, monkeypatch: pytest.MonkeyPatch) -> int:
+        """Tune the product by these times, and return the number of the plan that is chosen."""
+        monkeypatch.setattr(ProductBench, "first_ns", lambda _, product, plan: self.first_ns(product, plan))
+        monkeypatch.setattr(ProductBench, "times_ns", lambda _, product, plans: self.times_ns(product, plans))
+        with Tuner(device, PRODUCTS[:1]) as tuner:
+            found = tuner.measure(PRODUCTS[0], most_s=600.0)
+        assert found is not None
+        return self.plans.index(found.best)
+
+
+@pytest.fixture
+def turns(device: Device) -> TurnsNoted:
+    """All plans alike."""
+    plans = candidates(device.info, PRODUCTS[0])
+    assert len(plans) > 3
+    return TurnsNoted(plans, {})
+
+
+@pytest.mark.parametrize(("share", "best"), [(0.98, 0), (0.96, 2)])
+def test_a_plan_is_chosen_that_is_faster_by_three_percent_at_least(
+    device: Device, monkeypatch: pytest.MonkeyPatch, turns: TurnsNoted, share: float, best: int
+) -> None:
+    turns.shares = turns.later = {2: share}
+    assert turns.measure(device, monkeypatch) == best
+    assert len(turns.turns) == 3 * (len(turns.plans) - 1) + (18 if best else 0)  # the decisions are for what may gain
+
+
+@pytest.mark.parametrize(("share", "best"), [(0.98, 0), (0.96, 2)])
+def test_what_counts_is_the_gain_of_the_rounds_that_decide(
+    device: Device, monkeypatch: pytest.MonkeyPatch, turns: TurnsNoted, share: float, best: int
+) -> None:
+    turns.shares, turns.later, turns.until = {2: 0.8}, {2: share}, 3 * (len(turns.plans) - 1)
+    assert turns.measure(device, monkeypatch) == best
+    assert len(turns.turns) == turns.until + 18
+
+
+@pytest.mark.parametrize(("alone", "best"), [(1.25, 2), (1.35, 0)])
+def test_plans_take_turns_unless_they_are_slower_by_a_third_alone(
+    device: Device, monkeypatch: pytest.MonkeyPatch, turns: TurnsNoted, alone: float, best: int
+) -> None:
+    turns.first, turns.shares, turns.later = {2: alone}, {2: 0.8}, {2: 0.8}
+    assert turns.measure(device, monkeypatch) == best
+    assert any(2 in pair for pair in turns.turns) == (best == 2)
+    assert {1, 3} <= {plan for pair in turns.turns for plan in pair}
+
+
+@pytest.mark.parametrize("second", [0.8, 1.25])
+def test_what_comes_second_gains_nothing_by_it(
+    device: Device, monkeypatch: pytest.MonkeyPatch, turns: TurnsNoted, second: float
+) -> None:
+    turns.second = second
+    assert turns.measure(device, monkeypatch) == 0
+    assert {(0, 1), (1, 0)} <= set(turns.turns)
+
+
 def test_a_product_that_would_take_too_long_is_left_alone(device: Device) -> None:
     with Tuner(device, PRODUCTS[:1]) as tuner:
         assert tuner.measure(PRODUCTS[0], most_s=0.0) is None

@@ -126,7 +126,16 @@ def test_choices_that_are_no_candidates_are_ignored_and_the_others_used(
 def test_a_choice_counts_against_the_rule_that_it_was_measured_against_alone(device: Device) -> None:
     one = tuned_product(device.info, PRODUCTS[0])
     assert fitting(device.info, one) is not None
-    assert fitting(device.info, replace(one, rule=one.choice)) is None
+    others = candidates(device.info, PRODUCTS[0])[1:-1]
+    assert others
+    for other in others:  # today's rules choose none of these
+        assert fitting(device.info, replace(one, rule=PlanKey.of(other))) is None
+    assert fitting(device.info, replace(one, rule=replace(one.rule, kernel="linear_of_old"))) is None
+
+
+def test_a_choice_that_is_the_rule_s_own_is_none(device: Device) -> None:
+    one = tuned_product(device.info, PRODUCTS[0])
+    assert fitting(device.info, replace(one, choice=one.rule)) is None
 
 
 class Asked(dict["Work", "Launch"]):

@@ -9,7 +9,13 @@ from unicorn_async.config import Activation
 from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.ops.linear_input import InputForm
 from unicorn_async.ops.linear_plan import FRAGMENTS_FEATURE, MATRIX_FEATURE, TileTuning, can_split, coopmat_shared_bytes
-from unicorn_async.ops.linear_quant_plan import fuses_gate, plan_linear_quant, quant_form, quant_pipelines_for
+from unicorn_async.ops.linear_quant_plan import (
+    fuses_gate,
+    leaves_blocks,
+    plan_linear_quant,
+    quant_form,
+    quant_pipelines_for,
+)
 from unicorn_async.tensor import QuantFormat
 
 if TYPE_CHECKING:
@@ -110,6 +116,13 @@ def test_small_workgroups_hold_what_they_can(gpu: DeviceInfo, most: int, k: int)
     assert covers(chosen, 1, 4096)
 
 
+def test_a_gpu_makes_several_passes_only_where_that_leaves_it_full(gpu: DeviceInfo) -> None:
+    assert [dict(plan(gpu, 1, n).constants)["PASSES"] for n in (1600, 3198, 3200, 4800, 262_144)] == [1, 1, 2, 3, 3]
+    for n in range(1600, 20_000, 98):
+        x, y, z = plan(gpu, 1, n).grid
+        assert x * y * z >= 800
+
+
 def test_passes_are_fetched_ahead_where_codes_have_eight_bits_and_passes_are_long(gpu: DeviceInfo) -> None:
     def ahead(quant_format: QuantFormat, k: int, tokens: int = 1) -> bool:
         chosen = plan_linear_quant(gpu, num_tokens=tokens, n=8192, k=k, quant_format=quant_format)
@@ -139,6 +152,15 @@ def test_known_fragments_of_matrices_are_used_where_rows_are_whole_chunks(gpu: D
     assert other.entry == "linear_quant_coopmat_q4"
     forms = [quant_form(info, tokens, 4096) for tokens in (2, 3, 64, 65)]
     assert forms == [InputForm.BLOCKS, InputForm.FRAGMENTS, InputForm.FRAGMENTS, InputForm.HALVES]
+
+
+def test_a_gpu_leaves_a_gate_s_output_in_blocks_for_one_token_alone_a_cpu_always(
+    gpu: DeviceInfo, matrix_gpu: DeviceInfo, software: DeviceInfo
+) -> None:
+    sizes = (1, 2, 4, 8, 32, 64)
+    for info in (gpu, matrix_gpu, fragment_gpu(gpu)):
+        assert [leaves_blocks(info, tokens, 4096) for tokens in sizes] == [True, *[False] * 5]
+    assert all(leaves_blocks(software, tokens, 4096) for tokens in sizes)
 
 
 def test_a_gate_is_applied_where_rows_of_a_workgroup_pair_up(gpu: DeviceInfo) -> None:

@@ -103,6 +103,16 @@ def test_steps_shrink_when_they_begin_to_take_longer() -> None:
     assert sorted(sizes)[50] == 192
 
 
+def test_a_single_slow_step_without_prompts_counts_by_half() -> None:
+    budget = StepBudget(SIZES, 0.1)
+    budget.observe(4, 4, 0.1)
+    assert budget.limit_s == pytest.approx(2 * 0.1)
+    budget.observe(4, 4, 0.5)
+    assert budget.limit_s == pytest.approx(2 * 0.3)
+    budget.observe(4, 4, 0.1)
+    assert budget.limit_s == pytest.approx(2 * 0.2)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_there_is_never_more_room_than_the_largest_size_leaves(seed: int) -> None:
     rng = Random(seed)
