@@ -35,15 +35,9 @@ view[::4096] = bytes(len(view[::4096]))
 
 
 class Clock:
-    """Wall and CPU time of a block; CPU time is that of all threads, in the kernel too.
-
-    Before the time starts, a process uses `backed_bytes` of memory and ends, see load.py.
-    """
-
-    backed_bytes = 0
+    """Wall and CPU time of a block; CPU time is that of all threads, in the kernel too."""
 
     def __enter__(self) -> Clock:
-        back_memory(self.backed_bytes)
         self.cpu_s, self.seconds = -time.process_time(), -time.perf_counter()
         return self
 

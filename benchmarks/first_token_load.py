@@ -45,6 +45,7 @@ from fit import check_fit
 from llama_command import LlamaCommand
 from load import drop, warm
 from load_methods import files_to_read
+from out_file import out_file
 
 from unicorn_async.cli.options import count
 from unicorn_async.config import EngineConfig, WeightScheme
@@ -241,7 +242,7 @@ def main() -> None:
         help="a llama.cpp command that prints its times, see llama_load_time.cpp; {file}",
     )
     parser.add_argument("--gguf", type=Path, metavar="FILE", help="the same model for llama.cpp (default: MODEL)")
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--json", type=out_file, metavar="FILE")
     parser.add_argument("--tokenizer", action="store_true", help=argparse.SUPPRESS)
     options = parsed(parser)
     if options.tokenizer:

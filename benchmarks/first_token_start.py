@@ -111,6 +111,8 @@ async def one_start(options: argparse.Namespace) -> Start:
     params = SamplingParams(max_tokens=options.tokens, ignore_eos=True, temperature=0.0)
     async with Engine.open(options.model, config=config, vulkan=VULKAN) as engine:
         opened, size = now(), engine.model_config.vocab_size
+        if engine.progress.done and not options.wait:
+            raise SystemExit("the load ended before the engine was open: the model is too small to ask behind its load")
         following = asyncio.create_task(follow(engine))
         if options.wait:
             await following

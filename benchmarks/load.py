@@ -10,18 +10,19 @@ are bytes of the files by seconds of reading and copying; ratios are medians of 
 and the highest, because the machine's state changes between rounds. Host memory is measured in a run of its own after
 the rounds (host_memory.py says what counts).
 
-The bare reads, by as many threads as the engine's warm load has, 16 MiB each: `bare-memory`, buffered into fresh device
+The bare reads, by as many threads as the engine's load has, 16 MiB each: `bare-memory`, buffered into fresh device
 memory (where the CPU sees it, else a staging ring); `bare-buffered` and `bare-direct` (O_DIRECT), into a ring of
-ordinary memory. All memory is of the same kind as the engine's, huge pages where the kernel has them. The engine's
-clock ends with the last active layer. `engine-alone` makes no tokenizer and compiles no kernel beside the load. Peers
-copy every tensor into device memory by the CPU. Libraries that can't be imported are left out, by name. llama.cpp is
-timed by what a command prints; llama_load_time.cpp beside this script makes one, and says how it is built.
+ordinary memory. All memory is of the same kind as the engine's, huge pages where the kernel has them, and there before
+the clock starts. The engine's clock holds the opening of files and most of its allocation, and ends with the last
+active layer. `engine-alone` makes no tokenizer, and has compiled all kernels and allocated more before. Peers copy
+every tensor into device memory by the CPU. Libraries that can't be imported are left out, by name. llama.cpp is timed
+by what a command prints; llama_load_time.cpp beside this script makes one, and says how it is built.
 
 With a scheme, the files are the model's entry in the weight cache, which is made before the first round.
 
 In a virtual machine, memory that nobody has used for a while is slow when it is touched first, because the host has
-taken it back. `--back GB` has a process use so much of it, and end, just before each measurement's clock starts;
-without it, on a software device, twice as much as the files have, for page cache and model, and 1 GB.
+taken it back. `--back GB` has a process use so much of it, and end, just before each measurement; without it, on a
+software device, twice as much as the files have, for page cache and model, and 1 GB.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from bare_reads import back_memory
 from fit import check_fit
 from llama_command import LlamaCommand
 from load_methods import FILL, engine_config, files_to_read
+from out_file import out_file
 
 from unicorn_async.cli.options import count
 from unicorn_async.config import WeightScheme
@@ -268,7 +270,7 @@ def main() -> None:
         help="a llama.cpp command that prints its load time, see llama_load_time.cpp; {file}",
     )
     parser.add_argument("--gguf", type=Path, metavar="FILE", help="the same model for llama.cpp (default: MODEL)")
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--json", type=out_file, metavar="FILE")
     options = parsed(parser)
     device, results = check_fit(parser, options.model, engine_config(options)), Results()
     if options.weights != WeightScheme.AUTO.value:

@@ -3,10 +3,11 @@
 
     load_methods.py METHOD MODEL [--device NAME] [--threads N] [--weights SCHEME] [--memory] [--back GB]
 
-It prints one JSON object. The time is that of reading and copying alone: opening the device, making the plan and
-importing libraries come before it; the engine makes the tokenizer and compiles kernels beside it. With a scheme, files
-are those of the model's entry in the weight cache; METHOD `fill-cache` makes it. `--memory` measures the peak of host
-memory in place of the time.
+It prints one JSON object. Opening the device, making the plan and importing libraries come before the time. That of a
+bare read or a peer begins when files are open and memory is there; the engine's holds the opening of files and most of
+the allocation, and it makes the tokenizer and compiles kernels beside the load. With a scheme, files are those of the
+model's entry in the weight cache; METHOD `fill-cache` makes it. `--memory` measures the peak of host memory in place of
+the time.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from bare_reads import BARE, Clock, Job
+from bare_reads import BARE, Clock, Job, back_memory
 from host_memory import HostMemoryWatch
 from load_peers import PEERS
 
@@ -97,7 +98,7 @@ def files_to_read(model: ModelOnDisk) -> tuple[Path, ...]:
 
 
 class WatchedRun:
-    """Measures the engine's own load, from the first read to the last active layer."""
+    """Measures the engine's own load, from the opening of its files to the last active layer."""
 
     def __init__(self, *, memory: bool) -> None:
         self._memory = memory
@@ -157,7 +158,7 @@ def engine_config(options: argparse.Namespace) -> EngineConfig:
 async def engine_load(options: argparse.Namespace) -> dict[str, Any]:
     """Load by the engine itself; `engine-direct` makes it believe that no host memory is free.
 
-    `engine-alone` leaves out what it does beside the load: no tokenizer is made, no kernel compiled.
+    `engine-alone` does nothing beside the load: it makes no tokenizer, and every kernel is compiled before.
     """
 
     def without_memory(facts: ReadFacts, *, num_threads: int | None = None) -> Any:
@@ -166,8 +167,10 @@ async def engine_load(options: argparse.Namespace) -> dict[str, Any]:
             num_threads=num_threads,
         )
 
-    async def compile_nothing(_load: ModelLoad, _uses: FirstUses) -> None:
-        pass
+    async def compile_first(load: ModelLoad, uses: FirstUses) -> None:
+        uses.add(await asyncio.to_thread(load.device.kernels.prepare, load.requests))
+        await uses.run()
+        await load.stream.run()
 
     is_alone = options.method == "engine-alone"
     config = replace(engine_config(options), skip_tokenizer=is_alone)
@@ -175,7 +178,7 @@ async def engine_load(options: argparse.Namespace) -> dict[str, Any]:
     run = WatchedRun(memory=options.memory)
     name = "unicorn_async.engine.model_on_disk.choose_read_strategy"
     direct = mock.patch(name, without_memory) if options.method == "engine-direct" else nullcontext()
-    alone = mock.patch.object(ModelLoad, "_compile", compile_nothing) if is_alone else nullcontext()
+    alone = mock.patch.object(ModelLoad, "_load", compile_first) if is_alone else nullcontext()
     with run.patch(), direct, alone:
         async with Engine.open(options.model, config=config) as engine:
             await run.done()
@@ -206,7 +209,8 @@ def other_load(options: argparse.Namespace) -> dict[str, Any]:
         info = select_device(instance.devices(), options.device, allow_software=True)
         with Device.open(instance, info, cache_dir=None, shader_dir=resource_dir("shaders")) as device:
             resident = resident_share(files)
-            job = Job(files, device, options.threads or on_disk.read_strategy(info).num_threads)
+            found = on_disk.look_up(weight_cache_folder())
+            job = Job(files, device, options.threads or on_disk.read_strategy(info, found=found).num_threads)
             watch = HostMemoryWatch(device) if options.memory else None
             with watch or nullcontext():
                 clock = {**BARE, **PEERS}[options.method](job)
@@ -225,8 +229,8 @@ def main() -> None:
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--back", type=float, default=0.0, metavar="GB")
     options = parser.parse_args()
-    Clock.backed_bytes = 0 if options.memory else int(options.back * 1e9)
     try:
+        back_memory(0 if options.memory else int(options.back * 1e9))
         if options.method == FILL:
             load = asyncio.run(fill_cache(options))
         elif options.method in ENGINE_METHODS:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.golden.adapters import BLENDS, write_adapter
 from unicorn_async.config import AttentionKind, AttentionTarget, LoraSpec, WeightScheme
+from unicorn_async.gpu.kernel import Kernel, KernelLibrary
 from unicorn_async.gpu.memory import Memory
 from unicorn_async.gpu.queue import Queue
 
@@ -48,6 +49,28 @@ class Watch:
             return call(*args, **kwargs)
 
         return noted
+
+
+@pytest.mark.parametrize("scheme", [WeightScheme.INT8, WeightScheme.INT4])
+async def test_no_conversion_waits_for_a_compiler_in_the_event_loop(
+    scheme: WeightScheme, open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get, loop_thread = KernelLibrary._get, threading.get_ident()
+    waited, asked = [], set()
+
+    def noted(library: KernelLibrary, key: Any, *args: Any) -> Kernel:
+        found = library._kernels.get(key)
+        if threading.get_ident() == loop_thread:
+            asked.add(key[0])
+            if found is None or not found.done():
+                waited.append(key[0])
+        return get(library, key, *args)
+
+    monkeypatch.setattr(KernelLibrary, "_get", noted)
+    async with open_engine(weights=scheme) as engine:
+        await engine.loaded()
+        assert waited == []
+        assert any(name.startswith("quantize") for name in asked)
 
 
 @pytest.mark.parametrize("scheme", [WeightScheme.AUTO, WeightScheme.INT4])

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from unicorn_async.loader.chunk import Chunk
     from unicorn_async.loader.load_source import CachedWeights
     from unicorn_async.loader.trace import LoadTrace
+    from unicorn_async.loader.uploader import Preparation
 
 CHUNK_BYTES = 1024
 WARM = ReadStrategy(ReadMode.WARM, 2)
@@ -85,6 +86,7 @@ class Loading:
         cached: CachedWeights | None = None,
         stages_near: bool = False,
         arriving: ArrivingPlaces | None = None,
+        prepare: Preparation | None = None,
     ) -> LoadStream:
         return LoadStream(
             self.device,
@@ -98,6 +100,7 @@ class Loading:
             cached=cached,
             stages_near=stages_near,
             arriving=arriving,
+            prepare=prepare,
         )
 
     def convert(self, recorder: CommandRecorder, source: int, place: int, chunk: Chunk) -> None:

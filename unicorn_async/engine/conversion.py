@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.loader.chunk import Transform
@@ -135,6 +136,11 @@ class WeightConverter:
                     )
             recorder.barrier()
         return scratch
+
+
+def prepare_conversion(kernels: KernelLibrary, plan: LoadPlan, lora: LoraPlan) -> None:
+    """Compile what a `WeightConverter` and a `factor_converter` record, or wait for who does; raises as `get`."""
+    kernels.prepare(replace(request, urgent=True) for request in conversion_kernels(plan, lora))
 
 
 def factor_converter(kernels: KernelLibrary) -> ConvertRecorder:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from unicorn_async.background import run_to_end
 from unicorn_async.engine.chosen_device import choose_opened
-from unicorn_async.engine.conversion import WeightConverter, factor_converter
+from unicorn_async.engine.conversion import WeightConverter, factor_converter, prepare_conversion
 from unicorn_async.engine.hybrid.opening import fit_options, open_far_attention
 from unicorn_async.engine.kernel_list import kernel_requests
 from unicorn_async.engine.memory_plan import attention_shape
@@ -142,12 +143,14 @@ async def begin_load(
     unfit = await run_to_end(lambda: _count_unfit(device, on_disk, stack))  # it would wait for larger allocations
     near = stages_near(device, memory_plan, options)  # by the memory that is free before the model's is allocated
     places.begin(() if options.attends_elsewhere else workspace)
+    prepare = partial(prepare_conversion, device.kernels, on_disk.plan, on_disk.lora)
     factors = LoraFactors(
         device,
         on_disk.lora,
         on_disk.plan,
         convert=factor_converter(device.kernels),
         staging_bytes=options.staging_bytes,
+        prepare=prepare,
     )
     stream = LoadStream(
         device,
@@ -155,6 +158,7 @@ async def begin_load(
         on_disk.checkpoint.files,
         places.slices,
         convert=WeightConverter(device.kernels, on_disk.plan, unfit, on_disk.lora, factors).record,
+        prepare=prepare,
         strategy=strategy,
         stamps=on_disk.checkpoint.stamps,
         staging_bytes=options.staging_bytes,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.device import Device
     from unicorn_async.loader.lora_plan import LoraPlan
     from unicorn_async.loader.plan import LoadPlan
-    from unicorn_async.loader.uploader import ConvertRecorder
+    from unicorn_async.loader.uploader import ConvertRecorder, Preparation
 
 _BLOCK_BYTES = 256 << 20
 _NUM_THREADS = 2
@@ -27,15 +27,23 @@ class LoraFactors:
     """Brings the factors to the device when a chunk first needs them, as F32, and frees them at the load's end.
 
     There is scratch memory beside them for the F32 values of one chunk; all chunks are blended on one queue, one after
-    the other. `convert` records the factors' conversion to F32.
+    the other. `convert` records the factors' conversion to F32, `prepare` compiles what it needs.
     """
 
     def __init__(
-        self, device: Device, lora: LoraPlan, plan: LoadPlan, *, convert: ConvertRecorder, staging_bytes: int
+        self,
+        device: Device,
+        lora: LoraPlan,
+        plan: LoadPlan,
+        *,
+        convert: ConvertRecorder,
+        staging_bytes: int,
+        prepare: Preparation | None = None,
     ) -> None:
         self._device = device
         self._lora = lora
         self._convert = convert
+        self._prepare = prepare
         self._staging_bytes = staging_bytes
         self._scratch_bytes = scratch_bytes(plan)
         self._places: dict[str, ArenaSlice] = {}
@@ -87,6 +95,7 @@ class LoraFactors:
             [adapter.tensors_path for adapter in self._lora.adapters],
             self._places,
             convert=self._convert,
+            prepare=self._prepare,
             strategy=ReadStrategy(ReadMode.WARM, _NUM_THREADS),
             stamps=[adapter.stamp for adapter in self._lora.adapters],
             staging_bytes=self._staging_bytes,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from unicorn_async.loader.read_strategy import ReadStrategy
     from unicorn_async.loader.trace import LoadTrace
     from unicorn_async.loader.unfit import UnfitCounters
-    from unicorn_async.loader.uploader import ConvertRecorder
+    from unicorn_async.loader.uploader import ConvertRecorder, Preparation
 
 
 class LoadStream:
@@ -67,6 +67,7 @@ class LoadStream:
         cached: CachedWeights | None = None,
         arriving: ArrivingPlaces | None = None,
         stages_near: bool = False,
+        prepare: Preparation | None = None,
     ) -> None:
         self._device = device
         self._plan = plan
@@ -80,7 +81,7 @@ class LoadStream:
         self._unfit = unfit
         self._arriving = arriving
         self._stages_near = stages_near
-        self._uploader = Uploader(device, places, convert, arriving)
+        self._uploader = Uploader(device, places, convert, arriving, prepare)
         self._index = {layer: index for index, layer in enumerate(plan.layers)}
         self._chunks_left: Counter[int] = Counter()
         self._bytes_total = self._source.bytes_to_read

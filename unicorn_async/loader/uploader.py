@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 ConvertRecorder: TypeAlias = "Callable[[CommandRecorder, int, int, Chunk], None]"
 """Records a chunk's transform: (recorder, the chunk's address, address of the whole destination, chunk)."""
 
+Preparation: TypeAlias = "Callable[[], object]"
+"""Compiles what a `ConvertRecorder` records; it blocks, and is called in a thread before the first transform."""
+
 
 class Uploader:
     """Records and submits what brings chunks to their places; one event loop uses it.
@@ -35,6 +39,7 @@ class Uploader:
     is always signalled by a queue submission made after the layers' last bytes were written, so that waiting for it
     on the device also makes visible what the CPU wrote into mapped memory. `close` keeps the timeline: who waits for
     layers may need it longer, and closes it. What is `arriving` is in `places` before its chunks are brought there.
+    `prepare` is called before the first conversion.
     """
 
     def __init__(
@@ -43,11 +48,14 @@ class Uploader:
         places: Mapping[str, ArenaSlice],
         convert: ConvertRecorder,
         arriving: ArrivingPlaces | None = None,
+        prepare: Preparation | None = None,
     ) -> None:
         self.timeline = Timeline(device, name="layers-timeline")
         self._places = places
         self._arriving = arriving
         self._convert = convert
+        self._prepare = prepare  # None once that is done
+        self._preparation_turn = asyncio.Lock()
         self._device = device
         self._copy_queue = device.transfer
         self._convert_queue = device.transfer if device.transfer.has_compute else device.compute
@@ -91,6 +99,8 @@ class Uploader:
         is free once `close` has returned.
         """
         copies = placed[0][0].transform is Transform.COPY
+        if self._prepare is not None and not copies:
+            await self._be_prepared()
         queue = self._copy_queue if copies else self._convert_queue
         recorder = self._pool(queue).recorder(slot.commands.get(queue))
         for chunk, offset in placed:
@@ -98,6 +108,12 @@ class Uploader:
         recorder.barrier()
         commands = slot.commands[queue] = recorder.end()
         return queue.timeline, await self._submitter.submit(queue, commands)
+
+    async def _be_prepared(self) -> None:
+        async with self._preparation_turn:  # in a thread: a compiler may take a tenth of a second
+            if self._prepare is not None:
+                await run_to_end(self._prepare)
+                self._prepare = None
 
     def _record(self, recorder: CommandRecorder, chunk: AnyChunk, slot: StagingSlot, offset: int) -> None:
         place = self._places[chunk.dest]
