@@ -159,7 +159,7 @@ def method_names(text: str) -> list[str]:
 def run(options: argparse.Namespace, files: tuple[Path, ...]) -> Results:
     """Run all rounds."""
     results, plan, started = Results(), plan_of(options), time.monotonic()
-    measure("engine", options, Results())  # fills the driver's shader cache
+    measure("engine", options, Results(), "--settle")  # fills the caches of compiled kernels
     for state, methods in plan.items():
         for number in range(options.repeat):
             if number and time.monotonic() - started > 60 * options.minutes:

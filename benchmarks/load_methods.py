@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """One load of a model's files by one method, measured in a process of its own; load.py runs it.
 
-    load_methods.py METHOD MODEL [--device NAME] [--threads N] [--weights SCHEME] [--memory] [--back GB]
+    load_methods.py METHOD MODEL [--device NAME] [--threads N] [--weights SCHEME] [--memory] [--settle] [--back GB]
 
 It prints one JSON object. Opening the device, making the plan and importing libraries come before the time. That of a
 bare read or a peer begins when files are open and memory is there; the engine's holds the opening of files and most of
 the allocation, and it makes the tokenizer and compiles kernels beside the load. With a scheme, files are those of the
 model's entry in the weight cache; METHOD `fill-cache` makes it. `--memory` measures the peak of host memory in place of
-the time.
+the time. With `--settle` the engine is closed only when all of its kernels are compiled, and kept for the next process.
 """
 
 from __future__ import annotations
@@ -183,6 +183,8 @@ async def engine_load(options: argparse.Namespace) -> dict[str, Any]:
         async with Engine.open(options.model, config=config) as engine:
             await run.done()
             await engine.loaded()
+            if options.settle:
+                await asyncio.wait([engine._model.load])
             nbytes = engine.progress.bytes_total
             load = Load.of(options.method, nbytes, run.clock, run.watch, resident, engine.device)
             return load | {"note": engine.read_strategy.text(), "tokenizer_s": engine.tokenizer_s}
@@ -227,6 +229,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int)
     parser.add_argument("--weights", choices=[scheme.value for scheme in WeightScheme], default=WeightScheme.AUTO.value)
     parser.add_argument("--memory", action="store_true")
+    parser.add_argument("--settle", action="store_true")
     parser.add_argument("--back", type=float, default=0.0, metavar="GB")
     options = parser.parse_args()
     try:
