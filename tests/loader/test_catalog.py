@@ -160,6 +160,31 @@ def test_a_file_in_a_models_folder_that_is_a_link_out_of_it_is_refused(folder: P
         catalog(folder).find("plain")
 
 
+def test_what_links_lead_to_is_not_listed_unless_it_lies_inside_the_folder(folder: Path, tmp_path: Path) -> None:
+    before = catalog(folder).entries()
+    secret = tmp_path / "secret"
+    (folder / "link.gguf").symlink_to(secret / "secret.gguf")
+    (folder / "nowhere.gguf").symlink_to(folder / "gone.gguf")
+    (folder / "loop.gguf").symlink_to(folder / "loop.gguf")
+    (folder / "linked").mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (folder / "linked" / name).symlink_to(secret / name)
+    write(folder / "parts", "big-00001-of-00002.gguf")
+    (folder / "parts" / "big-00002-of-00002.gguf").symlink_to(secret / "secret.gguf")
+    (folder / "inside").mkdir()
+    (folder / "inside" / "alias.gguf").symlink_to(write(folder / ".files", "x.gguf") / "x.gguf")
+    entries = catalog(folder).entries()
+    assert {entry.name for entry in entries} - {entry.name for entry in before} == {"inside/alias.gguf"}
+    for entry in entries:
+        assert catalog(folder).find(entry.name)
+
+
+def test_a_model_with_a_file_that_links_to_itself_is_left_to_who_opens_it(folder: Path) -> None:
+    loop = folder / "plain" / "model-2.safetensors"
+    loop.symlink_to(loop)
+    assert catalog(folder).find("plain") in catalog(folder).entries()
+
+
 def test_links_inside_the_folder_are_followed(folder: Path) -> None:
     (folder / "alias").symlink_to(folder / "plain")
     assert catalog(folder).find("alias").location == folder / "plain"

@@ -87,9 +87,9 @@ class ModelCatalog:
         if name in (DEMO, DEMO_NAME):
             return CatalogEntry(DEMO_NAME, DEMO)
         for folder in self._folders:
-            path = _below(folder, name)
-            if path is not None and (path.is_dir() or path.suffix == ".gguf"):
-                return _entry_below(folder, name, path)
+            entry = _model_below(folder, name)
+            if entry is not None:
+                return entry
         snapshot = find_in_hub(name, self._environ) if len(name) <= MAX_NAME and is_repo_name(name) else None
         if snapshot is None:
             raise ModelNotFoundError(f"model {name[:200]!r} is not among those that may be loaded here")
@@ -165,8 +165,11 @@ def _below(folder: Path, name: str) -> Path | None:
     return path if path.is_relative_to(folder) and path != folder else None
 
 
-def _entry_below(folder: Path, name: str, path: Path) -> CatalogEntry:
-    """The entry of a directory or file; a directory of one GGUF model is that model, a part of a model the whole."""
+def _model_below(folder: Path, name: str) -> CatalogEntry | None:
+    """The entry of a name; a directory of one GGUF model is that model, a part of a model the whole."""
+    path = _below(folder, name)
+    if path is None or not (path.is_dir() or path.suffix == ".gguf"):
+        return None
     if path.is_dir():
         location = model_in(path)
         if location != path:
@@ -177,13 +180,32 @@ def _entry_below(folder: Path, name: str, path: Path) -> CatalogEntry:
         location, files = parts[0], iter(parts)
         name = name.rpartition("/")[0] + "/" * ("/" in name) + location.name
     for file in files:
-        if file.is_symlink() and not file.resolve().is_relative_to(folder):
+        if _leads_out(file, folder):
             raise ConfigError(f"{name}: {file.name} is a link that leads out of the folder of models")
     return CatalogEntry(name, location)
 
 
+def _leads_out(file: Path, folder: Path) -> bool:
+    """Whether a file is a link to what is not inside the folder; one that leads nowhere is for who opens it."""
+    try:
+        return file.is_symlink() and not file.resolve().is_relative_to(folder)
+    except (OSError, RuntimeError):  # a loop
+        return False
+
+
+def _is_found(folder: Path, name: str) -> bool:
+    """Whether who asks for a name gets a model: not where a link leads out of the folder, or nowhere."""
+    try:
+        return _model_below(folder, name) is not None
+    except (ConfigError, CheckpointError, OSError):
+        return False
+
+
 def _listed(folder: Path) -> Iterator[CatalogEntry]:
-    """What looks like a model below a folder, sorted within each directory; links to directories are not followed."""
+    """What looks like a model below a folder, and would be found there, sorted within each directory.
+
+    Links to directories are not followed.
+    """
     waiting = [(folder, 0)]
     num_scanned = 0
     while waiting:
@@ -196,11 +218,13 @@ def _listed(folder: Path) -> Iterator[CatalogEntry]:
         if num_scanned > _MAX_SCANNED:
             return
         names = [entry.name for entry in inside]
-        if directory != folder and _is_model(names):
-            yield CatalogEntry(directory.relative_to(folder).as_posix(), directory)
+        is_model = directory != folder and _is_model(names)
+        for path in [directory] if is_model else _gguf_models(directory, names):
+            name = path.relative_to(folder).as_posix()
+            if _is_found(folder, name):
+                yield CatalogEntry(name, path)
+        if is_model:
             continue
-        for file in _gguf_models(directory, names):
-            yield CatalogEntry(file.relative_to(folder).as_posix(), file)
         if depth < _MAX_DEPTH:
             below = [entry for entry in inside if entry.is_dir(follow_symlinks=False) and entry.name[0] != "."]
             waiting += [(Path(entry.path), depth + 1) for entry in reversed(below)]
