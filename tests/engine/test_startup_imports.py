@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from unicorn_async.gpu.device_info import DeviceInfo
 
 LATER = {"numpy", "tokenizers", "unicorn_async.loader.checkpoint", "unicorn_async.engine.runner"}
 
@@ -19,3 +26,35 @@ def test_the_engines_module_leaves_for_later_what_opening_vulkan_does_not_need()
     package = "unicorn_async.engine"
     assert not LATER & modules_with(f"{package}.engine")
     assert modules_with(f"{package}.load_start", f"{package}.runner_start", f"{package}.request_stream") >= LATER
+
+
+OPENED = """
+import asyncio, json, sys, threading
+from unicorn_async.config import EngineConfig
+from unicorn_async.engine.engine import Engine
+
+imported = {True: [], False: []}  # by whether the event loop's thread did it
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        imported[threading.current_thread() is threading.main_thread()].append(name)
+
+async def open_engine():
+    config = EngineConfig(device=sys.argv[1], weight_cache=False, max_context=64)
+    async with Engine.open("demo", config=config):
+        pass
+
+sys.meta_path.insert(0, Finder())
+asyncio.run(open_engine())
+print(json.dumps([imported[True], imported[False]]))
+"""
+
+
+def test_what_a_start_imports_it_imports_in_threads(device_info: DeviceInfo, cache_folder: Path) -> None:
+    """So that a program that opens its first engine goes on with what else its event loop does."""
+    run = [sys.executable, "-c", OPENED, str(device_info.index)]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=60, check=True)
+    in_loop, in_threads = map(set, json.loads(done.stdout))
+    parts = LATER | {"unicorn_async.engine.load_start", "unicorn_async.engine.runner_start"}
+    assert in_threads >= parts - {"tokenizers"}  # which a large vocabulary has in a process of its own
+    assert not in_loop & parts

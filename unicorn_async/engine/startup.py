@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from unicorn_async.engine.load_start import LoadingModel
     from unicorn_async.engine.model_on_disk import ModelOnDisk
     from unicorn_async.engine.runner_start import StartedRunner
-    from unicorn_async.engine.tokenizer_start import MadeTokenizer
+    from unicorn_async.engine.tokenizer_start import MadeTokenizer, TokenizerStart
     from unicorn_async.gpu.instance_start import InstanceStart
     from unicorn_async.tokenizer import Tokenizer
 
@@ -91,9 +91,9 @@ def _import_runner_start() -> None:
 
 
 async def _start_tokenizer(on_disk: ModelOnDisk, stack: AsyncExitStack) -> asyncio.Task[MadeTokenizer]:
-    from unicorn_async.engine.tokenizer_start import TokenizerStart
-
     def begin() -> TokenizerStart:
+        from unicorn_async.engine.tokenizer_start import TokenizerStart
+
         started = TokenizerStart(on_disk.tokenizer_source)
         stack.callback(started.close)  # which ends a thread that a cancelled task leaves behind
         return started
