@@ -1,0 +1,133 @@
+"""The parts of a start: what runs beside what, and what a start that fails, or ends, has ended before."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from unicorn_async.config import AttentionKind, AttentionTarget
+from unicorn_async.engine.engine import Engine
+from unicorn_async.engine.model_on_disk import ModelOnDisk
+from unicorn_async.engine.tokenizer_start import TokenizerStart
+from unicorn_async.errors import CheckpointError, UnicornError
+from unicorn_async.gpu.device import Device
+from unicorn_async.gpu.instance import Instance
+from unicorn_async.loader.stream import LoadStream
+
+from .checkpoint_files import write_tokenizer
+from .leftovers import no_leftovers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from unicorn_async.engine.tokenizer_start import MadeTokenizer
+    from unicorn_async.gpu.device_info import DeviceInfo
+
+    from .conftest import OpenEngine, WriteModel
+
+PATIENCE_S = 20.0
+NUM_ROWS = 512  # of the checkpoints' embeddings
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with no_leftovers(monkeypatch):
+        yield
+
+
+@pytest.fixture
+def too_many_tokens(model_directory: WriteModel, tmp_path: Path) -> Path:
+    """A model whose tokenizer has a token for which there is no row."""
+    directory = shutil.copytree(model_directory("gemma3"), tmp_path / "model")
+    write_tokenizer(directory, NUM_ROWS + 1)
+    return directory
+
+
+async def test_a_models_files_are_read_while_vulkan_is_opened(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading = threading.Event()
+    beside: list[bool] = []
+    create, read = Instance.create, ModelOnDisk.read
+
+    def held_create(*, validation: bool = False) -> Instance:
+        beside.append(reading.wait(PATIENCE_S))
+        return create(validation=validation)
+
+    def noted_read(*arguments: Any) -> ModelOnDisk:
+        reading.set()
+        return read(*arguments)
+
+    monkeypatch.setattr(Instance, "create", held_create)
+    monkeypatch.setattr(ModelOnDisk, "read", noted_read)
+    async with open_engine():
+        pass
+    assert beside == [True]
+
+
+async def test_a_tokenizer_of_more_tokens_than_the_embeddings_have_rows_ends_the_start(
+    open_engine: OpenEngine, too_many_tokens: Path
+) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        async with open_engine(too_many_tokens):
+            pytest.fail("opened with tokens that the model does not have")
+    found = f"the tokenizer has {NUM_ROWS + 1} tokens, the embeddings have {NUM_ROWS} rows"
+    assert str(caught.value) == f"{too_many_tokens}: {found}"
+
+
+async def test_a_start_that_fails_leaves_no_task_to_its_tokenizer(
+    model_directory: WriteModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    going_on = threading.Event()
+    make = TokenizerStart.make
+
+    def held_make(start: TokenizerStart) -> MadeTokenizer:
+        going_on.wait(PATIENCE_S)
+        return make(start)
+
+    monkeypatch.setattr(TokenizerStart, "make", held_make)
+    before = asyncio.all_tasks()
+    try:
+        with pytest.raises(UnicornError, match="no-such-device"):
+            async with Engine.open(model_directory("gemma3"), device="no-such-device"):
+                pytest.fail("opened without a device")
+        assert {task.get_name() for task in asyncio.all_tasks() - before} == set()
+    finally:
+        going_on.set()
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+async def test_a_load_has_ended_before_a_start_that_fails_waits_for_its_device(
+    elsewhere: bool,
+    open_engine: OpenEngine,
+    device_info: DeviceInfo,
+    too_many_tokens: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else it would wait for what the load still submits."""
+    target = AttentionTarget(AttentionKind.VULKAN, str(device_info.index)) if elsewhere else AttentionTarget()
+    order: list[str] = []
+    wait_idle = Device.wait_idle
+
+    async def endless_run(stream: LoadStream) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            order.append("load")
+
+    def noted_wait(device: Device) -> None:
+        order.append("device")
+        wait_idle(device)
+
+    monkeypatch.setattr(LoadStream, "run", endless_run)
+    monkeypatch.setattr(Device, "wait_idle", noted_wait)
+    with pytest.raises(CheckpointError, match="the tokenizer has"):
+        async with open_engine(too_many_tokens, attention=target):
+            pytest.fail("opened with tokens that the model does not have")
+    assert order[0] == "load"
+    assert "device" in order
