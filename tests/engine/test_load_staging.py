@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from unicorn_async.config import EngineConfig, WeightScheme
+from tests.golden.adapters import BLENDS, write_adapter
+from unicorn_async.config import EngineConfig, LoraSpec, WeightScheme
 from unicorn_async.engine.model_on_disk import ModelOnDisk
 from unicorn_async.loader.staging import StagingRing
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     import pytest
 
     from .conftest import OpenEngine, WriteModel
+
+ONE_SLOT = 17 << 13  # bytes: of the largest chunk of the model that is adapted, and the pages around it
 
 
 async def test_a_load_and_one_from_the_cache_stage_no_more_than_was_planned(
@@ -61,3 +64,30 @@ async def test_where_memory_is_short_the_load_stages_less_and_the_cache_has_its_
     assert max(rings) <= limited.staged_bytes < most
     assert limited.placement.total_bytes + limited.staged_bytes <= limit
     assert report.agrees is not False
+
+
+async def test_what_a_load_with_adapters_has_beside_the_model_is_counted_with_both_of_its_rings(
+    open_engine: OpenEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: dict[StagingRing, int] = {}
+    most = 0
+    init, close = StagingRing.__init__, StagingRing.close
+
+    def noted(ring: StagingRing, *args: Any, num_slots: int, slot_bytes: int, **rest: Any) -> None:
+        nonlocal most
+        init(ring, *args, num_slots=num_slots, slot_bytes=slot_bytes, **rest)
+        held[ring] = num_slots * slot_bytes
+        most = max(most, sum(held.values()))
+
+    def noted_close(ring: StagingRing) -> None:
+        held.pop(ring, None)
+        close(ring)
+
+    monkeypatch.setattr(StagingRing, "__init__", noted)
+    monkeypatch.setattr(StagingRing, "close", noted_close)
+    loras = tuple(LoraSpec(write_adapter("llama", case, tmp_path / case.name), case.weight) for case in BLENDS["llama"])
+    async with open_engine("llama", loras=loras, staging_bytes=ONE_SLOT) as engine:
+        model = engine._model
+        await engine.loaded()
+    assert model.options.staging_bytes == ONE_SLOT < most
+    assert most <= model.passing_bytes - model.on_disk.passing_bytes

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.gpu.queue import Submission
     from unicorn_async.gpu.timeline import Timeline
-    from unicorn_async.loader.chunk import Chunk
+    from unicorn_async.loader.chunk import AnyChunk, Chunk
     from unicorn_async.loader.staging import StagingSlot
 
 
@@ -189,6 +189,31 @@ async def test_what_little_could_be_read_into_its_place_is_staged_with_all_else(
     await stream.run()
     for dest in loading.plan.destinations:
         assert download(loading.device, loading.places[dest.name]) == loading.expected(dest.name, dest.dtype), dest.name
+    await stream.close()
+
+
+@pytest.mark.parametrize(("converted", "is_staged"), [("embed", True), ("b.up", False)])
+async def test_less_than_a_sixty_fourth_of_the_bytes_is_not_worth_mapping_memory_for(
+    converted: str, is_staged: bool, loading: Loading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """64 bytes could be read into their place, beside 6400 or 2048 that are converted."""
+    read_into_place: list[str] = []
+    direct_target = Uploader.direct_target
+
+    async def noted(uploader: Uploader, chunk: AnyChunk) -> memoryview:
+        read_into_place.append(chunk.dest)
+        return await direct_target(uploader, chunk)
+
+    monkeypatch.setattr(Uploader, "direct_target", noted)
+    wanted = [replace(want, as_f32=True) for want in WANTED if want.name in ("a.norm", converted)]
+    is_mapped = loading.places["0.norm"].buffer.is_mappable
+    loading.places["embed"] = loading.arena.allocate(200 * 16 * DType.F32.itemsize)
+    plan = make_plan(loading.checkpoint, wanted)
+    stream = loading.stream(plan=plan)
+    await stream.run()
+    for dest in plan.destinations:
+        assert download(loading.device, loading.places[dest.name]) == loading.expected(dest.name, DType.F32), dest.name
+    assert read_into_place == (["0.norm"] if is_mapped and not is_staged else [])
     await stream.close()
 
 
