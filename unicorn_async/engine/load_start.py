@@ -138,7 +138,6 @@ async def begin_load(
         options,
         memory_plan,
     )
-    stack.callback(cache.finish)  # also where the load is cancelled before it begins
     workspace = memory_plan.placement.names(MemoryGroup.WORKSPACE)
     unfit = await run_to_end(lambda: _count_unfit(device, on_disk, stack))  # it would wait for larger allocations
     near = stages_near(device, memory_plan, options)  # by the memory that is free before the model's is allocated
