@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
+from unicorn_async.cli import generate
 from unicorn_async.cli.main import main
 from unicorn_async.gpu.instance_start import InstanceStart
 
@@ -59,3 +62,59 @@ sys.exit(main(["generate", "/nonexistent", "hi"]))
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (130, "")
+
+
+@pytest.mark.parametrize("module", ["argparse", "unicorn_async.gpu.instance_start", "unicorn_async.cli.generate"])
+def test_ctrl_c_in_a_callback_amid_an_import_ends_the_command_too(module: str) -> None:
+    """Python prints what such a callback raises, and goes on; importlib has one that holds a lock."""
+    code = f"""
+import signal, sys, weakref
+
+class Thing:
+    pass
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            thing = Thing()
+            self.ref = weakref.ref(thing, lambda _: signal.raise_signal(signal.SIGINT))
+            del thing
+
+sys.modules.pop({module!r}, None)
+sys.meta_path.insert(0, Finder())
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from unicorn_async.cli.main import main
+sys.exit(main(["generate", "/nonexistent", "hi"]))
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stderr) == (130, "")
+
+
+@pytest.mark.parametrize("handler", [signal.default_int_handler, signal.SIG_IGN])
+def test_a_command_that_runs_handles_ctrl_c_as_its_caller_did(
+    handler: signal._HANDLER, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it is ignored, as by a shell for what runs in the background."""
+    handlers: list[object] = []
+
+    def run(options: object) -> int:
+        handlers.append(signal.getsignal(signal.SIGINT))
+        return 0
+
+    monkeypatch.setattr(generate, "run", run)
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        assert main(["generate", "/nonexistent", "hi"]) == 0
+        handlers.append(signal.getsignal(signal.SIGINT))
+        with pytest.raises(SystemExit):
+            main(["generate"])
+        handlers.append(signal.getsignal(signal.SIGINT))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert handlers == [handler] * 3
+
+
+def test_a_command_runs_in_any_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generate, "run", lambda options: 7)
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(main, ["generate", "/nonexistent", "hi"]).result() == 7

@@ -11,6 +11,7 @@ import sys
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from unicorn_async.cli.interrupt import raise_on_interrupt
 from unicorn_async.engine.public_text import printable
 from unicorn_async.errors import UnicornError
 
@@ -64,7 +65,9 @@ def _run(name: str, given: Sequence[str], vulkan: InstanceStart | None) -> int:
     handler.setFormatter(_Printable("unicorn: %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
     try:
-        status: int = module.run(command.parse_args(given))
+        options = command.parse_args(given)
+        raise_on_interrupt()
+        status: int = module.run(options)
         sys.stdout.flush()
     except UnicornError as exc:
         print(_printable_lines(f"unicorn {name}: {exc}"), file=sys.stderr)

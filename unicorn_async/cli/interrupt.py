@@ -1,0 +1,36 @@
+"""What Ctrl-C does while a command is imported.
+
+Python raises KeyboardInterrupt wherever the main thread is. Amid an import that may be in a callback that can't raise:
+a traceback is printed and the command goes on, or waits forever for the lock of imports that the callback held. So the
+process ends on the spot: nothing is there yet that would have to be closed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+
+def exit_on_interrupt() -> None:
+    """Have Ctrl-C end the process with status 130, silently, unless somebody else handles it, or it is ignored."""
+    if _is_main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _exit)
+
+
+def raise_on_interrupt() -> None:
+    """Have Ctrl-C raise KeyboardInterrupt again, from where a command has things to close."""
+    if _is_main_thread() and signal.getsignal(signal.SIGINT) is _exit:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()  # no other one may set a handler
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    os._exit(128 + number)
