@@ -21,8 +21,8 @@ by what a command prints; llama_load_time.cpp beside this script makes one, and 
 With a scheme, the files are the model's entry in the weight cache, which is made before the first round.
 
 In a virtual machine, memory that nobody has used for a while is slow when it is touched first, because the host has
-taken it back. `--back GB` has a process use so much of it, and end, just before each measurement; without it, on a
-software device, twice as much as the files have, for page cache and model, and 1 GB.
+taken it back. `--back GB` has a process use so much of it, and end, just before memory for a load is allocated; without
+it, on a software device, twice as much as the files have, for page cache and model, and 1 GB.
 """
 
 from __future__ import annotations

@@ -27,7 +27,9 @@ from host_memory import HostMemoryWatch
 from load_peers import PEERS
 
 from unicorn_async.config import EngineConfig, WeightScheme
+from unicorn_async.engine import load_start
 from unicorn_async.engine.engine import Engine
+from unicorn_async.engine.load_start import read_model
 from unicorn_async.engine.model_load import ModelLoad
 from unicorn_async.engine.model_on_disk import ModelOnDisk
 from unicorn_async.engine.user_folders import weight_cache_folder
@@ -170,7 +172,13 @@ async def engine_load(options: argparse.Namespace) -> dict[str, Any]:
     async def compile_first(load: ModelLoad, uses: FirstUses) -> None:
         uses.add(await asyncio.to_thread(load.device.kernels.prepare, load.requests))
         await uses.run()
+        back_memory(options.backed_bytes)
         await load.stream.run()
+
+    def read_and_back(model: str | Path, config: EngineConfig) -> tuple[ModelOnDisk, EngineConfig]:
+        found = read_model(model, config)  # the tokenizer and the allocation begin behind it
+        back_memory(options.backed_bytes)
+        return found
 
     is_alone = options.method == "engine-alone"
     config = replace(engine_config(options), skip_tokenizer=is_alone)
@@ -178,8 +186,11 @@ async def engine_load(options: argparse.Namespace) -> dict[str, Any]:
     run = WatchedRun(memory=options.memory)
     name = "unicorn_async.engine.model_on_disk.choose_read_strategy"
     direct = mock.patch(name, without_memory) if options.method == "engine-direct" else nullcontext()
-    alone = mock.patch.object(ModelLoad, "_load", compile_first) if is_alone else nullcontext()
-    with run.patch(), direct, alone:
+    if is_alone:
+        begin = mock.patch.object(ModelLoad, "_load", compile_first)
+    else:
+        begin = mock.patch.object(load_start, "read_model", read_and_back)
+    with run.patch(), direct, begin:
         async with Engine.open(options.model, config=config) as engine:
             await run.done()
             await engine.loaded()
@@ -213,6 +224,7 @@ def other_load(options: argparse.Namespace) -> dict[str, Any]:
             resident = resident_share(files)
             found = on_disk.look_up(weight_cache_folder())
             job = Job(files, device, options.threads or on_disk.read_strategy(info, found=found).num_threads)
+            back_memory(options.backed_bytes)
             watch = HostMemoryWatch(device) if options.memory else None
             with watch or nullcontext():
                 clock = {**BARE, **PEERS}[options.method](job)
@@ -232,8 +244,8 @@ def main() -> None:
     parser.add_argument("--settle", action="store_true")
     parser.add_argument("--back", type=float, default=0.0, metavar="GB")
     options = parser.parse_args()
+    options.backed_bytes = 0 if options.memory else int(options.back * 1e9)
     try:
-        back_memory(0 if options.memory else int(options.back * 1e9))
         if options.method == FILL:
             load = asyncio.run(fill_cache(options))
         elif options.method in ENGINE_METHODS:
