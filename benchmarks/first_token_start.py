@@ -155,11 +155,13 @@ def main() -> None:
     parser.add_argument("--started", type=float, required=True)
     parser.add_argument("--prompt", type=int, required=True)
     parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--weights", default=WeightScheme.AUTO.value)
+    parser.add_argument("--weights", choices=[scheme.value for scheme in WeightScheme], default=WeightScheme.AUTO.value)
     parser.add_argument("--device")
     for name in ("--wait", "--one-step"):
         parser.add_argument(name, action="store_true")
     options = parser.parse_args()
+    if options.prompt < 1 or options.tokens <= SETTLED:
+        parser.error(f"expected a prompt, and more tokens than {SETTLED}, the first, which do not count")
     try:
         print(json.dumps(asdict(asyncio.run(one_start(options)))))
     except UnicornError as exc:

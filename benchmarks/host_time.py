@@ -240,8 +240,11 @@ def main() -> None:
     options = model_options.parsed(parser)
     if options.tokens < 2:
         parser.error(f"--tokens: expected 2 steps or more, between which there is a gap, got {options.tokens}")
+    if options.trace is not None and options.trace == options.json:
+        parser.error(f"--trace and --json: both are to be written to {options.json}")
     with model_options.model_path(options) as path:
         report = uvloop.run(measure_runner(options, path))
+    model_options.write_reports(options, [report])  # the next part may be cut off
     if options.server_tokens:
         report["server"] = measure_server(options.server_tokens)
     model_options.write_reports(options, [report])

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+from amounts import amount
 from bare_reads import BARE, Clock, Job, back_memory
 from host_memory import HostMemoryWatch
 from load_peers import PEERS
@@ -135,6 +136,10 @@ class WatchedRun:
         await timing
         self._done.set_result(None)
 
+    def fail(self, error: Exception) -> None:
+        """Have `done` raise what keeps the load from beginning."""
+        self._done.set_exception(error)
+
     async def _time(self, stream: LoadStream) -> None:
         with self.clock:
             async for _ in stream.watch():
@@ -170,9 +175,13 @@ async def engine_load(options: argparse.Namespace) -> dict[str, Any]:
         )
 
     async def compile_first(load: ModelLoad, uses: FirstUses) -> None:
-        uses.add(await asyncio.to_thread(load.device.kernels.prepare, load.requests))
-        await uses.run()
-        back_memory(options.backed_bytes)
+        try:
+            uses.add(await asyncio.to_thread(load.device.kernels.prepare, load.requests))
+            await uses.run()
+            back_memory(options.backed_bytes)
+        except Exception as exc:
+            run.fail(exc)
+            raise
         await load.stream.run()
 
     def read_and_back(model: str | Path, config: EngineConfig) -> tuple[ModelOnDisk, EngineConfig]:
@@ -242,7 +251,7 @@ def main() -> None:
     parser.add_argument("--weights", choices=[scheme.value for scheme in WeightScheme], default=WeightScheme.AUTO.value)
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--settle", action="store_true")
-    parser.add_argument("--back", type=float, default=0.0, metavar="GB")
+    parser.add_argument("--back", type=amount, default=0.0, metavar="GB")
     options = parser.parse_args()
     options.backed_bytes = 0 if options.memory else int(options.back * 1e9)
     try:

@@ -83,7 +83,10 @@ class MadeCheckpoint:
             return
         is_new = folder is None or not folder.exists()
         folder = Path(tempfile.mkdtemp(prefix="unicorn-bench-")) if folder is None else folder
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as exc:
+            raise SystemExit(f"{folder}: {exc.strerror}") from exc
         before, made = set(folder.iterdir()), set[Path]()
         try:
             try:
@@ -103,7 +106,8 @@ class MadeCheckpoint:
 
     def make(self, folder: Path) -> None:
         """Write it; ends the script if that fails."""
-        subprocess.run(self.command(folder), check=True)
+        if status := subprocess.run(self.command(folder), check=False).returncode:
+            raise SystemExit(f"{folder}: the checkpoint was not made, make_checkpoint.py ended with status {status}")
 
     def command(self, folder: Path) -> list[str]:
         """Return what writes it."""

@@ -31,7 +31,7 @@ def run_group(command: Sequence[str], timeout_s: float | None = None) -> int:
 
 
 def end_with_signals() -> None:
-    """Have SIGTERM and SIGHUP, which no longer reach the sessions of commands, end this process as Ctrl-C does."""
+    """Have SIGTERM and SIGHUP end this process as Ctrl-C does: blocks are left, and commands that run end."""
 
     def leave(number: int, _: object) -> NoReturn:
         raise SystemExit(128 + number)

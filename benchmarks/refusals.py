@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from process_group import end_with_signals
+
 from unicorn_async.errors import ConfigError, RequestError, UnicornError
 
 if TYPE_CHECKING:
@@ -17,8 +19,9 @@ INTERRUPTED = 130
 def run_script(main: Callable[[], None]) -> None:
     """Run a script; what its options ask for in vain ends it with status 2, all other errors of an engine with 1.
 
-    Ctrl-C ends it with 130, as a shell says it.
+    Ctrl-C ends it with 130, as a shell says it; SIGTERM and SIGHUP let it remove what it made, too.
     """
+    end_with_signals()
     try:
         main()
     except UnicornError as exc:

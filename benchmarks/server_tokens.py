@@ -66,6 +66,9 @@ async def read_sse(url: str, path: str, body: dict[str, object]) -> None:
     payload = json.dumps(body).encode()
     head = f"POST {path} HTTP/1.1\r\nhost: {host}:{port}\r\nconnection: close\r\ncontent-length: {len(payload)}\r\n\r\n"
     writer.write(head.encode() + payload)
+    status = await reader.readline()
+    if b" 200 " not in status:
+        raise SystemExit(f"{path}: {status!r}")
     while await reader.read(1 << 16):
         pass
     writer.close()
@@ -99,6 +102,8 @@ async def measure(transport: str, num_clients: int, num_tokens: int) -> dict[str
         cpu, wall = time.process_time(), time.perf_counter()
         await asyncio.to_thread(client.join)
         cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+    if client.exitcode:
+        raise SystemExit(f"{transport}, {num_clients} clients: their process ended with status {client.exitcode}")
     tokens = num_clients * num_tokens
     device = health["device"]
     return {
