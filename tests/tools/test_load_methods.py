@@ -19,7 +19,14 @@ SCRIPT = Path(__file__).resolve().parent.parent.parent / "benchmarks" / "load_me
 
 @pytest.mark.parametrize("method", ["engine", "engine-alone", "bare-memory"])
 def test_memory_that_can_not_be_touched_ends_a_load_with_one_line(device: Device, method: str) -> None:
-    command = [sys.executable, str(SCRIPT), method, str(demo_model_dir()), f"--device={device.info.index}", "--back=1e6"]
+    command = [
+        sys.executable,
+        str(SCRIPT),
+        method,
+        str(demo_model_dir()),
+        f"--device={device.info.index}",
+        "--back=1e6",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
