@@ -93,10 +93,8 @@ class PlainFrame:
         return found
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_a_used_frame_holds_what_a_fresh_one_would(seed: int) -> None:
-    rng = Random(seed)
-    scheduler = Scheduler(
+def make_scheduler() -> Scheduler:
+    return Scheduler(
         groups=tuple(BlockGroup(window, 16) for window in WINDOWS),
         block_size=BLOCK_SIZE,
         max_num_seqs=LIMITS.sequences,
@@ -106,6 +104,12 @@ def test_a_used_frame_holds_what_a_fresh_one_would(seed: int) -> None:
         max_logit_rows=LIMITS.logit_rows,
         eos_token_ids=(),
     )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_used_frame_holds_what_a_fresh_one_would(seed: int) -> None:
+    rng = Random(seed)
+    scheduler = make_scheduler()
     writer = BatchWriter(LIMITS)
     attention = AttentionWriter(BLOCK_SIZE, WINDOWS, cast("AttentionPlan", Grids()))
     used = PlainFrame()
@@ -128,16 +132,7 @@ def test_a_used_frame_holds_what_a_fresh_one_would(seed: int) -> None:
 
 
 def test_a_used_frame_does_not_keep_the_slots_of_sequences_that_have_others_now() -> None:
-    scheduler = Scheduler(
-        groups=tuple(BlockGroup(window, 16) for window in WINDOWS),
-        block_size=BLOCK_SIZE,
-        max_num_seqs=LIMITS.sequences,
-        max_num_batched_tokens=LIMITS.tokens,
-        max_context=64,
-        max_waiting=32,
-        max_logit_rows=LIMITS.logit_rows,
-        eos_token_ids=(),
-    )
+    scheduler = make_scheduler()
     writer, used = BatchWriter(LIMITS), cast("Frame", PlainFrame())
     sequences = [Sequence(str(number), (1, 2, 3), SamplingParams(max_tokens=20), seed=number) for number in range(2)]
     for sequence in sequences:
