@@ -129,7 +129,7 @@ class EngineConfig:
     max_waiting: int = 256  # requests that may wait for a place
     block_size: int = 16  # tokens of one KV-cache block; with attention on an NPU more, where its kernels want it
     num_frames: int = 2  # steps in flight
-    num_loading_frames: int = 8  # steps in flight while layers are missing, if that is more
+    num_loading_frames: int = 64  # steps in flight at most while layers are missing: fewer where memory is short
     kv_dtype: KVDType = KVDType.F16  # an NPU's cache is bf16
     weights: WeightScheme = WeightScheme.AUTO
     loras: tuple[LoraSpec, ...] = ()  # adapters to blend into the weights, in this order

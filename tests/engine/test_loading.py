@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from unicorn_async.engine.frame import Frame
-from unicorn_async.errors import CheckpointError, MissingFeatureError
+from unicorn_async.errors import CheckpointError, MissingFeatureError, OutOfMemoryError
 from unicorn_async.gpu.kernel import KernelLibrary
 from unicorn_async.ops.linear_plan import matrix_subgroup_size
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from unicorn_async.engine.engine import Engine
+    from unicorn_async.engine.frame import FrameLimits
+    from unicorn_async.gpu.device import Device
+    from unicorn_async.models.activations import Residual
 
     from .conftest import OpenEngine, WriteModel
 
@@ -112,6 +115,56 @@ async def test_requests_that_come_one_after_the_other_follow_the_load_together(
         np.testing.assert_allclose(await evaluation, logits, rtol=1e-4, atol=atol)
 
 
+async def test_a_prompt_follows_the_load_through_the_blocks_of_a_window_in_any_number_of_steps(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt = prompt_of(400)
+    options = {"max_num_seqs": 1, "max_num_batched_tokens": 32}
+    async with open_engine(**options) as engine:
+        await engine.loaded()
+        expected = await answer(engine, prompt)
+        logits = await engine.logits(prompt)
+        assert min(engine._scheduler.blocks_total) <= 8  # of 16 tokens
+    gate, log = LoadingGate(monkeypatch, HELD_FROM), LayerLog(monkeypatch)
+    async with open_engine(**options) as engine:
+        early = asyncio.create_task(answer(engine, prompt))
+        await log.has(layer=0, count=13)
+        assert not engine.progress.done
+        gate.open()
+        assert (await early).ids == expected.ids
+        assert log.steps(engine.model_config.num_layers - 1) == log.steps(0)
+    gate = LoadingGate(monkeypatch, HELD_FROM)
+    async with open_engine(**options) as engine:
+        evaluation = asyncio.create_task(engine.logits(prompt))
+        await some_layers(engine)
+        gate.open()
+        np.testing.assert_array_equal(await evaluation, logits)
+
+
+async def test_a_load_goes_on_with_the_frames_there_are_where_no_more_fit(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt = prompt_of(400)
+    async with open_engine(max_num_batched_tokens=32) as engine:
+        await engine.loaded()
+        expected = await answer(engine, prompt)
+    gate, log = LoadingGate(monkeypatch, HELD_FROM), LayerLog(monkeypatch)
+    make_frame = Frame.__init__
+
+    def failing_frame(frame: Frame, device: Device, limits: FrameLimits, residual: Residual, index: int) -> None:
+        if index == 4:
+            raise OutOfMemoryError("frame 4: it does not fit")
+        make_frame(frame, device, limits, residual, index)
+
+    monkeypatch.setattr(Frame, "__init__", failing_frame)
+    async with open_engine(max_num_batched_tokens=32) as engine:
+        early = asyncio.create_task(answer(engine, prompt))
+        await log.has(layer=0, count=4)
+        gate.open()
+        assert (await early).ids == expected.ids
+    assert len(set(log.steps(0))) == 4
+
+
 async def test_more_steps_than_frames_wait_for_the_load_to_end(
     open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,13 +194,18 @@ async def test_frames_that_only_the_load_needed_are_closed_after_it(
             freed.set()
 
     monkeypatch.setattr(Frame, "close", noted_close)
-    async with open_engine(num_loading_frames=6) as engine:
+    gate, log = LoadingGate(monkeypatch, HELD_FROM), LayerLog(monkeypatch)
+    async with open_engine(num_loading_frames=6, max_num_batched_tokens=32) as engine:
         runner = engine._started.runner.runner
         nbytes = runner.nbytes
-        await answer(engine, prompt_of(400))
+        request = asyncio.create_task(answer(engine, prompt_of(400)))
+        await log.has(layer=0, count=6)
+        assert runner.nbytes * 3 == nbytes * 7  # of two frames and the one that all steps' layers are recorded for
+        gate.open()
+        await request
         assert await asyncio.to_thread(freed.wait, 20)
-        assert runner.nbytes * 7 == nbytes * 2  # of seven frames
-        assert len(closed) == 5  # four, and the one that all steps' layers were recorded for
+        assert runner.nbytes * 3 == nbytes * 2
+        assert len(closed) == 5  # four, and the shared one
         assert engine.memory.heaps[0].plan_agrees
         await answer(engine, prompt_of(400))
         assert len(closed) == 5

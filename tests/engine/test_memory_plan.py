@@ -9,6 +9,7 @@ import pytest
 
 from tests.gpu.made_up import DISCRETE, GIB, INTEL, NVIDIA_REBAR, NVIDIA_WINDOW, RADV_780M, RADV_DISCRETE, SOFTWARE
 from unicorn_async.config import EngineConfig, WeightScheme
+from unicorn_async.engine.loading_frames import fit_loading_frames
 from unicorn_async.engine.memory_plan import MemoryPlan, choose_device, plan_memory
 from unicorn_async.errors import ConfigError, OutOfMemoryError
 from unicorn_async.gpu.arena import SLICE_ALIGNMENT
@@ -215,6 +216,26 @@ def test_every_step_in_flight_has_a_place_for_what_it_keeps_between_layers_and_t
     for name in ("hidden", "branch"):
         own = [nbytes for claim, nbytes in sizes.items() if claim.startswith(f"{name}.")]
         assert own == [100 * 4096 * 4] * (wanted + 1)
+
+
+@pytest.mark.parametrize(
+    ("memory", "options", "wanted"),
+    [
+        (64 * GIB, {}, 64),
+        (64 * GIB, {"num_loading_frames": 5}, 5),
+        (64 * GIB, {"max_num_seqs": 1, "max_context": 8192}, 16),  # full of the only context
+        (64 * GIB, {"max_num_seqs": 1, "max_context": 512}, 8),
+        (16 * GIB, {}, 16),  # 1 / 64 of the memory
+        (2 * GIB, {}, 8),
+        (16 * GIB, {"max_num_batched_tokens": 2048}, 8),
+    ],
+)
+def test_a_load_has_as_many_steps_as_its_memory_and_the_contexts_allow(
+    memory: int, options: dict[str, int], wanted: int
+) -> None:
+    fitted = fit_loading_frames(EngineConfig(**options), LLAMA_8B, memory)  # of 16 MiB each
+    assert fitted.num_loading_frames == wanted
+    assert replace(fitted, num_loading_frames=64) == EngineConfig(**options | {"num_loading_frames": 64})
 
 
 def test_a_layers_keys_fit_into_one_allocation() -> None:

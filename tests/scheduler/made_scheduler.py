@@ -25,6 +25,7 @@ def make_scheduler(
     max_waiting: int = 8,
     max_logit_rows: int = 64,
     step_budget: StepBudget | None = None,
+    in_order: bool = False,
 ) -> Scheduler:
     return Scheduler(
         groups=groups,
@@ -36,6 +37,7 @@ def make_scheduler(
         max_logit_rows=max_logit_rows,
         eos_token_ids=(EOS,),
         step_budget=step_budget,
+        in_order=in_order,
     )
 
 

@@ -21,7 +21,7 @@ def schedule(blocks: BlockManager, sequence: Sequence, count: int) -> None:
 
 def commit(blocks: BlockManager, sequence: Sequence, count: int) -> None:
     sequence.num_computed += count
-    blocks.trim(sequence)
+    blocks.trim(sequence, sequence.num_computed)
 
 
 def test_a_pool_gives_each_block_once() -> None:

@@ -38,12 +38,13 @@ class World:
     max_num_batched_tokens: int
     prompt_lengths: tuple[int, ...] = (1, 2, 7, 8, 16, 40)
     max_step_s: float | None = None
+    in_order: bool = False
     requests: list[Sequence] = field(default_factory=list)
     cancelled: set[Sequence] = field(default_factory=set)
     num_computed: int = 0
 
     def __post_init__(self) -> None:
-        self.gpu = ToyGPU(self.groups, self.block_size)
+        self.gpu = ToyGPU(self.groups, self.block_size, in_order=self.in_order)
         self.scheduler = Scheduler(
             groups=self.groups,
             block_size=self.block_size,
@@ -54,6 +55,7 @@ class World:
             max_logit_rows=self.max_num_seqs + 3,
             eos_token_ids=EOS_TOKEN_IDS,
             step_budget=self.max_step_s and StepBudget(bucket_sizes(self.max_num_batched_tokens), self.max_step_s),
+            in_order=self.in_order,
         )
 
     def arrive(self) -> None:
@@ -171,6 +173,7 @@ def random_world(seed: int) -> World:
         max_num_batched_tokens=random.choice((16, 64)) if is_crowded else random.choice((1, 5, 16)),
         prompt_lengths=(2, 7, 9) if is_crowded else (1, 2, 7, 8, 16, 40),
         max_step_s=random.choice((None, 1e-9, 0.01, 0.5)),
+        in_order=random.random() < 0.5,
     )
 
 

@@ -47,10 +47,14 @@ class Part:
 
 
 class ToyGPU:
-    """Runs steps in order, each at some time after its submission."""
+    """Runs steps in order, each at some time after its submission.
 
-    def __init__(self, groups: tuple[BlockGroup, ...], block_size: int) -> None:
+    Where steps may not rely on this order, not `in_order`, those in flight must have blocks of their own.
+    """
+
+    def __init__(self, groups: tuple[BlockGroup, ...], block_size: int, *, in_order: bool = False) -> None:
         self.groups = groups
+        self.in_order = in_order
         self.block_size = block_size
         self.cells: dict[tuple[int, int, int], tuple[Sequence, int, int]] = {}  # -> (sequence, position, token)
         self.rows: dict[int, tuple[Sequence, list[int]]] = {}  # slot -> (sequence, tokens of prompt and output counted)
@@ -91,7 +95,7 @@ class ToyGPU:
         slot_owners: dict[int, Sequence] = {}
         for part in (*(part for _, parts in self.submitted for part in parts), *parts):
             assert slot_owners.setdefault(part.slot, part.item.sequence) is part.item.sequence
-            for block in self._used(part):
+            for block in self._used(part) if part in parts or not self.in_order else ():
                 assert block_owners.setdefault(block, part.item.sequence) is part.item.sequence
 
     def _run(self, part: Part) -> int | None:

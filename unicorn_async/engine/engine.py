@@ -62,6 +62,7 @@ class Engine:
             max_logit_rows=self._runner.max_logit_rows,
             eos_token_ids=() if started.tokenizer is None else started.tokenizer.eos_token_ids,
             step_budget=_step_budget(config),
+            in_order=not config.attends_elsewhere,
         )
         self._loop = EngineLoop(self._scheduler, self._runner)
         self._failure: BaseException | None = None

@@ -118,17 +118,16 @@ def _block_bytes(model: ModelConfig, options: EngineConfig) -> int:
 
 
 def _num_blocks(window: int, tokens: int, options: EngineConfig) -> int:
-    """Blocks of a layer for so many tokens: with a window, as many as steps in flight can touch at once.
+    """Blocks of a layer for so many tokens: with a window, as many as the steps in flight can touch at once.
 
-    While the model loads more steps are in flight, but none of them is done: nothing lies before them.
+    While the model loads there may be more steps, but those of a prompt go on through the blocks of the ones before.
     """
     blocks = -(-tokens // options.block_size)
     if window == 0:
         return blocks
     kept = num_blocks_spanned(window, options.block_size)  # of every sequence, between steps
     in_steps = num_blocks_spanned(options.num_frames * options.max_num_batched_tokens, options.block_size)
-    in_loading = num_blocks_spanned(options.max_frames * options.max_num_batched_tokens, options.block_size)
-    return min(blocks, max(options.max_num_seqs * kept + in_steps, options.max_num_seqs + in_loading))
+    return min(blocks, options.max_num_seqs * kept + in_steps)
 
 
 def _largest(low: int, high: int, step: int, nbytes: Callable[[int], int], budget: int) -> int:

@@ -121,7 +121,9 @@ async def begin_load(
     """
     instance = opened_vulkan.instance
     device, memory_plan = await run_to_end(lambda: choose_opened(on_disk, opened_vulkan, options, stack))
-    options = replace(options, staging_bytes=memory_plan.staging_bytes)
+    options = replace(
+        options, staging_bytes=memory_plan.staging_bytes, num_loading_frames=memory_plan.num_loading_frames
+    )
     usage_before = driver_usage(device)
     config, kv_plan, far_plan = on_disk.config, memory_plan.kv, memory_plan.far
     strategy = await asyncio.to_thread(

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from unicorn_async.config import WeightScheme
-from unicorn_async.engine.kv_plan import kv_budget, kv_cache_bytes, plan_kv_cache, wanted_context
+from unicorn_async.engine.kv_plan import kv_budget, kv_cache_bytes, plan_kv_cache
+from unicorn_async.engine.loading_frames import fit_loading_frames
 from unicorn_async.errors import OutOfMemoryError
 from unicorn_async.gpu.arena import SLICE_ALIGNMENT, block_nbytes
 from unicorn_async.gpu.device_info import DeviceType, shared_memory_text
@@ -45,12 +46,14 @@ class MemoryPlan:
     """The cache's pools, and where everything lies; names are those of destinations, activations and `kv_names`.
 
     `far` is what another device has of the model: the cache is there then. `staging_bytes` is the limit for each ring
-    of staging memory, and `staged_bytes` are kept free for the rings while the model loads.
+    of staging memory, and `staged_bytes` are kept free for the rings while the model loads; `num_loading_frames` steps
+    may go along with it.
     """
 
     kv: KVPlan
     placement: Placement
     staging_bytes: int
+    num_loading_frames: int
     far: FarPlan | None = None
     staged_bytes: int = 0
 
@@ -112,12 +115,12 @@ def plan_memory(
         ConfigError: the context is longer than the model's, or a limit is for a heap that is not there.
         OutOfMemoryError: it does not fit; the message says by how much, and what would help.
     """
-    wanted_context(model, options)
     room = memory_room(
         info,
         HeapLimits(options.vram_bytes, options.gtt_bytes),
         host_room(info) if host_bytes is None else host_bytes,
     )
+    options = fit_loading_frames(options, model, room.total)
     weights = weight_claims(plan, lambda name: memory_group(name, model))
     sizes = workspace_sizes(model, options, AttentionPlan.of(info, attention_shape(model, options)))
     workspace = [Claim(name, nbytes, MemoryGroup.WORKSPACE, -1) for name, nbytes in sizes.items()]
@@ -152,6 +155,7 @@ def plan_memory(
             far_plan.kv,
             place(_in_turn([*weights, *workspace]), room, max_allocation=info.max_allocation),
             staging_bytes,
+            options.num_loading_frames,
             far_plan,
             staged_bytes,
         )
@@ -164,6 +168,7 @@ def plan_memory(
             _in_turn([*_cache(kv, options.kv_dtype), *weights, *workspace]), room, max_allocation=info.max_allocation
         ),
         staging_bytes,
+        options.num_loading_frames,
         staged_bytes=staged_bytes,
     )
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from unicorn_async.background import run_to_end
+from unicorn_async.background import run_to_end, wait_to_end
 from unicorn_async.engine.attention_frame import AttentionFrame
 from unicorn_async.engine.attention_writer import AttentionWriter
 from unicorn_async.engine.batch_writer import BatchWriter
@@ -20,6 +21,7 @@ from unicorn_async.engine.shared_layers import SharedLayers, Turn
 from unicorn_async.engine.step import StepResult
 from unicorn_async.engine.step_results import read_logits, read_tokens
 from unicorn_async.engine.submission_plan import SubmissionPlan
+from unicorn_async.errors import DeviceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +56,9 @@ class Runner:
     """Runs steps on one device, each in a free one of a few frames; close it when no step is in flight.
 
     `follow_load` has to run beside the first steps: it submits those that come while layers are missing. There are
-    more frames for these, which `free_spare_frames` frees after them.
+    more frames for these, made when the ones before are in use, which `free_spare_frames` frees after them.
+
+    Every layer takes the steps in the order in which they were submitted.
     """
 
     def __init__(
@@ -79,15 +83,15 @@ class Runner:
         self._submissions = SubmissionPlan(model.num_layers, options.submission_budget_s)
         self.kernel_times = KernelTimes() if options.time_kernels else None
         self._loading = LoadingSteps(device.compute, readiness, model.num_layers)
-        self._num_frames = options.num_frames
-        self._slots: list[_Slot] = []
-        with contextlib.ExitStack() as made:  # closes what there is of the frames if one of them does not fit
-            for index in range(options.max_frames):
-                slot_made = made.enter_context(contextlib.ExitStack())
+        self._num_frames, self._max_frames = options.num_frames, options.max_frames
+        self._all_busy = asyncio.Event()
+
+        def make_slot(index: int) -> _Slot:
+            with contextlib.ExitStack() as made:  # closes what there is of a frame that does not fit
                 frame = Frame(device, self._limits, memory.residuals[index], index)
-                slot_made.callback(frame.close)
+                made.callback(frame.close)
                 attends = AttentionFrame(device, self._limits, memory.decode_scratch, f"attention frame {index}")
-                slot_made.callback(attends.close)
+                made.callback(attends.close)
                 recording = LayerRecording(
                     device,
                     decoder,
@@ -100,12 +104,18 @@ class Runner:
                     kv_plan.layer_group,
                     time_kernels=options.time_kernels,
                 )
-                slot_made.callback(recording.close)
+                made.callback(recording.close)
                 copy = EvaluationCopy(device, memory.logits, model.vocab_size)
-                slot_made.callback(copy.close)
-                self._slots.append(_Slot(index, frame, attends, recording, copy, slot_made))
+                made.callback(copy.close)
+                return _Slot(index, frame, attends, recording, copy, made.pop_all())
+
+        self._make_slot = make_slot
+        self._slots: list[_Slot] = []
+        with contextlib.ExitStack() as made:  # likewise of all frames
+            for _ in range(self._num_frames):
+                made.callback(self._add_slot().made.close)
             shared = SharedLayers(
-                device, decoder, model, memory, self._limits, attention, kv_plan.layer_group, options.max_frames
+                device, decoder, model, memory, self._limits, attention, kv_plan.layer_group, self._max_frames
             )
             made.callback(shared.close)
             self._shared: SharedLayers | None = shared
@@ -144,8 +154,29 @@ class Runner:
         Raises:
             UnicornError: what made the load fail.
         """
-        await self._loading.run(on_change)
+        making = asyncio.create_task(self._make_spare_slots(on_change), name="make frames")
+        try:
+            await self._loading.run(on_change)
+        finally:
+            making.cancel()
+            await wait_to_end(making)
         on_change()
+
+    async def _make_spare_slots(self, on_change: Callable[[], None]) -> None:
+        """Make a frame whenever all are in use, so that the next step of a load finds one, as long as they fit."""
+        while len(self._slots) < self._max_frames:
+            await self._all_busy.wait()
+            self._all_busy.clear()
+            try:
+                await run_to_end(self._add_slot)
+            except DeviceError:  # a device that was lost fails the steps themselves
+                return
+            on_change()
+
+    def _add_slot(self) -> _Slot:
+        slot = self._make_slot(len(self._slots))
+        self._slots.append(slot)  # here, so that it is freed after a cancellation, too
+        return slot
 
     async def load_followed(self) -> None:
         """Wait until `follow_load` has submitted all that came before the layers; raises as it does."""
@@ -164,6 +195,8 @@ class Runner:
         """
         slot = next(slot for slot in self._slots if not slot.busy)
         slot.busy = True
+        if self.is_loading and all(slot.busy for slot in self._slots):
+            self._all_busy.set()
         shape = self._writer.write(batch, slot.frame)
         work = self._attention_writer.write(batch, slot.attention, shape.tokens)
         recording, num_layers = slot.recording, self._model.num_layers
@@ -228,6 +261,8 @@ class Runner:
 
     def close(self) -> None:
         """Free frames and commands; no step may be in flight."""
+        for slot in self._slots:
+            slot.made.close()
         self._slots.clear()
         self._made.close()
 

@@ -45,6 +45,11 @@ def activation_bytes(model: ModelConfig, max_tokens: int, max_logit_rows: int, n
     return {name: -(-size // _ALIGNMENT) * _ALIGNMENT for name, size in sizes.items()}
 
 
+def residual_bytes(model: ModelConfig, max_tokens: int) -> int:
+    """Return the size of what one step keeps between its layers, in bytes."""
+    return 2 * -(-4 * max_tokens * model.hidden_size // _ALIGNMENT) * _ALIGNMENT
+
+
 def residual_names(frame: int) -> tuple[str, str]:
     """Return the names of a frame's `hidden` and `branch`."""
     return f"hidden.{frame}", f"branch.{frame}"

@@ -112,9 +112,8 @@ class BlockManager:
                 table.append(pool.allocate())
             sequence.num_covered += self.block_size
 
-    def trim(self, sequence: Sequence) -> None:
-        """Free blocks that lie before every window of the steps in flight and of those to come."""
-        oldest = sequence.num_computed  # first position that a step in flight, or else the next step, computes
+    def trim(self, sequence: Sequence, oldest: int) -> None:
+        """Free blocks that lie before every window of the positions from `oldest` on."""
         if oldest < sequence.trim_start:
             return
         sequence.trim_start = oldest + self.block_size

@@ -56,6 +56,10 @@ class Scheduler:
     least; without decoding sequences they get all there is room for. Where a step has no room for all sequences that
     decode and a block's tokens of prompts, prompts that want it get that block, but no more than half of the step, and
     the sequences that decode take turns: those go first that have waited longest.
+
+    With `in_order` every layer takes the steps in the order in which they were scheduled, so that the next one may
+    write where the last one, still in flight, reads for the last time: a prompt of any length then goes on through the
+    blocks of a window and a step.
     """
 
     def __init__(
@@ -70,6 +74,7 @@ class Scheduler:
         max_logit_rows: int,
         eos_token_ids: Iterable[int],
         step_budget: StepBudget | None = None,
+        in_order: bool = False,
     ) -> None:
         self._blocks = BlockManager(groups, block_size)
         self._max_num_seqs = max_num_seqs
@@ -79,6 +84,7 @@ class Scheduler:
         self._max_logit_rows = max_logit_rows
         self._eos_token_ids = frozenset(eos_token_ids)
         self._step_budget = step_budget
+        self._in_order = in_order
         self._waiting: list[Sequence] = []  # in order of arrival, as is _running
         self._running: list[Sequence] = []
         self._leaving: list[Sequence] = []  # ended or preempted, with steps in flight that use their blocks
@@ -152,6 +158,8 @@ class Scheduler:
                 break
             if sequence.preempted:  # by one before it in this very step
                 continue
+            if self._in_order:
+                self._blocks.trim(sequence, sequence.num_scheduled)
             if self._has_room(sequence):
                 self._bound_prompts(draft)
                 self._place(sequence, draft)
@@ -199,7 +207,7 @@ class Scheduler:
             if sequence.finish_reason is not None or sequence.preempted:
                 self._retire(sequence)
             else:
-                self._blocks.trim(sequence)
+                self._blocks.trim(sequence, sequence.num_computed)  # what steps in flight compute comes behind it
         return committed
 
     def finish(self, sequence: Sequence, reason: FinishReason) -> None:
