@@ -17,7 +17,7 @@ from unicorn_async.gpu.binding import (
 )
 
 if TYPE_CHECKING:
-    from unicorn_async.gpu.binding import CData
+    from unicorn_async.gpu.binding import Api, CData
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.kernel import Kernel
     from unicorn_async.gpu.memory import Buffer
@@ -42,6 +42,21 @@ class CommandBuffer:
     handle: CommandBufferHandle
 
 
+class RecordingStructs:
+    """What every recorder of a pool hands to the driver, which reads it during the call and keeps nothing."""
+
+    def __init__(self, api: Api, *, has_compute: bool, shared: bool) -> None:
+        writes = _ACCESS_TRANSFER_WRITE | (_ACCESS_SHADER_WRITE if has_compute else 0)
+        reads = _ACCESS_TRANSFER_READ | (_ACCESS_SHADER_READ if has_compute else 0)
+        self.stages = _STAGE_TRANSFER | (_STAGE_COMPUTE if has_compute else 0)
+        self.barrier: CData = api.struct("VkMemoryBarrier", srcAccessMask=writes, dstAccessMask=reads | writes)
+        self.indirect_barrier: CData = api.struct(
+            "VkMemoryBarrier", srcAccessMask=writes, dstAccessMask=_ACCESS_INDIRECT
+        )
+        self.host_barrier: CData = api.struct("VkMemoryBarrier", srcAccessMask=writes, dstAccessMask=_ACCESS_HOST_READ)
+        self.begin: CData = api.struct("VkCommandBufferBeginInfo", flags=_SIMULTANEOUS_USE if shared else 0)
+
+
 class CommandPool:
     """A VkCommandPool for one queue's family; one thread at a time records from it.
 
@@ -50,9 +65,8 @@ class CommandPool:
 
     def __init__(self, device: Device, queue: Queue, *, shared: bool = False) -> None:
         self.device = device
-        self.begin_flags = _SIMULTANEOUS_USE if shared else 0
-        self.has_compute = queue.has_compute
         self._api = api = device.api
+        self.structs = RecordingStructs(api, has_compute=queue.has_compute, shared=shared)
         info = api.struct("VkCommandPoolCreateInfo", queueFamilyIndex=queue.family, flags=_POOL_RESETS_BUFFERS)
         self._handle: CommandPoolHandle | None = CommandPoolHandle(
             api.create("vkCreateCommandPool", "vkCreateCommandPool", "VkCommandPool", device.handle, info, api.null)
@@ -141,17 +155,8 @@ class CommandRecorder:
         self._bound: PipelineHandle | None = None
         self._limits = pool.device.info.max_workgroup_count
         self._region = api.ffi.new("VkBufferCopy[1]")
-        compute = pool.has_compute
-        self._stages = _STAGE_TRANSFER | (_STAGE_COMPUTE if compute else 0)
-        writes = _ACCESS_TRANSFER_WRITE | (_ACCESS_SHADER_WRITE if compute else 0)
-        reads = _ACCESS_TRANSFER_READ | (_ACCESS_SHADER_READ if compute else 0)
-        self._barrier: CData = api.struct("VkMemoryBarrier", srcAccessMask=writes, dstAccessMask=reads | writes)
-        self._indirect_barrier: CData = api.struct(
-            "VkMemoryBarrier", srcAccessMask=writes, dstAccessMask=_ACCESS_INDIRECT
-        )
-        self._host_barrier: CData = api.struct("VkMemoryBarrier", srcAccessMask=writes, dstAccessMask=_ACCESS_HOST_READ)
-        begin = api.struct("VkCommandBufferBeginInfo", flags=pool.begin_flags)
-        check(self._step.vkBeginCommandBuffer(handle, begin), "vkBeginCommandBuffer")
+        self._structs = structs = pool.structs
+        check(self._step.vkBeginCommandBuffer(handle, structs.begin), "vkBeginCommandBuffer")
 
     def dispatch(self, kernel: Kernel, push: bytes, x: int, y: int = 1, z: int = 1) -> None:
         """Run `kernel` on x·y·z workgroups with `push`, made by `kernel.pack`.
@@ -176,20 +181,23 @@ class CommandRecorder:
 
     def barrier(self) -> None:
         """Make all writes so far visible to the kernels and copies that follow."""
+        structs = self._structs
         self._step.vkCmdPipelineBarrier(
-            self._handle, self._stages, self._stages, 0, 1, self._barrier, 0, self._null, 0, self._null
+            self._handle, structs.stages, structs.stages, 0, 1, structs.barrier, 0, self._null, 0, self._null
         )
 
     def indirect_barrier(self) -> None:
         """Make all writes so far visible to indirect dispatches; on NVIDIA it takes twice the time of `barrier`."""
+        structs = self._structs
         self._step.vkCmdPipelineBarrier(
-            self._handle, self._stages, _STAGE_INDIRECT, 0, 1, self._indirect_barrier, 0, self._null, 0, self._null
+            self._handle, structs.stages, _STAGE_INDIRECT, 0, 1, structs.indirect_barrier, 0, self._null, 0, self._null
         )
 
     def host_barrier(self) -> None:
         """Make all writes so far visible to the CPU, once the submission is done."""
+        structs = self._structs
         self._step.vkCmdPipelineBarrier(
-            self._handle, self._stages, _STAGE_HOST, 0, 1, self._host_barrier, 0, self._null, 0, self._null
+            self._handle, structs.stages, _STAGE_HOST, 0, 1, structs.host_barrier, 0, self._null, 0, self._null
         )
 
     def copy(self, src: Buffer, src_offset: int, dst: Buffer, dst_offset: int, nbytes: int) -> None:
