@@ -115,6 +115,7 @@ async def test_a_load_has_ended_before_a_start_that_fails_waits_for_its_device(
     wait_idle = Device.wait_idle
 
     async def endless_run(stream: LoadStream) -> None:
+        stream.begun.set()
         try:
             await asyncio.Event().wait()
         finally:

@@ -106,6 +106,7 @@ async def test_a_tokenizer_that_fails_ends_the_load(
 
     async def stuck_run(stream: LoadStream) -> None:
         begun.set()
+        stream.begun.set()
         held.going_on.set()
         try:
             await wait.wait()

@@ -10,7 +10,7 @@ import threading
 from collections import Counter
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,7 +19,6 @@ from unicorn_async.gpu.command import CommandPool
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.gpu.queue import Queue
 from unicorn_async.loader import source_load
-from unicorn_async.loader.chunk import Transform
 from unicorn_async.loader.parcel import make_parcels
 from unicorn_async.loader.plan import LoadPlan, make_plan
 from unicorn_async.loader.read_strategy import ReadMode
@@ -59,35 +58,6 @@ async def test_every_destination_has_the_checkpoints_values(loading: Loading) ->
     assert progress.done and progress.share == 1.0
     assert progress.bytes_loaded == sum(len(data) for _, _, data in loading.data.values())
     assert (progress.layers_active, progress.layers_total) == (4, 4)
-    await stream.close()
-
-
-async def test_conversions_are_prepared_once_in_a_thread_and_copies_do_without(
-    loading: Loading, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    events: list[str] = []
-    convert = loading.convert
-
-    def prepare() -> None:
-        events.append("prepared" if threading.current_thread() is not threading.main_thread() else "in the loop")
-
-    def noted(*args: Any) -> None:
-        events.append("converted")
-        convert(*args)
-
-    monkeypatch.setattr(loading, "convert", noted)
-    stream = loading.stream(prepare=prepare)
-    await stream.run()
-    assert events[:2] == ["prepared", "converted"]
-    assert set(events[2:]) == {"converted"}
-    await stream.close()
-    events.clear()
-    copies = replace(
-        loading.plan, chunks=tuple(chunk for chunk in loading.plan.chunks if chunk.transform is Transform.COPY)
-    )
-    stream = loading.stream(plan=copies, prepare=prepare)
-    await stream.run()
-    assert events == []
     await stream.close()
 
 

@@ -62,6 +62,7 @@ class ModelLoad:
             await run_to_end(self.far.save_kernels)
 
     async def _compile(self, uses: FirstUses) -> None:
+        await self.stream.begun.wait()
         # A thread that compiles beyond a cancellation ends by itself: a closed device refuses the next kernel.
         uses.add(await asyncio.to_thread(self.device.kernels.prepare, self.requests))
         await uses.run(lambda: not self.stream.progress.done)

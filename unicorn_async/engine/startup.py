@@ -69,6 +69,7 @@ async def start(
         raise
     loading = await begin_load(on_disk, await opening, options, stack)
     stack.push_async_callback(_end, loading.load)
+    await loading.stream.begun.wait()
     await asyncio.to_thread(_import_runner_start)
     from unicorn_async.engine.runner_start import start_runner
 

@@ -158,9 +158,10 @@ class KernelLibrary:
         wanted = [(self._key(item.name, item.constants, item.subgroup_size), item.urgent) for item in requests]
         with self._lock:
             self._urgent.update(key for key, urgent in wanted if urgent)
-        threads = min(_MAX_COMPILERS, os.cpu_count() or 1)
+        threads = max(1, min(_MAX_COMPILERS, os.cpu_count() or 1, len(wanted)))
+        patient = min(threads, sum(not urgent for _, urgent in wanted))
         with (
-            BackgroundCalls(threads, name="unicorn-driver") as background,
+            BackgroundCalls(patient, name="unicorn-driver") as background,
             ThreadPoolExecutor(threads, thread_name_prefix="unicorn-compile") as pool,
         ):
             return list(pool.map(lambda item: self._get(item[0], None if item[1] else background), wanted))

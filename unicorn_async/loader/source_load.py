@@ -105,6 +105,8 @@ class SourceLoad:
 
         They raise CheckpointError where a file can't be read, ends too early or was changed, and DeviceError.
         """
+        if any(parcel.staged and parcel.chunks[0].transform is not Transform.COPY for parcel in self._parcels):
+            group.create_task(self._uploader.be_prepared())
         waiting = iter(self._parcels)
         for _ in range(self._reader.num_threads * _LANES_PER_THREAD):
             group.create_task(self._lane(waiting, group))

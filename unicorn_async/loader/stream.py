@@ -47,7 +47,8 @@ class LoadStream:
     `factors` are loaded before the first chunk that is blended, and closed with the load; `unfit` is checked whenever a
     layer is there. What is `cached` is taken in place of the checkpoint's: a layer is activated once the device has
     found its checksums right; with the first wrong one, or an unreadable file, the load goes on from the checkpoint.
-    Close the stream when nothing waits for its timeline on the device any more.
+    `begun` is set once the first reads are asked for, or the load has failed: threads run Python one at a time, and a
+    start does then what can wait. Close the stream when nothing waits for its timeline on the device any more.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class LoadStream:
         self._started = self._finished = 0.0
         self._error: BaseException | None = None
         self._changed = asyncio.Event()
+        self.begun = asyncio.Event()
 
     @property
     def strategy(self) -> ReadStrategy:
@@ -173,6 +175,7 @@ class LoadStream:
             raise
         finally:
             self._finished = self._finished or time.monotonic()
+            self.begun.set()
             self._notify()
 
     async def close(self) -> None:
@@ -224,6 +227,7 @@ class LoadStream:
         )
         async with load, asyncio.TaskGroup() as group:
             load.start(group)
+            self.begun.set()
             group.create_task(self._activate_layers(check))
             await self._follow_activation(load)
 

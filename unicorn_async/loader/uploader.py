@@ -39,7 +39,7 @@ class Uploader:
     is always signalled by a queue submission made after the layers' last bytes were written, so that waiting for it
     on the device also makes visible what the CPU wrote into mapped memory. `close` keeps the timeline: who waits for
     layers may need it longer, and closes it. What is `arriving` is in `places` before its chunks are brought there.
-    `prepare` is called before the first conversion.
+    `prepare` is called before the first conversion, or by `be_prepared`.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Uploader:
         """
         copies = placed[0][0].transform is Transform.COPY
         if self._prepare is not None and not copies:
-            await self._be_prepared()
+            await self.be_prepared()
         queue = self._copy_queue if copies else self._convert_queue
         recorder = self._pool(queue).recorder(slot.commands.get(queue))
         for chunk, offset in placed:
@@ -109,7 +109,8 @@ class Uploader:
         commands = slot.commands[queue] = recorder.end()
         return queue.timeline, await self._submitter.submit(queue, commands)
 
-    async def _be_prepared(self) -> None:
+    async def be_prepared(self) -> None:
+        """Compile what conversions need, unless that is done; who knows of one to come need not wait for it."""
         async with self._preparation_turn:  # in a thread: a compiler may take a tenth of a second
             if self._prepare is not None:
                 await run_to_end(self._prepare)
