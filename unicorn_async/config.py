@@ -208,11 +208,11 @@ class EngineConfig:
 
     @property
     def num_residuals(self) -> int:
-        """The most steps, or halves of steps, that ever have something on the device between two layers.
+        """The most steps, or halves of steps, of a loaded model that have something on the device between two layers.
 
         Where steps take turns at a load's layers there is one more, for the step whose turn it is.
         """
-        return 2 if self.attends_elsewhere else self.max_frames + 1
+        return 2 if self.attends_elsewhere else self.num_frames + 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.gpu.made_up import DISCRETE, GIB, INTEL, NVIDIA_REBAR, NVIDIA_WINDOW, RADV_780M, RADV_DISCRETE, SOFTWARE
 from unicorn_async.config import EngineConfig, WeightScheme
-from unicorn_async.engine.loading_frames import fit_loading_frames
+from unicorn_async.engine.loading_frames import fit_loading_frames, spare_bytes
 from unicorn_async.engine.memory_plan import MemoryPlan, choose_device, plan_memory
 from unicorn_async.errors import ConfigError, OutOfMemoryError
 from unicorn_async.gpu.arena import SLICE_ALIGNMENT
@@ -85,6 +85,9 @@ STAGING = StagingNeed(((RingSize(16, SLOT_BYTES),),))
 BF16_8B, INT4_8B, INT4_27B = load_plan(LLAMA_8B, DType.BF16), load_plan(LLAMA_8B, INT4), load_plan(GEMMA_27B, INT4)
 
 
+STEP_BYTES = 2 * 4 * 512 * LLAMA_8B.hidden_size  # that a load's step keeps between two layers
+
+
 def planned(info: DeviceInfo, plan: LoadPlan, config: ModelConfig = LLAMA_8B, **options: object) -> MemoryPlan:
     return plan_memory(config, EngineConfig(**options), plan, info, host_bytes=HOST)  # type: ignore[arg-type]
 
@@ -104,7 +107,7 @@ def test_a_model_that_fits_lies_in_vram_alone_where_nothing_else_is_asked_for(in
 def test_a_gpu_of_its_own_gives_the_cache_all_that_is_left() -> None:
     plan = planned(NVIDIA_REBAR, INT4_8B)
     free = plan.placement.room.total - plan.placement.total_bytes
-    assert 0 <= free < 64 << 20
+    assert 0 <= free - STEP_BYTES * (plan.num_loading_frames - 2) < 64 << 20
 
 
 @pytest.mark.parametrize("info", [INTEL, SOFTWARE, RADV_780M])
@@ -207,35 +210,48 @@ def test_the_plan_of_a_gpus_own_memory_has_no_room_for_staging() -> None:
     assert plan == plan_memory(LLAMA_8B, options, INT4_8B, NVIDIA_REBAR, host_bytes=HOST)
 
 
-@pytest.mark.parametrize(("frames", "in_load", "wanted"), [(2, 8, 8), (3, 1, 3), (2, 4, 4)])
-def test_every_step_in_flight_has_a_place_for_what_it_keeps_between_layers_and_they_share_one(
-    frames: int, in_load: int, wanted: int
+@pytest.mark.parametrize("frames", [2, 3])
+def test_every_step_in_flight_has_a_place_for_what_it_keeps_between_layers_and_those_of_a_load_share_one(
+    frames: int,
 ) -> None:
-    plan = planned(SOFTWARE, INT4_8B, num_frames=frames, num_loading_frames=in_load, max_num_batched_tokens=100)
+    plan = planned(SOFTWARE, INT4_8B, num_frames=frames, max_num_batched_tokens=100)
     sizes = {claim.name: claim.nbytes for block in plan.placement.blocks for claim in block.claims}
     for name in ("hidden", "branch"):
         own = [nbytes for claim, nbytes in sizes.items() if claim.startswith(f"{name}.")]
-        assert own == [100 * 4096 * 4] * (wanted + 1)
+        assert own == [100 * 4096 * 4] * (frames + 1)
 
 
 @pytest.mark.parametrize(
-    ("memory", "options", "wanted"),
+    ("total", "left", "options", "wanted"),
     [
-        (64 * GIB, {}, 64),
-        (64 * GIB, {"num_loading_frames": 5}, 5),
-        (64 * GIB, {"max_num_seqs": 1, "max_context": 8192}, 16),  # full of the only context
-        (64 * GIB, {"max_num_seqs": 1, "max_context": 512}, 8),
-        (16 * GIB, {}, 16),  # 1 / 64 of the memory
-        (2 * GIB, {}, 8),
-        (16 * GIB, {"max_num_batched_tokens": 2048}, 8),
+        (128 * GIB, 100 * GIB, {}, 64),
+        (128 * GIB, 100 * GIB, {"num_loading_frames": 5}, 5),
+        (128 * GIB, 100 * GIB, {"num_loading_frames": 1}, 2),
+        (128 * GIB, 100 * GIB, {"max_num_seqs": 1, "max_context": 8192}, 16),  # full of the only context
+        (128 * GIB, 100 * GIB, {"max_num_seqs": 1, "max_context": 512}, 2),
+        (128 * GIB, 100 * GIB, {"max_num_seqs": 9, "max_context": 64}, 9),  # one for each
+        (16 * GIB, 10 * GIB, {}, 2 + 16),  # 1 / 64 of the memory
+        (16 * GIB, 200 * MIB, {}, 2 + 6),  # half of what is left
+        (16 * GIB, 0, {}, 2),
+        (16 * GIB, -1, {"num_frames": 3}, 3),
+        (16 * GIB, 10 * GIB, {"max_num_batched_tokens": 2048}, 2 + 4),
     ],
 )
 def test_a_load_has_as_many_steps_as_its_memory_and_the_contexts_allow(
-    memory: int, options: dict[str, int], wanted: int
+    total: int, left: int, options: dict[str, int], wanted: int
 ) -> None:
-    fitted = fit_loading_frames(EngineConfig(**options), LLAMA_8B, memory)  # of 16 MiB each
+    given = EngineConfig(**options)
+    fitted = fit_loading_frames(given, LLAMA_8B, total_bytes=total, left_bytes=left)
     assert fitted.num_loading_frames == wanted
-    assert replace(fitted, num_loading_frames=64) == EngineConfig(**options | {"num_loading_frames": 64})
+    assert replace(fitted, num_loading_frames=given.num_loading_frames) == given
+    of_one = STEP_BYTES * fitted.max_num_batched_tokens // 512
+    assert spare_bytes(fitted, LLAMA_8B) == (wanted - fitted.num_frames) * of_one <= total // 64
+
+
+def test_the_cache_leaves_room_for_the_steps_of_a_load() -> None:
+    few, many = (planned(NVIDIA_REBAR, INT4_8B, num_loading_frames=frames) for frames in (2, 64))
+    assert (few.num_loading_frames, many.num_loading_frames) == (2, 2 + 6)
+    assert few.kv.nbytes - many.kv.nbytes >= 5 * STEP_BYTES
 
 
 def test_a_layers_keys_fit_into_one_allocation() -> None:

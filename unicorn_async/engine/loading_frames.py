@@ -11,20 +11,31 @@ from unicorn_async.models.activations import residual_bytes
 if TYPE_CHECKING:
     from unicorn_async.config import EngineConfig, ModelConfig
 
-_SHARE = 1 / 64  # of the memory, for what steps keep between two layers
-_LEAST = 8
+_SHARE = 1 / 64  # of the memory
+_SHARE_OF_REST = 0.5  # of what a model leaves: the KV cache has the other half at least
 
 
-def fit_loading_frames(options: EngineConfig, model: ModelConfig, memory_bytes: int) -> EngineConfig:
-    """Return options with no more steps of a load than pay on a device with so much memory for a model.
+def fit_loading_frames(options: EngineConfig, model: ModelConfig, *, total_bytes: int, left_bytes: int) -> EngineConfig:
+    """Return options with no more steps of a load than pay on a device, and never fewer than steps of other times.
 
-    More than the contexts of all sequences fill have nothing to do. What each of them keeps between two layers has its
-    place as long as the model has: all together take no more than a small share of the memory, but eight are allowed.
+    One for each sequence, or as many as their contexts fill, have something to do. What those beyond `num_frames` keep
+    between two layers, `spare_bytes`, is a small share of the device's `total_bytes`, and of the `left_bytes` that the
+    model could do without.
 
     Raises:
         ConfigError: the context is longer than the model's.
     """
-    useful = -(-options.max_num_seqs * wanted_context(model, options) // options.max_num_batched_tokens)
-    bearable = int(memory_bytes * _SHARE) // residual_bytes(model, options.max_num_batched_tokens)
-    most = max(_LEAST, min(useful, bearable))
-    return replace(options, num_loading_frames=min(options.num_loading_frames, most))
+    full = -(-options.max_num_seqs * wanted_context(model, options) // options.max_num_batched_tokens)
+    bearable = int(min(_SHARE * total_bytes, _SHARE_OF_REST * max(left_bytes, 0)))
+    spare = bearable // residual_bytes(model, options.max_num_batched_tokens)
+    frames = min(options.num_loading_frames, max(full, options.max_num_seqs), options.num_frames + spare)
+    return replace(options, num_loading_frames=max(options.num_frames, frames))
+
+
+def spare_bytes(options: EngineConfig, model: ModelConfig) -> int:
+    """Return what a load's steps keep between two layers, but for those that there is a place for at other times too.
+
+    It is allocated when they are made, and freed after the load.
+    """
+    spare = options.max_frames - options.num_frames
+    return spare * residual_bytes(model, options.max_num_batched_tokens)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from unicorn_async.config import WeightScheme
-from unicorn_async.engine.kv_plan import kv_budget, kv_cache_bytes, plan_kv_cache
-from unicorn_async.engine.loading_frames import fit_loading_frames
+from unicorn_async.engine.kv_plan import kv_budget, kv_cache_bytes, plan_kv_cache, wanted_context
+from unicorn_async.engine.loading_frames import fit_loading_frames, spare_bytes
 from unicorn_async.errors import OutOfMemoryError
 from unicorn_async.gpu.arena import SLICE_ALIGNMENT, block_nbytes
 from unicorn_async.gpu.device_info import DeviceType, shared_memory_text
@@ -115,12 +115,12 @@ def plan_memory(
         ConfigError: the context is longer than the model's, or a limit is for a heap that is not there.
         OutOfMemoryError: it does not fit; the message says by how much, and what would help.
     """
+    wanted_context(model, options)
     room = memory_room(
         info,
         HeapLimits(options.vram_bytes, options.gtt_bytes),
         host_room(info) if host_bytes is None else host_bytes,
     )
-    options = fit_loading_frames(options, model, room.total)
     weights = weight_claims(plan, lambda name: memory_group(name, model))
     sizes = workspace_sizes(model, options, AttentionPlan.of(info, attention_shape(model, options)))
     workspace = [Claim(name, nbytes, MemoryGroup.WORKSPACE, -1) for name, nbytes in sizes.items()]
@@ -144,6 +144,9 @@ def plan_memory(
             f"{info.name}: {least - left:,} bytes of memory are missing: the weights need {weight_bytes:,}{staged}, "
             f"the workspace {workspace_bytes:,}{cache}; {_room_text(room)}{_advice(options, plan, info, room)}"
         )
+    options = fit_loading_frames(options, model, total_bytes=room.total, left_bytes=left - least)
+    passing = spare_bytes(options, model)
+    padding, left = padding + passing, left - passing
     far_plan = far(info, left) if far is not None else None
     if far_plan is not None:
         if far_plan.near_bytes > left:

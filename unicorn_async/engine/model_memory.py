@@ -26,6 +26,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class ResidualPlaces:
+    """The memory of one step's residual stream."""
+
+    hidden: ArenaSlice
+    branch: ArenaSlice
+
+    @property
+    def addresses(self) -> Residual:
+        """Where it lies, as what is recorded needs it."""
+        return Residual(self.hidden.address, self.branch.address)
+
+
+@dataclass(frozen=True, slots=True)
 class ModelMemory:
     """The places of a model in device memory, all borrowed but the tables; `close` frees these, after the last step.
 
@@ -38,7 +51,7 @@ class ModelMemory:
     matrices: Mapping[str, Weight]
     freqs: tuple[int, ...]  # per layer
     activations: Activations
-    residuals: tuple[Residual, ...]  # per frame, and one more where steps take turns at a load's layers
+    residuals: tuple[ResidualPlaces, ...]  # per frame, and one more where steps take turns at a load's layers
     attended: ArenaSlice  # the activation `attention`
     logits: ArenaSlice
     decode_scratch: DecodeScratch  # zeros where another device attends
@@ -78,7 +91,7 @@ class ModelMemory:
                 matrices=matrices_of(plan, places),
                 freqs=_rotary_tables(tables, model),
                 activations=Activations.at(addresses, model, options.max_num_batched_tokens, rows),
-                residuals=tuple(Residual(addresses[hidden], addresses[branch]) for hidden, branch in frames),
+                residuals=tuple(ResidualPlaces(places[hidden], places[branch]) for hidden, branch in frames),
                 attended=places["attention"],
                 logits=places["logits"],
                 decode_scratch=DecodeScratch(addresses.get("partials", 0), addresses.get("split_counters", 0)),
@@ -94,11 +107,6 @@ class ModelMemory:
         """Return a layer's cache, which has memory by now; there is none where another device attends."""
         keys, values = (self.places[name].address for name in kv_names(layer))
         return KVCache(keys, values)
-
-    def residual_places(self, index: int) -> tuple[ArenaSlice, ArenaSlice]:
-        """Return where `residuals[index]` lies."""
-        hidden, branch = residual_names(index)
-        return self.places[hidden], self.places[branch]
 
     def close(self) -> None:
         """Free the tables; nothing on the device may still use them."""

@@ -17,11 +17,14 @@ from unicorn_async.engine.frame import Frame, FrameLimits
 from unicorn_async.engine.kernel_times import KernelTimes
 from unicorn_async.engine.layer_recording import LayerRecording
 from unicorn_async.engine.loading_steps import LoadingSteps
+from unicorn_async.engine.model_memory import ResidualPlaces
 from unicorn_async.engine.shared_layers import SharedLayers, Turn
 from unicorn_async.engine.step import StepResult
 from unicorn_async.engine.step_results import read_logits, read_tokens
 from unicorn_async.engine.submission_plan import SubmissionPlan
 from unicorn_async.errors import DeviceError
+from unicorn_async.gpu.arena import Arena
+from unicorn_async.gpu.memory_types import MemoryKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,13 +46,19 @@ if TYPE_CHECKING:
 class _Slot:
     """A frame with its commands; `busy` from when a step is written to it until that step's results are read."""
 
-    index: int
     frame: Frame
+    residual: ResidualPlaces
     attention: AttentionFrame
     recording: LayerRecording
     copy: EvaluationCopy
     made: contextlib.ExitStack
+    spare: Arena | None  # what the residual stream lies in, where only a load needs it
     busy: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        spare = 0 if self.spare is None else self.spare.allocated_bytes
+        return self.frame.nbytes + self.attention.nbytes + self.copy.nbytes + spare
 
 
 class Runner:
@@ -88,7 +97,14 @@ class Runner:
 
         def make_slot(index: int) -> _Slot:
             with contextlib.ExitStack() as made:  # closes what there is of a frame that does not fit
-                frame = Frame(device, self._limits, memory.residuals[index], index)
+                residual, spare = memory.residuals[0], None
+                if index < self._num_frames:
+                    residual = memory.residuals[index]
+                else:
+                    spare = Arena(device.memory, MemoryKind.DEVICE, 0, name=f"residual stream {index}")
+                    made.callback(spare.close)
+                    residual = ResidualPlaces(*spare.allocate_block([residual.hidden.nbytes, residual.branch.nbytes]))
+                frame = Frame(device, self._limits, residual.addresses, index)
                 made.callback(frame.close)
                 attends = AttentionFrame(device, self._limits, memory.decode_scratch, f"attention frame {index}")
                 made.callback(attends.close)
@@ -107,24 +123,22 @@ class Runner:
                 made.callback(recording.close)
                 copy = EvaluationCopy(device, memory.logits, model.vocab_size)
                 made.callback(copy.close)
-                return _Slot(index, frame, attends, recording, copy, made.pop_all())
+                return _Slot(frame, residual, attends, recording, copy, made.pop_all(), spare)
 
         self._make_slot = make_slot
         self._slots: list[_Slot] = []
         with contextlib.ExitStack() as made:  # likewise of all frames
             for _ in range(self._num_frames):
                 made.callback(self._add_slot().made.close)
-            shared = SharedLayers(
-                device, decoder, model, memory, self._limits, attention, kv_plan.layer_group, self._max_frames
-            )
+            shared = SharedLayers(device, decoder, model, memory, self._limits, attention, kv_plan.layer_group)
             made.callback(shared.close)
             self._shared: SharedLayers | None = shared
             self._made = made.pop_all()
 
     @property
     def nbytes(self) -> int:
-        """Size of the frames and of what evaluations have their logits copied to."""
-        slots = sum(slot.frame.nbytes + slot.attention.nbytes + slot.copy.nbytes for slot in self._slots)
+        """Size of the frames, of what evaluations have their logits copied to, and of what only a load needs."""
+        slots = sum(slot.nbytes for slot in self._slots)
         return slots + (0 if self._shared is None else self._shared.nbytes)
 
     @property
@@ -211,7 +225,7 @@ class Runner:
 
         if self.is_loading:  # what is recorded needs memory, and the last layers may have none yet
             assert self._shared is not None, "it is freed behind the load's last step"
-            turn = Turn(slot.index, slot.frame, slot.attention, shape, work, len(batch.scheduled))
+            turn = Turn(slot.frame, slot.residual, slot.attention, shape, work, len(batch.scheduled))
             layers = [partial(self._shared.commands, turn, layer) for layer in range(num_layers)]
             behind = self._loading.add((lambda: [recording.prologue(shape)], *layers, tail))
             return SubmittedStep(self, slot, batch, shape, work, behind, ())

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from unicorn_async.engine.attention_writer import AttentionParts
     from unicorn_async.engine.batch_writer import StepShape
     from unicorn_async.engine.frame import FrameLimits
-    from unicorn_async.engine.model_memory import ModelMemory
-    from unicorn_async.gpu.command import CommandBuffer
+    from unicorn_async.engine.model_memory import ModelMemory, ResidualPlaces
+    from unicorn_async.gpu.command import CommandBuffer, CommandRecorder
     from unicorn_async.gpu.device import Device
     from unicorn_async.models.decoder import Decoder
     from unicorn_async.ops.attention import GpuAttention
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A step that goes through the layers: its frame and the number of it, its shape, and how many sequences it has."""
+    """A step that goes through the layers: its frame with its residual stream, its shape, how many sequences it has."""
 
-    index: int
     frame: Frame
+    residual: ResidualPlaces
     attention: AttentionFrame
     shape: StepShape
     work: AttentionParts
@@ -52,19 +52,17 @@ class SharedLayers:
         limits: FrameLimits,
         attention: GpuAttention,
         layer_group: tuple[int, ...],
-        residual: int,
     ) -> None:
-        """Allocate the frame, whose residual stream is the one of that number.
+        """Allocate the frame, whose residual stream is the last one of `memory`.
 
         Raises:
             OutOfMemoryError: it does not fit.
         """
-        self._memory = memory
         self._row_bytes = 4 * model.hidden_size
-        self._residual = residual
-        self._copies: dict[int, tuple[CommandBuffer, CommandBuffer]] = {}  # a frame has one step of a load
+        self._residual = memory.residuals[-1]
+        self._copies: dict[Frame, tuple[CommandBuffer, CommandBuffer]] = {}  # a frame has one step of a load
         with contextlib.ExitStack() as made:
-            self._frame = Frame(device, limits, memory.residuals[residual], residual)
+            self._frame = Frame(device, limits, self._residual.addresses, len(memory.residuals) - 1)
             made.callback(self._frame.close)
             self._attention = AttentionFrame(device, limits, memory.decode_scratch, "shared attention frame")
             made.callback(self._attention.close)
@@ -101,27 +99,28 @@ class SharedLayers:
         self._made.close()
 
     def _copies_of(self, turn: Turn) -> tuple[CommandBuffer, CommandBuffer]:
-        if turn.index not in self._copies:
-            self._copies[turn.index] = self._enter(turn), self._leave(turn)
-        return self._copies[turn.index]
+        if turn.frame not in self._copies:
+            self._copies[turn.frame] = self._enter(turn), self._leave(turn)
+        return self._copies[turn.frame]
 
     def _enter(self, turn: Turn) -> CommandBuffer:
         recorder = self._pool.recorder()
         turn.frame.record_copy(recorder, self._frame)
         turn.attention.record_copy(recorder, self._attention, turn.num_sequences)
-        own, shared = (self._memory.residual_places(index) for index in (turn.index, self._residual))
-        for source, target in zip(own, shared, strict=True):
-            nbytes = turn.shape.tokens * self._row_bytes
-            recorder.copy(source.buffer, source.offset, target.buffer, target.offset, nbytes)
+        self._copy_residual(recorder, turn, turn.residual, self._residual)
         recorder.barrier()
         recorder.indirect_barrier()
         return recorder.end()
 
     def _leave(self, turn: Turn) -> CommandBuffer:
         recorder = self._pool.recorder()
-        own, shared = (self._memory.residual_places(index) for index in (turn.index, self._residual))
-        for source, target in zip(shared, own, strict=True):
-            nbytes = turn.shape.tokens * self._row_bytes
-            recorder.copy(source.buffer, source.offset, target.buffer, target.offset, nbytes)
+        self._copy_residual(recorder, turn, self._residual, turn.residual)
         recorder.barrier()
         return recorder.end()
+
+    def _copy_residual(
+        self, recorder: CommandRecorder, turn: Turn, source: ResidualPlaces, target: ResidualPlaces
+    ) -> None:
+        nbytes = turn.shape.tokens * self._row_bytes
+        for one, other in ((source.hidden, target.hidden), (source.branch, target.branch)):
+            recorder.copy(one.buffer, one.offset, other.buffer, other.offset, nbytes)

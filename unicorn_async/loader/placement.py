@@ -110,7 +110,7 @@ class Placement:
     def rows(self) -> list[PlacementRow]:
         """Return the table of groups; layers that follow each other in the same memory are one row."""
         placed = [(claim, block.heap) for block in self.blocks for claim in block.claims]
-        placed.sort(key=lambda item: (_SHOWN_ORDER.index(item[0].group), item[0].layer, item[1].value))
+        placed.sort(key=lambda item: (_SHOWN_ORDER.index(item[0].group), item[0].layer, item[1] is HeapKind.GTT))
         rows: list[PlacementRow] = []
         for (group, _), same in groupby(placed, key=lambda item: (item[0].group, item[1])):
             members = list(same)

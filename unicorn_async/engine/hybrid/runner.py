@@ -131,7 +131,7 @@ class HybridRunner:
             rows = numbers.address["rows"]
 
             def place(slot: int, half: int) -> _Place:
-                frame = Frame(device, limits, memory.residuals[half], NUM_HALVES * slot + half)
+                frame = Frame(device, limits, memory.residuals[half].addresses, NUM_HALVES * slot + half)
                 made.callback(frame.close)
                 exchange = attention.exchanges[half]
                 recording = SeamRecording(device, decoder, model, memory, frame, limits, exchange, rows, slot)
