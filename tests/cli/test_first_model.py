@@ -17,8 +17,7 @@ from tests.cli.command import SOFTWARE_DRIVERS, software_only, unicorn
 from tests.conftest import choose
 from tests.engine.checkpoint_files import write_model
 from tests.engine.leftovers import no_leftovers
-from tests.engine.loading_gate import LoadingGate
-from tests.engine.test_loading import HELD_FROM
+from tests.engine.loading_gate import HELD_FROM, LoadingGate
 from unicorn_async.cli import serving
 from unicorn_async.config import EngineConfig
 from unicorn_async.engine import runner_start

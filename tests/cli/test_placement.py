@@ -53,6 +53,15 @@ def test_the_table_says_that_host_memory_over_the_bus_is_slow() -> None:
     assert next(line for line in text.splitlines() if line.startswith("embeddings")).endswith("(slow)")
 
 
+def test_what_the_steps_of_a_load_keep_is_a_row() -> None:
+    options = EngineConfig(max_context=2048, max_num_batched_tokens=512)
+    for frames, row in ((2, []), (6, ["beside it, steps             67.1 MB  VRAM, at most, while it loads"])):
+        options = replace(options, num_loading_frames=frames)
+        place = placed(LLAMA_8B, INT4_8B, NVIDIA_WINDOW, options)
+        assert [line for line in place.lines() if line.startswith("beside it, steps")] == row
+        assert place.to_json()["step_bytes"] == (frames - 2) * 2 * 4 * 512 * LLAMA_8B.hidden_size
+
+
 def test_what_a_load_stages_is_a_row_where_it_counts() -> None:
     options = EngineConfig(max_context=2048)
     for info, where in ((SOFTWARE, "host memory"), (NVIDIA_WINDOW, "")):

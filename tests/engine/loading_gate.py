@@ -12,8 +12,10 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from unicorn_async.engine.engine import Engine
     from unicorn_async.loader.reader import Read
 
+HELD_FROM = 500_000  # bytes: enough for some of the layers, not for all
 READS = ("read", "read_around")  # each takes a file's index, the offset of its first byte, and more
 
 
@@ -48,3 +50,10 @@ class LoadingGate:
             await read_all(reader, reads)
 
         return held_read
+
+
+async def some_layers(engine: Engine, at_least: int = 2) -> None:
+    """Wait until so many layers are active."""
+    async for progress in engine.load_progress():
+        if progress.layers_active >= at_least:
+            return

@@ -24,8 +24,7 @@ from unicorn_async.gpu.memory import Memory
 from .answers import PROMPT, answer, prompt_of
 from .layer_log import LayerLog
 from .leftovers import no_leftovers
-from .loading_gate import LoadingGate
-from .test_loading import HELD_FROM, some_layers
+from .loading_gate import HELD_FROM, LoadingGate, some_layers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

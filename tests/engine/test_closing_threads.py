@@ -20,8 +20,7 @@ from unicorn_async.gpu.timeline import Timeline
 from unicorn_async.loader.layer_check import LayerCheck
 
 from .answers import answer
-from .loading_gate import LoadingGate
-from .test_loading import HELD_FROM, some_layers
+from .loading_gate import HELD_FROM, LoadingGate, some_layers
 
 if TYPE_CHECKING:
     from pathlib import Path

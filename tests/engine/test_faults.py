@@ -18,8 +18,7 @@ from unicorn_async.loader.staging import StagingRing, StagingSlot
 from .answers import PROMPT, answer
 from .leftovers import no_leftovers
 from .load_faults import DeviceMemoryLimit, FailingDisk, LoadMoments
-from .loading_gate import LoadingGate
-from .test_loading import HELD_FROM, some_layers
+from .loading_gate import HELD_FROM, LoadingGate, some_layers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator

@@ -15,8 +15,7 @@ from unicorn_async.gpu.memory import Memory
 from unicorn_async.gpu.queue import Queue
 
 from .answers import PROMPT, answer
-from .loading_gate import LoadingGate
-from .test_loading import HELD_FROM, some_layers
+from .loading_gate import HELD_FROM, LoadingGate, some_layers
 
 if TYPE_CHECKING:
     from pathlib import Path

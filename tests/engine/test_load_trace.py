@@ -16,8 +16,7 @@ from unicorn_async.loader.read_strategy import ReadMode
 from unicorn_async.loader.trace import LoadTrace
 
 from .answers import answer
-from .loading_gate import LoadingGate
-from .test_loading import HELD_FROM
+from .loading_gate import HELD_FROM, LoadingGate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

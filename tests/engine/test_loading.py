@@ -5,39 +5,25 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import threading
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from unicorn_async.engine.frame import Frame
-from unicorn_async.errors import CheckpointError, MissingFeatureError, OutOfMemoryError
+from unicorn_async.errors import CheckpointError, MissingFeatureError
 from unicorn_async.gpu.kernel import KernelLibrary
 from unicorn_async.ops.linear_plan import matrix_subgroup_size
 
 from .answers import PROMPT, answer, prompt_of
 from .layer_log import LayerLog
-from .loading_gate import LoadingGate
+from .loading_gate import HELD_FROM, LoadingGate, some_layers
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from unicorn_async.engine.engine import Engine
-    from unicorn_async.engine.frame import FrameLimits
-    from unicorn_async.gpu.device import Device
-    from unicorn_async.models.activations import Residual
 
     from .conftest import OpenEngine, WriteModel
-
-HELD_FROM = 500_000  # bytes: enough for some of the layers, not for all
-
-
-async def some_layers(engine: Engine, at_least: int = 2) -> None:
-    """Wait until so many layers are active."""
-    async for progress in engine.load_progress():
-        if progress.layers_active >= at_least:
-            return
 
 
 async def test_a_request_that_arrives_at_once_waits_for_layers_and_is_answered(
@@ -115,56 +101,6 @@ async def test_requests_that_come_one_after_the_other_follow_the_load_together(
         np.testing.assert_allclose(await evaluation, logits, rtol=1e-4, atol=atol)
 
 
-async def test_a_prompt_follows_the_load_through_the_blocks_of_a_window_in_any_number_of_steps(
-    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prompt = prompt_of(400)
-    options = {"max_num_seqs": 1, "max_num_batched_tokens": 32}
-    async with open_engine(**options) as engine:
-        await engine.loaded()
-        expected = await answer(engine, prompt)
-        logits = await engine.logits(prompt)
-        assert min(engine._scheduler.blocks_total) <= 8  # of 16 tokens
-    gate, log = LoadingGate(monkeypatch, HELD_FROM), LayerLog(monkeypatch)
-    async with open_engine(**options) as engine:
-        early = asyncio.create_task(answer(engine, prompt))
-        await log.has(layer=0, count=13)
-        assert not engine.progress.done
-        gate.open()
-        assert (await early).ids == expected.ids
-        assert log.steps(engine.model_config.num_layers - 1) == log.steps(0)
-    gate = LoadingGate(monkeypatch, HELD_FROM)
-    async with open_engine(**options) as engine:
-        evaluation = asyncio.create_task(engine.logits(prompt))
-        await some_layers(engine)
-        gate.open()
-        np.testing.assert_array_equal(await evaluation, logits)
-
-
-async def test_a_load_goes_on_with_the_frames_there_are_where_no_more_fit(
-    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prompt = prompt_of(400)
-    async with open_engine(max_num_batched_tokens=32) as engine:
-        await engine.loaded()
-        expected = await answer(engine, prompt)
-    gate, log = LoadingGate(monkeypatch, HELD_FROM), LayerLog(monkeypatch)
-    make_frame = Frame.__init__
-
-    def failing_frame(frame: Frame, device: Device, limits: FrameLimits, residual: Residual, index: int) -> None:
-        if index == 4:
-            raise OutOfMemoryError("frame 4: it does not fit")
-        make_frame(frame, device, limits, residual, index)
-
-    monkeypatch.setattr(Frame, "__init__", failing_frame)
-    async with open_engine(max_num_batched_tokens=32) as engine:
-        early = asyncio.create_task(answer(engine, prompt))
-        await log.has(layer=0, count=4)
-        gate.open()
-        assert (await early).ids == expected.ids
-    assert len(set(log.steps(0))) == 4
-
-
 async def test_more_steps_than_frames_wait_for_the_load_to_end(
     open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,39 +114,6 @@ async def test_more_steps_than_frames_wait_for_the_load_to_end(
         await log.has(layer=0, count=3)
         gate.open()
         assert [(await task).ids for task in tasks] == [answered.ids for answered in expected]
-
-
-async def test_frames_that_only_the_load_needed_are_closed_after_it(
-    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    closed: list[Frame] = []
-    freed = threading.Event()
-    close = Frame.close
-
-    def noted_close(frame: Frame) -> None:
-        close(frame)
-        closed.append(frame)
-        if len(closed) == 5:
-            freed.set()
-
-    monkeypatch.setattr(Frame, "close", noted_close)
-    gate, log = LoadingGate(monkeypatch, HELD_FROM), LayerLog(monkeypatch)
-    async with open_engine(num_loading_frames=6, max_num_batched_tokens=32) as engine:
-        runner = engine._started.runner.runner
-        nbytes = runner.nbytes
-        request = asyncio.create_task(answer(engine, prompt_of(400)))
-        await log.has(layer=0, count=6)
-        frame = nbytes // 3  # of two, and the one that all steps' layers are recorded for
-        assert runner.nbytes == nbytes + 4 * (frame + 2 * 4 * 32 * engine.model_config.hidden_size)
-        gate.open()
-        await request
-        assert await asyncio.to_thread(freed.wait, 20)
-        assert runner.nbytes * 3 == nbytes * 2
-        assert len(closed) == 5  # four, and the shared one
-        assert engine.memory.heaps[0].plan_agrees
-        await answer(engine, prompt_of(400))
-        assert len(closed) == 5
-    assert len(set(closed)) == len(closed) == 7
 
 
 async def test_progress_grows_to_the_whole_model_for_everyone_who_listens(open_engine: OpenEngine) -> None:

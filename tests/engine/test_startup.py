@@ -10,23 +10,27 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from unicorn_async.config import AttentionKind, AttentionTarget
+from unicorn_async.engine import startup
 from unicorn_async.engine.engine import Engine
 from unicorn_async.engine.model_on_disk import ModelOnDisk
 from unicorn_async.engine.tokenizer_start import TokenizerStart
 from unicorn_async.errors import CheckpointError, UnicornError
 from unicorn_async.gpu.device import Device
 from unicorn_async.gpu.instance import Instance
+from unicorn_async.gpu.kernel import KernelLibrary
+from unicorn_async.loader.source_load import SourceLoad
 from unicorn_async.loader.stream import LoadStream
 
 from .checkpoint_files import write_tokenizer
 from .leftovers import no_leftovers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from unicorn_async.engine.tokenizer_start import MadeTokenizer
     from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.gpu.kernel import Kernel, KernelRequest
 
     from .conftest import OpenEngine, WriteModel
 
@@ -68,6 +72,41 @@ async def test_a_models_files_are_read_while_vulkan_is_opened(
     async with open_engine():
         pass
     assert beside == [True]
+
+
+async def test_other_kernels_are_compiled_and_the_rest_is_imported_once_the_reads_have_begun(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[bool] = []
+    streams: list[LoadStream] = []
+    make_stream, prepare, make_runner = LoadStream.__init__, KernelLibrary.prepare, startup._import_runner_start
+
+    def noted_stream(stream: LoadStream, *arguments: Any, **options: Any) -> None:
+        make_stream(stream, *arguments, **options)
+        streams.append(stream)
+
+    def noted_prepare(kernels: KernelLibrary, requests: Iterable[KernelRequest]) -> list[Kernel]:
+        wanted = list(requests)
+        if any(request.name.startswith("rms_norm") for request in wanted):
+            begun.append(streams[0].begun.is_set())
+        return prepare(kernels, wanted)
+
+    def noted_import() -> None:
+        begun.append(streams[0].begun.is_set())
+        make_runner()
+
+    async def late_enter(load: SourceLoad) -> SourceLoad:
+        await asyncio.sleep(0.2)
+        return await enter(load)
+
+    enter = SourceLoad.__aenter__
+    monkeypatch.setattr(SourceLoad, "__aenter__", late_enter)
+    monkeypatch.setattr(LoadStream, "__init__", noted_stream)
+    monkeypatch.setattr(KernelLibrary, "prepare", noted_prepare)
+    monkeypatch.setattr(startup, "_import_runner_start", noted_import)
+    async with open_engine() as engine:
+        await engine.loaded()
+    assert begun == [True, True]
 
 
 async def test_a_tokenizer_of_more_tokens_than_the_embeddings_have_rows_ends_the_start(

@@ -73,6 +73,7 @@ def test_prepare_returns_kernels_in_the_order_asked_for(toy: Device) -> None:
     kernels = toy.kernels.prepare(requests)
     assert [kernel.variant for kernel in kernels] == ["SCALE=11.0", "SCALE=12.0", "SCALE=11.0", "SCALE=13.0"]
     assert kernels[0] is kernels[2]
+    assert toy.kernels.prepare([]) == []
 
 
 def test_prepare_raises_what_one_of_them_raises(toy: Device) -> None:

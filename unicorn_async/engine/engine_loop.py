@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from unicorn_async.scheduler.sequence import Sequence
 
 
+_MOST_EVALUATING = 8  # steps in flight beside an open evaluation: each that has a part of it has logits for the host
+
+
 class PendingStep(Protocol):
     """A step that was submitted."""
 
@@ -164,7 +167,7 @@ class EngineLoop:
             # The commands of a later step may have to be recorded: a first token of the load does not wait for that.
             # A second token may meanwhile, for the steps in flight when the load ended, and for no more than these.
             owes_token = not is_loading and any(step.has_first_token for step in in_flight)
-            if len(in_flight) < self._runner.max_in_flight and not owes_token:
+            if len(in_flight) < self._most_in_flight() and not owes_token:
                 batch = self._scheduler.schedule(known_only=is_loading)
             if batch is not None:
                 scheduled_s = time.perf_counter() - started
@@ -180,6 +183,10 @@ class EngineLoop:
             else:
                 self._wake.clear()
                 await self._wake.wait()
+
+    def _most_in_flight(self) -> int:
+        most = self._runner.max_in_flight
+        return min(most, _MOST_EVALUATING) if self._evaluations else most
 
     def _note(self, batch: Batch, host_s: float) -> None:
         self.counters.steps += 1

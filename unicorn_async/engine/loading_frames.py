@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from unicorn_async.config import EngineConfig, ModelConfig
 
 _SHARE = 1 / 64  # of the memory
-_SHARE_OF_REST = 0.5  # of what a model leaves: the KV cache has the other half at least
+_SHARE_OF_REST = 1 / 16  # of what would be the KV cache's
 
 
 def fit_loading_frames(options: EngineConfig, model: ModelConfig, *, total_bytes: int, left_bytes: int) -> EngineConfig:
     """Return options with no more steps of a load than pay on a device, and never fewer than steps of other times.
 
     One for each sequence, or as many as their contexts fill, have something to do. What those beyond `num_frames` keep
-    between two layers, `spare_bytes`, is a small share of the device's `total_bytes`, and of the `left_bytes` that the
-    model could do without.
+    between two layers, `spare_bytes`, is a small share of the device's `total_bytes`, and of the `left_bytes` that were
+    not asked for.
 
     Raises:
         ConfigError: the context is longer than the model's.

@@ -47,13 +47,14 @@ class MemoryPlan:
 
     `far` is what another device has of the model: the cache is there then. `staging_bytes` is the limit for each ring
     of staging memory, and `staged_bytes` are kept free for the rings while the model loads; `num_loading_frames` steps
-    may go along with it.
+    may go along with it, for which `step_bytes` are kept free.
     """
 
     kv: KVPlan
     placement: Placement
     staging_bytes: int
     num_loading_frames: int
+    step_bytes: int
     far: FarPlan | None = None
     staged_bytes: int = 0
 
@@ -144,9 +145,10 @@ def plan_memory(
             f"{info.name}: {least - left:,} bytes of memory are missing: the weights need {weight_bytes:,}{staged}, "
             f"the workspace {workspace_bytes:,}{cache}; {_room_text(room)}{_advice(options, plan, info, room)}"
         )
-    options = fit_loading_frames(options, model, total_bytes=room.total, left_bytes=left - least)
-    passing = spare_bytes(options, model)
-    padding, left = padding + passing, left - passing
+    asked = max(least, options.kv_cache_bytes or 0)
+    options = fit_loading_frames(options, model, total_bytes=room.total, left_bytes=left - asked)
+    step_bytes = spare_bytes(options, model)
+    padding, left = padding + step_bytes, left - step_bytes
     far_plan = far(info, left) if far is not None else None
     if far_plan is not None:
         if far_plan.near_bytes > left:
@@ -159,6 +161,7 @@ def plan_memory(
             place(_in_turn([*weights, *workspace]), room, max_allocation=info.max_allocation),
             staging_bytes,
             options.num_loading_frames,
+            step_bytes,
             far_plan,
             staged_bytes,
         )
@@ -172,6 +175,7 @@ def plan_memory(
         ),
         staging_bytes,
         options.num_loading_frames,
+        step_bytes,
         staged_bytes=staged_bytes,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ from unicorn_async.engine.shared_layers import SharedLayers, Turn
 from unicorn_async.engine.step import StepResult
 from unicorn_async.engine.step_results import read_logits, read_tokens
 from unicorn_async.engine.submission_plan import SubmissionPlan
-from unicorn_async.errors import DeviceError
+from unicorn_async.errors import OutOfMemoryError
 from unicorn_async.gpu.arena import Arena
 from unicorn_async.gpu.memory_types import MemoryKind
 
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from unicorn_async.models.decoder import Decoder
     from unicorn_async.ops.attention import GpuAttention
     from unicorn_async.scheduler.batch import Batch
+
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -174,16 +178,24 @@ class Runner:
         finally:
             making.cancel()
             await wait_to_end(making)
+            failure = None if making.cancelled() else making.exception()
+        if failure is not None:
+            raise failure
         on_change()
 
     async def _make_spare_slots(self, on_change: Callable[[], None]) -> None:
-        """Make a frame whenever all are in use, so that the next step of a load finds one, as long as they fit."""
+        """Make a frame whenever all are in use, so that the next step of a load finds one, as long as they fit.
+
+        Raises:
+            DeviceLostError: the device was lost.
+        """
         while len(self._slots) < self._max_frames:
             await self._all_busy.wait()
             self._all_busy.clear()
             try:
                 await run_to_end(self._add_slot)
-            except DeviceError:  # a device that was lost fails the steps themselves
+            except OutOfMemoryError as exc:
+                _log.warning("%s; no more than %d steps go along with the load", exc, len(self._slots))
                 return
             on_change()
 

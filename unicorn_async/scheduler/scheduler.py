@@ -84,7 +84,7 @@ class Scheduler:
         self._max_logit_rows = max_logit_rows
         self._eos_token_ids = frozenset(eos_token_ids)
         self._step_budget = step_budget
-        self._in_order = in_order
+        self.in_order = in_order
         self._waiting: list[Sequence] = []  # in order of arrival, as is _running
         self._running: list[Sequence] = []
         self._leaving: list[Sequence] = []  # ended or preempted, with steps in flight that use their blocks
@@ -158,7 +158,7 @@ class Scheduler:
                 break
             if sequence.preempted:  # by one before it in this very step
                 continue
-            if self._in_order:
+            if self.in_order:
                 self._blocks.trim(sequence, sequence.num_scheduled)
             if self._has_room(sequence):
                 self._bound_prompts(draft)

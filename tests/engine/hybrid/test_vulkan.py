@@ -64,8 +64,10 @@ async def test_tokens_are_those_of_attention_on_the_gpu(
         assert engine.attention.kind is AttentionKind.GPU
         assert engine.attention.kv_cache_bytes == engine.kv_cache_bytes > 0
         assert engine.stats().attention is None
+        assert engine._scheduler.in_order
     for split in ELSEWHERE:
         async with open_engine(name, attention=there, attention_split=split) as engine:
+            assert not engine._scheduler.in_order  # halves of two steps may be under way on one device
             assert await together(engine) == expected
             await check_all_freed(engine)
             stats = engine.stats().attention
