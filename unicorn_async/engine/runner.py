@@ -101,13 +101,14 @@ class Runner:
 
         def make_slot(index: int) -> _Slot:
             with contextlib.ExitStack() as made:  # closes what there is of a frame that does not fit
-                residual, spare = memory.residuals[0], None
+                spare = None
                 if index < self._num_frames:
                     residual = memory.residuals[index]
                 else:
-                    spare = Arena(device.memory, MemoryKind.DEVICE, 0, name=f"residual stream {index}")
+                    nbytes = memory.residuals[0].hidden.nbytes, memory.residuals[0].branch.nbytes
+                    spare = Arena(device.memory, MemoryKind.DEVICE, sum(nbytes), name=f"residual stream {index}")
                     made.callback(spare.close)
-                    residual = ResidualPlaces(*spare.allocate_block([residual.hidden.nbytes, residual.branch.nbytes]))
+                    residual = ResidualPlaces(*map(spare.allocate, nbytes))
                 frame = Frame(device, self._limits, residual.addresses, index)
                 made.callback(frame.close)
                 attends = AttentionFrame(device, self._limits, memory.decode_scratch, f"attention frame {index}")
