@@ -44,11 +44,16 @@ def test_a_sliding_window_keeps_a_full_context_small() -> None:
     assert windows[1024] < 300
 
 
-@pytest.mark.parametrize("max_num_seqs", [1, 3, 32])
-def test_a_window_has_room_for_all_steps_in_flight_of_a_load(max_num_seqs: int) -> None:
-    plan = plan_kv_cache(GEMMA_27B, EngineConfig(max_num_seqs=max_num_seqs), 2000 * GIB)
-    (in_window,) = (group.num_blocks for group in plan.groups if group.window == 1024)
-    assert in_window >= 8 * 512 // 16 + max_num_seqs  # each sequence may begin a block of its own
+@pytest.mark.parametrize(("max_num_seqs", "wanted"), [(1, 65 + 65), (3, 3 * 65 + 65), (32, 32 * 65 + 65)])
+def test_a_window_has_room_for_all_sequences_and_two_steps_however_many_a_load_has(
+    max_num_seqs: int, wanted: int
+) -> None:
+    """1,024 positions touch 65 blocks at most, as do the tokens of two steps; a load's prompts go on through these."""
+    for frames in (2, 8, 64):
+        options = EngineConfig(max_num_seqs=max_num_seqs, num_loading_frames=frames)
+        plan = plan_kv_cache(GEMMA_27B, options, 2000 * GIB)
+        (in_window,) = (group.num_blocks for group in plan.groups if group.window == 1024)
+        assert in_window == wanted
 
 
 def test_a_cache_never_takes_more_than_what_is_available() -> None:

@@ -29,7 +29,7 @@ def near(info: DeviceInfo, planned: int, *, mapped: bool = True, **options: int)
     device = SimpleNamespace(info=info, memory=memory, heaps=lambda: info.heaps)
     block = PlannedBlock(HeapKind.VRAM, (Claim("all", planned, MemoryGroup.FFN, 0),))
     placement = Placement(MemoryRoom(GIB, 0, GIB), (block,))
-    plan = MemoryPlan(cast("KVPlan", None), placement, STAGING)
+    plan = MemoryPlan(cast("KVPlan", None), placement, STAGING, num_loading_frames=2, step_bytes=0)
     return stages_near(cast("Device", device), plan, replace(EngineConfig(), **options))
 
 
