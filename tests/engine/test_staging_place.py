@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 STAGING = 256 << 20
 
 
-def near(info: DeviceInfo, planned: int, *, mapped: bool = True, **options: int) -> bool:
-    """What is decided where so many bytes of VRAM are planned."""
+def near(info: DeviceInfo, planned: int, *, mapped: bool = True, step_bytes: int = 0, **options: int) -> bool:
+    """What is decided where so many bytes of VRAM are planned, and kept free for a load's steps."""
     memory = SimpleNamespace(expects_mappable=lambda heap: mapped and heap is HeapKind.VRAM)
     device = SimpleNamespace(info=info, memory=memory, heaps=lambda: info.heaps)
     block = PlannedBlock(HeapKind.VRAM, (Claim("all", planned, MemoryGroup.FFN, 0),))
     placement = Placement(MemoryRoom(GIB, 0, GIB), (block,))
-    plan = MemoryPlan(cast("KVPlan", None), placement, STAGING, num_loading_frames=2, step_bytes=0)
+    plan = MemoryPlan(cast("KVPlan", None), placement, STAGING, num_loading_frames=2, step_bytes=step_bytes)
     return stages_near(cast("Device", device), plan, replace(EngineConfig(), **options))
 
 
@@ -41,6 +41,8 @@ def test_a_gpu_whose_memory_is_mapped_is_staged_in_while_there_is_room_to_spare(
     free = free_vram(NVIDIA_REBAR)
     assert near(NVIDIA_REBAR, free - 2 * STAGING)
     assert not near(NVIDIA_REBAR, free - 2 * STAGING + 256)
+    assert near(NVIDIA_REBAR, free - 2 * STAGING - GIB, step_bytes=GIB)
+    assert not near(NVIDIA_REBAR, free - 2 * STAGING - GIB, step_bytes=GIB + 256)
 
 
 def test_a_limit_of_the_users_counts() -> None:

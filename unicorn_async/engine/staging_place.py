@@ -24,7 +24,7 @@ def stages_near(device: Device, plan: MemoryPlan, options: EngineConfig) -> bool
     info, memory = device.info, device.memory
     if info.shares_host_memory or not memory.expects_mappable(HeapKind.VRAM):
         return False
-    planned = plan.placement.nbytes(HeapKind.VRAM)
+    planned = plan.placement.nbytes(HeapKind.VRAM) + plan.step_bytes
     if options.vram_bytes is not None and planned + plan.staging_bytes > options.vram_bytes:
         return False
     kinds = zip(device.heaps(), heap_kinds(info), strict=True)
