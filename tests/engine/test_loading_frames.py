@@ -26,6 +26,18 @@ if TYPE_CHECKING:
     from .conftest import OpenEngine
 
 
+def fail_frame(patch: pytest.MonkeyPatch, failing: int, error: Exception) -> None:
+    """Let the frame of that number not be made."""
+    make_frame = Frame.__init__
+
+    def made(frame: Frame, device: Device, limits: FrameLimits, residual: Residual, index: int) -> None:
+        if index == failing:
+            raise error
+        make_frame(frame, device, limits, residual, index)
+
+    patch.setattr(Frame, "__init__", made)
+
+
 async def test_a_prompt_follows_the_load_through_the_blocks_of_a_window_in_any_number_of_steps(
     open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,14 +72,7 @@ async def test_a_load_goes_on_with_the_frames_there_are_where_no_more_fit(
         await engine.loaded()
         expected = await answer(engine, prompt)
     gate, log = LoadingGate(monkeypatch, HELD_FROM), LayerLog(monkeypatch)
-    make_frame = Frame.__init__
-
-    def failing_frame(frame: Frame, device: Device, limits: FrameLimits, residual: Residual, index: int) -> None:
-        if index == 4:
-            raise OutOfMemoryError("frame 4: it does not fit")
-        make_frame(frame, device, limits, residual, index)
-
-    monkeypatch.setattr(Frame, "__init__", failing_frame)
+    fail_frame(monkeypatch, 4, OutOfMemoryError("frame 4: it does not fit"))
     async with open_engine(max_num_batched_tokens=32) as engine:
         early = asyncio.create_task(answer(engine, prompt))
         await log.has(layer=0, count=4)
@@ -81,14 +86,7 @@ async def test_what_else_keeps_a_frame_from_being_made_is_the_engines_failure(
     open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate, log = LoadingGate(monkeypatch, HELD_FROM), LayerLog(monkeypatch)
-    make_frame = Frame.__init__
-
-    def failing_frame(frame: Frame, device: Device, limits: FrameLimits, residual: Residual, index: int) -> None:
-        if index == 3:
-            raise DeviceLostError("frame 3: the device is lost")
-        make_frame(frame, device, limits, residual, index)
-
-    monkeypatch.setattr(Frame, "__init__", failing_frame)
+    fail_frame(monkeypatch, 3, DeviceLostError("frame 3: the device is lost"))
     async with open_engine(max_num_batched_tokens=32) as engine:
         early = asyncio.create_task(answer(engine, prompt_of(400)))
         await log.has(layer=0, count=3)

@@ -133,8 +133,9 @@ class Runner:
         self._make_slot = make_slot
         self._slots: list[_Slot] = []
         with contextlib.ExitStack() as made:  # likewise of all frames
+            made.callback(self._close_slots)
             for _ in range(self._num_frames):
-                made.callback(self._add_slot().made.close)
+                self._add_slot()
             shared = SharedLayers(device, decoder, model, memory, self._limits, attention, kv_plan.layer_group)
             made.callback(shared.close)
             self._shared: SharedLayers | None = shared
@@ -288,10 +289,12 @@ class Runner:
 
     def close(self) -> None:
         """Free frames and commands; no step may be in flight."""
+        self._made.close()
+
+    def _close_slots(self) -> None:
         for slot in self._slots:
             slot.made.close()
         self._slots.clear()
-        self._made.close()
 
 
 @dataclass(frozen=True, slots=True)
