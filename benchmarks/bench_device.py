@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.cli.bench_limits import Limits, measure_limits
-from unicorn_async.engine.memory_plan import choose_device
 from unicorn_async.engine.model_on_disk import ModelOnDisk
 from unicorn_async.gpu.device import Device
 from unicorn_async.gpu.device_info import device_candidates, select_device
 from unicorn_async.gpu.instance import Instance
+from unicorn_async.memory.plan import choose_device
 from unicorn_async.resources import resource_dir
 
 if TYPE_CHECKING:

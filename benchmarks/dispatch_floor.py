@@ -24,11 +24,11 @@ from bench_device import DEVICE_HELP, device_facts, opened_device
 from out_file import out_file
 
 from unicorn_async.cli.options import count
-from unicorn_async.engine.random_memory import random_memory
 from unicorn_async.errors import UnicornError
 from unicorn_async.gpu.command import CommandPool, TimestampPool
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.ops.rates import read_rate
+from unicorn_async.tune.random_memory import random_memory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.cli.placement import placements
-from unicorn_async.engine.kv_plan import wanted_context
 from unicorn_async.engine.model_on_disk import ModelOnDisk
 from unicorn_async.errors import ConfigError, UnicornError
 from unicorn_async.gpu.device_info import device_candidates
 from unicorn_async.gpu.instance import Instance
+from unicorn_async.memory.kv_plan import wanted_context
 
 if TYPE_CHECKING:
     import argparse

@@ -40,18 +40,18 @@ from out_file import out_file
 from refusals import run_script
 
 from unicorn_async.cli.options import count
-from unicorn_async.engine import runner as runner_module
-from unicorn_async.engine.batch_writer import BatchWriter
 from unicorn_async.engine.engine_loop import EngineLoop
-from unicorn_async.engine.runner import Runner
 from unicorn_async.errors import ConfigError
 from unicorn_async.gpu.queue import Queue
 from unicorn_async.scheduler.scheduler import Scheduler
+from unicorn_async.step import runner as runner_module
+from unicorn_async.step.batch_writer import BatchWriter
+from unicorn_async.step.runner import Runner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from unicorn_async.engine.step import StepResult
+    from unicorn_async.step.result import StepResult
 
 PARTS: tuple[tuple[str, Any, str], ...] = (
     ("schedule", Scheduler, "schedule"),

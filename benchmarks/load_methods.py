@@ -27,6 +27,7 @@ from bare_reads import BARE, Clock, Job, back_memory
 from host_memory import HostMemoryWatch
 from load_peers import PEERS
 
+from unicorn_async.cache.lookup import CacheState
 from unicorn_async.config import EngineConfig, WeightScheme
 from unicorn_async.engine import load_start
 from unicorn_async.engine.engine import Engine
@@ -38,7 +39,6 @@ from unicorn_async.errors import UnicornError
 from unicorn_async.gpu.device import Device
 from unicorn_async.gpu.device_info import select_device
 from unicorn_async.gpu.instance import Instance
-from unicorn_async.loader.cache import CacheState
 from unicorn_async.loader.read_facts import resident_share
 from unicorn_async.loader.read_strategy import ReadFacts, choose_read_strategy
 from unicorn_async.loader.stream import LoadStream
@@ -47,8 +47,8 @@ from unicorn_async.resources import resource_dir
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from unicorn_async.engine.first_uses import FirstUses
     from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.gpu.first_uses import FirstUses
 
 ENGINE_METHODS = ("engine", "engine-direct", "engine-alone")
 FILL = "fill-cache"

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from unicorn_async.checkpoint.checkpoint import CONFIG_FILE, INDEX_FILE, Checkpoint
 from unicorn_async.errors import UnicornError
-from unicorn_async.loader.checkpoint import CONFIG_FILE, INDEX_FILE, Checkpoint
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
 from make_checkpoint import SHAPES, config, tensors

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unicorn_async.engine.random_memory import random_memory
 from unicorn_async.gpu.command import CommandPool
 from unicorn_async.gpu.cooperative_matrix2 import EXTENSION_MATRIX2, MATRIX2_FEATURES
 from unicorn_async.gpu.kernel import KernelRequest
@@ -19,6 +18,7 @@ from unicorn_async.ops.linear_quant import dispatch_quant_plan
 from unicorn_async.ops.linear_quant_plan import plan_linear_quant
 from unicorn_async.ops.rates import Matrix2Tile, matrix2_rate, matrix_rate, matrix_rate_request
 from unicorn_async.tensor import DType, QuantFormat, QuantTensor, Tensor
+from unicorn_async.tune.random_memory import random_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

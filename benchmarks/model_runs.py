@@ -14,8 +14,8 @@ from unicorn_async.cli.bench_kernels import kernel_lines
 from unicorn_async.cli.bench_limits import Limits, measure_limits
 from unicorn_async.cli.bench_run import measure_prompt
 from unicorn_async.config import EngineConfig, SamplingParams
-from unicorn_async.engine.buckets import bucket_for, bucket_sizes
 from unicorn_async.engine.engine import Engine
+from unicorn_async.step.buckets import bucket_for, bucket_sizes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from step_work import StepWork
 
-    from unicorn_async.engine.kernel_times import KernelTime
+    from unicorn_async.step.kernel_times import KernelTime
 
 WARM_UP = 3  # prompts: a step of a new shape is recorded once for each frame, and the first one is cut fine
 WARM_UP_TOKENS = 16

@@ -25,8 +25,8 @@ import numpy as np
 from out_file import out_file
 
 from unicorn_async.cli.options import count
-from unicorn_async.engine.hybrid.npu_plan import npu_options
 from unicorn_async.errors import UnsupportedModelError
+from unicorn_async.hybrid.npu_plan import npu_options
 from unicorn_async.npu.geometry import CHIPS, HeadLayout, chip_named
 from unicorn_async.npu.manifest import Build
 from unicorn_async.npu.packets import read_results, write_queries, write_tokens

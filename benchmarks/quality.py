@@ -12,9 +12,9 @@ greedy answers are the same to the last token as F16's, and how many are answers
 The formats: bf16, f16 and f32 are directories; int8, int4 and nf4 are made from BF16 while it is loaded; kv-f32 and
 kv-int8 are BF16 beside a KV cache of this type, which is F16 in all others; gguf-TYPE are files whose matrices are of
 one type, but for embeddings of Q6_K beside those of 4 and 5 bits, as llama.cpp has it. Q4_K, Q5_K, Q6_K and IQ4_NL are
-encoded by tests/loader/gguf/encoders.py, by plain least squares, the others by the PyPI package gguf, which this needs.
-The tests' folder must be beside this one. Each row is printed, and the file of --json written, as soon as a format is
-done: but for the first, which waits for F16's answers.
+encoded by tests/checkpoint/gguf/encoders.py, by plain least squares, the others by the PyPI package gguf, which this
+needs. The tests' folder must be beside this one. Each row is printed, and the file of --json written, as soon as a
+format is done: but for the first, which waits for F16's answers.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from out_file import out_file
 
-from tests.engine.held_out import greedy, likelihood, num_equal, num_right, questions
-from tests.loader.gguf.demo_file import (
+from tests.checkpoint.gguf.demo_file import (
     DEMO_MODEL,
     EMBEDDINGS,
     demo_weights,
@@ -46,7 +45,8 @@ from tests.loader.gguf.demo_file import (
     write_demo_directory,
     write_demo_gguf,
 )
-from tests.loader.gguf.encoders import decoded
+from tests.checkpoint.gguf.encoders import decoded
+from tests.engine.held_out import greedy, likelihood, num_equal, num_right, questions
 from tests.ops.arrays import Arrays
 from tests.ops.quant_arrays import quantized, read_back
 from unicorn_async.cli.options import count

@@ -11,16 +11,16 @@ import numpy as np
 
 from unicorn_async.background import run_to_end
 from unicorn_async.config import AttentionKind, AttentionTarget, EngineConfig, ExchangeKind
-from unicorn_async.engine.frame import FrameLimits
-from unicorn_async.engine.hybrid.npu_memory import open_memory
-from unicorn_async.engine.hybrid.npu_trial import HandOverTrial
-from unicorn_async.engine.kv_plan import KVPlan
 from unicorn_async.errors import UnicornError
 from unicorn_async.gpu.device import Device
 from unicorn_async.gpu.device_info import select_device
 from unicorn_async.gpu.instance import Instance
+from unicorn_async.hybrid.npu_memory import open_memory
+from unicorn_async.hybrid.npu_trial import HandOverTrial
+from unicorn_async.memory.kv_plan import KVPlan
 from unicorn_async.resources import resource_dir
 from unicorn_async.scheduler.block_manager import BlockGroup
+from unicorn_async.step.frame import FrameLimits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

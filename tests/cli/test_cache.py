@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.loader.cache_files import write_checkpoint, write_entry
+from tests.cache.cache_files import write_checkpoint, write_entry
+from unicorn_async.cache.entry import ENTRY_FILE, TENSORS_FILE
+from unicorn_async.cache.folder import CacheFolder
 from unicorn_async.cli.main import main
-from unicorn_async.loader.cache_entry import ENTRY_FILE, TENSORS_FILE
-from unicorn_async.loader.cache_folder import CacheFolder
 
 if TYPE_CHECKING:
     from pathlib import Path

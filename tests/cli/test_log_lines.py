@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.engine.engine import Engine
 
-log = logging.getLogger("unicorn_async.loader.cache")
+log = logging.getLogger("unicorn_async.cache.lookup")
 
 
 @contextmanager

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.engine.test_memory_plan import BF16_8B, GEMMA_27B, HOST, INT4_8B, INT4_27B, LLAMA_8B, STAGING
 from tests.gpu.made_up import INTEGRATED, NVIDIA_WINDOW, RADV_780M, SOFTWARE
+from tests.memory.test_plan import BF16_8B, GEMMA_27B, HOST, INT4_8B, INT4_27B, LLAMA_8B, STAGING
 from unicorn_async.cli.memory_lines import measured_line, planned_line
 from unicorn_async.cli.placement import DevicePlacement
 from unicorn_async.config import EngineConfig
-from unicorn_async.engine.memory_plan import plan_memory
-from unicorn_async.engine.memory_report import HeapReport, MemoryReport
 from unicorn_async.gpu.memory_room import HeapKind
+from unicorn_async.memory.plan import plan_memory
+from unicorn_async.memory.report import HeapReport, MemoryReport
 
 from .command import SOFTWARE_DRIVERS, software_only, unicorn
 
 if TYPE_CHECKING:
     from unicorn_async.config import ModelConfig
     from unicorn_async.gpu.device_info import DeviceInfo
-    from unicorn_async.loader.plan import LoadPlan
+    from unicorn_async.weights.plan import LoadPlan
 
 GIB = 1 << 30
 needs_software_driver = pytest.mark.skipif(

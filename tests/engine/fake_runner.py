@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unicorn_async.engine.step import SampledToken, StepResult
+from unicorn_async.step.result import SampledToken, StepResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from unicorn_async.engine.shared_layers import SharedLayers
 from unicorn_async.gpu.queue import Queue
+from unicorn_async.step.shared_layers import SharedLayers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pytest
 
-    from unicorn_async.engine.frame import Frame
-    from unicorn_async.engine.shared_layers import Turn
     from unicorn_async.gpu.command import CommandBuffer
     from unicorn_async.gpu.queue import Submission
+    from unicorn_async.step.frame import Frame
+    from unicorn_async.step.shared_layers import Turn
 
 
 class LayerLog:

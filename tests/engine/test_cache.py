@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
+from unicorn_async.cache.draft import EntryDraft
+from unicorn_async.cache.entry import ENTRY_FILE, TENSORS_FILE
+from unicorn_async.cache.folder import CacheFolder
+from unicorn_async.cache.lookup import CacheState
+from unicorn_async.checkpoint.safetensors import read_header
 from unicorn_async.config import WeightScheme
-from unicorn_async.loader.cache import CacheState
-from unicorn_async.loader.cache_draft import EntryDraft
-from unicorn_async.loader.cache_entry import ENTRY_FILE, TENSORS_FILE
-from unicorn_async.loader.cache_folder import CacheFolder
-from unicorn_async.loader.safetensors import read_header
 
 from .answers import answer, prompt_of
 from .checkpoint_files import write_model
@@ -207,7 +207,7 @@ async def test_a_full_disk_is_a_line_in_the_log_and_no_more(
             resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
         assert (status.state, status.reason) == (CacheState.FAILED, "File too large")
         assert len((await answer(engine)).ids) == 16
-    messages = [record.message for record in caplog.records if record.name == "unicorn_async.loader.cache"]
+    messages = [record.message for record in caplog.records if record.name == "unicorn_async.cache.lookup"]
     assert messages == ["weight cache: not written: File too large"]  # compiled pipelines may not fit either
     assert names_in(folder) == []
 

@@ -13,13 +13,13 @@ from tests.golden.adapters import BLENDS, write_adapter
 from unicorn_async.background import run_to_end
 from unicorn_async.config import AttentionKind, AttentionTarget, LoraSpec, SamplingParams, WeightScheme
 from unicorn_async.engine.model_on_disk import ModelOnDisk
-from unicorn_async.engine.runner import Runner
 from unicorn_async.engine.startup import start
 from unicorn_async.errors import CheckpointError, ConfigError, DeviceLostError, EngineClosedError, OutOfMemoryError
 from unicorn_async.gpu.device import Device
 from unicorn_async.gpu.host_pages import PAGE_BYTES, return_freed_memory
 from unicorn_async.gpu.instance import Instance
 from unicorn_async.gpu.memory import Memory
+from unicorn_async.step.runner import Runner
 
 from .answers import PROMPT, answer, prompt_of
 from .layer_log import LayerLog

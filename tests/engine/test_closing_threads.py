@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from unicorn_async.config import AttentionKind, AttentionTarget, WeightScheme
-from unicorn_async.engine.hybrid.runner import HybridRunner
-from unicorn_async.engine.runner import Runner
 from unicorn_async.errors import EngineClosedError
 from unicorn_async.gpu.arena import Arena
 from unicorn_async.gpu.device import Device
 from unicorn_async.gpu.instance import Instance
 from unicorn_async.gpu.kernel import KernelLibrary
 from unicorn_async.gpu.timeline import Timeline
+from unicorn_async.hybrid.runner import HybridRunner
 from unicorn_async.loader.layer_check import LayerCheck
+from unicorn_async.step.runner import Runner
 
 from .answers import answer
 from .loading_gate import HELD_FROM, LoadingGate, some_layers

@@ -12,13 +12,13 @@ import pytest
 from tests.conftest import VALIDATION
 from tests.loader.held_blocks import PATIENCE_S, HeldBlocks
 from unicorn_async.engine import load_start
-from unicorn_async.engine.arriving_layers import ArrivingLayers
-from unicorn_async.engine.layer_recording import LayerRecording
-from unicorn_async.engine.staging_place import stages_near
 from unicorn_async.errors import EngineClosedError, OutOfMemoryError
 from unicorn_async.gpu.arena import Arena
 from unicorn_async.loader.arriving_places import ArrivingPlaces
-from unicorn_async.loader.placement import place
+from unicorn_async.memory.staging_place import stages_near
+from unicorn_async.step.arriving_layers import ArrivingLayers
+from unicorn_async.step.layer_recording import LayerRecording
+from unicorn_async.weights.placement import place
 
 from .answers import PROMPT, answer, prompt_of
 from .layer_log import LayerLog
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from unicorn_async.config import EngineConfig
-    from unicorn_async.engine.attention_writer import AttentionParts
-    from unicorn_async.engine.batch_writer import StepShape
-    from unicorn_async.engine.memory_plan import MemoryPlan
     from unicorn_async.gpu.arena import ArenaSlice
     from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.timeline import Timeline
-    from unicorn_async.loader.placement import PlannedBlock
     from unicorn_async.loader.stream import LoadStream
+    from unicorn_async.memory.plan import MemoryPlan
+    from unicorn_async.step.attention_writer import AttentionParts
+    from unicorn_async.step.batch_writer import StepShape
+    from unicorn_async.weights.placement import PlannedBlock
 
     from .conftest import OpenEngine
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from unicorn_async.engine.first_uses import FirstUses
 from unicorn_async.gpu.command import CommandPool, CommandRecorder
 from unicorn_async.gpu.device_info import DeviceType
+from unicorn_async.gpu.first_uses import FirstUses
 from unicorn_async.gpu.kernel import KernelRequest
 from unicorn_async.gpu.timeline import Timeline
 

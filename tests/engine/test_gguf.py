@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 from tokenizers import Tokenizer
 
+from tests.checkpoint.gguf.builders import Tensor, write, write_parts
+from tests.checkpoint.gguf.golden_files import gguf_metadata, gguf_tensors
 from tests.golden.cases import CASES, Layout
 from tests.golden.checkpoints import golden
-from tests.loader.gguf.builders import Tensor, write, write_parts
-from tests.loader.gguf.golden_files import gguf_metadata, gguf_tensors
 from tests.tokenizer.gguf.metadata import byte_level_metadata
 from unicorn_async.cli.main import main
 from unicorn_async.engine.model_on_disk import ModelOnDisk

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from unicorn_async.cache.lookup import CacheState
 from unicorn_async.config import WeightScheme
 from unicorn_async.errors import ConfigError
 from unicorn_async.gpu.queue import Queue
-from unicorn_async.loader.cache import CacheState
 from unicorn_async.loader.read_strategy import ReadMode
 from unicorn_async.loader.trace import LoadTrace
 

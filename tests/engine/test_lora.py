@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from tests.checkpoint.gguf.builders import write
+from tests.checkpoint.gguf.golden_files import gguf_tensors
 from tests.golden.adapters import BLENDS, golden_blend, write_adapter
 from tests.golden.checkpoints import golden
-from tests.loader import adapters
-from tests.loader.gguf.builders import write
-from tests.loader.gguf.golden_files import gguf_tensors
+from tests.lora import adapters
+from unicorn_async.cache.lookup import CacheState
 from unicorn_async.config import LoraSpec, WeightScheme
 from unicorn_async.engine.model_on_disk import ModelOnDisk
 from unicorn_async.errors import CheckpointError, ConfigError, EngineClosedError, UnsupportedModelError
-from unicorn_async.loader.cache import CacheState
 
 from .test_gguf import metadata
 from .test_quantised import quantised_files

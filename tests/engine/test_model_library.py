@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from unicorn_async.checkpoint.catalog import ModelCatalog, given_entry
 from unicorn_async.config import AttentionKind, AttentionTarget, EngineConfig, LoraSpec, WeightScheme
-from unicorn_async.engine.hybrid import npu_choice
 from unicorn_async.engine.model_library import AdapterChoice, ModelChoice, ModelLibrary
 from unicorn_async.errors import (
     CheckpointError,
@@ -19,7 +19,7 @@ from unicorn_async.errors import (
     OutOfMemoryError,
     UnsupportedModelError,
 )
-from unicorn_async.loader.catalog import ModelCatalog, given_entry
+from unicorn_async.npu import choice as npu_choice
 from unicorn_async.npu.host import NpuHost
 
 from .test_quantised import quantised_files

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.loader.gguf.demo_file import DEMO_MODEL, write_demo_directory, write_demo_gguf
+from tests.checkpoint.gguf.demo_file import DEMO_MODEL, write_demo_directory, write_demo_gguf
 from unicorn_async.config import KVDType, WeightScheme
 from unicorn_async.tokenizer import Tokenizer
 

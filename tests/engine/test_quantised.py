@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from tests.checkpoint.gguf.builders import Tensor, array, write
+from tests.checkpoint.gguf.golden_files import gguf_metadata, gguf_tensors
 from tests.golden.checkpoints import golden
 from tests.golden.demo import demo_answers
-from tests.loader.gguf.builders import Tensor, array, write
-from tests.loader.gguf.golden_files import gguf_metadata, gguf_tensors
 from tests.ops.gguf_blocks import dequantize
 from tests.tokenizer.gguf.metadata import byte_level_metadata
 from unicorn_async.config import WeightScheme

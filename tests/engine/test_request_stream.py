@@ -8,9 +8,9 @@ import pytest
 
 from unicorn_async.config import SamplingParams
 from unicorn_async.engine.request_stream import RequestStream
-from unicorn_async.engine.step import SampledToken
 from unicorn_async.engine.types import FinishReason
 from unicorn_async.scheduler.sequence import Sequence
+from unicorn_async.step.result import SampledToken
 
 
 def make_stream() -> RequestStream:

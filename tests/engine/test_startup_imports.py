@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.gpu.device_info import DeviceInfo
 
-LATER = {"numpy", "tokenizers", "unicorn_async.loader.checkpoint", "unicorn_async.engine.runner"}
+LATER = {"numpy", "tokenizers", "unicorn_async.checkpoint.checkpoint", "unicorn_async.step.runner"}
 
 
 def modules_with(*names: str) -> set[str]:

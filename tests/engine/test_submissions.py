@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from unicorn_async.engine.first_uses import FirstUses
+from unicorn_async.gpu.first_uses import FirstUses
 from unicorn_async.gpu.queue import Queue
 from unicorn_async.loader.stream import LoadStream
 

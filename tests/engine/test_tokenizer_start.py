@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.loader.gguf.builders import write
-from tests.loader.gguf.golden_files import gguf_tensors
+from tests.checkpoint.gguf.builders import write
+from tests.checkpoint.gguf.golden_files import gguf_tensors
 from unicorn_async.engine import tokenizer_start
 from unicorn_async.engine.engine import Engine
-from unicorn_async.engine.memory_plan import choose_device
 from unicorn_async.engine.tokenizer_start import TokenizerStart
 from unicorn_async.errors import ConfigError, TokenizerError, UnicornError
 from unicorn_async.loader.stream import LoadStream
+from unicorn_async.memory.plan import choose_device
 from unicorn_async.tokenizer.process import TokenizerProcess
 
 from .answers import answer

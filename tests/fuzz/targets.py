@@ -11,25 +11,27 @@ from unittest.mock import patch
 
 import numpy as np
 
-from tests.engine.tuning_tables import PRODUCTS, table_of
+from tests.cache import cache_files
+from tests.checkpoint import builders
+from tests.checkpoint.gguf.builders import U32, File, array
 from tests.gpu.made_up import DISCRETE, SOFTWARE
-from tests.loader import adapters, builders, cache_files
-from tests.loader.gguf.builders import U32, File, array
+from tests.lora import adapters
 from tests.tokenizer import builders as tokenizers
 from tests.tokenizer.gguf.metadata import byte_level_metadata, sentencepiece_metadata
+from tests.tune.tuning_tables import PRODUCTS, table_of
+from unicorn_async.cache.entry import ENTRY_FILE, CacheEntry
+from unicorn_async.cache.folder import CacheFolder
+from unicorn_async.checkpoint.gguf import fields
+from unicorn_async.checkpoint.gguf.header import read_header as read_gguf_header
+from unicorn_async.checkpoint.gguf.plain_strings import PlainStrings
+from unicorn_async.checkpoint.safetensors import read_header
 from unicorn_async.config import LoraSpec
 from unicorn_async.engine.model_on_disk import ModelOnDisk
-from unicorn_async.engine.tuning import fitting
-from unicorn_async.engine.tuning_folder import read_table
 from unicorn_async.errors import UnicornError
-from unicorn_async.loader.cache_entry import ENTRY_FILE, CacheEntry
-from unicorn_async.loader.cache_folder import CacheFolder
-from unicorn_async.loader.gguf import fields
-from unicorn_async.loader.gguf.header import read_header as read_gguf_header
-from unicorn_async.loader.gguf.plain_strings import PlainStrings
-from unicorn_async.loader.lora import LoraAdapter
-from unicorn_async.loader.safetensors import read_header
+from unicorn_async.lora.adapter import LoraAdapter
 from unicorn_async.tokenizer import ChatMessage, Tokenizer
+from unicorn_async.tune.choices import fitting
+from unicorn_async.tune.folder import read_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

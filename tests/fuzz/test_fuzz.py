@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from unicorn_async.loader.gguf import fields
-from unicorn_async.loader.gguf.plain_strings import plain_part
+from unicorn_async.checkpoint.gguf import fields
+from unicorn_async.checkpoint.gguf.plain_strings import plain_part
 
 from .mutations import mutated
 from .targets import NAMES, BrokenPromise, Target, check, make_targets

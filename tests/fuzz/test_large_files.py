@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.loader.builders import with_header
-from tests.loader.gguf.builders import text
+from tests.checkpoint.builders import with_header
+from tests.checkpoint.gguf.builders import text
+from unicorn_async.checkpoint import checkpoint, safetensors, strict_json
+from unicorn_async.checkpoint.gguf import fields, header
 from unicorn_async.errors import CheckpointError
-from unicorn_async.loader import checkpoint, safetensors, strict_json
-from unicorn_async.loader.gguf import fields, header
 
 from .targets import Target, check, make_targets
 

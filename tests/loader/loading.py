@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tests.checkpoint import builders
+from unicorn_async.checkpoint.checkpoint import Checkpoint
 from unicorn_async.gpu.command import CommandPool
 from unicorn_async.gpu.memory import Arena, MemoryKind
-from unicorn_async.loader.checkpoint import Checkpoint
-from unicorn_async.loader.plan import LoadPlan, WantedTensor, make_plan
 from unicorn_async.loader.read_strategy import ReadMode, ReadStrategy
 from unicorn_async.loader.reader import FileReader
 from unicorn_async.loader.stream import LoadStream
 from unicorn_async.ops.convert import convert
 from unicorn_async.tensor import DType
-
-from . import builders
+from unicorn_async.weights.plan import LoadPlan, WantedTensor, make_plan
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -32,10 +31,10 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.memory import ArenaSlice
     from unicorn_async.loader.arriving_places import ArrivingPlaces
-    from unicorn_async.loader.chunk import Chunk
-    from unicorn_async.loader.load_source import CachedWeights
+    from unicorn_async.loader.source import CachedWeights
     from unicorn_async.loader.trace import LoadTrace
     from unicorn_async.loader.uploader import Preparation
+    from unicorn_async.weights.chunk import Chunk
 
 CHUNK_BYTES = 1024
 WARM = ReadStrategy(ReadMode.WARM, 2)

@@ -12,9 +12,9 @@ from unicorn_async.gpu.memory import Memory
 from unicorn_async.gpu.memory_room import HeapKind, MemoryRoom
 from unicorn_async.gpu.memory_types import is_mappable
 from unicorn_async.loader.arriving_places import ArrivingPlaces
-from unicorn_async.loader.placement import Claim, MemoryGroup, Placement, PlannedBlock
 from unicorn_async.loader.reader import FileReader
 from unicorn_async.tensor import DType
+from unicorn_async.weights.placement import Claim, MemoryGroup, Placement, PlannedBlock
 
 from .held_blocks import PATIENCE_S, HeldBlocks
 from .loading import Loading, download

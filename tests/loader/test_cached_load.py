@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from unicorn_async.cache.container import container_chunks, container_of
+from unicorn_async.checkpoint.safetensors import read_header
 from unicorn_async.errors import CheckpointError, DeviceLostError, EngineClosedError
-from unicorn_async.loader.cache_container import container_chunks, container_of
 from unicorn_async.loader.layer_check import LayerCheck
-from unicorn_async.loader.load_source import LoadSource, only_checkpoint_error
 from unicorn_async.loader.read_strategy import ReadMode
 from unicorn_async.loader.reader import FileReader
-from unicorn_async.loader.safetensors import read_header
+from unicorn_async.loader.source import LoadSource, only_checkpoint_error
 from unicorn_async.loader.trace import LoadTrace
 from unicorn_async.ops.checksum import Checksum, HostChecksum
 

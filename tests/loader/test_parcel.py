@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from unicorn_async.loader.parcel import make_parcels
-from unicorn_async.loader.plan import Chunk, Transform
 from unicorn_async.tensor import DType
+from unicorn_async.weights.plan import Chunk, Transform
 
 
 def chunk(nbytes: int, layer: int = 0, transform: Transform = Transform.TO_F32) -> Chunk:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from unicorn_async.loader.plan import Chunk, Transform
 from unicorn_async.loader.read_ahead import ReadAhead
 from unicorn_async.tensor import DType
+from unicorn_async.weights.plan import Chunk, Transform
 
 
 def chunks(*places: tuple[int, int, int]) -> list[Chunk]:

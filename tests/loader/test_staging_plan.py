@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from unicorn_async.loader.chunk import Chunk, Transform
 from unicorn_async.loader.open_file import PAGE_BYTES
-from unicorn_async.loader.plan import CHUNK_BYTES, DestTensor, LoadPlan
 from unicorn_async.loader.staging_plan import RingSize, StagingNeed
 from unicorn_async.tensor import DType, QuantFormat
+from unicorn_async.weights.chunk import Chunk, Transform
+from unicorn_async.weights.plan import CHUNK_BYTES, DestTensor, LoadPlan
 
 MIB = 1 << 20
 

@@ -20,13 +20,13 @@ from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.gpu.queue import Queue
 from unicorn_async.loader import source_load
 from unicorn_async.loader.parcel import make_parcels
-from unicorn_async.loader.plan import LoadPlan, make_plan
 from unicorn_async.loader.read_strategy import ReadMode
 from unicorn_async.loader.reader import FileReader
 from unicorn_async.loader.staging import StagingRing
 from unicorn_async.loader.trace import LoadTrace
 from unicorn_async.loader.uploader import Uploader
 from unicorn_async.tensor import DType
+from unicorn_async.weights.plan import LoadPlan, make_plan
 
 from .loading import (
     WANTED,
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
     from unicorn_async.gpu.queue import Submission
     from unicorn_async.gpu.timeline import Timeline
-    from unicorn_async.loader.chunk import AnyChunk, Chunk
     from unicorn_async.loader.staging import StagingSlot
+    from unicorn_async.weights.chunk import AnyChunk, Chunk
 
 
 async def test_every_destination_has_the_checkpoints_values(loading: Loading) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from unicorn_async.errors import CheckpointError
-from unicorn_async.loader.chunk import Transform
+from unicorn_async.weights.chunk import Transform
 
 from .loading import hold_reads
 

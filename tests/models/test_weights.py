@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from unicorn_async.errors import UnsupportedModelError
-from unicorn_async.loader.placement import MemoryGroup
 from unicorn_async.models.registry import model_config
 from unicorn_async.models.weights import check_unused, memory_group, wanted_tensors
+from unicorn_async.weights.placement import MemoryGroup
 
 from .test_registry import GEMMA, LLAMA
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from unicorn_async.config import SamplingParams
-from unicorn_async.engine.buckets import bucket_sizes
 from unicorn_async.errors import RequestError
 from unicorn_async.scheduler.block_manager import BlockGroup, num_blocks_spanned
 from unicorn_async.scheduler.request import FinishReason
 from unicorn_async.scheduler.scheduler import Scheduler
 from unicorn_async.scheduler.sequence import PENDING, Sequence
 from unicorn_async.scheduler.step_budget import StepBudget
+from unicorn_async.step.buckets import bucket_sizes
 
 from .toy_gpu import VOCAB_SIZE, ToyGPU, answer_alone
 

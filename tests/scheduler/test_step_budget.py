@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from unicorn_async.engine.buckets import bucket_sizes
 from unicorn_async.scheduler.step_budget import StepBudget
+from unicorn_async.step.buckets import bucket_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

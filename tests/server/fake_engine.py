@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from unicorn_async.cache.lookup import CacheState, CacheStatus
 from unicorn_async.config import AttentionKind, SamplingParams
-from unicorn_async.engine.memory_report import HeapReport, MemoryReport
 from unicorn_async.engine.types import AdapterInfo, AttentionInfo, EngineStats, FinishReason, LoadProgress, Token
 from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.gpu.memory_room import HeapKind
-from unicorn_async.loader.cache import CacheState, CacheStatus
+from unicorn_async.memory.report import HeapReport, MemoryReport
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from tests.server.fake_engine import FakeEngine
 from unicorn_async.config import EngineConfig
 from unicorn_async.engine.model_library import ModelChoice, PreparedModel
-from unicorn_async.engine.public_text import PublicText
 from unicorn_async.errors import CheckpointError, EngineClosedError, ModelNotFoundError
+from unicorn_async.public_text import PublicText
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -13,12 +13,12 @@ from tests.conftest import VALIDATION, choose
 from tests.engine.checkpoint_files import write_model
 from tests.engine.leftovers import no_leftovers
 from tests.server.conftest import serving
+from unicorn_async.checkpoint.catalog import ModelCatalog, given_entry
 from unicorn_async.config import EngineConfig
 from unicorn_async.engine.model_library import ModelLibrary
 from unicorn_async.errors import EngineClosedError
 from unicorn_async.gpu.device import Device
 from unicorn_async.gpu.instance import Instance
-from unicorn_async.loader.catalog import ModelCatalog, given_entry
 from unicorn_async.server import ModelHost
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.tokenizer.gguf.metadata import as_read, byte_level_metadata
 from unicorn_async.errors import RequestError, TokenizerError
 from unicorn_async.tokenizer import ChatMessage, StreamDecoder, Tokenizer
 from unicorn_async.tokenizer.process import TokenizerProcess
 
 from . import builders
-from .gguf.metadata import as_read, byte_level_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,9 +10,9 @@ import pytest
 
 from unicorn_async.cli.bench_limits import Limits
 from unicorn_async.config import EngineConfig
-from unicorn_async.engine.kernel_times import KernelTime
 from unicorn_async.engine.model_on_disk import ModelOnDisk
 from unicorn_async.errors import ConfigError
+from unicorn_async.step.kernel_times import KernelTime
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "benchmarks"))
 

@@ -13,7 +13,7 @@ from unicorn_async.engine.types import AdapterInfo
 from unicorn_async.errors import ConfigError
 
 if TYPE_CHECKING:
-    from unicorn_async.loader.lora import LoraAdapter
+    from unicorn_async.lora.adapter import LoraAdapter
 
 _LAYER_NUMBER = re.compile(r"\blayers\.\d+\.")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from unicorn_async.cli.bench_limits import Limits
     from unicorn_async.engine.engine import Engine
-    from unicorn_async.engine.kernel_times import KernelTime
+    from unicorn_async.step.kernel_times import KernelTime
 
 _HEADS = ("kernel", "shape", "per step", "µs", "µs/step", "share", "GB/s", "of copy", "TFLOP/s", "of most")
 

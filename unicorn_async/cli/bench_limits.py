@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from unicorn_async.engine.random_memory import random_memory
 from unicorn_async.gpu.command import CommandPool, TimestampPool
 from unicorn_async.gpu.device import Device
 from unicorn_async.gpu.device_info import select_device
@@ -16,6 +15,7 @@ from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.ops.linear_plan import matrix_subgroup_size
 from unicorn_async.ops.rates import copy_rate, fma_rate, matrix_rate, read_rate
 from unicorn_async.resources import resource_dir
+from unicorn_async.tune.random_memory import random_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable

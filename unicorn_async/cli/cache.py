@@ -7,20 +7,20 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from unicorn_async.cache.verify import Verifier
 from unicorn_async.cli.amounts import size
 from unicorn_async.cli.options import byte_size
-from unicorn_async.engine.public_text import printable
 from unicorn_async.engine.user_folders import weight_cache_folder
 from unicorn_async.errors import ConfigError
-from unicorn_async.loader.cache_verify import Verifier
 from unicorn_async.ops.checksum import HostChecksum
+from unicorn_async.public_text import printable
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from unicorn_async.loader.cache_folder import CacheFolder, StoredEntry
-    from unicorn_async.loader.cache_verify import Verification
+    from unicorn_async.cache.folder import CacheFolder, StoredEntry
+    from unicorn_async.cache.verify import Verification
 
 _SHOWN_DIGITS = 12  # of an entry's name
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from unicorn_async.cache.container import container_of
+from unicorn_async.cache.lookup import CacheState
 from unicorn_async.cli.amounts import size
 from unicorn_async.errors import CacheError
-from unicorn_async.loader.cache import CacheState
-from unicorn_async.loader.cache_container import container_of
 
 if TYPE_CHECKING:
-    from unicorn_async.loader.cache import CacheStatus
-    from unicorn_async.loader.cache_folder import CacheFolder, StoredEntry
-    from unicorn_async.loader.plan import LoadPlan
+    from unicorn_async.cache.folder import CacheFolder, StoredEntry
+    from unicorn_async.cache.lookup import CacheStatus
+    from unicorn_async.weights.plan import LoadPlan
 
 
 @dataclass(frozen=True, slots=True)

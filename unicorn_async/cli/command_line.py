@@ -12,8 +12,8 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from unicorn_async.cli.interrupt import raise_on_interrupt
-from unicorn_async.engine.public_text import printable
 from unicorn_async.errors import UnicornError
+from unicorn_async.public_text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from unicorn_async.checkpoint.location import DEMO
 from unicorn_async.cli.event_loop import run_async
 from unicorn_async.cli.options import add_engine_options, engine_config
 from unicorn_async.cli.serving import add_server_options, serve_models
-from unicorn_async.loader.location import DEMO
 
 if TYPE_CHECKING:
     import argparse

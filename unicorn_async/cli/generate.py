@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from unicorn_async.cache.lookup import CacheState
 from unicorn_async.cli.banner import banner
 from unicorn_async.cli.event_loop import run_async
 from unicorn_async.cli.log_lines import log_lines
@@ -21,7 +22,6 @@ from unicorn_async.cli.options import (
 from unicorn_async.cli.progress import ProgressLine, show_load
 from unicorn_async.engine.engine import Engine
 from unicorn_async.errors import ConfigError
-from unicorn_async.loader.cache import CacheState
 from unicorn_async.tokenizer import ChatMessage
 
 if TYPE_CHECKING:

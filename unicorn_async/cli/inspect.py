@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from unicorn_async.checkpoint.location import DEMO
 from unicorn_async.cli.adapters import adapter_lines, adapters_json
 from unicorn_async.cli.amounts import size
 from unicorn_async.cli.cache_outlook import CacheOutlook, cache_outlook
@@ -18,13 +19,12 @@ from unicorn_async.cli.tensor_rows import TensorRow, tensor_rows
 from unicorn_async.engine.model_on_disk import ModelOnDisk
 from unicorn_async.engine.user_folders import weight_cache_folder
 from unicorn_async.errors import VulkanUnavailableError
-from unicorn_async.loader.location import DEMO
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from unicorn_async.loader.cache import CacheStatus
+    from unicorn_async.cache.lookup import CacheStatus
 
 _SHOWN_NAMES = 3
 

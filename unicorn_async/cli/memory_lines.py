@@ -9,8 +9,8 @@ from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.gpu.memory_room import HeapKind
 
 if TYPE_CHECKING:
-    from unicorn_async.engine.memory_report import MemoryReport
     from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.memory.report import MemoryReport
 
 
 def heap_name(info: DeviceInfo, heap: HeapKind) -> str:

@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.cli.amounts import size
 from unicorn_async.cli.memory_lines import heap_name
-from unicorn_async.engine.hybrid.opening import FarChoice
-from unicorn_async.engine.memory_plan import plan_memory
 from unicorn_async.errors import ConfigError, OutOfMemoryError, VulkanUnavailableError
 from unicorn_async.gpu.device_info import device_candidates
 from unicorn_async.gpu.instance import Instance
 from unicorn_async.gpu.memory_room import HeapKind
-from unicorn_async.loader.placement import MemoryGroup
+from unicorn_async.hybrid.opening import FarChoice
+from unicorn_async.memory.plan import plan_memory
+from unicorn_async.weights.placement import MemoryGroup
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from unicorn_async.cache.lookup import CacheLookup
     from unicorn_async.config import EngineConfig
-    from unicorn_async.engine.memory_plan import MemoryPlan
     from unicorn_async.engine.model_on_disk import ModelOnDisk
     from unicorn_async.gpu.device_info import DeviceInfo
-    from unicorn_async.loader.cache import CacheLookup
-    from unicorn_async.loader.placement import PlacementRow
+    from unicorn_async.memory.plan import MemoryPlan
+    from unicorn_async.weights.placement import PlacementRow
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from unicorn_async.checkpoint.catalog import ModelCatalog, given_entry
 from unicorn_async.cli.banner import banner, banner_without_model
 from unicorn_async.cli.log_lines import log_lines
 from unicorn_async.cli.options import port_number
 from unicorn_async.cli.progress import ProgressLine, show_load
 from unicorn_async.engine.model_library import ModelLibrary
 from unicorn_async.errors import ConfigError, EngineClosedError, UnicornError
-from unicorn_async.loader.catalog import ModelCatalog, given_entry
 from unicorn_async.server import ModelHost, ServerOptions, bind, serve
 from unicorn_async.server.model_state import ModelStatus
 from unicorn_async.server.protocol.errors import ApiError

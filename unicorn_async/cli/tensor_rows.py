@@ -11,10 +11,10 @@ from unicorn_async.models.weights import wanted_tensors
 from unicorn_async.tensor import QuantFormat
 
 if TYPE_CHECKING:
+    from unicorn_async.checkpoint.checkpoint import Checkpoint
     from unicorn_async.engine.model_on_disk import ModelOnDisk
-    from unicorn_async.loader.checkpoint import Checkpoint
-    from unicorn_async.loader.plan import WantedTensor
     from unicorn_async.tensor import ElementType
+    from unicorn_async.weights.plan import WantedTensor
 
 _BLOCKS = frozenset(kind.value for kind in QuantFormat)  # of a GGUF file; the kernels want them in another order
 _LAYER_NUMBER = re.compile(r"\b(layers|blk)\.\d+\.")

@@ -11,10 +11,6 @@ from unicorn_async.cli.progress import ProgressLine, bar
 from unicorn_async.cli.tune_report import stored_lines, tune_lines
 from unicorn_async.config import EngineConfig, WeightScheme
 from unicorn_async.engine.model_on_disk import ModelOnDisk
-from unicorn_async.engine.tuner import Tuner
-from unicorn_async.engine.tuning import check_table, shaders_digest
-from unicorn_async.engine.tuning_products import products_of
-from unicorn_async.engine.tuning_table import DeviceKey, PlanKey, TunedProduct, TuningTable
 from unicorn_async.engine.user_folders import tuning_folder
 from unicorn_async.errors import ConfigError, TuningError
 from unicorn_async.gpu.device import Device
@@ -22,14 +18,18 @@ from unicorn_async.gpu.device_info import select_device
 from unicorn_async.gpu.instance import Instance
 from unicorn_async.ops.matrix_fragments import find_matrix_fragments
 from unicorn_async.resources import resource_dir
+from unicorn_async.tune.choices import check_table, shaders_digest
+from unicorn_async.tune.products import products_of
+from unicorn_async.tune.table import DeviceKey, PlanKey, TunedProduct, TuningTable
+from unicorn_async.tune.tuner import Tuner
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from unicorn_async.engine.tuner import Measurement
-    from unicorn_async.engine.tuning_folder import TuningFolder
-    from unicorn_async.engine.tuning_products import ModelProduct
     from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.tune.folder import TuningFolder
+    from unicorn_async.tune.products import ModelProduct
+    from unicorn_async.tune.tuner import Measurement
 
 _MAX_SECONDS = 3600.0
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unicorn_async.engine.public_text import printable
-from unicorn_async.engine.tuning import shaders_digest
-from unicorn_async.engine.tuning_folder import read_table
-from unicorn_async.engine.tuning_table import DeviceKey, PlanKey
 from unicorn_async.errors import TuningError
+from unicorn_async.public_text import printable
+from unicorn_async.tune.choices import shaders_digest
+from unicorn_async.tune.folder import read_table
+from unicorn_async.tune.table import DeviceKey, PlanKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from unicorn_async.engine.tuner import Measurement
-    from unicorn_async.engine.tuning_folder import TuningFolder
-    from unicorn_async.engine.tuning_products import ModelProduct
-    from unicorn_async.engine.tuning_table import TuningTable
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.ops.linear_candidates import Product
+    from unicorn_async.tune.folder import TuningFolder
+    from unicorn_async.tune.products import ModelProduct
+    from unicorn_async.tune.table import TuningTable
+    from unicorn_async.tune.tuner import Measurement
 
 _HEADS = ("matrix", "weights", "tokens", "rule", "µs", "best", "µs", "gain")
 _LEFT = (0, 1, 3, 5)  # columns of text

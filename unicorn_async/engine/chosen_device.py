@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unicorn_async.engine.hybrid.opening import FarChoice
-from unicorn_async.engine.memory_plan import MemoryPlan, choose_device
 from unicorn_async.engine.opened_vulkan import open_device
+from unicorn_async.hybrid.opening import FarChoice
+from unicorn_async.memory.plan import MemoryPlan, choose_device
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack

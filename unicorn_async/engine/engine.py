@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from unicorn_async.cache.lookup import CacheStatus
     from unicorn_async.config import ModelConfig
-    from unicorn_async.engine.kernel_times import KernelTime, KernelTimes
-    from unicorn_async.engine.memory_report import MemoryReport
     from unicorn_async.engine.startup import StartedModel
     from unicorn_async.engine.types import AdapterInfo, AttentionInfo, AttentionStats
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.instance_start import InstanceStart
-    from unicorn_async.loader.cache import CacheStatus
     from unicorn_async.loader.read_strategy import ReadStrategy
+    from unicorn_async.memory.report import MemoryReport
     from unicorn_async.scheduler.sequence import Sequence
     from unicorn_async.scheduler.step_budget import StepBudget
+    from unicorn_async.step.kernel_times import KernelTime, KernelTimes
     from unicorn_async.tokenizer import Tokenizer
 
 
@@ -178,7 +178,7 @@ class Engine:
         """
         if self._last_memory is not None:
             return self._last_memory
-        from unicorn_async.engine.memory_report import memory_report
+        from unicorn_async.memory.report import memory_report
 
         model = self._model
         beside = self._runner.nbytes + (0 if self._model.load.done() else model.passing_bytes)
@@ -310,7 +310,7 @@ class Engine:
         )
 
     def _attention_stats(self) -> AttentionStats | None:
-        from unicorn_async.engine.runner import Runner
+        from unicorn_async.step.runner import Runner
 
         return None if isinstance(self._runner, Runner) else self._runner.stats()
 
@@ -326,7 +326,7 @@ class Engine:
             times.counts = wanted
 
     def _kernel_times(self) -> KernelTimes | None:
-        from unicorn_async.engine.runner import Runner
+        from unicorn_async.step.runner import Runner
 
         return self._runner.kernel_times if isinstance(self._runner, Runner) else None
 
@@ -381,8 +381,8 @@ class Engine:
 
 
 def _step_budget(config: EngineConfig) -> StepBudget | None:
-    from unicorn_async.engine.buckets import bucket_sizes
     from unicorn_async.scheduler.step_budget import StepBudget
+    from unicorn_async.step.buckets import bucket_sizes
 
     if config.max_mixed_step_s is None:
         return None

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unicorn_async.engine.request_stream import RequestStream
-    from unicorn_async.engine.step import StepResult
     from unicorn_async.scheduler.batch import Batch
     from unicorn_async.scheduler.scheduler import Scheduler
     from unicorn_async.scheduler.sequence import Sequence
+    from unicorn_async.step.result import StepResult
 
 
 _MOST_EVALUATING = 8  # steps in flight beside an open evaluation: each that has a part of it has logits for the host

@@ -9,39 +9,39 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.background import run_to_end
 from unicorn_async.engine.chosen_device import choose_opened
-from unicorn_async.engine.conversion import WeightConverter, factor_converter, prepare_conversion
-from unicorn_async.engine.hybrid.opening import fit_options, open_far_attention
-from unicorn_async.engine.kernel_list import kernel_requests
-from unicorn_async.engine.memory_plan import attention_shape
-from unicorn_async.engine.memory_report import driver_usage
 from unicorn_async.engine.model_cache import ModelCache
 from unicorn_async.engine.model_load import ModelLoad
 from unicorn_async.engine.model_on_disk import ModelOnDisk
-from unicorn_async.engine.model_tensors import unplaced_matrices
 from unicorn_async.engine.opened_vulkan import opened_beside
-from unicorn_async.engine.staging_place import stages_near
 from unicorn_async.engine.types import AdapterInfo
 from unicorn_async.engine.user_folders import weight_cache_folder
+from unicorn_async.hybrid.opening import fit_options, open_far_attention
 from unicorn_async.loader.arriving_places import ArrivingPlaces
+from unicorn_async.loader.conversion import WeightConverter, factor_converter, prepare_conversion
 from unicorn_async.loader.lora_factors import LoraFactors
-from unicorn_async.loader.placement import MemoryGroup
 from unicorn_async.loader.stream import LoadStream
 from unicorn_async.loader.trace import LoadTrace
 from unicorn_async.loader.unfit import UnfitCounters
+from unicorn_async.memory.plan import attention_shape
+from unicorn_async.memory.report import driver_usage
+from unicorn_async.memory.staging_place import stages_near
 from unicorn_async.ops.attention import GpuAttention
+from unicorn_async.step.kernel_list import kernel_requests
+from unicorn_async.weights.placement import MemoryGroup
+from unicorn_async.weights.tensors import unplaced_matrices
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack
     from pathlib import Path
 
     from unicorn_async.config import EngineConfig, ModelConfig
-    from unicorn_async.engine.hybrid.far_attention import FarAttention
-    from unicorn_async.engine.hybrid.remote_attention import RemoteAttention
-    from unicorn_async.engine.memory_plan import MemoryPlan
     from unicorn_async.engine.opened_vulkan import OpenedVulkan
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.instance import Instance
     from unicorn_async.gpu.kernel import KernelRequest
+    from unicorn_async.hybrid.far_attention import FarAttention
+    from unicorn_async.hybrid.remote_attention import RemoteAttention
+    from unicorn_async.memory.plan import MemoryPlan
     from unicorn_async.ops.kv_cache import AttentionShape
 
 

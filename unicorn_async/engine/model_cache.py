@@ -5,21 +5,21 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from unicorn_async.engine.cache_writer import CacheWriter, Origin
+from unicorn_async.cache.lookup import WeightCache
+from unicorn_async.cache.writer import CacheWriter, Origin
 from unicorn_async.gpu.host_memory import HostMemory
-from unicorn_async.loader.cache import WeightCache
 from unicorn_async.ops.checksum import Checksum
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from unicorn_async.cache.folder import CacheFolder
+    from unicorn_async.cache.lookup import CachedEntry, CacheStatus
     from unicorn_async.config import EngineConfig
-    from unicorn_async.engine.memory_plan import MemoryPlan
     from unicorn_async.engine.model_on_disk import ModelOnDisk
     from unicorn_async.gpu.arena import ArenaSlice
     from unicorn_async.gpu.device import Device
-    from unicorn_async.loader.cache import CachedEntry, CacheStatus
-    from unicorn_async.loader.cache_folder import CacheFolder
+    from unicorn_async.memory.plan import MemoryPlan
 
 _KEPT_SHARE = 0.5  # of the free memory: a larger entry is not left in the page cache when it is written
 

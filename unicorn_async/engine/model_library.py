@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.config import EngineConfig, LoraSpec, WeightScheme
 from unicorn_async.engine.engine import Engine
-from unicorn_async.engine.hybrid.opening import FarChoice, fit_options
-from unicorn_async.engine.memory_plan import plan_memory
 from unicorn_async.engine.model_on_disk import ModelOnDisk
-from unicorn_async.engine.public_text import PublicText
 from unicorn_async.engine.user_folders import weight_cache_folder
 from unicorn_async.errors import ConfigError, OutOfMemoryError
 from unicorn_async.gpu.device_info import device_candidates
 from unicorn_async.gpu.instance import Instance
+from unicorn_async.hybrid.opening import FarChoice, fit_options
 from unicorn_async.loader.trace import LoadTrace
+from unicorn_async.memory.plan import plan_memory
+from unicorn_async.public_text import PublicText
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
+    from unicorn_async.checkpoint.catalog import CatalogEntry, ModelCatalog
     from unicorn_async.gpu.instance_start import InstanceStart
-    from unicorn_async.loader.catalog import CatalogEntry, ModelCatalog
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.background import run_to_end
-from unicorn_async.engine.first_uses import FirstUses
 from unicorn_async.errors import ConfigError
+from unicorn_async.gpu.first_uses import FirstUses
 
 if TYPE_CHECKING:
-    from unicorn_async.engine.hybrid.remote_attention import RemoteAttention
     from unicorn_async.engine.model_cache import ModelCache
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.kernel import KernelRequest
+    from unicorn_async.hybrid.remote_attention import RemoteAttention
     from unicorn_async.loader.stream import LoadStream
     from unicorn_async.loader.trace import LoadTrace
 

@@ -5,34 +5,34 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from unicorn_async.cache.lookup import look_up
+from unicorn_async.checkpoint.checkpoint import Checkpoint
+from unicorn_async.checkpoint.location import find_model, model_name
 from unicorn_async.config import WeightScheme
 from unicorn_async.errors import CheckpointError
-from unicorn_async.loader.cache import look_up
-from unicorn_async.loader.checkpoint import Checkpoint
-from unicorn_async.loader.location import find_model, model_name
-from unicorn_async.loader.lora import lora_digest, read_adapters
 from unicorn_async.loader.lora_factors import lora_bytes, scratch_bytes
-from unicorn_async.loader.lora_plan import make_lora_plan
-from unicorn_async.loader.plan import make_plan
 from unicorn_async.loader.read_facts import read_facts
 from unicorn_async.loader.read_strategy import choose_read_strategy
 from unicorn_async.loader.staging_plan import StagingNeed
+from unicorn_async.lora.adapter import lora_digest, read_adapters
+from unicorn_async.lora.plan import make_lora_plan
 from unicorn_async.models.registry import model_config
 from unicorn_async.models.weights import check_unused, wanted_tensors
+from unicorn_async.weights.plan import make_plan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from unicorn_async.cache.folder import CacheFolder
+    from unicorn_async.cache.lookup import CacheLookup
     from unicorn_async.config import LoraSpec, ModelConfig
-    from unicorn_async.engine.memory_plan import MemoryPlan
     from unicorn_async.gpu.device_info import DeviceInfo
-    from unicorn_async.loader.cache import CacheLookup
-    from unicorn_async.loader.cache_folder import CacheFolder
-    from unicorn_async.loader.lora_plan import LoraPlan
-    from unicorn_async.loader.plan import LoadPlan
     from unicorn_async.loader.read_strategy import ReadStrategy
+    from unicorn_async.lora.plan import LoraPlan
+    from unicorn_async.memory.plan import MemoryPlan
     from unicorn_async.tokenizer.worker import Source
+    from unicorn_async.weights.plan import LoadPlan
 
 
 @dataclass(frozen=True, slots=True)

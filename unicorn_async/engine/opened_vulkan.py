@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.background import run_to_end
-from unicorn_async.engine.tuning import use_tuning
 from unicorn_async.engine.user_folders import cache_directory, tuning_folder
 from unicorn_async.gpu.device import Device
 from unicorn_async.gpu.device_info import device_candidates
 from unicorn_async.gpu.instance import Instance
 from unicorn_async.ops.matrix_fragments import find_matrix_fragments
 from unicorn_async.resources import resource_dir
+from unicorn_async.tune.choices import use_tuning
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack

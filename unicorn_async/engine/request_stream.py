@@ -10,8 +10,8 @@ from unicorn_async.engine.types import FinishReason, Token
 from unicorn_async.tokenizer import StopChecker, StreamDecoder
 
 if TYPE_CHECKING:
-    from unicorn_async.engine.step import SampledToken
     from unicorn_async.scheduler.sequence import Sequence
+    from unicorn_async.step.result import SampledToken
     from unicorn_async.tokenizer import Tokenizer
 
 

@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, TypeVar
 
 from unicorn_async.background import run_to_end
 from unicorn_async.config import AttentionKind
-from unicorn_async.engine.arriving_layers import ArrivingLayers
-from unicorn_async.engine.model_memory import ModelMemory
-from unicorn_async.engine.model_tensors import unplaced_matrices
-from unicorn_async.engine.runner import Runner
 from unicorn_async.engine.types import AttentionInfo
+from unicorn_async.memory.model import ModelMemory
 from unicorn_async.models.decoder import Decoder, DecoderState
 from unicorn_async.ops.page_touch import pays_to_touch
+from unicorn_async.step.arriving_layers import ArrivingLayers
+from unicorn_async.step.runner import Runner
+from unicorn_async.weights.tensors import unplaced_matrices
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AsyncExitStack
 
-    from unicorn_async.engine.hybrid.far_attention import FarAttention
-    from unicorn_async.engine.hybrid.runner import HybridRunner
     from unicorn_async.engine.load_start import LoadingModel
+    from unicorn_async.hybrid.far_attention import FarAttention
+    from unicorn_async.hybrid.runner import HybridRunner
     from unicorn_async.ops.attention import GpuAttention
 
 AnyRunner = TypeVar("AnyRunner", "Runner", "HybridRunner")
@@ -85,8 +85,8 @@ async def _near_runner(
 async def _hybrid_runner(
     model: LoadingModel, opened: FarAttention, memory: ModelMemory, decoder: Decoder, stack: AsyncExitStack
 ) -> StartedRunner:
-    from unicorn_async.engine.hybrid.runner import HybridRunner
-    from unicorn_async.engine.hybrid.step_trace import StepTrace
+    from unicorn_async.hybrid.runner import HybridRunner
+    from unicorn_async.hybrid.step_trace import StepTrace
 
     options, trace = model.options, None
     if options.step_trace is not None:

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from unicorn_async.cache.lookup import CacheStatus
     from unicorn_async.config import AttentionKind
-    from unicorn_async.engine.memory_report import MemoryReport
     from unicorn_async.gpu.device_info import DeviceInfo
-    from unicorn_async.loader.cache import CacheStatus
-    from unicorn_async.loader.lora import LoraAdapter
+    from unicorn_async.lora.adapter import LoraAdapter
+    from unicorn_async.memory.report import MemoryReport
     from unicorn_async.tokenizer import Tokenizer
 
 __all__ = ["AdapterInfo", "EngineAPI", "EngineStats", "FinishReason", "LoadProgress", "SamplingParams", "Token"]

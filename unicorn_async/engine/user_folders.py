@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unicorn_async.engine.tuning_folder import TuningFolder
+from unicorn_async.tune.folder import TuningFolder
 
 if TYPE_CHECKING:
-    from unicorn_async.loader.cache_folder import CacheFolder
+    from unicorn_async.cache.folder import CacheFolder
 
 
 def cache_directory() -> Path:
@@ -20,7 +20,7 @@ def cache_directory() -> Path:
 
 def weight_cache_folder() -> CacheFolder:
     """Return the user's cache of device-ready weights."""
-    from unicorn_async.loader.cache_folder import CacheFolder  # who opens a device alone has no use for it
+    from unicorn_async.cache.folder import CacheFolder  # who opens a device alone has no use for it
 
     return CacheFolder(cache_directory() / "weights")
 

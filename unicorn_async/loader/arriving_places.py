@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.gpu.arena import ArenaSlice
     from unicorn_async.gpu.memory import Memory
-    from unicorn_async.loader.placement import Placement, PlannedBlock
+    from unicorn_async.weights.placement import Placement, PlannedBlock
 
 
 class ArrivingPlaces:

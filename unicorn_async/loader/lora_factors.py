@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 from unicorn_async.background import run_to_end
 from unicorn_async.gpu.arena import Arena
 from unicorn_async.gpu.memory_types import MemoryKind
-from unicorn_async.loader.chunk import Transform
 from unicorn_async.loader.read_strategy import ReadMode, ReadStrategy
 from unicorn_async.loader.stream import LoadStream
+from unicorn_async.weights.chunk import Transform
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.arena import ArenaSlice
     from unicorn_async.gpu.device import Device
-    from unicorn_async.loader.lora_plan import LoraPlan
-    from unicorn_async.loader.plan import LoadPlan
     from unicorn_async.loader.uploader import ConvertRecorder, Preparation
+    from unicorn_async.lora.plan import LoraPlan
+    from unicorn_async.weights.plan import LoadPlan
 
 _BLOCK_BYTES = 256 << 20
 _NUM_THREADS = 2

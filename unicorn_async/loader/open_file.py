@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from unicorn_async.checkpoint.file_stamp import FileStamp
 from unicorn_async.gpu.host_pages import FilePages, prefer_huge_pages
-from unicorn_async.loader.file_stamp import FileStamp
 
 if TYPE_CHECKING:
     from pathlib import Path

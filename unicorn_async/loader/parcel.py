@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unicorn_async.loader.chunk import CONVERT_ALIGNMENT, Transform
+from unicorn_async.weights.chunk import CONVERT_ALIGNMENT, Transform
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from unicorn_async.loader.chunk import AnyChunk
+    from unicorn_async.weights.chunk import AnyChunk
 
 SMALL_BYTES = 256 << 10  # a submission costs as much as copying such a chunk
 

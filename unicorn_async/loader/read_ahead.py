@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from unicorn_async.loader.chunk import AnyChunk
+    from unicorn_async.weights.chunk import AnyChunk
 
 
 class ByteRange(NamedTuple):

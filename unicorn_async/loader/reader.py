@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from unicorn_async.loader.file_stamp import FileStamp
+    from unicorn_async.checkpoint.file_stamp import FileStamp
     from unicorn_async.loader.open_file import OpenFile
-    from unicorn_async.loader.row_order import InterleavedHeads
     from unicorn_async.loader.trace import LoadTrace
+    from unicorn_async.weights.row_order import InterleavedHeads
 
 _MAX_PARTS = 1024  # of one call, IOV_MAX on Linux
 _PLAIN = ReadStrategy(ReadMode.WARM, 4)

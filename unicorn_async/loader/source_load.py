@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from unicorn_async.background import run_to_end
-from unicorn_async.loader.chunk import CONVERT_ALIGNMENT, Transform
 from unicorn_async.loader.parcel import make_parcels
 from unicorn_async.loader.read_ahead import ReadAhead
 from unicorn_async.loader.read_strategy import ReadMode
 from unicorn_async.loader.reader import FileReader, Read
 from unicorn_async.loader.staging import StagingRing, can_import
 from unicorn_async.loader.staging_plan import RingSize
+from unicorn_async.weights.chunk import CONVERT_ALIGNMENT, Transform
 
 if TYPE_CHECKING:
     import asyncio
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.timeline import Timeline
     from unicorn_async.loader.arriving_places import ArrivingPlaces
-    from unicorn_async.loader.chunk import AnyChunk
-    from unicorn_async.loader.load_source import LoadSource
     from unicorn_async.loader.lora_factors import LoraFactors
     from unicorn_async.loader.parcel import Parcel
+    from unicorn_async.loader.source import LoadSource
     from unicorn_async.loader.staging import StagingSlot
     from unicorn_async.loader.trace import LoadTrace
     from unicorn_async.loader.uploader import Uploader
+    from unicorn_async.weights.chunk import AnyChunk
 
 _LANES_PER_THREAD = 4  # so that a thread finds its next read waiting, even when the event loop has been busy
 _LEAST_DIRECT_SHARE = 1 / 64  # of the bytes: to stage less is quicker than to map all the memory that it lies in

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unicorn_async.loader.chunk import RawChunk
 from unicorn_async.loader.open_file import PAGE_BYTES
 from unicorn_async.loader.parcel import make_parcels
-from unicorn_async.loader.plan import CHUNK_BYTES
+from unicorn_async.weights.chunk import RawChunk
+from unicorn_async.weights.plan import CHUNK_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from unicorn_async.loader.chunk import AnyChunk
-    from unicorn_async.loader.plan import LoadPlan
+    from unicorn_async.weights.chunk import AnyChunk
+    from unicorn_async.weights.plan import LoadPlan
 
 _MAX_SLOTS = 16  # also where they are small: each takes a while to allocate
 _LEAST_SLOTS = 2  # one is read into while the device takes the other; who writes the cache's entry has as many

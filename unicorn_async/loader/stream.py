@@ -10,29 +10,29 @@ from typing import TYPE_CHECKING
 from unicorn_async.background import run_to_end
 from unicorn_async.errors import CacheError, CheckpointError, EngineClosedError
 from unicorn_async.loader.layer_check import LayerCheck
-from unicorn_async.loader.load_source import LoadSource, only_checkpoint_error
-from unicorn_async.loader.plan import CHUNK_BYTES
 from unicorn_async.loader.progress import LoadProgress
+from unicorn_async.loader.source import LoadSource, only_checkpoint_error
 from unicorn_async.loader.source_load import SourceLoad
 from unicorn_async.loader.uploader import Uploader
+from unicorn_async.weights.plan import CHUNK_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
     from pathlib import Path
 
+    from unicorn_async.checkpoint.file_stamp import FileStamp
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.memory import ArenaSlice
     from unicorn_async.gpu.timeline import Timeline
     from unicorn_async.loader.arriving_places import ArrivingPlaces
-    from unicorn_async.loader.file_stamp import FileStamp
-    from unicorn_async.loader.load_source import CachedWeights
     from unicorn_async.loader.lora_factors import LoraFactors
     from unicorn_async.loader.parcel import Parcel
-    from unicorn_async.loader.plan import LoadPlan
     from unicorn_async.loader.read_strategy import ReadStrategy
+    from unicorn_async.loader.source import CachedWeights
     from unicorn_async.loader.trace import LoadTrace
     from unicorn_async.loader.unfit import UnfitCounters
     from unicorn_async.loader.uploader import ConvertRecorder, Preparation
+    from unicorn_async.weights.plan import LoadPlan
 
 
 class LoadStream:

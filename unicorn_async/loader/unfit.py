@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.errors import CheckpointError
 from unicorn_async.gpu.memory_types import MemoryKind
-from unicorn_async.loader.weight_rules import largest_value
+from unicorn_async.weights.rules import largest_value
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.memory import Memory
-    from unicorn_async.loader.lora_plan import LoraPlan
-    from unicorn_async.loader.plan import LoadPlan, TensorPart
+    from unicorn_async.lora.plan import LoraPlan
+    from unicorn_async.weights.plan import LoadPlan, TensorPart
 
 _SUM_HINT = "; the sum is checked alone, so an adapter may be the cause, or the checkpoint's own values"
 

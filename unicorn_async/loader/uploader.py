@@ -10,8 +10,8 @@ from unicorn_async.background import run_to_end
 from unicorn_async.errors import DeviceError
 from unicorn_async.gpu.command import CommandPool
 from unicorn_async.gpu.timeline import Timeline
-from unicorn_async.loader.chunk import RawChunk, Transform
 from unicorn_async.loader.submitter import Submitter
+from unicorn_async.weights.chunk import RawChunk, Transform
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.memory import ArenaSlice
     from unicorn_async.gpu.queue import Queue
     from unicorn_async.loader.arriving_places import ArrivingPlaces
-    from unicorn_async.loader.chunk import AnyChunk, Chunk
     from unicorn_async.loader.staging import StagingSlot
+    from unicorn_async.weights.chunk import AnyChunk, Chunk
 
 ConvertRecorder: TypeAlias = "Callable[[CommandRecorder, int, int, Chunk], None]"
 """Records a chunk's transform: (recorder, the chunk's address, address of the whole destination, chunk)."""

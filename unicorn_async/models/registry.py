@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from unicorn_async.checkpoint.json_config import JsonConfig
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
-from unicorn_async.models.gemma3 import gemma3_multimodal, gemma3_text
-from unicorn_async.models.json_config import JsonConfig
-from unicorn_async.models.llama import llama, mistral
-from unicorn_async.models.qwen import qwen2, qwen3
+from unicorn_async.models.families.gemma3 import gemma3_multimodal, gemma3_text
+from unicorn_async.models.families.llama import llama, mistral
+from unicorn_async.models.families.qwen import qwen2, qwen3
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import UnsupportedModelError
-from unicorn_async.loader.placement import MemoryGroup
-from unicorn_async.loader.plan import WantedTensor
+from unicorn_async.weights.placement import MemoryGroup
+from unicorn_async.weights.plan import WantedTensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

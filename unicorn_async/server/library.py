@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from unicorn_async.config import EngineConfig
 from unicorn_async.engine.model_library import PreparedModel
-from unicorn_async.engine.public_text import PublicText
 from unicorn_async.errors import ModelNotFoundError
+from unicorn_async.public_text import PublicText
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -1,0 +1,184 @@
+"""Metadata and tensors of GGUF files as the models want them."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.golden.cases import CASES
+from unicorn_async.checkpoint.checkpoint import Checkpoint
+from unicorn_async.checkpoint.gguf.config import GgufConfig, json_config
+from unicorn_async.checkpoint.gguf.header import parse_header
+from unicorn_async.config import RotaryScaling
+from unicorn_async.errors import CheckpointError, UnsupportedModelError
+from unicorn_async.models.registry import model_config
+from unicorn_async.models.weights import wanted_tensors
+from unicorn_async.weights.plan import make_plan
+
+from .builders import U32, File, Tensor, array, write, write_parts
+from .golden_files import gguf_metadata, gguf_tensors
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from unicorn_async.config import ModelConfig
+
+SMALL = {  # tensors' names alone
+    name: {key: Tensor("F32", (512, 1), bytes(2048)) for key in gguf_tensors(name, "F16")}
+    for name in ("gemma3", "llama", "qwen2")
+}
+
+
+def read(folder: Path, name: str, **changes: object) -> Checkpoint:
+    """Read a case's file whose metadata is changed; keys lack the architecture, dots are underscores twice."""
+    metadata = gguf_metadata(name)
+    architecture = metadata["general.architecture"]
+    metadata |= {f"{architecture}.{key.replace('__', '.')}": value for key, value in changes.items()}
+    kept = {key: value for key, value in metadata.items() if value is not None}
+    return Checkpoint.read(write(folder / "m.gguf", kept, gguf_tensors(name, "F16")))
+
+
+def config_of(checkpoint: Checkpoint) -> ModelConfig:
+    return model_config(checkpoint.config, checkpoint.config_name)
+
+
+@pytest.mark.parametrize("name", ["gemma3", "llama", "llama_tied", "mistral", "qwen2", "qwen3"])
+def test_the_configuration_is_that_of_the_directory(name: str, tmp_path: Path) -> None:
+    wanted, found = model_config(CASES[name].config), config_of(read(tmp_path, name))
+    for field in ("architecture", "hidden_size", "num_layers", "num_heads", "num_kv_heads", "head_dim", "vocab_size"):
+        assert getattr(found, field) == getattr(wanted, field), field
+    for field in ("intermediate_size", "max_position", "activation", "tie_embeddings", "layer_windows", "post_norms"):
+        assert getattr(found, field) == getattr(wanted, field), field
+    for field in ("qk_norm", "qkv_bias", "embedding_scale", "logit_soft_cap"):
+        assert getattr(found, field) == getattr(wanted, field), field
+    assert found.norm_eps == pytest.approx(wanted.norm_eps)
+    assert found.softmax_scale == pytest.approx(wanted.softmax_scale)
+    assert not found.norm_plus_one
+    if not name.startswith("llama"):
+        assert found.layer_rotary == wanted.layer_rotary
+
+
+def test_llama3_s_scaling_comes_as_factors(tmp_path: Path) -> None:
+    rotary = config_of(read(tmp_path, "llama")).layer_rotary[0]
+    assert rotary.scaling is RotaryScaling.FACTORS
+    assert len(rotary.factors) == 16
+    assert rotary.factors[0] == 1.0
+    assert rotary.factors[-1] == 8.0
+
+
+def test_rows_of_llama_s_queries_and_keys_are_put_in_order(tmp_path: Path) -> None:
+    checkpoint = read(tmp_path, "llama")
+    interleaved = {name for name, source in checkpoint.tensors.items() if source.interleaved_head_rows}
+    parts = ("self_attn.q_proj.weight", "self_attn.k_proj.weight")
+    assert interleaved == {f"model.layers.{layer}.{part}" for layer in range(3) for part in parts}
+    plan = make_plan(checkpoint, wanted_tensors(config_of(checkpoint)))
+    assert [chunk.dest for chunk in plan.chunks if chunk.row_permutation] == [f"layers.{n}.qkv" for n in range(3)]
+    assert not any(source.interleaved_head_rows for source in read(tmp_path, "qwen2").tensors.values())
+
+
+def test_chunks_are_cut_between_heads(tmp_path: Path) -> None:
+    checkpoint = read(tmp_path, "llama")
+    head_bytes = 32 * 128 * 2
+    for chunk_bytes, heads in ((1024, 1), (3 * head_bytes - 16, 2), (1 << 20, 6)):
+        plan = make_plan(checkpoint, wanted_tensors(config_of(checkpoint)), chunk_bytes=chunk_bytes)
+        sizes = {chunk.nbytes // head_bytes for chunk in plan.chunks if chunk.row_permutation}
+        assert max(sizes) == heads
+        assert not any(chunk.nbytes % head_bytes for chunk in plan.chunks if chunk.row_permutation)
+
+
+def test_gemma_s_layers_may_be_listed_one_by_one(tmp_path: Path) -> None:
+    pattern = [True, False, True, True, True, False]
+    config = config_of(read(tmp_path, "gemma3", attention__sliding_window_pattern=pattern))
+    assert config.layer_windows == (32, 0, 32, 32, 32, 0)
+
+
+def test_gemma_s_queries_are_scaled_by_the_size_of_the_head_where_nothing_is_said(tmp_path: Path) -> None:
+    assert config_of(read(tmp_path, "gemma3", attention__scale=None)).softmax_scale == pytest.approx(32**-0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("llama", {"block_count": None}, r"llama\.block_count is missing"),
+        ("llama", {"block_count": U32(1 << 31)}, r"llama\.block_count: expected at most \d+, the number of tensors"),
+        ("llama", {"block_count": U32(4)}, r"'model\.layers\.3\.input_layernorm\.weight' .* is missing"),
+        ("llama", {"embedding_length": "big"}, r"llama\.embedding_length: expected a positive integer, got 'big'"),
+        ("llama", {"feed_forward_length": U32(128)}, r"m\.gguf asks for shape \[128, 128\], the file has \[192, 128\]"),
+        ("llama", {"expert_count": U32(8)}, "experts are not supported"),
+        ("llama", {"attention__value_length": U32(64)}, r"attention\.value_length: 64 is not supported"),
+        ("llama", {"rope__dimension_count": U32(16)}, r"rope\.dimension_count: 16 is not supported"),
+        ("llama", {"rope__scaling__type": "linear"}, r"'linear' beside the tensor 'rope_freqs\.weight'"),
+        ("llama", {"rope__freq_base": "x"}, r"rope\.freq_base: expected a number"),
+        ("llama", {"attention__head_count_kv": [1, 2]}, r"head_count_kv: expected a positive integer"),
+        ("qwen2", {"rope__scaling__type": "yarn"}, r"rope_type 'yarn' is not supported"),
+        ("qwen2", {"attention__sliding_window": U32(64)}, "64 is shorter than the context of 1024"),
+        ("gemma3", {"attention__sliding_window": None}, r"gemma3\.attention\.sliding_window is missing"),
+        ("gemma3", {"attention__sliding_window_pattern": [True]}, "layer_types: expected 6 entries, got 1"),
+    ],
+)
+def test_metadata_that_can_t_be_used_is_refused_by_key(
+    name: str, changes: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(CheckpointError, match=message) as caught:
+        checkpoint = read(tmp_path, name, **changes)
+        make_plan(checkpoint, wanted_tensors(config_of(checkpoint)))
+    assert "m.gguf" in str(caught.value)
+
+
+def test_an_unknown_architecture_is_refused_by_name(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.gguf", {"general.architecture": "mamba"}, {})
+    with pytest.raises(UnsupportedModelError, match="'mamba' is not supported; known are gemma3, llama, qwen2, qwen3"):
+        Checkpoint.read(path)
+    with pytest.raises(CheckpointError, match=r"general\.architecture"):
+        Checkpoint.read(write(tmp_path / "n.gguf", {}, {}))
+
+
+@pytest.mark.parametrize("name", ["blk.0.ffn_down.bias", "blk.1.attn_q_a.weight", "output.bias", "mm.0.weight"])
+def test_a_tensor_that_would_change_the_result_is_not_ignored(name: str, tmp_path: Path) -> None:
+    tensors = gguf_tensors("llama", "F16") | {name: array("F32", np.zeros(8, np.float32))}
+    path = write(tmp_path / "m.gguf", gguf_metadata("llama"), tensors)
+    with pytest.raises(UnsupportedModelError, match=f"tensor '{name}' is not known for 'llama'"):
+        Checkpoint.read(path)
+
+
+@pytest.mark.parametrize("factors", [np.ones(15), np.zeros(16), np.full(16, np.nan)])
+def test_factors_that_no_head_can_have_are_refused(factors: np.ndarray, tmp_path: Path) -> None:
+    tensors = gguf_tensors("llama", "F16") | {"rope_freqs.weight": array("F32", factors.astype(np.float32))}
+    with pytest.raises(CheckpointError, match=r"'rope_freqs\.weight': expected"):
+        Checkpoint.read(write(tmp_path / "m.gguf", gguf_metadata("llama"), tensors))
+
+
+def test_a_tensor_in_two_parts_is_refused(tmp_path: Path) -> None:
+    tensors = gguf_tensors("llama", "F16")
+    one = {"output_norm.weight": tensors["output_norm.weight"]}
+    paths = write_parts(tmp_path, "m", gguf_metadata("llama"), [tensors, one])
+    with pytest.raises(CheckpointError, match=r"'output_norm\.weight' is in m-00001-of-00002\.gguf as well"):
+        Checkpoint.read(paths[0])
+
+
+VALUES = st.one_of(
+    st.integers(-(1 << 63), (1 << 63) - 1),
+    st.floats(width=32),
+    st.booleans(),
+    st.text(max_size=8),
+    st.lists(st.integers(-(1 << 31), (1 << 31) - 1), max_size=8),
+    st.lists(st.text(min_size=1, max_size=4), min_size=1, max_size=4),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(["gemma3", "llama", "qwen2"]), st.data())
+def test_any_metadata_is_understood_or_refused(name: str, data: st.DataObject) -> None:
+    metadata = gguf_metadata(name)
+    keys = data.draw(st.lists(st.sampled_from(sorted(metadata)), min_size=1, max_size=3))
+    file = File(metadata | {key: data.draw(VALUES) for key in keys}, SMALL[name]).encode()
+    header = parse_header(io.BytesIO(file), len(file), source="m.gguf")
+    with contextlib.suppress(CheckpointError):
+        config = GgufConfig(header.metadata, header.tensors, "m.gguf")
+        model_config(json_config(config, None), "m.gguf")

@@ -1,0 +1,146 @@
+"""Directories in Hugging Face's layout."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from unicorn_async.checkpoint.checkpoint import Checkpoint
+from unicorn_async.checkpoint.names import canonical_name
+from unicorn_async.errors import CheckpointError, UnsupportedModelError
+
+from . import builders
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TENSOR = builders.tensor("BF16", 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "canonical"),
+    [
+        ("model.layers.0.mlp.up_proj.weight", "model.layers.0.mlp.up_proj.weight"),
+        ("lm_head.weight", "lm_head.weight"),
+        ("language_model.model.layers.0.mlp.up_proj.weight", "model.layers.0.mlp.up_proj.weight"),
+        ("language_model.lm_head.weight", "lm_head.weight"),
+        ("model.language_model.layers.0.mlp.up_proj.weight", "model.layers.0.mlp.up_proj.weight"),
+        ("model.language_model.embed_tokens.weight", "model.embed_tokens.weight"),
+        ("vision_tower.vision_model.embeddings.weight", None),
+        ("model.vision_tower.vision_model.embeddings.weight", None),
+        ("multi_modal_projector.mm_input_projection_weight", None),
+        ("model.multi_modal_projector.mm_soft_emb_norm.weight", None),
+        ("model.audio_tower.x", None),
+    ],
+)
+def test_names_have_one_layout(name: str, canonical: str | None) -> None:
+    assert canonical_name(name) == canonical
+
+
+def test_one_file_is_read(tmp_path: Path) -> None:
+    directory = builders.write(tmp_path, {"model.norm.weight": TENSOR, "vision_tower.x": TENSOR})
+    checkpoint = Checkpoint.read(directory)
+    assert checkpoint.files == (directory / "model.safetensors",)
+    assert list(checkpoint.tensors) == ["model.norm.weight"]
+    assert checkpoint.skipped == ("vision_tower.x",)
+    source = checkpoint.tensors["model.norm.weight"]
+    assert (source.dtype, source.shape, source.nbytes, source.file) == ("BF16", (2, 4), 16, 0)
+
+
+def test_shards_are_found_by_the_index(tmp_path: Path) -> None:
+    shards = [{"model.a": TENSOR}, {"language_model.model.b": TENSOR}, {"c": TENSOR}]
+    checkpoint = Checkpoint.read(builders.write(tmp_path, *shards))
+    assert {name: source.file for name, source in checkpoint.tensors.items()} == {"model.a": 0, "model.b": 1, "c": 2}
+    for source in checkpoint.tensors.values():
+        content = checkpoint.files[source.file].read_bytes()
+        assert content[source.offset : source.offset + source.nbytes] == TENSOR[2]
+
+
+def test_tensors_that_the_index_does_not_name_are_left_out(tmp_path: Path) -> None:
+    directory = builders.write(tmp_path, {"a": TENSOR}, {"b": TENSOR})
+    (directory / "model-00001-of-00002.safetensors").write_bytes(builders.file_bytes({"a": TENSOR, "b": TENSOR}))
+    checkpoint = Checkpoint.read(directory)
+    assert {name: source.file for name, source in checkpoint.tensors.items()} == {"a": 0, "b": 1}
+
+
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+    directory = builders.write(tmp_path, {"a": TENSOR}, {"b": TENSOR})
+    (directory / "model-00002-of-00002.safetensors").unlink()
+    with pytest.raises(CheckpointError, match="1 of 2 weight files missing, first model-00002"):
+        Checkpoint.read(directory)
+
+
+def test_a_tensor_that_its_shard_lacks_is_named(tmp_path: Path) -> None:
+    directory = builders.write(tmp_path, {"a": TENSOR}, {"b": TENSOR})
+    (directory / "model-00002-of-00002.safetensors").write_bytes(builders.file_bytes({"c": TENSOR}))
+    with pytest.raises(CheckpointError, match=r"model-00002.*'b'.*missing"):
+        Checkpoint.read(directory)
+
+
+@pytest.mark.parametrize(
+    "file_name", ["../x.safetensors", "/etc/passwd", "a/b.safetensors", "..", "", ".safetensors", 7, None, "x.bin"]
+)
+def test_an_index_cannot_lead_out_of_the_directory(tmp_path: Path, file_name: object) -> None:
+    directory = builders.write(tmp_path, {"a": TENSOR}, {"b": TENSOR})
+    (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": file_name}}))
+    with pytest.raises(CheckpointError, match="is not a file name"):
+        Checkpoint.read(directory)
+
+
+@pytest.mark.parametrize("index", ["{", "[]", "{}", '{"weight_map": []}', '{"weight_map": {}}'])
+def test_a_damaged_index_is_an_error(tmp_path: Path, index: str) -> None:
+    directory = builders.write(tmp_path, {"a": TENSOR}, {"b": TENSOR})
+    (directory / "model.safetensors.index.json").write_text(index)
+    with pytest.raises(CheckpointError, match=r"index\.json"):
+        Checkpoint.read(directory)
+
+
+def test_two_names_of_one_tensor_contradict_each_other(tmp_path: Path) -> None:
+    directory = builders.write(tmp_path, {"model.a": TENSOR, "model.language_model.a": TENSOR})
+    with pytest.raises(CheckpointError, match="are the same tensor"):
+        Checkpoint.read(directory)
+
+
+@pytest.mark.parametrize(
+    ("quantization", "name"),
+    [
+        ({"quant_method": "gptq", "bits": 4}, "gptq"),
+        ({"quant_method": "awq"}, "awq"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes"),
+        ({"load_in_8bit": True}, "bitsandbytes"),
+        ({"quant_method": "fp8"}, "fp8"),
+        ({"quant_method": "compressed-tensors"}, "compressed-tensors"),
+        ({}, "unknown"),
+    ],
+)
+@pytest.mark.parametrize("nested", [False, True])
+def test_quantised_checkpoints_are_refused_by_name(
+    tmp_path: Path, quantization: dict[str, object], name: str, nested: bool
+) -> None:
+    config: dict[str, object] = {"quantization_config": quantization}
+    directory = builders.write(tmp_path, {"a": TENSOR}, config={"text_config": config} if nested else config)
+    with pytest.raises(UnsupportedModelError, match=f"quantised with {name}"):
+        Checkpoint.read(directory)
+
+
+def test_quantised_tensors_are_refused_without_a_word_in_the_configuration(tmp_path: Path) -> None:
+    directory = builders.write(tmp_path, {"model.layers.0.mlp.up_proj.qweight": builders.tensor("U8", 4)})
+    with pytest.raises(UnsupportedModelError, match="qweight"):
+        Checkpoint.read(directory)
+
+
+def test_pickled_weights_are_refused(tmp_path: Path) -> None:
+    directory = builders.write(tmp_path, {"a": TENSOR})
+    (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
+    with pytest.raises(UnsupportedModelError, match=r"pytorch_model\.bin"):
+        Checkpoint.read(directory)
+
+
+def test_a_directory_without_weights_or_configuration_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        Checkpoint.read(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"neither model\.safetensors nor"):
+        Checkpoint.read(tmp_path)

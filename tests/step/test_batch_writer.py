@@ -1,0 +1,151 @@
+"""What the writer leaves in a frame that held other steps before, without a device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pytest
+
+from unicorn_async.config import SamplingParams
+from unicorn_async.ops.sample_rows import SAMPLE_MARK, SAMPLE_ROW
+from unicorn_async.scheduler.block_manager import BlockGroup
+from unicorn_async.scheduler.scheduler import Scheduler
+from unicorn_async.scheduler.sequence import Sequence
+from unicorn_async.step.attention_writer import AttentionWriter
+from unicorn_async.step.batch_writer import BatchWriter
+from unicorn_async.step.frame import Frame, FrameLimits
+
+if TYPE_CHECKING:
+    from unicorn_async.ops.attention_plan import AttentionPlan
+    from unicorn_async.scheduler.batch import Batch
+    from unicorn_async.step.attention_frame import AttentionFrame
+
+LIMITS = FrameLimits(tokens=32, sequences=8, groups=2, blocks=16, tiles=16, logit_rows=16)
+WINDOWS = (0, 12)
+BLOCK_SIZE = 4
+
+
+class Grids:
+    """Stands in for an attention plan."""
+
+    query_tile = 8
+
+    def decode_grid(self, contexts: list[int], window: int, num_tokens: int) -> tuple[int, int, int]:
+        return (len(contexts), 1, 1)
+
+    def prefill_grid(self, num_tiles: int) -> tuple[int, int, int]:
+        return (num_tiles, 1, 1)
+
+
+@dataclass
+class PlainFrame:
+    """A frame's arrays in ordinary memory, filled with what nothing may read."""
+
+    block_rows: list[Any] = field(default_factory=list)
+    sampled_rows: list[Any] = field(default_factory=list)
+    decodes: Any = None
+    last_blocks: Any = None
+    num_decodes: int = 0
+    grids: Any = None
+    arguments: Any = None
+    arrays: Any = None  # those of the attention, which stand in here for an `AttentionFrame`'s
+
+    def __post_init__(self) -> None:
+        tokens, sequences, groups = LIMITS.tokens, LIMITS.sequences, LIMITS.groups
+        shapes: dict[str, tuple[Any, tuple[int, ...]]] = {
+            "token_ids": (np.int32, (tokens,)),
+            "positions": (np.uint32, (tokens,)),
+            "logit_rows": (np.uint32, (LIMITS.logit_rows,)),
+            "sample_rows": (SAMPLE_ROW, (sequences,)),
+            "resets": (np.uint32, (sequences,)),
+            "marks": (SAMPLE_MARK, (tokens,)),
+            "slot_mapping": (np.uint32, (groups, tokens)),
+            "query_start": (np.uint32, (sequences,)),
+            "query_len": (np.uint32, (sequences,)),
+            "context_len": (np.uint32, (sequences,)),
+            "block_tables": (np.uint32, (groups, sequences, LIMITS.blocks)),
+            "decode_items": (np.uint32, (sequences, 2)),
+            "prefill_tiles": (np.uint32, (LIMITS.tiles, 2)),
+            "grids": (np.uint32, (groups, 2, 3)),
+        }
+        arrays = {name: np.zeros(shape, dtype) for name, (dtype, shape) in shapes.items()}
+        self.arguments, self.arrays = SimpleNamespace(arrays=arrays), arrays
+        self.last_blocks = np.zeros((groups, sequences), np.uint32)
+
+    def seen(self, batch: Batch, num_rows: int) -> dict[str, Any]:
+        """What the device reads for a batch: freed blocks, and rows of no sequence, are not among it."""
+        arrays, count = self.arguments.arrays, len(batch.scheduled)
+        found = {name: arrays[name][:count].tolist() for name in ("query_start", "query_len", "context_len")}
+        found |= {name: arrays[name][: batch.num_tokens].tolist() for name in ("token_ids", "positions")}
+        found["slot_mapping"] = arrays["slot_mapping"][:, : batch.num_tokens].tolist()
+        found |= {name: arrays[name][:count].tolist() for name in ("decode_items", "grids") if batch.decodes_only}
+        found["sample_rows"] = arrays["sample_rows"][: batch.num_samples].tobytes()
+        found["padding"] = arrays["sample_rows"]["state_slot"][batch.num_samples : num_rows].tolist()
+        found["block_tables"] = [
+            arrays["block_tables"][group, row, item.sequence.first_blocks[group] : len(table)].tolist()
+            for row, item in enumerate(batch.scheduled)
+            for group, table in enumerate(item.sequence.block_tables)
+        ]
+        return found
+
+
+def make_scheduler() -> Scheduler:
+    return Scheduler(
+        groups=tuple(BlockGroup(window, 16) for window in WINDOWS),
+        block_size=BLOCK_SIZE,
+        max_num_seqs=LIMITS.sequences,
+        max_num_batched_tokens=LIMITS.tokens,
+        max_context=64,
+        max_waiting=32,
+        max_logit_rows=LIMITS.logit_rows,
+        eos_token_ids=(),
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_used_frame_holds_what_a_fresh_one_would(seed: int) -> None:
+    rng = Random(seed)
+    scheduler = make_scheduler()
+    writer = BatchWriter(LIMITS)
+    attention = AttentionWriter(BLOCK_SIZE, WINDOWS, cast("AttentionPlan", Grids()))
+    used = PlainFrame()
+    for number in range(24):
+        sampling = SamplingParams(max_tokens=rng.randint(1, 20), temperature=rng.choice((0.0, 0.7)))
+        prompt = tuple(rng.randrange(100) for _ in range(rng.randint(1, 30)))
+        scheduler.add(Sequence(str(number), prompt, sampling, seed=rng.getrandbits(64)))
+    num_steps = 0
+    while (batch := scheduler.schedule()) is not None:
+        fresh = PlainFrame()
+        shapes = [writer.write(batch, cast("Frame", frame)) for frame in (used, fresh)]
+        assert shapes[0] == shapes[1]
+        parts = [attention.write(batch, cast("AttentionFrame", frame), shapes[0].tokens) for frame in (used, fresh)]
+        assert parts[0] == parts[1]
+        assert used.seen(batch, shapes[0].samples) == fresh.seen(batch, shapes[0].samples)
+        scheduler.commit(batch, [rng.randrange(100) for _ in range(batch.num_samples)])
+        num_steps += 1
+    assert num_steps > 30
+    assert scheduler.num_preemptions > 0
+
+
+def test_a_used_frame_does_not_keep_the_slots_of_sequences_that_have_others_now() -> None:
+    scheduler = make_scheduler()
+    writer, used = BatchWriter(LIMITS), cast("Frame", PlainFrame())
+    sequences = [Sequence(str(number), (1, 2, 3), SamplingParams(max_tokens=20), seed=number) for number in range(2)]
+    for sequence in sequences:
+        scheduler.add(sequence)
+    for _ in range(3):
+        batch = cast("Batch", scheduler.schedule())
+        writer.write(batch, used)
+        scheduler.commit(batch, [5] * batch.num_samples)
+    slots = [sequence.slot for sequence in sequences]
+    # As where both were preempted, and computed anew in other frames.
+    sequences[0].slot, sequences[1].slot = reversed(slots)
+    batch = cast("Batch", scheduler.schedule())
+    assert batch.decodes_only
+    writer.write(batch, used)
+    assert used.arguments.arrays["token_ids"][:2].tolist() == [-1 - slot for slot in reversed(slots)]
+    assert used.arguments.arrays["sample_rows"]["state_slot"][:2].tolist() == slots[::-1]

@@ -1,0 +1,68 @@
+"""What is compiled beside a load is what steps ask for."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import unicorn_async
+from unicorn_async.config import SamplingParams, WeightScheme
+from unicorn_async.gpu.kernel import KernelLibrary
+from unicorn_async.ops.attention_plan import MAX_ROTATING_TOKENS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tests.engine.conftest import OpenEngine
+    from unicorn_async.gpu.kernel import Kernel, KernelRequest
+
+
+DEMO = Path(unicorn_async.__file__).parent / "demo" / "model"  # its output head is cut unlike its layers
+
+
+@pytest.mark.parametrize(
+    ("model", "weights"),
+    [("qwen3", WeightScheme.AUTO), ("qwen3", WeightScheme.INT8), (DEMO, WeightScheme.AUTO)],
+    ids=["qwen3", "qwen3-int8", "demo"],
+)
+async def test_steps_of_few_and_of_many_sequences_with_penalties_or_not_ask_for_no_kernel_that_was_not_prepared(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch, model: str | Path, weights: WeightScheme
+) -> None:
+    prepared: set[tuple[Any, ...]] = set()
+    asked: set[tuple[Any, ...]] = set()
+    prepare, get = KernelLibrary.prepare, KernelLibrary.get
+
+    def note_prepared(self: KernelLibrary, requests: Iterable[KernelRequest]) -> list[Kernel]:
+        wanted = list(requests)
+        prepared.update((item.name, *sorted(item.constants.items())) for item in wanted)
+        return prepare(self, wanted)
+
+    def note_asked(self: KernelLibrary, name: str, **options: Any) -> Kernel:
+        asked.add((name, *sorted((options.get("constants") or {}).items())))
+        return get(self, name, **options)
+
+    monkeypatch.setattr(KernelLibrary, "prepare", note_prepared)
+    monkeypatch.setattr(KernelLibrary, "get", note_asked)
+    async with open_engine(model, weights=weights) as engine:
+
+        async def answer(length: int, **sampling: Any) -> None:
+            params = SamplingParams(max_tokens=3, ignore_eos=True, **sampling)
+            async for _ in engine.stream(range(1, 1 + length), params):
+                pass
+
+        await answer(1)
+        for count in range(2, MAX_ROTATING_TOKENS + 3):
+            await asyncio.gather(*(answer(3 * length) for length in range(1, 1 + count)))
+        await asyncio.gather(*(answer(length, temperature=0.7, presence_penalty=0.5) for length in (3, 9)))
+        await engine.logits(range(1, 41))
+        await engine.loaded()
+    names = {name for name, *_ in asked}
+    assert {"sample_pick", "sample_finish", "sample_reset", "sample_count"} <= names
+    attention = {key for key in asked if key[0].startswith(("attention", "rope_cache"))}
+    assert sum(name == "rope_cache_f16" for name, *_ in attention) == 1
+    decodes = [dict(constants) for name, *constants in attention if name.startswith("attention_decode")]
+    assert {constants.get("ROTATES", False) for constants in decodes} == {True, False}
+    assert {key for key in asked if key[0] != "matrix_fragments"} <= prepared  # that one tells what the device can do

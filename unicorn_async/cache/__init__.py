@@ -1,0 +1,1 @@
+"""The cache of device-ready weights on disk."""

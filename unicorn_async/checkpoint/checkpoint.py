@@ -1,0 +1,187 @@
+"""A model on disk, a Hugging Face directory or GGUF files: its configuration, and which tensor lies where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from unicorn_async.checkpoint.file_stamp import FileStamp
+from unicorn_async.checkpoint.gguf.model import GgufModel
+from unicorn_async.checkpoint.names import canonical_name
+from unicorn_async.checkpoint.safetensors import MAX_NAME_CHARS, read_header
+from unicorn_async.checkpoint.source_tensor import SourceTensor
+from unicorn_async.checkpoint.strict_json import JsonWalk, decode, read_json, read_object
+from unicorn_async.errors import CheckpointError, UnsupportedModelError
+from unicorn_async.tensor import QuantFormat
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from unicorn_async.checkpoint.gguf.fields import GgufValue
+
+CONFIG_FILE = "config.json"
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+MAX_INDEX_BYTES = 32 << 20  # 0.1 KB a tensor
+MAX_INDEX_TENSORS = 1 << 18
+_MAX_OTHERS, _MAX_OTHER_CHARS = 64, 1 << 16  # of what an index has beside the map, which is next to nothing
+_MAX_FILE_NAME_CHARS = 2048  # of a file's name as JSON may write it
+_MAX_NAME_BYTES = 255  # of a file, on any of Linux's file systems
+_BLOCK_TYPES = frozenset(kind.value for kind in QuantFormat)
+_QUANTISED_SUFFIXES = (".qweight", ".qzeros", ".weight_packed", ".SCB", ".weight_scale_inv", ".quant_state")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A model on disk; no tensor's bytes are read.
+
+    `path` is its directory, or its first GGUF file. `config` has the keys of a config.json; errors about it name
+    `config_name`. `tensors` are the language model's, by canonical name (`SourceTensor.name` is the file's own).
+    `skipped` are the file names of vision and audio tensors, and of what GGUF files have beside the model. `stamps` are
+    what the files were before their headers were read.
+    `gguf_metadata` is None for a directory; the tokenizer is in it.
+    """
+
+    path: Path
+    config: Mapping[str, object]
+    files: tuple[Path, ...]
+    tensors: Mapping[str, SourceTensor]
+    skipped: tuple[str, ...]
+    stamps: tuple[FileStamp, ...] = ()
+    config_name: str = CONFIG_FILE
+    gguf_metadata: Mapping[str, GgufValue] | None = None
+
+    @property
+    def is_quantised(self) -> bool:
+        """Whether there are weights in blocks, which are never quantised again."""
+        return any(source.dtype in _BLOCK_TYPES for source in self.tensors.values())
+
+    @classmethod
+    def read(cls, path: Path) -> Checkpoint:
+        """Read the configuration and all headers of a directory or a GGUF file; it blocks on the disk.
+
+        Raises:
+            CheckpointError: a file is missing, damaged or contradicts another.
+            UnsupportedModelError: the model is of a kind that is not supported, or not in safetensors or GGUF files.
+        """
+        return cls._read_directory(path) if path.is_dir() else cls._read_gguf(path)
+
+    @classmethod
+    def _read_gguf(cls, path: Path) -> Checkpoint:
+        model = GgufModel.read(path)
+        first = model.files[0]
+        return cls(
+            first, model.config, model.files, model.tensors, model.skipped, model.stamps, first.name, model.metadata
+        )
+
+    @classmethod
+    def _read_directory(cls, directory: Path) -> Checkpoint:
+        config = read_object(directory / CONFIG_FILE)
+        refuse_quantised(config, directory)
+        names, wanted = _weight_files(directory)
+        files = tuple(directory / name for name in names)
+        stamps = tuple(FileStamp.of(path) for path in files)
+        tensors: dict[str, SourceTensor] = {}
+        skipped: list[str] = []
+        for source in _sources(files, wanted):
+            if (name := canonical_name(source.name)) is None:
+                skipped.append(source.name)
+            elif name in tensors:
+                raise CheckpointError(f"{directory}: {source.name!r} and {tensors[name].name!r} are the same tensor")
+            elif name.endswith(_QUANTISED_SUFFIXES):
+                raise UnsupportedModelError(f"{directory}: tensor {source.name!r}: quantised weights are not supported")
+            else:
+                tensors[name] = source
+        return cls(directory, config, files, tensors, tuple(skipped), stamps)
+
+
+def refuse_quantised(config: Mapping[str, object], directory: Path) -> None:
+    """Check that a configuration does not announce quantised weights.
+
+    Raises:
+        UnsupportedModelError: it does; the message names the method.
+    """
+    text_config = config.get("text_config")
+    sections = [config, text_config] if isinstance(text_config, dict) else [config]
+    for section in sections:
+        quantization = section.get("quantization_config")
+        if quantization is None:
+            continue
+        method = "unknown"
+        if isinstance(quantization, dict):
+            bits = [key for key in ("load_in_4bit", "load_in_8bit") if quantization.get(key)]
+            method = str(quantization.get("quant_method") or ("bitsandbytes" if bits else "unknown"))
+        raise UnsupportedModelError(
+            f"{directory}: quantised with {method}, which is not supported; use the F32, F16 or BF16 checkpoint"
+        )
+
+
+def _weight_files(directory: Path) -> tuple[list[str], dict[str, str] | None]:
+    """Names of the weight files, and which tensor the index puts where (None without an index)."""
+    if (directory / SINGLE_FILE).is_file():
+        return [SINGLE_FILE], None
+    index_path = directory / INDEX_FILE
+    if not index_path.is_file():
+        pickles = sorted(path.name for path in directory.glob("*.bin"))
+        if pickles:
+            raise UnsupportedModelError(f"{directory}: weights in {pickles[0]}; only safetensors files are supported")
+        raise CheckpointError(f"{directory}: neither {SINGLE_FILE} nor {INDEX_FILE} is there")
+    wanted = _read_index(index_path)
+    names = sorted(set(wanted.values()))
+    missing = [name for name in names if not (directory / name).is_file()]
+    if missing:
+        raise CheckpointError(f"{directory}: {len(missing)} of {len(names)} weight files missing, first {missing[0]}")
+    return names, wanted
+
+
+def _read_index(path: Path) -> dict[str, str]:
+    """Read an index's weight_map, each tensor's file; a file's name is one string, however many tensors it has."""
+    walk = JsonWalk(decode(read_json(path, MAX_INDEX_BYTES), str(path)), str(path))
+    wanted: dict[str, str] = {}
+    file_names: dict[str, str] = {}
+    keys: set[str] = set()
+
+    def tensor_member(tensor: str, at: int) -> int:
+        if tensor in wanted:
+            raise CheckpointError(f"{path}: key {tensor[:200]!r} appears twice")
+        if len(tensor) > MAX_NAME_CHARS:
+            raise CheckpointError(f"{path}: a name of {len(tensor)} characters, at most {MAX_NAME_CHARS} are allowed")
+        if len(wanted) == MAX_INDEX_TENSORS:
+            raise CheckpointError(f"{path}: weight_map: more than {MAX_INDEX_TENSORS} tensors")
+        value, end = walk.value(at, _MAX_FILE_NAME_CHARS)
+        if not isinstance(value, str) or (value not in file_names and not _is_plain(value)):
+            raise CheckpointError(f"{path}: tensor {tensor[:200]!r}: {str(value)[:100]!r} is not a file name")
+        wanted[tensor] = file_names.setdefault(value, value)
+        return end
+
+    def member(key: str, at: int) -> int:
+        if key in keys:
+            raise CheckpointError(f"{path}: key {key[:200]!r} appears twice")
+        if len(keys) == _MAX_OTHERS:
+            raise CheckpointError(f"{path}: more than {_MAX_OTHERS} keys beside weight_map")
+        keys.add(key)
+        return walk.members(at, tensor_member) if key == "weight_map" else walk.value(at, _MAX_OTHER_CHARS)[1]
+
+    walk.whole(member)
+    if not wanted:
+        raise CheckpointError(f"{path}: weight_map: expected an object that is not empty")
+    return wanted
+
+
+def _is_plain(name: str) -> bool:
+    if len(name.encode("utf-8", "surrogatepass")) > _MAX_NAME_BYTES:
+        return False
+    return name.endswith(".safetensors") and not any(char in name for char in "/\\\0") and not name.startswith(".")
+
+
+def _sources(files: tuple[Path, ...], wanted: dict[str, str] | None) -> Iterator[SourceTensor]:
+    left = dict(wanted or {})
+    for index, path in enumerate(files):
+        for entry in read_header(path).values():
+            if wanted is None or left.get(entry.name) == path.name:
+                left.pop(entry.name, None)
+                yield SourceTensor.of(entry, index)
+    if left:
+        name, file_name = next(iter(left.items()))
+        raise CheckpointError(f"{files[0].parent / file_name}: tensor {name!r}, which the index puts there, is missing")

@@ -1,0 +1,113 @@
+"""A model in GGUF files: its configuration, and which tensor lies where."""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from unicorn_async.checkpoint.file_stamp import FileStamp
+from unicorn_async.checkpoint.gguf.config import ROPE_FACTORS, GgufConfig, json_config
+from unicorn_async.checkpoint.gguf.header import read_header
+from unicorn_async.checkpoint.gguf.names import canonical_name, has_interleaved_heads, is_constant
+from unicorn_async.checkpoint.gguf.split import check_parts, part_paths
+from unicorn_async.checkpoint.source_tensor import SourceTensor
+from unicorn_async.errors import CheckpointError, UnsupportedModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from unicorn_async.checkpoint.gguf.fields import GgufValue
+    from unicorn_async.checkpoint.source_tensor import TensorEntry
+
+
+@dataclass(frozen=True, slots=True)
+class GgufModel:
+    """What the headers of a model's files say.
+
+    `metadata` is the first file's, tokenizer included. `config` has the keys of a config.json. `tensors` go by the
+    models' names, `skipped` are the file's names of constants that the models compute themselves. `stamps` are what the
+    files were before their headers were read.
+    """
+
+    files: tuple[Path, ...]
+    metadata: Mapping[str, GgufValue]
+    config: Mapping[str, object]
+    tensors: Mapping[str, SourceTensor]
+    skipped: tuple[str, ...]
+    stamps: tuple[FileStamp, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> GgufModel:
+        """Read the headers of the model that the file `path` is (a part of); it blocks on the disk.
+
+        Raises:
+            CheckpointError: a file is missing, damaged or contradicts another.
+            UnsupportedModelError: the architecture, or something of it, is not supported.
+        """
+        files = part_paths(path)
+        stamps = tuple(FileStamp.of(file) for file in files)
+        headers = [read_header(file) for file in files]
+        check_parts(files, headers)
+        entries = _joined(files, [header.tensors for header in headers])
+        metadata = headers[0].metadata
+        config = GgufConfig(metadata, {name: entry for name, (entry, _) in entries.items()}, str(files[0]))
+        factors = None
+        if ROPE_FACTORS in entries:
+            entry, file = entries[ROPE_FACTORS]
+            factors = _rope_factors(files[file], entry, config.head_dim)
+        json = json_config(config, factors)
+        tensors, skipped = _sources(files, entries, config)
+        return cls(files, metadata, json, tensors, skipped, stamps)
+
+
+def _joined(files: tuple[Path, ...], headers: list[Mapping[str, TensorEntry]]) -> dict[str, tuple[TensorEntry, int]]:
+    entries: dict[str, tuple[TensorEntry, int]] = {}
+    for index, header in enumerate(headers):
+        for name, entry in header.items():
+            if name in entries:
+                raise CheckpointError(f"{files[index]}: tensor {name!r} is in {files[entries[name][1]].name} as well")
+            entries[name] = entry, index
+    return entries
+
+
+def _rope_factors(path: Path, entry: TensorEntry, head_dim: int) -> tuple[float, ...]:
+    """The divisors of the rotary frequencies, one a pair."""
+    where = f"{path}: tensor {entry.name!r}"
+    if entry.dtype != "F32" or entry.shape != (head_dim // 2,):
+        raise CheckpointError(
+            f"{where}: expected F32 of shape [{head_dim // 2}], got {entry.dtype} {list(entry.shape)}"
+        )
+    try:
+        with path.open("rb") as file:
+            file.seek(entry.offset)
+            data = file.read(entry.nbytes)
+    except OSError as exc:
+        raise CheckpointError(f"{path}: {exc.strerror or exc}") from exc
+    if len(data) != entry.nbytes:
+        raise CheckpointError(f"{where}: truncated while it was read")
+    factors: tuple[float, ...] = struct.unpack(f"<{head_dim // 2}f", data)
+    if not all(0 < factor < math.inf for factor in factors):
+        raise CheckpointError(f"{where}: expected positive numbers")
+    return factors
+
+
+def _sources(
+    files: tuple[Path, ...], entries: Mapping[str, tuple[TensorEntry, int]], config: GgufConfig
+) -> tuple[dict[str, SourceTensor], tuple[str, ...]]:
+    tensors: dict[str, SourceTensor] = {}
+    skipped: list[str] = []
+    for name, (entry, file) in entries.items():
+        canonical = canonical_name(name, config.architecture)
+        if canonical is None and not is_constant(name):
+            raise UnsupportedModelError(f"{files[file]}: tensor {name!r} is not known for {config.architecture!r}")
+        if canonical is None:
+            skipped.append(name)
+        elif canonical in tensors:
+            raise CheckpointError(f"{files[file]}: {name!r} and {tensors[canonical].name!r} are the same tensor")
+        else:
+            rows = config.head_dim if has_interleaved_heads(name, config.architecture) else 0
+            tensors[canonical] = SourceTensor.of(entry, file, interleaved_head_rows=rows)
+    return tensors, tuple(skipped)

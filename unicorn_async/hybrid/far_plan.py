@@ -1,0 +1,99 @@
+"""What another device than the model's has of the KV cache, before anything is allocated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from unicorn_async.config import AttentionKind
+from unicorn_async.errors import MissingFeatureError
+from unicorn_async.gpu.arena import block_nbytes
+from unicorn_async.gpu.device_info import device_candidates
+from unicorn_async.gpu.memory_room import HeapLimits, host_room, memory_room
+from unicorn_async.hybrid.remote_attention import NUM_HALVES
+from unicorn_async.hybrid.vulkan_exchange import ExchangeLayout
+from unicorn_async.memory.kv_plan import kv_budget, plan_kv_cache
+from unicorn_async.memory.plan import decode_scratch_bytes
+from unicorn_async.ops.attention_plan import AttentionPlan
+from unicorn_async.ops.kv_cache import AttentionShape
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from unicorn_async.config import EngineConfig, ModelConfig
+    from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.memory.kv_plan import KVPlan
+    from unicorn_async.npu.choice import NpuChoice
+
+
+@dataclass(frozen=True, slots=True)
+class FarPlan:
+    """The far device, its cache, and how much of the near device's memory it takes.
+
+    `device` is its name. Either `info` says which Vulkan device it is, or `npu` which NPU.
+    """
+
+    kv: KVPlan
+    near_bytes: int
+    device: str
+    info: DeviceInfo | None = None
+    npu: NpuChoice | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """Return everything as JSON values; sizes in bytes."""
+        return {"device": self.device, "kv_cache_bytes": self.kv.nbytes, "near_bytes": self.near_bytes}
+
+
+def far_device(options: EngineConfig, devices: Sequence[DeviceInfo]) -> DeviceInfo | None:
+    """Return the Vulkan device that is asked for to attend; None where none is.
+
+    Raises:
+        ConfigError: there is no such device. MissingFeatureError: it can't be used.
+    """
+    if options.attention.kind is not AttentionKind.VULKAN:
+        return None
+    (info,) = device_candidates(devices, options.attention.device)
+    if info.missing:
+        raise MissingFeatureError(f"attention on {info.name}: it lacks {', '.join(info.missing)}")
+    return info
+
+
+def near_devices(candidates: Sequence[DeviceInfo], far: DeviceInfo | None) -> tuple[DeviceInfo, ...]:
+    """Return the devices that may run the model: not the one that attends, unless there is no other."""
+    others = tuple(info for info in candidates if far is None or info.index != far.index)
+    return others or tuple(candidates)
+
+
+def plan_vulkan(
+    model: ModelConfig,
+    options: EngineConfig,
+    near: DeviceInfo,
+    far: DeviceInfo,
+    left: int,
+    *,
+    host_bytes: int | None = None,
+) -> FarPlan:
+    """Plan the cache on a second Vulkan device; the model leaves `left` bytes of `near`'s memory.
+
+    `host_bytes` is as in `plan_memory`. Where both devices have one memory, the cache takes a quarter of it at most, or
+    what was asked for, and no more than is left. Limits of memory are those of the device that runs the model.
+
+    Raises:
+        ConfigError, OutOfMemoryError: as `plan_kv_cache`.
+    """
+    shape = AttentionShape(model.num_heads, model.num_kv_heads, model.head_dim, options.block_size, options.kv_dtype)
+    layout = ExchangeLayout(shape, options.max_num_batched_tokens)
+    exchange = NUM_HALVES * layout.nbytes
+    queries = options.max_num_batched_tokens * layout.row_bytes
+    own = block_nbytes([*decode_scratch_bytes(AttentionPlan.of(far, shape), options.max_num_seqs).values(), queries])
+    is_twin = near.index == far.index
+    one_memory = is_twin or (near.shares_host_memory and far.shares_host_memory)
+    limits = HeapLimits(options.vram_bytes, options.gtt_bytes) if is_twin else HeapLimits()
+    room = memory_room(far, limits, host_room(far) if host_bytes is None else host_bytes)
+    room = replace(room, is_shared=room.is_shared or one_memory)
+    budget = kv_budget(room, model, options, weights=0, fast_weights=0, others=own + exchange)
+    if one_memory:
+        budget = min(budget, left - own - exchange)
+    kv = plan_kv_cache(model, options, budget, max_allocation=far.max_allocation)
+    same = " (a second logical device of the same GPU)" if is_twin else ""
+    return FarPlan(kv, exchange + (kv.nbytes + own if one_memory else 0), f"{far.name}{same}", far)

@@ -1,0 +1,134 @@
+"""Opens the device that attends, where that is not the one that runs the model.
+
+What an NPU or a second device needs is imported where it is asked for: other starts need not wait for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unicorn_async.background import run_to_end
+from unicorn_async.config import AttentionKind
+from unicorn_async.engine.types import AttentionInfo
+from unicorn_async.hybrid.far_attention import FarAttention
+from unicorn_async.hybrid.far_plan import far_device, near_devices, plan_vulkan
+from unicorn_async.hybrid.spans import BusyTrack
+from unicorn_async.memory.plan import attention_shape, max_logit_rows
+from unicorn_async.ops.attention import GpuAttention
+from unicorn_async.step.frame import FrameLimits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AsyncExitStack
+
+    from unicorn_async.config import EngineConfig, ModelConfig
+    from unicorn_async.gpu.device import Device
+    from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.hybrid.far_plan import FarPlan
+    from unicorn_async.memory.kv_plan import KVPlan
+    from unicorn_async.npu.choice import NpuChoice
+
+
+def fit_options(model: ModelConfig, options: EngineConfig) -> EngineConfig:
+    """Return the options with a block size that what attends can take.
+
+    Raises:
+        UnsupportedModelError: it can't take the model's heads.
+    """
+    if options.attention.kind is not AttentionKind.NPU:
+        return options
+    from unicorn_async.npu.choice import fit_npu_options
+
+    return fit_npu_options(model, options)
+
+
+def _npu_choice(model: ModelConfig, options: EngineConfig) -> NpuChoice | None:
+    if options.attention.kind is not AttentionKind.NPU:
+        return None
+    from unicorn_async.npu.choice import NpuChoice
+
+    return NpuChoice.find(model, options)
+
+
+class FarChoice:
+    """What is asked for to attend, among the devices of this machine."""
+
+    def __init__(self, model: ModelConfig, options: EngineConfig, devices: Sequence[DeviceInfo]) -> None:
+        """Find the device.
+
+        Raises:
+            ConfigError: there is no such device. MissingFeatureError: it can't be used.
+            NpuUnavailableError, NpuBuildError, UnsupportedModelError: as `NpuChoice.find`.
+        """
+        self._model = model
+        self._options = options = fit_options(model, options)
+        self._vulkan = far_device(options, devices)
+        self._npu = _npu_choice(model, options)
+
+    def near(self, candidates: Sequence[DeviceInfo]) -> tuple[DeviceInfo, ...]:
+        """Return those of the candidates that may run the model."""
+        return near_devices(candidates, self._vulkan)
+
+    def plan(self, near: DeviceInfo, left: int, *, host_bytes: int | None = None) -> FarPlan | None:
+        """Plan the cache beside a model on `near`; None where that attends itself.
+
+        Of that device's memory `left` bytes are left. `host_bytes` is the host's free memory, None = as it is now.
+
+        Raises:
+            ConfigError, OutOfMemoryError: as `plan_kv_cache`.
+        """
+        if self._npu is not None:
+            from unicorn_async.hybrid.npu_plan import plan_npu
+
+            return plan_npu(self._model, self._options, near, self._npu, left, host_bytes=host_bytes)
+        if self._vulkan is not None:
+            return plan_vulkan(self._model, self._options, near, self._vulkan, left, host_bytes=host_bytes)
+        return None
+
+
+async def open_far_attention(
+    near: Device,
+    model: ModelConfig,
+    options: EngineConfig,
+    kv_plan: KVPlan,
+    plan: FarPlan,
+    open_device: Callable[[DeviceInfo], Device],
+    stack: AsyncExitStack,
+) -> FarAttention:
+    """Open what attends and allocate its part; `stack` gets what has to be closed.
+
+    Raises:
+        DeviceError: it can't be opened, it does not fit, or an NPU's kernels answer wrongly.
+    """
+    if plan.npu is not None:
+        from unicorn_async.hybrid.npu_opening import open_npu
+
+        return await open_npu(near, model, options, kv_plan, plan.npu, stack)
+    from unicorn_async.hybrid.vulkan_attention import VulkanAttention
+
+    track, far = BusyTrack(), plan.info
+    assert far is not None
+
+    def make() -> tuple[VulkanAttention, FrameLimits]:
+        device = open_device(far)
+        stack.push_async_callback(run_to_end, device.close)
+        gpu = GpuAttention(far, device.kernels, attention_shape(model, options), soft_cap=model.attention_soft_cap)
+        limits = FrameLimits.of(options, kv_plan, gpu.plan, max_logit_rows(options))
+        attention = VulkanAttention(near, device, model, options, kv_plan, gpu, limits, track)
+        stack.push_async_callback(run_to_end, attention.close)
+        return attention, limits
+
+    attention, limits = await run_to_end(make)
+    exchange = attention.exchanges[0]
+    info = AttentionInfo(
+        AttentionKind.VULKAN,
+        plan.device,
+        is_software=far.is_software,
+        exchange=exchange.kind.value,
+        reason=exchange.reason,
+        kv_dtype=options.kv_dtype.value,
+        kv_cache_bytes=kv_plan.nbytes,
+    )
+    shape = attention_shape(model, options).handed_over
+    twin = attention.far if far.index == near.info.index else None
+    return FarAttention(attention, track, info, limits, shape, twin)

@@ -1,0 +1,197 @@
+"""What the device does to weights between staging memory and their places."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from unicorn_async.ops.convert import convert, convert_kernel
+from unicorn_async.ops.lora import LowRankChange, add_change, change_kernel
+from unicorn_async.ops.quantize import quantize, quantize_kernel, relayout, relayout_kernel
+from unicorn_async.tensor import DType, QuantFormat, QuantTensor
+from unicorn_async.weights.chunk import Transform
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from unicorn_async.gpu.command import CommandRecorder
+    from unicorn_async.gpu.kernel import KernelLibrary, KernelRequest
+    from unicorn_async.loader.lora_factors import LoraFactors
+    from unicorn_async.loader.unfit import UnfitCounters
+    from unicorn_async.loader.uploader import ConvertRecorder
+    from unicorn_async.lora.plan import LoraPlan, PlannedChange
+    from unicorn_async.tensor import ElementType
+    from unicorn_async.weights.chunk import Chunk
+    from unicorn_async.weights.plan import LoadPlan, TensorPart
+
+
+class WeightConverter:
+    """Records the transforms of a plan's chunks.
+
+    A chunk may begin in the middle of a row, and have rows of several tensors; what does not fit a tensor's type is
+    counted for that tensor.
+    """
+
+    def __init__(
+        self,
+        kernels: KernelLibrary,
+        plan: LoadPlan,
+        unfit: UnfitCounters,
+        lora: LoraPlan,
+        factors: LoraFactors,
+    ) -> None:
+        self._kernels = kernels
+        self._plan = plan
+        self._unfit = unfit
+        self._lora = lora
+        self._factors = factors
+        self._shapes = {dest.name: dest.shape for dest in plan.destinations}
+        self._starts = {part.name: part.first_element for parts in plan.parts.values() for part in parts}
+
+    def record(self, recorder: CommandRecorder, source: int, place: int, chunk: Chunk) -> None:
+        """Record a chunk's transform from `source` to its part of the destination at `place`; a `ConvertRecorder`.
+
+        Adapters' factors are ready where the chunk is to be blended.
+        """
+        kind, source_kind = chunk.dest_dtype, chunk.source_dtype
+        if isinstance(source_kind, QuantFormat):
+            assert isinstance(kind, QuantFormat), "blocks stay blocks"
+            whole = QuantTensor(place, self._shapes[chunk.dest], kind)
+            relayout(
+                recorder,
+                self._kernels,
+                src=source,
+                dst=whole,
+                first_element=chunk.first_element,
+                num_elements=chunk.num_elements,
+            )
+            return
+        if chunk.transform is Transform.BLEND:
+            source, source_kind = self._blend(recorder, source, source_kind, chunk), DType.F32
+        if kind is DType.F32:
+            self._convert(recorder, source, source_kind, place, kind, chunk.first_element, chunk.num_elements, 0)
+            return
+        for part in self._plan.parts_of(chunk):
+            start = source + (part.first_element - chunk.first_element) * source_kind.itemsize
+            self._narrow(recorder, start, source_kind, place, chunk, part)
+        recorder.host_barrier()  # the CPU reads the counters
+
+    def _narrow(
+        self, recorder: CommandRecorder, source: int, source_kind: DType, place: int, chunk: Chunk, part: TensorPart
+    ) -> None:
+        kind, unfit = chunk.dest_dtype, self._unfit.address(part.name)
+        if isinstance(kind, DType):
+            self._convert(recorder, source, source_kind, place, kind, part.first_element, part.num_elements, unfit)
+            return
+        quantize(
+            recorder,
+            self._kernels,
+            src=source,
+            src_dtype=source_kind,
+            dst=QuantTensor(place, self._shapes[chunk.dest], kind),
+            first_element=part.first_element,
+            num_elements=part.num_elements,
+            unfit=unfit,
+        )
+
+    def _convert(
+        self,
+        recorder: CommandRecorder,
+        source: int,
+        source_kind: DType,
+        place: int,
+        kind: DType,
+        first_element: int,
+        num_elements: int,
+        unfit: int,
+    ) -> None:
+        convert(
+            recorder,
+            self._kernels,
+            src=source,
+            src_dtype=source_kind,
+            dst=place + first_element * kind.itemsize,
+            dst_dtype=kind,
+            num_elements=num_elements,
+            unfit=unfit,
+        )
+
+    def _blend(self, recorder: CommandRecorder, source: int, source_kind: DType, chunk: Chunk) -> int:
+        """Record the sum of a chunk and all changes, in F32; return the address of the scratch memory that has it."""
+        scratch, parts = self._factors.scratch_address, tuple(self._plan.parts_of(chunk))
+        recorder.barrier()  # the chunk before this one has used the scratch memory
+        self._convert(recorder, source, source_kind, scratch, DType.F32, 0, chunk.num_elements, 0)
+        recorder.barrier()
+        changes = [self._lora.changes.get(part.name, ()) for part in parts]
+        for number in range(max(len(items) for items in changes)):
+            for part, items in zip(parts, changes, strict=True):
+                if number < len(items):
+                    add_change(
+                        recorder,
+                        self._kernels,
+                        weights=scratch + 4 * (part.first_element - chunk.first_element),
+                        change=_on_device(items[number], self._factors),
+                        first_element=part.first_element - self._starts[part.name],
+                        num_elements=part.num_elements,
+                    )
+            recorder.barrier()
+        return scratch
+
+
+def prepare_conversion(kernels: KernelLibrary, plan: LoadPlan, lora: LoraPlan) -> None:
+    """Compile what a `WeightConverter` and a `factor_converter` record, or wait for who does; raises as `get`."""
+    kernels.prepare(replace(request, urgent=True) for request in conversion_kernels(plan, lora))
+
+
+def factor_converter(kernels: KernelLibrary) -> ConvertRecorder:
+    """Return what records the conversion of adapters' factors to F32."""
+
+    def record(recorder: CommandRecorder, source: int, place: int, chunk: Chunk) -> None:
+        assert isinstance(chunk.source_dtype, DType), "factors are dense"
+        convert(
+            recorder,
+            kernels,
+            src=source,
+            src_dtype=chunk.source_dtype,
+            dst=place + chunk.dest_offset,
+            dst_dtype=DType.F32,
+            num_elements=chunk.num_elements,
+        )
+
+    return record
+
+
+def conversion_kernels(plan: LoadPlan, lora: LoraPlan) -> Iterator[KernelRequest]:
+    """Name the pipelines that a plan's transforms need, and the load of adapters' factors."""
+    chunks = (*plan.chunks, *lora.factors.chunks)
+    kinds = dict.fromkeys(
+        (chunk.source_dtype, chunk.dest_dtype, chunk.transform is Transform.BLEND)
+        for chunk in chunks
+        if chunk.transform is not Transform.COPY
+    )
+    for source, dest, is_blended in kinds:
+        if isinstance(source, QuantFormat):
+            yield relayout_kernel(source)
+            continue
+        if is_blended:
+            yield convert_kernel(source, DType.F32)
+            yield change_kernel()
+        yield _narrowing_kernel(DType.F32 if is_blended else source, dest)
+
+
+def _narrowing_kernel(source: DType, dest: ElementType) -> KernelRequest:
+    return convert_kernel(source, dest) if isinstance(dest, DType) else quantize_kernel(source, dest)
+
+
+def _on_device(change: PlannedChange, factors: LoraFactors) -> LowRankChange:
+    return LowRankChange(
+        left=factors.address(change.left),
+        right=factors.address(change.right),
+        columns=change.columns,
+        rank=change.rank,
+        left_row=change.left_row,
+        left_rank=change.left_rank,
+        right_rank=change.right_rank,
+        right_column=change.right_column,
+        scale=change.scale,
+    )

@@ -1,0 +1,65 @@
+"""Where a load takes its bytes from: a checkpoint's files, or an entry of the cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
+
+from unicorn_async.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+    from pathlib import Path
+
+    from unicorn_async.checkpoint.file_stamp import FileStamp
+    from unicorn_async.loader.layer_check import ChecksumKernel
+    from unicorn_async.loader.read_strategy import ReadStrategy
+    from unicorn_async.weights.chunk import AnyChunk
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSource:
+    """Files, what is read of them in the order of the layers, and how.
+
+    `stamps` are what the files were when their headers were read. `checksums` are those that the destinations must have
+    once they are read, by name; they are empty where the files are taken as they are.
+    """
+
+    files: tuple[Path, ...]
+    chunks: tuple[AnyChunk, ...]
+    strategy: ReadStrategy
+    stamps: tuple[FileStamp, ...] = ()
+    checksums: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def bytes_to_read(self) -> int:
+        """Bytes of all chunks, as the files have them."""
+        return sum(chunk.nbytes for chunk in self.chunks)
+
+    def of_layers(self, layers: Collection[int]) -> LoadSource:
+        """Return the part of it that belongs to some layers."""
+        wanted = frozenset(layers)
+        return replace(self, chunks=tuple(chunk for chunk in self.chunks if chunk.layer in wanted))
+
+
+class CachedWeights(Protocol):
+    """What a load needs to take device-ready weights in place of the checkpoint's."""
+
+    @property
+    def source(self) -> LoadSource:
+        """The entry's file; every destination has a checksum."""
+
+    @property
+    def checksum(self) -> ChecksumKernel:
+        """What computes checksums on the device."""
+
+    async def damaged(self, error: CheckpointError) -> None:
+        """Take note that the entry is no good; the load goes on without it."""
+
+
+def only_checkpoint_error(error: BaseException) -> CheckpointError | None:
+    """Return the first error of those that ended a load, if files are the reason for all of them."""
+    if isinstance(error, BaseExceptionGroup):
+        found = [only_checkpoint_error(inner) for inner in error.exceptions]
+        return found[0] if all(found) else None
+    return error if isinstance(error, CheckpointError) else None

@@ -1,0 +1,1 @@
+"""LoRA adapters: their files, and which weights they change."""

@@ -1,0 +1,122 @@
+"""Which adapters change which weights, and what of them has to be on the device for it. Pure."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from unicorn_async.errors import CheckpointError, UnsupportedModelError
+from unicorn_async.tensor import DType
+from unicorn_async.weights.chunk import Chunk, Transform, split
+from unicorn_async.weights.plan import CHUNK_BYTES, DestTensor, LoadPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from unicorn_async.checkpoint.source_tensor import TensorEntry
+    from unicorn_async.lora.adapter import LoraAdapter, LoraPair
+    from unicorn_async.weights.plan import WantedTensor
+
+_HEAD = "lm_head.weight"
+_EMBEDDINGS = "model.embed_tokens.weight"
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedChange:
+    """What one adapter adds to one weight (rows, columns): scale · left · right.
+
+    `left` and `right` are destinations of the factors' plan; a step of a row, of a rank or of a column in them is so
+    many elements. `scale` includes the adapter's weight.
+    """
+
+    left: str
+    right: str
+    columns: int
+    rank: int
+    left_row: int
+    left_rank: int
+    right_rank: int
+    right_column: int
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
+class LoraPlan:
+    """The changes of each weight, by its canonical name, in the adapters' order, and the load of their factors.
+
+    `factors` has one layer; `file` of its chunks counts `adapters`.
+    """
+
+    adapters: tuple[LoraAdapter, ...]
+    changes: Mapping[str, tuple[PlannedChange, ...]]
+    factors: LoadPlan
+
+
+def make_lora_plan(adapters: Sequence[LoraAdapter], wanted: Iterable[WantedTensor]) -> LoraPlan:
+    """Check adapters against a model's weights, and plan their factors' load as F32.
+
+    Raises:
+        UnsupportedModelError: an adapter changes what the model has not, or the head of a model that shares it with the
+            embeddings.
+        CheckpointError: a factor does not have the weight's shape, or a scale is too large for a float.
+    """
+    shapes = {want.name: want.shape for want in wanted}
+    changes: dict[str, list[PlannedChange]] = {}
+    destinations: list[DestTensor] = []
+    chunks: list[Chunk] = []
+    for index, adapter in enumerate(adapters):
+        for pair in adapter.pairs.values():
+            _check_target(adapter, pair, shapes)
+            names = {}
+            for entry in (pair.a, pair.b):
+                names[entry.name] = dest = f"{index}:{entry.name}"
+                destinations.append(DestTensor(dest, entry.shape, DType.F32, 0, dest))
+                chunks += split(_chunk(index, entry, dest), CHUNK_BYTES)
+            a, b = names[pair.a.name], names[pair.b.name]
+            changes.setdefault(pair.target, []).append(_change(adapter, pair, a, b))
+    chunks.sort(key=lambda chunk: (chunk.file, chunk.offset))
+    factors = LoadPlan(tuple(destinations), tuple(chunks), (0,) if chunks else (), ())
+    return LoraPlan(tuple(adapters), {target: tuple(items) for target, items in changes.items()}, factors)
+
+
+def _check_target(adapter: LoraAdapter, pair: LoraPair, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    where = f"adapter {adapter.path}: tensor {pair.a.name!r}"
+    if pair.target in (_HEAD, _EMBEDDINGS) and _HEAD not in shapes:
+        raise UnsupportedModelError(
+            f"{where}: the model's output head is tied to its embeddings, neither can be changed alone"
+        )
+    shape = shapes.get(pair.target)
+    if shape is None or len(shape) != 2:
+        raise UnsupportedModelError(f"{where}: the model has no matrix {pair.target!r}")
+    if pair.shape != shape:
+        raise CheckpointError(
+            f"{where} of shape {list(pair.a.shape)} and its lora_B of {list(pair.b.shape)} change a weight of shape "
+            f"{list(pair.shape)}; {pair.target!r} has {list(shape)}"
+        )
+
+
+def _chunk(file: int, entry: TensorEntry, dest: str) -> Chunk:
+    return Chunk(
+        file=file,
+        offset=entry.offset,
+        nbytes=entry.nbytes,
+        dest=dest,
+        first_element=0,
+        transform=Transform.TO_F32,
+        source_dtype=DType(entry.dtype),
+        dest_dtype=DType.F32,
+        layer=0,
+    )
+
+
+def _change(adapter: LoraAdapter, pair: LoraPair, a: str, b: str) -> PlannedChange:
+    columns, scale = pair.shape[1], pair.scale * adapter.weight
+    try:
+        struct.pack("<f", scale)
+    except OverflowError as exc:
+        raise CheckpointError(f"adapter {adapter.path}: scale {scale} of {pair.target!r} is no float") from exc
+    width = pair.a.shape[1]
+    if pair.is_embedding:
+        return PlannedChange(a, b, columns, pair.rank, 1, width, 1, pair.rank, scale)
+    return PlannedChange(b, a, columns, pair.rank, pair.rank, 1, width, 1, scale)

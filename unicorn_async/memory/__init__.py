@@ -1,0 +1,1 @@
+"""A model's memory: planned before anything is allocated, then allocated and reported."""

@@ -1,0 +1,124 @@
+"""Everything of a model that lives in device memory, and how much there is of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from unicorn_async.gpu.arena import Arena
+from unicorn_async.gpu.memory import MemoryKind
+from unicorn_async.gpu.zero_memory import zero_memory
+from unicorn_async.memory.plan import kv_names, max_logit_rows
+from unicorn_async.models.activations import Activations, Residual, residual_names
+from unicorn_async.ops.attention_device import DecodeScratch
+from unicorn_async.ops.kv_cache import KVCache
+from unicorn_async.ops.rotary import frequencies
+from unicorn_async.weights.tensors import matrices_of, vectors_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from unicorn_async.config import EngineConfig, ModelConfig, RotaryConfig
+    from unicorn_async.gpu.arena import ArenaSlice
+    from unicorn_async.gpu.device import Device
+    from unicorn_async.tensor import Tensor, Weight
+    from unicorn_async.weights.plan import LoadPlan
+
+
+@dataclass(frozen=True, slots=True)
+class ResidualPlaces:
+    """The memory of one step's residual stream."""
+
+    hidden: ArenaSlice
+    branch: ArenaSlice
+
+    @property
+    def addresses(self) -> Residual:
+        """Where it lies, as what is recorded needs it."""
+        return Residual(self.hidden.address, self.branch.address)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelMemory:
+    """The places of a model in device memory, all borrowed but the tables; `close` frees these, after the last step.
+
+    `weights` are vectors, `matrices` all others. They and the caches may still be without memory: `places` grows.
+    """
+
+    places: Mapping[str, ArenaSlice]
+    tables: Arena
+    weights: Mapping[str, Tensor]
+    matrices: Mapping[str, Weight]
+    freqs: tuple[int, ...]  # per layer
+    activations: Activations
+    residuals: tuple[ResidualPlaces, ...]  # per frame, and one more where steps take turns at a load's layers
+    attended: ArenaSlice  # the activation `attention`
+    logits: ArenaSlice
+    decode_scratch: DecodeScratch  # zeros where another device attends
+    last_token: int
+    sample_scratch: int
+    counts: int
+
+    @classmethod
+    def of(
+        cls,
+        device: Device,
+        model: ModelConfig,
+        options: EngineConfig,
+        plan: LoadPlan,
+        places: Mapping[str, ArenaSlice],
+        workspace: Iterable[str],
+    ) -> ModelMemory:
+        """Name the `places` of everything that was planned, and make the tables beside it.
+
+        Those of the `workspace` are there already; others may come while this runs.
+
+        Raises:
+            OutOfMemoryError: the tables do not fit; nothing stays allocated.
+            DeviceLostError: the device was lost meanwhile.
+        """
+        tables = Arena(device.memory, MemoryKind.FRAME, 1 << 20, name="tables")
+        try:
+            addresses = {name: places[name].address for name in workspace}
+            if not options.attends_elsewhere:
+                zero_memory(device, places["split_counters"])
+            rows = max_logit_rows(options)
+            frames = [residual_names(frame) for frame in range(options.num_residuals)]
+            return cls(
+                places=places,
+                tables=tables,
+                weights=vectors_of(plan, places),
+                matrices=matrices_of(plan, places),
+                freqs=_rotary_tables(tables, model),
+                activations=Activations.at(addresses, model, options.max_num_batched_tokens, rows),
+                residuals=tuple(ResidualPlaces(places[hidden], places[branch]) for hidden, branch in frames),
+                attended=places["attention"],
+                logits=places["logits"],
+                decode_scratch=DecodeScratch(addresses.get("partials", 0), addresses.get("split_counters", 0)),
+                last_token=addresses["last_token"],
+                sample_scratch=addresses["sample_scratch"],
+                counts=addresses["counts"],
+            )
+        except BaseException:
+            tables.close()
+            raise
+
+    def cache(self, layer: int) -> KVCache:
+        """Return a layer's cache, which has memory by now; there is none where another device attends."""
+        keys, values = (self.places[name].address for name in kv_names(layer))
+        return KVCache(keys, values)
+
+    def close(self) -> None:
+        """Free the tables; nothing on the device may still use them."""
+        self.tables.close()
+
+
+def _rotary_tables(tables: Arena, model: ModelConfig) -> tuple[int, ...]:
+    places: dict[RotaryConfig, int] = {}
+    for rotary in dict.fromkeys(model.layer_rotary):
+        values = frequencies(rotary, model.head_dim)
+        place = tables.allocate(len(values))
+        assert place.mapped is not None
+        place.mapped[:] = values
+        places[rotary] = place.address
+    return tuple(places[rotary] for rotary in model.layer_rotary)

@@ -1,0 +1,128 @@
+"""Writes a batch's attention into a frame of the device that attends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from unicorn_async.ops.sample_rows import NO_SLOT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence as SequenceOf
+
+    from unicorn_async.ops.attention_plan import AttentionPlan
+    from unicorn_async.scheduler.batch import Batch
+    from unicorn_async.step.attention_frame import AttentionFrame
+
+
+class AttentionParts(NamedTuple):
+    """What of a step's attention decides which commands run it."""
+
+    has_decode: bool
+    has_prefill: bool
+
+
+class AttentionWriter:
+    """Fills frames, and reads nothing back from them: the CPU may read their memory slowly.
+
+    It keeps no state of a batch. `windows` are those of the block groups.
+    """
+
+    def __init__(self, block_size: int, windows: SequenceOf[int], plan: AttentionPlan) -> None:
+        self._block_size = block_size
+        self._windows = windows
+        self._plan = plan
+
+    def write(self, batch: Batch, frame: AttentionFrame, num_tokens: int) -> AttentionParts:
+        """Write all arrays; the batch's tokens are padded to `num_tokens`."""
+        self._write_block_tables(batch, frame)
+        if batch.decodes_only:
+            return self._write_decodes(batch, frame, num_tokens)
+        frame.num_decodes = 0
+        starts = self._write_slots(batch, frame, num_tokens)
+        return self._write_work(batch, frame, starts, num_tokens)
+
+    def _write_decodes(self, batch: Batch, frame: AttentionFrame, num_tokens: int) -> AttentionParts:
+        """Write a step of one token each, the last in its sequence's last block."""
+        arrays, count = frame.arrays, len(batch.scheduled)
+        contexts = [item.start + 1 for item in batch.scheduled]
+        context_lens = np.array(contexts, np.uint32)
+        offsets = (context_lens - 1) % self._block_size
+        arrays["slot_mapping"][:, :count] = frame.last_blocks[:, :count] * self._block_size + offsets
+        arrays["context_len"][:count] = context_lens
+        if frame.num_decodes != count:
+            rows = np.arange(count)
+            arrays["slot_mapping"][:, count:num_tokens] = NO_SLOT
+            arrays["query_start"][:count] = rows
+            arrays["query_len"][:count] = 1
+            arrays["decode_items"][:count] = rows[:, None]
+            frame.num_decodes = count
+        self._write_grids(frame, contexts, 0, num_tokens)
+        return AttentionParts(has_decode=True, has_prefill=False)
+
+    def _write_slots(self, batch: Batch, frame: AttentionFrame, num_tokens: int) -> list[int]:
+        """Write where each token's key and value go, and each item's rows; returns the first row of each item."""
+        arrays, size = frame.arrays, self._block_size
+        slots: list[list[int]] = [[] for _ in self._windows]
+        starts, row = [], 0
+        for item in batch.scheduled:
+            starts.append(row)
+            row += item.num_tokens
+            if item.num_tokens == 1:  # most items of most steps
+                block, offset = divmod(item.start, size)
+                for group, table in enumerate(item.sequence.block_tables):
+                    slots[group].append(table[block] * size + offset)
+                continue
+            where = range(item.start, item.start + item.num_tokens)
+            for group_slots, table in zip(slots, item.sequence.block_tables, strict=True):
+                group_slots += [table[position // size] * size + position % size for position in where]
+        for group, group_slots in enumerate(slots):
+            arrays["slot_mapping"][group, :num_tokens] = group_slots + [NO_SLOT] * (num_tokens - row)
+        arrays["query_start"][: len(starts)] = starts
+        arrays["query_len"][: len(starts)] = [item.num_tokens for item in batch.scheduled]
+        arrays["context_len"][: len(starts)] = [item.start + item.num_tokens for item in batch.scheduled]
+        return starts
+
+    def _write_block_tables(self, batch: Batch, frame: AttentionFrame) -> None:
+        """Write what a row of the frame does not hold already: while a sequence runs, its tables only grow."""
+        arrays, rows = frame.arrays["block_tables"], frame.block_rows
+        rows += [([], 0)] * (len(batch.scheduled) - len(rows))
+        for row, (item, (known, written)) in enumerate(zip(batch.scheduled, rows, strict=False)):
+            sequence = item.sequence
+            tables = sequence.block_tables
+            length = len(tables[0])  # and of all the others
+            if known is tables and written == length:
+                continue
+            for group, table in enumerate(tables):
+                # What lies before the first block is freed, and seen by no query, also if the row never had it.
+                first = max(written if known is tables else 0, sequence.first_blocks[group])
+                arrays[group, row, first:length] = table[first:]
+                frame.last_blocks[group, row] = table[-1]
+            rows[row] = (tables, length)
+
+    def _write_work(
+        self, batch: Batch, frame: AttentionFrame, starts: SequenceOf[int], num_tokens: int
+    ) -> AttentionParts:
+        """Write the lists of decode items and prefill tiles, and the sizes of their dispatches."""
+        arrays, tile = frame.arrays, self._plan.query_tile
+        items = [index for index, item in enumerate(batch.scheduled) if item.num_tokens == 1]
+        tiles = [
+            (index, start)
+            for index, item in enumerate(batch.scheduled)
+            if item.num_tokens > 1
+            for start in range(0, item.num_tokens, tile)
+        ]
+        if items:
+            arrays["decode_items"][: len(items)] = [(index, starts[index]) for index in items]
+        if tiles:
+            arrays["prefill_tiles"][: len(tiles)] = tiles
+        self._write_grids(frame, [batch.scheduled[index].start + 1 for index in items], len(tiles), num_tokens)
+        return AttentionParts(bool(items), bool(tiles))
+
+    def _write_grids(self, frame: AttentionFrame, contexts: SequenceOf[int], num_tiles: int, num_tokens: int) -> None:
+        """Write the sizes of the dispatches, for decode items with these contexts and so many prefill tiles."""
+        prefill = self._plan.prefill_grid(num_tiles)
+        grids = [(self._plan.decode_grid(contexts, window, num_tokens), prefill) for window in self._windows]
+        if grids != frame.grids:
+            frame.arrays["grids"][:] = frame.grids = grids

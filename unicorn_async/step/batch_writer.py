@@ -1,0 +1,160 @@
+"""Writes a batch into a frame's arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unicorn_async.ops.sample_rows import NO_SLOT, OUTPUT_MARK, SamplingPath, sampling_path, write_row
+from unicorn_async.scheduler.sequence import PENDING
+from unicorn_async.step.buckets import bucket_for, bucket_sizes
+
+if TYPE_CHECKING:
+    from unicorn_async.scheduler.batch import Batch, ScheduledSequence
+    from unicorn_async.scheduler.sequence import Sequence
+    from unicorn_async.step.frame import Frame, FrameLimits
+
+
+@dataclass(frozen=True, slots=True)
+class StepShape:
+    """What of a step decides which commands run it; steps of one shape replay the same commands.
+
+    `tokens`, `logit_rows` and `samples` are buckets; the last two are 0 where a step has none.
+    """
+
+    tokens: int
+    logit_rows: int
+    samples: int
+    path: SamplingPath
+    has_counts: bool  # a sequence of the step has penalties
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenDecodes:
+    """A step of decodes alone that a frame holds: of the same sequences in the same slots, only positions change."""
+
+    sequences: list[Sequence]
+    slots: list[int]
+    shape: StepShape
+
+
+class BatchWriter:
+    """Fills frames; it keeps no state of a batch."""
+
+    def __init__(self, limits: FrameLimits) -> None:
+        self.token_buckets = bucket_sizes(limits.tokens)
+        self.sequence_buckets = bucket_sizes(limits.sequences)
+        self.logit_buckets = bucket_sizes(limits.logit_rows)
+
+    def write(self, batch: Batch, frame: Frame) -> StepShape:
+        """Write all arrays, or what of them the frame does not hold yet, and return the step's shape."""
+        if not batch.decodes_only:
+            frame.decodes = None
+            return self._write_all(batch, frame)
+        sequences = [item.sequence for item in batch.scheduled]
+        slots = [sequence.slot for sequence in sequences]
+        known = frame.decodes
+        if known is not None and known.sequences == sequences and known.slots == slots:
+            self._write_positions(batch, frame)
+            return known.shape
+        shape = self._write_all(batch, frame)
+        frame.decodes = WrittenDecodes(sequences, slots, shape)
+        return shape
+
+    def _write_positions(self, batch: Batch, frame: Frame) -> None:
+        arrays, count = frame.arguments.arrays, len(batch.scheduled)
+        positions = np.array([item.start for item in batch.scheduled], np.uint32)
+        arrays["positions"][:count] = positions
+        arrays["sample_rows"]["position"][:count] = positions + 1
+
+    def _write_all(self, batch: Batch, frame: Frame) -> StepShape:
+        tokens = self._write_tokens(batch, frame)
+        num_rows, num_samples = self._write_rows(batch, frame)
+        return StepShape(
+            tokens=tokens,
+            logit_rows=bucket_for(num_rows, self.logit_buckets) if num_rows else 0,
+            samples=bucket_for(num_samples, self.sequence_buckets) if num_samples else 0,
+            path=sampling_path(item.sequence.sampling for item in batch.scheduled if item.samples),
+            has_counts=self._write_counts(batch, frame),
+        )
+
+    def _write_tokens(self, batch: Batch, frame: Frame) -> int:
+        """Write what there is one of for each token; returns the bucket of their number."""
+        arrays = frame.arguments.arrays
+        token_ids: list[int] = []
+        positions: list[int] = []
+        for item in batch.scheduled:
+            sequence, start, count, ids, _, is_decode = item
+            if is_decode:  # its token is in its slot, whether the host has seen it or not
+                token_ids.append(-1 - sequence.slot)
+                positions.append(start)
+                continue
+            token_ids += ids if PENDING not in ids else _fed_back(item)
+            positions += range(start, start + count)
+        tokens = bucket_for(len(token_ids), self.token_buckets)
+        padding = tokens - len(token_ids)
+        arrays["token_ids"][:tokens] = token_ids + [0] * padding
+        arrays["positions"][:tokens] = positions + [0] * padding
+        return tokens
+
+    def _write_rows(self, batch: Batch, frame: Frame) -> tuple[int, int]:
+        """Write which rows need logits, those that are sampled first; returns the counts of all and of those."""
+        arrays, known = frame.arguments.arrays, frame.sampled_rows
+        sampled: list[int] = []
+        positions: list[int] = []
+        evaluated: list[int] = []
+        row = 0
+        for item in batch.scheduled:
+            sequence, row = item.sequence, row + item.num_tokens
+            if item.samples:
+                index, position = len(sampled), item.start + item.num_tokens
+                wanted = (sequence.sampling, sequence.slot, sequence.seed)
+                if index == len(known) or known[index] != wanted:
+                    params, slot, seed = wanted
+                    cell = arrays["sample_rows"][index : index + 1]
+                    write_row(cell, params, state_slot=slot, seed=seed, position=position)
+                    known[index : index + 1] = [wanted]
+                sampled.append(row - 1)
+                positions.append(position)
+            elif sequence.want_logits:
+                evaluated += range(row - item.num_tokens, row)
+        count = len(sampled) + len(evaluated)
+        if count:
+            arrays["logit_rows"][:count] = sampled + evaluated
+            arrays["logit_rows"][count : bucket_for(count, self.logit_buckets)] = 0
+        if sampled:
+            stop = bucket_for(len(sampled), self.sequence_buckets)
+            arrays["sample_rows"]["position"][: len(sampled)] = positions
+            arrays["sample_rows"]["state_slot"][len(sampled) : stop] = NO_SLOT
+            del known[len(sampled) :]
+        return count, len(sampled)
+
+    def _write_counts(self, batch: Batch, frame: Frame) -> bool:
+        """Write the tokens that sequences with penalties have to count; returns whether there is such a sequence."""
+        if not any(item.sequence.sampling.has_penalties for item in batch.scheduled):
+            return False
+        resets, marks = frame.arguments.arrays["resets"], frame.arguments.arrays["marks"]
+        resets[:] = NO_SLOT
+        marks["state_slot"] = NO_SLOT
+        num_marks = 0
+        for index, item in enumerate(batch.scheduled):
+            sequence = item.sequence
+            if not sequence.sampling.has_penalties:
+                continue
+            if item.resets:
+                resets[index] = sequence.slot
+            if item.is_decode:  # its token was counted when it was sampled
+                continue
+            for position, token in enumerate(item.token_ids, item.start):
+                is_output = position >= len(sequence.prompt_ids)
+                marks[num_marks] = (sequence.slot, token | (OUTPUT_MARK if is_output else 0))
+                num_marks += 1
+        return True
+
+
+def _fed_back(item: ScheduledSequence) -> list[int]:
+    """Token ids for the device; where it is to take the token that it has sampled last, the slot's place of it."""
+    fed_back = -1 - item.sequence.slot
+    return [fed_back if token == PENDING else token for token in item.token_ids]

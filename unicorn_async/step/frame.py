@@ -1,0 +1,105 @@
+"""A step's arguments and results in mapped memory: what the host writes before a step, and reads after it."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unicorn_async.gpu.memory import MemoryKind
+from unicorn_async.models.step_arrays import StepArrays
+from unicorn_async.ops.sample_rows import SAMPLE_MARK, SAMPLE_RESULT, SAMPLE_ROW
+from unicorn_async.step.frame_layout import Field, made_block
+
+if TYPE_CHECKING:
+    from unicorn_async.config import EngineConfig, SamplingParams
+    from unicorn_async.gpu.command import CommandRecorder
+    from unicorn_async.gpu.device import Device
+    from unicorn_async.memory.kv_plan import KVPlan
+    from unicorn_async.models.activations import Residual
+    from unicorn_async.ops.attention_plan import AttentionPlan
+    from unicorn_async.step.batch_writer import WrittenDecodes
+
+
+@dataclass(frozen=True, slots=True)
+class FrameLimits:
+    """The largest step that a frame has room for; all are counts."""
+
+    tokens: int
+    sequences: int
+    groups: int
+    blocks: int  # of one sequence
+    tiles: int  # of prefill attention
+    logit_rows: int
+
+    @classmethod
+    def of(
+        cls, options: EngineConfig, kv_plan: KVPlan, attention: AttentionPlan | None, logit_rows: int
+    ) -> FrameLimits:
+        """Return the limits of an engine's steps; `logit_rows` is the largest number of them.
+
+        `attention` is the plan of the Vulkan device that attends, if one does.
+        """
+        tile = 1 if attention is None else attention.query_tile
+        return cls(
+            tokens=options.max_num_batched_tokens,
+            sequences=options.max_num_seqs,
+            groups=len(kv_plan.groups),
+            blocks=-(-kv_plan.max_context // options.block_size),
+            tiles=options.max_num_batched_tokens // tile + options.max_num_seqs,
+            logit_rows=logit_rows,
+        )
+
+
+class Frame:
+    """The mapped memory of one step in flight, and its `residual`; whoever makes it closes it, after the step.
+
+    The host writes nothing of it while a submission that uses it is pending. What the attention reads is an
+    `AttentionFrame`'s. What the writer has left there is its own: in `sampled_rows`, by row of what is sampled, the
+    parameters, slot and seed; in `decodes` the last step, if it was of decodes alone.
+    """
+
+    def __init__(self, device: Device, limits: FrameLimits, residual: Residual, index: int) -> None:
+        tokens, sequences = limits.tokens, limits.sequences
+        fields = {
+            "token_ids": Field(np.int32, (tokens,)),
+            "positions": Field(np.uint32, (tokens,)),
+            "logit_rows": Field(np.uint32, (limits.logit_rows,)),
+            "sample_rows": Field(SAMPLE_ROW, (sequences,)),
+            "resets": Field(np.uint32, (sequences,)),
+            "marks": Field(SAMPLE_MARK, (tokens,)),
+        }
+        results = {"samples": Field(SAMPLE_RESULT, (sequences,)), "ticks": Field(np.uint64, (2,))}
+        self.sampled_rows: list[tuple[SamplingParams, int, int]] = []
+        self.decodes: WrittenDecodes | None = None
+        with contextlib.ExitStack() as made:  # closes what there is if the next does not fit
+            self.arguments = made_block(made, device, fields, MemoryKind.FRAME, f"frame {index}")
+            self.results = made_block(made, device, results, MemoryKind.STAGING, f"results {index}")
+            self._made = made.pop_all()
+        address = self.arguments.address
+        self.step = StepArrays(
+            token_ids=address["token_ids"],
+            positions=address["positions"],
+            logit_rows=address["logit_rows"],
+            sample_rows=address["sample_rows"],
+            resets=address["resets"],
+            marks=address["marks"],
+            results=self.results.address["samples"],
+            residual=residual,
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Size of its memory."""
+        return sum(block.buffer.nbytes for block in (self.arguments, self.results))
+
+    def record_copy(self, recorder: CommandRecorder, other: Frame) -> None:
+        """Record a copy of the arguments into another frame of the same limits."""
+        source, target = self.arguments.buffer, other.arguments.buffer
+        recorder.copy(source, 0, target, 0, source.nbytes)
+
+    def close(self) -> None:
+        """Free the memory."""
+        self._made.close()

@@ -1,0 +1,158 @@
+"""A frame's recorded commands: made once for each shape of a step, replayed from then on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unicorn_async.gpu.command import CommandPool, TimestampPool
+from unicorn_async.gpu.timed_recorder import TimedRecorder
+from unicorn_async.ops.sample_rows import SamplingPath
+from unicorn_async.ops.sampling import (
+    SampleArguments,
+    record_full,
+    record_greedy,
+    record_marks,
+    record_resets,
+)
+from unicorn_async.tensor import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from unicorn_async.config import ModelConfig
+    from unicorn_async.gpu.command import CommandBuffer, CommandRecorder
+    from unicorn_async.gpu.device import Device
+    from unicorn_async.memory.model import ModelMemory
+    from unicorn_async.models.decoder import Decoder
+    from unicorn_async.step.batch_writer import StepShape
+    from unicorn_async.step.frame import Frame, FrameLimits
+
+_TIMED_DISPATCHES = 4096  # of one command buffer, at most
+
+
+class Recording:
+    """Command buffers of one frame that do not depend on where the attention runs: what is before and after the layers.
+
+    Close it when none of them is pending. Recording may happen in any thread, one at a time.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        decoder: Decoder,
+        model: ModelConfig,
+        memory: ModelMemory,
+        frame: Frame,
+        limits: FrameLimits,
+        *,
+        time_kernels: bool = False,
+        shared: bool = False,
+    ) -> None:
+        """Record for a frame; what is `shared` may be pending more than once."""
+        self._device = device
+        self._decoder = decoder
+        self._model = model
+        self._memory = memory
+        self._frame = frame
+        self._limits = limits
+        self._pool = CommandPool(device, device.compute, shared=shared)
+        self._timestamps = TimestampPool(device, 2)
+        self._buffers: dict[Hashable, CommandBuffer] = {}
+        self._time_kernels = time_kernels
+        self._timed: dict[Hashable, TimedRecorder] = {}
+
+    def prologue(self, shape: StepShape) -> CommandBuffer:
+        """Return the commands before the first layer: start of the clock, token counts, embeddings."""
+        return self._recorded(prologue_key(shape), lambda rec: self._prologue(rec, shape))
+
+    def tail(self, shape: StepShape) -> CommandBuffer:
+        """Return the commands after the last layer: output head, sampling, end of the clock."""
+        return self._recorded(tail_key(shape), lambda rec: self._tail(rec, shape))
+
+    def device_seconds(self) -> tuple[float, float]:
+        """Return how long the last step took, once it is done, and when it began, by the device's own clock."""
+        start, stop = self._frame.results.arrays["ticks"].tolist()
+        return self._timestamps.ticks_to_s(start, stop), self._timestamps.ticks_to_s(0, start)
+
+    def close(self) -> None:
+        """Free the command buffers."""
+        self._buffers.clear()
+        for recorder in self._timed.values():
+            recorder.close()
+        self._timed.clear()
+        self._pool.close()
+        self._timestamps.close()
+
+    def _recorded(self, key: Hashable, record: Callable[[CommandRecorder], None]) -> CommandBuffer:
+        if key not in self._buffers:
+            recorder = self._recorder(key)
+            record(recorder)
+            self._buffers[key] = recorder.end()
+        return self._buffers[key]
+
+    def _recorder(self, key: Hashable) -> CommandRecorder:
+        if not self._time_kernels:
+            return self._pool.recorder()
+        recorder = self._timed[key] = TimedRecorder(self._pool, _TIMED_DISPATCHES)
+        return recorder
+
+    def _prologue(self, recorder: CommandRecorder, shape: StepShape) -> None:
+        recorder.timestamp(self._timestamps, 0)
+        recorder.barrier()  # the step before may still read what this one writes
+        if shape.has_counts:
+            self._counts(recorder, shape)
+        self._decoder.record_embed(recorder, self._frame.step, shape.tokens)
+
+    def _counts(self, recorder: CommandRecorder, shape: StepShape) -> None:
+        step, kernels = self._frame.step, self._device.kernels
+        record_resets(
+            recorder,
+            kernels,
+            slots=step.resets,
+            num_slots=self._limits.sequences,
+            counts=self._memory.counts,
+            vocab_size=self._model.vocab_size,
+        )
+        recorder.barrier()
+        record_marks(
+            recorder,
+            kernels,
+            marks=step.marks,
+            num_marks=shape.tokens,
+            counts=self._memory.counts,
+            vocab_size=self._model.vocab_size,
+        )
+
+    def _tail(self, recorder: CommandRecorder, shape: StepShape) -> None:
+        step, memory = self._frame.step, self._memory
+        if shape.logit_rows:
+            logits = self._decoder.record_head(recorder, step, self._limits.tokens, shape.logit_rows)
+            if shape.samples:
+                rows = min(shape.samples, shape.logit_rows)
+                arguments = SampleArguments(
+                    logits=Tensor(logits.address, (rows, self._model.vocab_size), logits.dtype),
+                    rows=step.sample_rows,
+                    scratch=memory.sample_scratch,
+                    last_token=memory.last_token,
+                    results=step.results,
+                    counts=memory.counts if shape.has_counts else 0,
+                )
+                if shape.path is SamplingPath.GREEDY:
+                    record_greedy(recorder, self._device.kernels, arguments)
+                else:
+                    record_full(recorder, self._device.kernels, self._device.info, arguments)
+                recorder.barrier()
+        recorder.timestamp(self._timestamps, 1)
+        results = self._frame.results
+        recorder.copy_timestamps(self._timestamps, 0, 2, results.buffer, results.offset["ticks"])
+        recorder.host_barrier()
+
+
+def prologue_key(shape: StepShape) -> Hashable:
+    """Return what decides the commands of a prologue."""
+    return "prologue", shape.tokens, shape.has_counts
+
+
+def tail_key(shape: StepShape) -> Hashable:
+    """Return what decides the commands of a tail."""
+    return "tail", shape.logit_rows, shape.samples, shape.path, shape.has_counts

@@ -1,0 +1,53 @@
+"""Reads what a step left in its frame."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unicorn_async.ops.sample_rows import SamplingPath
+from unicorn_async.step.result import SampledToken
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from unicorn_async.scheduler.batch import Batch, ScheduledSequence
+    from unicorn_async.step.batch_writer import StepShape
+    from unicorn_async.step.evaluation_copy import EvaluationCopy
+    from unicorn_async.step.frame import Frame
+
+
+def read_tokens(frame: Frame, shape: StepShape, batch: Batch) -> tuple[SampledToken, ...]:
+    """Return the sampled tokens, one for each part of the batch that samples, once the step is done."""
+    samples = frame.results.arrays["samples"][: batch.num_samples]
+    ids = samples["token"].tolist()
+    if shape.path is SamplingPath.GREEDY:
+        return tuple(map(SampledToken, ids))
+    asking = (item.sequence.sampling.top_logprobs for item in batch.scheduled if item.samples)
+    return tuple(
+        SampledToken(token_id)
+        if num_top is None
+        else SampledToken(
+            token_id,
+            float(samples["logprob"][row]),
+            tuple(
+                zip(
+                    samples["top_ids"][row, :num_top].tolist(),
+                    samples["top_logprobs"][row, :num_top].tolist(),
+                    strict=True,
+                )
+            ),
+        )
+        for row, (token_id, num_top) in enumerate(zip(ids, asking, strict=True))
+    )
+
+
+def read_logits(copy: EvaluationCopy, batch: Batch) -> tuple[tuple[ScheduledSequence, NDArray[np.float32]], ...]:
+    """Return the logits of each evaluation request's part of the batch, once they are copied."""
+    result: list[tuple[ScheduledSequence, NDArray[np.float32]]] = []
+    row = 0
+    for item in batch.scheduled:
+        if item.sequence.want_logits:
+            result.append((item, copy.read(row, item.num_tokens)))
+            row += item.num_tokens
+    return tuple(result)

@@ -1,0 +1,1 @@
+"""Measured choices of kernels, one table a device and driver."""

@@ -1,0 +1,291 @@
+"""Which bytes of a checkpoint go where in device memory, in which order, and what is done to them. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from unicorn_async.config import WeightScheme
+from unicorn_async.errors import CheckpointError, UnsupportedModelError
+from unicorn_async.tensor import DType, QuantFormat, QuantTensor
+from unicorn_async.weights.chunk import CONVERT_ALIGNMENT, Chunk, Transform, coalesced, split
+from unicorn_async.weights.row_order import InterleavedHeads
+from unicorn_async.weights.rules import WeightKind, device_type
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from unicorn_async.checkpoint.checkpoint import Checkpoint
+    from unicorn_async.checkpoint.source_tensor import SourceTensor
+    from unicorn_async.tensor import ElementType
+
+CHUNK_BYTES = 16 << 20
+_TYPES: Mapping[str, ElementType] = {kind.value: kind for kind in (*DType, *QuantFormat)}
+_FILE_TYPES = (*DType, *(kind for kind in QuantFormat if kind.source_bytes))
+
+
+@dataclass(frozen=True, slots=True)
+class WantedTensor:
+    """One tensor of the checkpoint that a model needs.
+
+    `name` is canonical, `shape` what the configuration says. `layer` is -1 for the embeddings, then 0 to L - 1, and L
+    for the final norm and the head. Its rows go to row `row_offset` of the destination `dest`, which several may share.
+    `as_f32` asks for F32 (norm weights, biases). `is_table` marks embeddings and output head.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    layer: int
+    dest: str
+    row_offset: int = 0
+    as_f32: bool = False
+    is_table: bool = False
+
+    @property
+    def kind(self) -> WeightKind:
+        """What it is for the rules of the types."""
+        return WeightKind.VECTOR if self.as_f32 else WeightKind.TABLE if self.is_table else WeightKind.MATRIX
+
+
+@dataclass(frozen=True, slots=True)
+class DestTensor:
+    """One tensor of the model in device memory, row-major.
+
+    `whole` is the name of the tensor whose rows it has some of; its own name unless parts differ in their types.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: ElementType
+    layer: int
+    whole: str
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        if isinstance(self.dtype, QuantFormat):
+            return QuantTensor.size(self.shape, self.dtype)
+        return _product(self.shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPart:
+    """Where one tensor of the checkpoint lies in its destination; `name` is canonical, `source_name` the file's."""
+
+    name: str
+    source_name: str
+    first_element: int
+    num_elements: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """Destinations and chunks, both in the order of the layers.
+
+    `layers` are the layers' numbers in activation order. `ignored` are canonical names that the model does not know.
+    `device_types` says what each wanted tensor becomes, by its canonical name, `parts` which of them a destination
+    has, in the order of their elements.
+    """
+
+    destinations: tuple[DestTensor, ...]
+    chunks: tuple[Chunk, ...]
+    layers: tuple[int, ...]
+    ignored: tuple[str, ...]
+    device_types: Mapping[str, ElementType] = field(default_factory=dict)
+    parts: Mapping[str, tuple[TensorPart, ...]] = field(default_factory=dict)
+
+    @property
+    def bytes_to_read(self) -> int:
+        """Bytes of all chunks, as the checkpoint has them."""
+        return sum(chunk.nbytes for chunk in self.chunks)
+
+    @property
+    def dest_bytes(self) -> int:
+        """Bytes of all destinations, without padding between them."""
+        return sum(dest.nbytes for dest in self.destinations)
+
+    def parts_of(self, chunk: Chunk) -> Iterator[TensorPart]:
+        """Cut a chunk into its tensors; elements of their parts are counted from the destination's start."""
+        for part in self.parts[chunk.dest]:
+            first = max(part.first_element, chunk.first_element)
+            last = min(part.first_element + part.num_elements, chunk.first_element + chunk.num_elements)
+            if first < last:
+                yield replace(part, first_element=first, num_elements=last - first)
+
+
+def make_plan(
+    checkpoint: Checkpoint,
+    wanted: Sequence[WantedTensor],
+    *,
+    scheme: WeightScheme = WeightScheme.AUTO,
+    adapted: Collection[str] = (),
+    chunk_bytes: int = CHUNK_BYTES,
+) -> LoadPlan:
+    """Plan a load: what tensors become is in `weight_rules`.
+
+    `adapted` are the canonical names of those that adapters change. `chunk_bytes` is the largest chunk, a multiple of
+    16; a chunk whose rows are permuted has at least one head, any chunk the elements of one quantisation unit.
+
+    Raises:
+        CheckpointError: a tensor is missing, or its shape contradicts the configuration.
+        UnsupportedModelError: a tensor's dtype can't be used, or not by the scheme or an adapter, or the parts of one
+            destination differ in theirs and are not all quantised.
+    """
+    groups: dict[str, list[_Part]] = {}
+    for want in wanted:
+        source = _find(checkpoint, want)
+        kind = _final_type(want, source, scheme)
+        groups.setdefault(want.dest, []).append(_Part(want, source, kind, _is_adapted(want, source, adapted)))
+    parts = {name: group for whole, members in groups.items() for name, group in _separated(whole, members)}
+    destinations = sorted((_destination(name, group) for name, group in parts.items()), key=lambda dest: dest.layer)
+    chunks: list[Chunk] = []
+    for dest in destinations:
+        first_row = parts[dest.name][0].want.row_offset
+        chunks += coalesced([_whole(part, dest, first_row) for part in parts[dest.name]])
+    chunks.sort(key=lambda chunk: (chunk.layer, chunk.file, chunk.offset))
+    pieces = tuple(piece for chunk in chunks for piece in split(chunk, chunk_bytes))
+    layers = tuple(sorted({dest.layer for dest in destinations}))
+    device_types = {part.want.name: part.kind for group in parts.values() for part in group}
+    ignored = tuple(name for name in checkpoint.tensors if name not in device_types)
+    places = {dest.name: _places(parts[dest.name]) for dest in destinations}
+    return LoadPlan(tuple(destinations), pieces, layers, ignored, device_types, places)
+
+
+def _find(checkpoint: Checkpoint, want: WantedTensor) -> SourceTensor:
+    source = checkpoint.tensors.get(want.name)
+    if source is None:
+        raise CheckpointError(f"{checkpoint.path}: tensor {want.name!r} of shape {list(want.shape)} is missing")
+    if source.shape != want.shape:
+        raise CheckpointError(
+            f"{checkpoint.path}: tensor {source.name!r}: {checkpoint.config_name} asks for shape {list(want.shape)}, "
+            f"the file has {list(source.shape)}"
+        )
+    kind = _TYPES.get(source.dtype)
+    if kind not in _FILE_TYPES or (want.as_f32 and not isinstance(kind, DType)):
+        usable = [known.value for known in _FILE_TYPES if not want.as_f32 or isinstance(known, DType)]
+        raise UnsupportedModelError(
+            f"{checkpoint.path}: tensor {source.name!r}: dtype {source.dtype} is not supported, "
+            f"only {', '.join(usable)}"
+        )
+    return source
+
+
+def _final_type(want: WantedTensor, source: SourceTensor, scheme: WeightScheme) -> ElementType:
+    kind = _TYPES[source.dtype]
+    if isinstance(kind, QuantFormat) and scheme is not WeightScheme.AUTO:
+        raise UnsupportedModelError(
+            f"tensor {source.name!r} is quantised as {source.dtype} already, so its weights can't become {scheme.value}"
+        )
+    final = device_type(want.kind, kind, scheme)
+    if isinstance(final, QuantFormat) and want.shape[-1] % final.layout.unit:
+        raise UnsupportedModelError(
+            f"tensor {source.name!r}: rows of {want.shape[-1]} elements are no whole blocks of {final.value}, "
+            f"which have {final.layout.unit}"
+        )
+    return final
+
+
+def _is_adapted(want: WantedTensor, source: SourceTensor, adapted: Collection[str]) -> bool:
+    if want.name not in adapted:
+        return False
+    if isinstance(_TYPES[source.dtype], QuantFormat):
+        raise UnsupportedModelError(
+            f"tensor {source.name!r} is quantised as {source.dtype} already, and an adapter changes it: "
+            "blend before quantising, from an F32, F16 or BF16 checkpoint"
+        )
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A tensor of the checkpoint, the type that it gets on the device, and whether adapters change it."""
+
+    want: WantedTensor
+    source: SourceTensor
+    kind: ElementType
+    is_adapted: bool
+
+
+def _separated(whole: str, group: list[_Part]) -> Iterator[tuple[str, list[_Part]]]:
+    """Keep parts of one type together; quantised ones of different types become destinations of their own."""
+    group.sort(key=lambda part: part.want.row_offset)
+    first, *others = group
+    other = next((part for part in others if part.kind is not first.kind), None)
+    if other is None:
+        yield whole, group
+        return
+    if not all(isinstance(part.kind, QuantFormat) for part in group):
+        raise UnsupportedModelError(
+            f"tensors {first.source.name!r} ({first.source.dtype}) and {other.source.name!r} ({other.source.dtype}) "
+            "are used as one and must have the same dtype; --weights f16 gives them one"
+        )
+    for index, part in enumerate(group):
+        yield f"{whole}.{index}", [part]
+
+
+def _destination(name: str, group: list[_Part]) -> DestTensor:
+    first = group[0].want
+    rows = 0
+    for want in (part.want for part in group):
+        offset = want.row_offset - first.row_offset
+        assert offset == rows, f"{name}: rows of {want.name} begin at {offset}, expected {rows}"
+        assert want.shape[1:] == first.shape[1:] and want.layer == first.layer, f"{name}: its parts do not fit"
+        rows += want.shape[0]
+    return DestTensor(name, (rows, *first.shape[1:]), group[0].kind, first.layer, first.dest)
+
+
+def _places(group: list[_Part]) -> tuple[TensorPart, ...]:
+    first_row = group[0].want.row_offset
+    row = _product(group[0].want.shape[1:])
+    return tuple(
+        TensorPart(
+            part.want.name, part.source.name, (part.want.row_offset - first_row) * row, _product(part.want.shape)
+        )
+        for part in group
+    )
+
+
+def _whole(part: _Part, dest: DestTensor, first_row: int) -> Chunk:
+    want, source = part.want, part.source
+    chunk = Chunk(
+        source.file,
+        source.offset,
+        source.nbytes,
+        dest.name,
+        (want.row_offset - first_row) * _product(dest.shape[1:]),
+        Transform.BLEND if part.is_adapted else _transform(_TYPES[source.dtype], dest.dtype),
+        _TYPES[source.dtype],
+        dest.dtype,
+        dest.layer,
+        _row_permutation(source),
+    )
+    is_converted = chunk.transform is not Transform.COPY and isinstance(dest.dtype, DType)
+    if is_converted and chunk.dest_offset % CONVERT_ALIGNMENT:
+        raise UnsupportedModelError(
+            f"tensor {source.name!r}: converted to byte {chunk.dest_offset} of {dest.name!r}, "
+            f"expected a multiple of {CONVERT_ALIGNMENT}"
+        )
+    return chunk
+
+
+def _transform(source: ElementType, dest: ElementType) -> Transform:
+    if isinstance(source, QuantFormat):
+        return Transform.RELAYOUT
+    if isinstance(dest, QuantFormat):
+        return Transform.QUANTIZE
+    if source is dest:
+        return Transform.COPY
+    return Transform.TO_F32 if dest is DType.F32 else Transform.TO_F16
+
+
+def _row_permutation(source: SourceTensor) -> InterleavedHeads | None:
+    if not source.interleaved_head_rows:
+        return None
+    return InterleavedHeads(source.interleaved_head_rows, source.nbytes // source.shape[0])
+
+
+def _product(shape: tuple[int, ...]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count
