@@ -91,7 +91,7 @@ def ways(options: argparse.Namespace, device: str) -> dict[str, EngineConfig]:
 
 async def decode(engine: Engine, count: int, options: argparse.Namespace, rng: random.Random) -> Runs:
     """Decode with so many streams; counted is what lies between two tokens that all of them have."""
-    size = engine.model_config.vocab_size
+    size = engine.model_spec.vocab_size
     sampling = SamplingParams(max_tokens=options.tokens + 64, ignore_eos=True)
     streams = [engine.stream([rng.randrange(size) for _ in range(options.context)], sampling) for _ in range(count)]
 

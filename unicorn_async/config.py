@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from math import inf
 from typing import TYPE_CHECKING
@@ -310,34 +310,3 @@ class Activation(Enum):
 
     GELU_TANH = "gelu_tanh"
     SILU = "silu"
-
-
-@dataclass(frozen=True, slots=True)
-class ModelConfig:
-    """A decoder's shape, the same for every architecture; made from config.json by `models`."""
-
-    architecture: str  # as in config.json, e.g. "Gemma3ForCausalLM"
-    hidden_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    intermediate_size: int
-    vocab_size: int
-    max_position: int
-    norm_eps: float
-    activation: Activation
-    tie_embeddings: bool
-    layer_windows: tuple[int, ...]  # per layer: 0 = global attention, else the window in tokens
-    layer_rotary: tuple[RotaryConfig, ...]  # per layer
-    softmax_scale: float
-    embedding_scale: float = 1.0
-    norm_plus_one: bool = False  # RMSNorm multiplies by 1 + weight
-    post_norms: bool = False  # norms after attention and FFN too (Gemma)
-    qk_norm: bool = False
-    qkv_bias: bool = False
-    output_bias: bool = False  # of the attention's output projection
-    attention_soft_cap: float = 0.0  # 0 = none
-    logit_soft_cap: float = 0.0  # 0 = none
-    bos_token_id: int | None = None
-    eos_token_ids: tuple[int, ...] = field(default=())

@@ -20,9 +20,10 @@ from unicorn_async.ops.kv_cache import AttentionShape
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from unicorn_async.config import EngineConfig, ModelConfig
+    from unicorn_async.config import EngineConfig
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.memory.kv_plan import KVPlan
+    from unicorn_async.models.spec import ModelSpec
     from unicorn_async.npu.choice import NpuChoice
 
 
@@ -65,7 +66,7 @@ def near_devices(candidates: Sequence[DeviceInfo], far: DeviceInfo | None) -> tu
 
 
 def plan_vulkan(
-    model: ModelConfig,
+    model: ModelSpec,
     options: EngineConfig,
     near: DeviceInfo,
     far: DeviceInfo,

@@ -18,8 +18,9 @@ from unicorn_async.npu.attention import NpuOptions
 from unicorn_async.npu.step import instruction_bytes
 
 if TYPE_CHECKING:
-    from unicorn_async.config import EngineConfig, ModelConfig
+    from unicorn_async.config import EngineConfig
     from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.models.spec import ModelSpec
     from unicorn_async.npu.choice import NpuChoice
     from unicorn_async.npu.work import AttentionHeads
 
@@ -34,7 +35,7 @@ def npu_options(heads: AttentionHeads, max_context: int) -> NpuOptions:
 
 
 def plan_npu(
-    model: ModelConfig,
+    model: ModelSpec,
     options: EngineConfig,
     near: DeviceInfo,
     npu: NpuChoice,

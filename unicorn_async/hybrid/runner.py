@@ -39,7 +39,7 @@ from unicorn_async.step.result_reader import read_logits, read_tokens
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from unicorn_async.config import EngineConfig, ModelConfig
+    from unicorn_async.config import EngineConfig
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.timeline import Timeline
     from unicorn_async.hybrid.half_turns import HalfTurn
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from unicorn_async.hybrid.step_trace import StepTrace
     from unicorn_async.memory.model import ModelMemory
     from unicorn_async.models.decoder import Decoder
+    from unicorn_async.models.spec import ModelSpec
     from unicorn_async.scheduler.batch import Batch
     from unicorn_async.step.batch_writer import StepShape
     from unicorn_async.step.frame import FrameLimits
@@ -94,7 +95,7 @@ class HybridRunner:
     def __init__(
         self,
         device: Device,
-        model: ModelConfig,
+        model: ModelSpec,
         options: EngineConfig,
         memory: ModelMemory,
         limits: FrameLimits,

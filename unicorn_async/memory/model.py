@@ -18,9 +18,10 @@ from unicorn_async.weights.tensors import matrices_of, vectors_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from unicorn_async.config import EngineConfig, ModelConfig, RotaryConfig
+    from unicorn_async.config import EngineConfig, RotaryConfig
     from unicorn_async.gpu.arena import ArenaSlice
     from unicorn_async.gpu.device import Device
+    from unicorn_async.models.spec import ModelSpec
     from unicorn_async.tensor import Tensor, Weight
     from unicorn_async.weights.plan import LoadPlan
 
@@ -49,7 +50,7 @@ class ModelMemory:
     tables: Arena
     weights: Mapping[str, Tensor]
     matrices: Mapping[str, Weight]
-    freqs: tuple[int, ...]  # per layer
+    freqs: Mapping[RotaryConfig, int]
     activations: Activations
     residuals: tuple[ResidualPlaces, ...]  # per frame, and one more where steps take turns at a load's layers
     attended: ArenaSlice  # the activation `attention`
@@ -63,7 +64,7 @@ class ModelMemory:
     def of(
         cls,
         device: Device,
-        model: ModelConfig,
+        model: ModelSpec,
         options: EngineConfig,
         plan: LoadPlan,
         places: Mapping[str, ArenaSlice],
@@ -113,12 +114,12 @@ class ModelMemory:
         self.tables.close()
 
 
-def _rotary_tables(tables: Arena, model: ModelConfig) -> tuple[int, ...]:
+def _rotary_tables(tables: Arena, model: ModelSpec) -> Mapping[RotaryConfig, int]:
     places: dict[RotaryConfig, int] = {}
-    for rotary in dict.fromkeys(model.layer_rotary):
+    for rotary in dict.fromkeys(layer.attention.rotary for layer in model.layers):
         values = frequencies(rotary, model.head_dim)
         place = tables.allocate(len(values))
         assert place.mapped is not None
         place.mapped[:] = values
         places[rotary] = place.address
-    return tuple(places[rotary] for rotary in model.layer_rotary)
+    return places

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from unicorn_async.config import Activation
-    from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device_info import DeviceInfo
-    from unicorn_async.gpu.kernel import KernelLibrary, KernelRequest
+    from unicorn_async.gpu.kernel import KernelRequest
+    from unicorn_async.gpu.recorder import Kernels, Recorder
     from unicorn_async.ops.linear_input import LinearInput, LinearScratch
     from unicorn_async.tensor import Weight
 
@@ -57,8 +57,8 @@ def input_rows(
 
 
 def project(
-    recorder: CommandRecorder,
-    kernels: KernelLibrary,
+    recorder: Recorder,
+    kernels: Kernels,
     info: DeviceInfo,
     *,
     x: LinearInput,
@@ -171,8 +171,8 @@ def input_kernels_for(info: DeviceInfo, weight: Weight, *, num_tokens: Iterable[
 
 
 def _prepared(
-    recorder: CommandRecorder,
-    kernels: KernelLibrary,
+    recorder: Recorder,
+    kernels: Kernels,
     info: DeviceInfo,
     *,
     x: Tensor,

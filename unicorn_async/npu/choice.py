@@ -15,11 +15,12 @@ from unicorn_async.npu.work import AttentionHeads
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from unicorn_async.config import EngineConfig, ModelConfig
+    from unicorn_async.config import EngineConfig
+    from unicorn_async.models.spec import ModelSpec
     from unicorn_async.npu.geometry import Chip
 
 
-def fit_npu_options(model: ModelConfig, options: EngineConfig) -> EngineConfig:
+def fit_npu_options(model: ModelSpec, options: EngineConfig) -> EngineConfig:
     """Return the options with a block size that the NPU's kernels take.
 
     Raises:
@@ -42,7 +43,7 @@ class NpuChoice:
     heads: AttentionHeads
 
     @classmethod
-    def find(cls, model: ModelConfig, options: EngineConfig) -> NpuChoice:
+    def find(cls, model: ModelSpec, options: EngineConfig) -> NpuChoice:
         """Look for an NPU, for all that it needs, and for kernels of the model's head_dim; nothing stays open.
 
         Raises:
@@ -55,6 +56,6 @@ class NpuChoice:
         return cls(f"AMD NPU {chip.name} at {device.address}", host, builds, _heads(chip, model, options))
 
 
-def _heads(chip: Chip, model: ModelConfig, options: EngineConfig) -> AttentionHeads:
+def _heads(chip: Chip, model: ModelSpec, options: EngineConfig) -> AttentionHeads:
     layout = HeadLayout(chip, model.head_dim)
     return AttentionHeads(layout, model.num_heads, model.num_kv_heads, options.block_size)

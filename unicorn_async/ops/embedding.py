@@ -9,8 +9,7 @@ from unicorn_async.gpu.kernel import KernelRequest
 from unicorn_async.tensor import DType, Tensor
 
 if TYPE_CHECKING:
-    from unicorn_async.gpu.command import CommandRecorder
-    from unicorn_async.gpu.kernel import KernelLibrary
+    from unicorn_async.gpu.recorder import Kernels, Recorder
 
 _WORKGROUP = 64
 _ELEMENTS = 8  # of one invocation
@@ -23,8 +22,8 @@ def kernels_for(table_dtype: DType) -> tuple[KernelRequest, ...]:
 
 
 def embed(
-    recorder: CommandRecorder,
-    kernels: KernelLibrary,
+    recorder: Recorder,
+    kernels: Kernels,
     *,
     table: Tensor,
     token_ids: int,

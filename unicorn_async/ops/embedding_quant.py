@@ -9,8 +9,7 @@ from unicorn_async.gpu.kernel import KernelRequest
 from unicorn_async.tensor import QUANT_BLOCK, DType
 
 if TYPE_CHECKING:
-    from unicorn_async.gpu.command import CommandRecorder
-    from unicorn_async.gpu.kernel import KernelLibrary
+    from unicorn_async.gpu.recorder import Kernels, Recorder
     from unicorn_async.tensor import QuantFormat, QuantTensor, Tensor
 
 _WORKGROUP = 64
@@ -22,8 +21,8 @@ def kernels_for(quant_format: QuantFormat) -> tuple[KernelRequest, ...]:
 
 
 def embed_quant(
-    recorder: CommandRecorder,
-    kernels: KernelLibrary,
+    recorder: Recorder,
+    kernels: Kernels,
     *,
     table: QuantTensor,
     token_ids: int,

@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from unicorn_async.config import Activation
-    from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device_info import DeviceInfo
-    from unicorn_async.gpu.kernel import KernelLibrary
+    from unicorn_async.gpu.recorder import Kernels, Recorder
     from unicorn_async.ops.linear_input import LinearScratch
     from unicorn_async.tensor import DType, Tensor
 
@@ -32,8 +31,8 @@ _VECTOR = 4
 
 
 def linear(
-    recorder: CommandRecorder,
-    kernels: KernelLibrary,
+    recorder: Recorder,
+    kernels: Kernels,
     info: DeviceInfo,
     *,
     x: Tensor | HalfRows,
@@ -85,8 +84,8 @@ def linear(
 
 
 def dispatch_plan(
-    recorder: CommandRecorder,
-    kernels: KernelLibrary,
+    recorder: Recorder,
+    kernels: Kernels,
     plan: LinearPlan,
     *,
     x: Tensor | HalfRows,
@@ -119,9 +118,7 @@ def dispatch_plan(
     recorder.dispatch(kernel, kernel.pack(**fields), *plan.grid)
 
 
-def row_to_half(
-    recorder: CommandRecorder, kernels: KernelLibrary, info: DeviceInfo, *, x: Tensor, out: HalfRows
-) -> None:
+def row_to_half(recorder: Recorder, kernels: Kernels, info: DeviceInfo, *, x: Tensor, out: HalfRows) -> None:
     """Record bringing x (tokens, k) f32 into half precision, each row divided by a power of two of its own.
 
     Raises UnsupportedModelError for k that is no multiple of the form's unit.
@@ -144,7 +141,7 @@ def kernels_for(
     has_soft_cap: bool = False,
     activation: Activation | None = None,
 ) -> tuple[KernelRequest, ...]:
-    """List the pipelines that steps of these sizes want, for `KernelLibrary.prepare`.
+    """List the pipelines that steps of these sizes want, for `Kernels.prepare`.
 
     An `activation` is applied by those sizes for which `fuses_gate` allows it.
     """

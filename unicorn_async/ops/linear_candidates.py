@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.gpu.listing import ListedDispatch
     from unicorn_async.gpu.tuned import Work
     from unicorn_async.ops.linear_plan import LinearPlan, Options, Tile
     from unicorn_async.tensor import DType, ElementType
@@ -104,6 +105,17 @@ class Product:
         """Name the product with weights (n, k) of a type."""
         name = element.layout.name if isinstance(element, QuantFormat) else FORMATS[element]
         return cls(name, tokens, n, k)
+
+    @classmethod
+    def listed(cls, dispatch: ListedDispatch) -> Product | None:
+        """Return the product that a dispatch of a dry run computes; None where it is none."""
+        name, constants, fields = dispatch.request.name, dispatch.request.constants, dispatch.fields
+        if not name.startswith("linear_"):
+            return None
+        weights = next(kind for kind in WEIGHTS if name.endswith(f"_{kind}"))
+        k = fields["k"] if "k" in fields else fields["blocks"] * QUANT_BLOCK
+        gated, blocked = (bool(constants.get(option, False)) for option in ("GATED", "BLOCKED"))
+        return cls(weights, int(fields["tokens"]), int(fields["n"]), int(k), gated, blocked)
 
     def rule(self, info: DeviceInfo) -> LinearPlan:
         """The plan that the rules choose.

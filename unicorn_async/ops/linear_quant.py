@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from unicorn_async.config import Activation
-    from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device_info import DeviceInfo
-    from unicorn_async.gpu.kernel import KernelLibrary
+    from unicorn_async.gpu.recorder import Kernels, Recorder
     from unicorn_async.ops.linear_input import LinearScratch
     from unicorn_async.ops.linear_plan import LinearPlan
     from unicorn_async.tensor import QuantFormat, QuantTensor
@@ -44,8 +43,8 @@ def quant_input(info: DeviceInfo, scratch: LinearScratch, *, num_tokens: int, k:
 
 
 def linear_quant(
-    recorder: CommandRecorder,
-    kernels: KernelLibrary,
+    recorder: Recorder,
+    kernels: Kernels,
     info: DeviceInfo,
     *,
     x: HalfRows | InputBlocks,
@@ -101,8 +100,8 @@ def linear_quant(
 
 
 def dispatch_quant_plan(
-    recorder: CommandRecorder,
-    kernels: KernelLibrary,
+    recorder: Recorder,
+    kernels: Kernels,
     plan: LinearPlan,
     *,
     x: HalfRows | InputBlocks,
@@ -143,8 +142,8 @@ def dispatch_quant_plan(
 
 
 def prepare_input(
-    recorder: CommandRecorder,
-    kernels: KernelLibrary,
+    recorder: Recorder,
+    kernels: Kernels,
     info: DeviceInfo,
     *,
     x: Tensor,
@@ -157,7 +156,7 @@ def prepare_input(
         quantize_activations(recorder, kernels, x=x, out=out)
 
 
-def quantize_activations(recorder: CommandRecorder, kernels: KernelLibrary, *, x: Tensor, out: InputBlocks) -> None:
+def quantize_activations(recorder: Recorder, kernels: Kernels, *, x: Tensor, out: InputBlocks) -> None:
     """Record bringing x (tokens, k) f32 into blocks of 32 int8, k a multiple of 32."""
     num_tokens, k = x.shape
     kernel = kernels.get("quantize_activations", constants={"WORKGROUP": _WORKGROUP})
@@ -177,7 +176,7 @@ def kernels_for(
     activation: Activation | None = None,
     blocked: bool = False,
 ) -> tuple[KernelRequest, ...]:
-    """List the pipelines that steps of these sizes want, for `KernelLibrary.prepare`.
+    """List the pipelines that steps of these sizes want, for `Kernels.prepare`.
 
     An `activation` is applied, and the output `blocked`, by those sizes for which `fuses_gate` and `leaves_blocks`
     allow it.

@@ -11,9 +11,8 @@ from unicorn_async.ops.row_form import check_columns, form_fields, form_of, row_
 from unicorn_async.tensor import DType, Tensor
 
 if TYPE_CHECKING:
-    from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device_info import DeviceInfo
-    from unicorn_async.gpu.kernel import KernelLibrary
+    from unicorn_async.gpu.recorder import Kernels, Recorder
     from unicorn_async.ops.linear_input import LinearInput
 
 _VECTOR = 4
@@ -39,31 +38,9 @@ def _request(
     return KernelRequest(f"rms_norm_{form.value}", constants)
 
 
-def kernels_for(
-    info: DeviceInfo,
-    columns: int,
-    *,
-    forms: frozenset[InputForm],
-    head_forms: frozenset[InputForm],
-    post_norms: bool,
-    plus_one: bool,
-) -> tuple[KernelRequest, ...]:
-    """Name a decoder's pipelines: its first norm, those after an addition, and the final one on chosen rows.
-
-    `forms` are those that a layer's linears read in steps of any size, `head_forms` the output head.
-    """
-    residual = 2 if post_norms else 1
-    kinds = [(form, kind, False) for form in sorted(forms, key=_name) for kind in (0, residual)]
-    kinds += [(form, residual, True) for form in sorted(head_forms, key=_name)]
-    return tuple(
-        _request(info, columns, form=form, residual=kind, with_rows=rows, plus_one=plus_one)
-        for form, kind, rows in kinds
-    )
-
-
 def rms_norm(
-    recorder: CommandRecorder,
-    kernels: KernelLibrary,
+    recorder: Recorder,
+    kernels: Kernels,
     info: DeviceInfo,
     *,
     x: Tensor,
@@ -94,8 +71,8 @@ def rms_norm(
 
 
 def add_rms_norm(
-    recorder: CommandRecorder,
-    kernels: KernelLibrary,
+    recorder: Recorder,
+    kernels: Kernels,
     info: DeviceInfo,
     *,
     x: Tensor,
@@ -135,8 +112,8 @@ def add_rms_norm(
 
 
 def _record(
-    recorder: CommandRecorder,
-    kernels: KernelLibrary,
+    recorder: Recorder,
+    kernels: Kernels,
     info: DeviceInfo,
     *,
     x: Tensor,
@@ -181,7 +158,3 @@ def _record(
         eps=eps,
     )
     recorder.dispatch(kernel, push, num_rows)
-
-
-def _name(form: InputForm) -> str:
-    return form.value

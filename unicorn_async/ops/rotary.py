@@ -15,9 +15,8 @@ from unicorn_async.tensor import DType, Tensor
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device_info import DeviceInfo
-    from unicorn_async.gpu.kernel import KernelLibrary
+    from unicorn_async.gpu.recorder import Kernels, Recorder
     from unicorn_async.ops.kv_cache import AttentionShape, KVCache
 
 _EXACT = Context(prec=50)
@@ -118,8 +117,8 @@ def kernels_for(info: DeviceInfo, shape: AttentionShape, *, qk_norm: bool, plus_
 
 
 def rope_cache(
-    recorder: CommandRecorder,
-    kernels: KernelLibrary,
+    recorder: Recorder,
+    kernels: Kernels,
     info: DeviceInfo,
     *,
     shape: AttentionShape,

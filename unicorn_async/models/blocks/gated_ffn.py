@@ -1,0 +1,99 @@
+"""The gated feed-forward network: down(act(gate(x)) * up(x))."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from unicorn_async.models.blocks.declarations import Residue, WeightSpec
+from unicorn_async.models.projection import fuses_gate, leaves_blocks
+from unicorn_async.ops.gated import gated
+from unicorn_async.ops.linear_input import InputBlocks
+from unicorn_async.weights.placement import MemoryGroup
+from unicorn_async.weights.rules import WeightKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from unicorn_async.config import Activation
+    from unicorn_async.models.block_recorder import BlockRecorder
+    from unicorn_async.models.blocks.declarations import Norm
+    from unicorn_async.ops.linear_input import LinearInput
+    from unicorn_async.tensor import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class GatedFFN:
+    """A gated FFN (hidden_size → intermediate_size → hidden_size) behind `norm`, and with `post_norm` before one.
+
+    Gate and up lie in one destination, so that one dispatch reads both.
+    """
+
+    hidden_size: int
+    intermediate_size: int
+    activation: Activation
+    norm: Norm
+    post_norm: Norm | None = None
+
+    @property
+    def weights(self) -> tuple[WeightSpec, ...]:
+        """Norms, then gate, up and down."""
+        width, hidden = self.intermediate_size, self.hidden_size
+        kind, group = WeightKind.MATRIX, MemoryGroup.FFN
+        norms = [norm.weight for norm in (self.norm, self.post_norm) if norm is not None]
+        return (
+            *norms,
+            WeightSpec("mlp.gate_proj.weight", (width, hidden), "gate_up", kind, group),
+            WeightSpec("mlp.up_proj.weight", (width, hidden), "gate_up", kind, group, width),
+            WeightSpec("mlp.down_proj.weight", (hidden, width), "down", kind, group),
+        )
+
+    @property
+    def workspace(self) -> Mapping[str, int]:
+        """See `Block`."""
+        return {
+            "normed": self.hidden_size,
+            "gate_up": 2 * self.intermediate_size,
+            "gated": self.intermediate_size,
+        }
+
+    @property
+    def state(self) -> None:
+        """It keeps nothing."""
+
+    @property
+    def residue(self) -> Residue:
+        """See `Block`."""
+        return Residue("" if self.post_norm is None else self.post_norm.dest)
+
+    def record(self, recorder: BlockRecorder) -> None:
+        """See `Block`."""
+        normed = recorder.enter(self.norm, "gate_up")
+        recorder.linear(self._gate(recorder, normed), "down", recorder.branch)
+        recorder.leave(self.residue)
+
+    def _gate(self, recorder: BlockRecorder, normed: LinearInput) -> LinearInput:
+        """Record it up to its activations; returns these, in the form that `down` reads."""
+        num_tokens, width = recorder.num_tokens, self.intermediate_size
+        matrix = recorder.weight("gate_up")
+        if fuses_gate(recorder.info, matrix, num_tokens):
+            out: Tensor | InputBlocks = recorder.rows("gated", width)
+            wanted = recorder.input("down", "gated")
+            if isinstance(wanted, InputBlocks) and leaves_blocks(recorder.info, matrix, num_tokens):
+                # Not into the scratch, which holds the input. Blocks are smaller than the floats whose place they take.
+                out = InputBlocks.at(recorder.rows("gated", width).address, num_tokens, width)
+            recorder.linear(normed, "gate_up", out, activation=self.activation)
+            return out
+        gate_up = recorder.rows("gate_up", 2 * width)
+        recorder.linear(normed, "gate_up", gate_up)
+        activated = recorder.input("down", "gated")
+        gated(
+            recorder.commands,
+            recorder.kernels,
+            recorder.info,
+            gate_up=gate_up,
+            out=activated,
+            activation=self.activation,
+        )
+        recorder.barrier()
+        return activated
