@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from unicorn_async.config import EngineConfig, KVDType, ModelConfig
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.memory_room import MemoryRoom
-    from unicorn_async.hybrid.far_plan import FarPlan
+    from unicorn_async.memory.far_plan import FarPlan
     from unicorn_async.memory.kv_plan import KVPlan
     from unicorn_async.weights.placement import Placement
     from unicorn_async.weights.plan import LoadPlan
