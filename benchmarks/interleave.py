@@ -47,7 +47,8 @@ from unicorn_async.errors import UnicornError
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from unicorn_async.engine.types import AttentionStats, Token
+    from unicorn_async.engine.types import Token
+    from unicorn_async.hybrid.report import AttentionStats
 
 SEED = 5
 WARM_UP = 2  # runs: the engine records a step of a new shape once for each of its frames

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from unicorn_async.loader.stream import LoadStream
     from unicorn_async.memory.plan import MemoryPlan
     from unicorn_async.step.attention_writer import AttentionParts
-    from unicorn_async.step.batch_writer import StepShape
+    from unicorn_async.step.frame import StepShape
     from unicorn_async.weights.placement import PlannedBlock
 
     from .conftest import OpenEngine

@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 
     from unicorn_async.cache.lookup import CacheStatus
     from unicorn_async.engine.startup import StartedModel
-    from unicorn_async.engine.types import AdapterInfo, AttentionInfo, AttentionStats
+    from unicorn_async.engine.types import AdapterInfo
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.instance_start import InstanceStart
+    from unicorn_async.hybrid.report import AttentionInfo, AttentionStats
     from unicorn_async.loader.read_strategy import ReadStrategy
     from unicorn_async.memory.report import MemoryReport
     from unicorn_async.models.spec import ModelSpec

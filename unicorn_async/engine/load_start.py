@@ -181,7 +181,15 @@ async def begin_load(
         gpu = GpuAttention(device.info, device.kernels, shape, soft_cap=config.attention.soft_cap)
     far = None if opened is None else opened.attention
     kernels = NeededKernels(
-        device.info, config, shape, on_disk.plan, on_disk.lora, options, far=far, from_cache=cache.cached is not None
+        device.info,
+        config,
+        shape,
+        on_disk.plan,
+        on_disk.lora,
+        options,
+        attends=far is None,
+        seam=() if far is None else far.near_kernels(),
+        from_cache=cache.cached is not None,
     )
     # The first weights have memory before the last ones do, and what is made of all addresses is made beside them.
     load = asyncio.create_task(ModelLoad(device, stream, kernels, trace, cache, far).run(), name="load")

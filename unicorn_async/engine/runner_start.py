@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from unicorn_async.background import run_to_end
 from unicorn_async.config import AttentionKind
-from unicorn_async.engine.types import AttentionInfo
+from unicorn_async.hybrid.report import AttentionInfo
 from unicorn_async.memory.model import ModelMemory
 from unicorn_async.models.block_recorder import DecoderState, RecordingTools
 from unicorn_async.models.decoder import Decoder

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unicorn_async.config import AttentionKind
-from unicorn_async.engine.types import AttentionInfo
 from unicorn_async.hybrid.far_attention import FarAttention
 from unicorn_async.hybrid.npu_attention import NpuRemoteAttention
 from unicorn_async.hybrid.npu_exchange import exchange_shape
 from unicorn_async.hybrid.npu_memory import open_memory
 from unicorn_async.hybrid.npu_plan import npu_options
+from unicorn_async.hybrid.report import AttentionInfo
 from unicorn_async.hybrid.spans import BusyTrack
 from unicorn_async.memory.plan import max_logit_rows
 from unicorn_async.npu.opening import open_attention

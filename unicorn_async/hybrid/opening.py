@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.background import run_to_end
 from unicorn_async.config import AttentionKind
-from unicorn_async.engine.types import AttentionInfo
 from unicorn_async.hybrid.far_attention import FarAttention
-from unicorn_async.hybrid.far_plan import far_device, near_devices, plan_vulkan
+from unicorn_async.hybrid.report import AttentionInfo
 from unicorn_async.hybrid.spans import BusyTrack
+from unicorn_async.hybrid.vulkan_plan import far_device, near_devices, plan_vulkan
 from unicorn_async.memory.plan import attention_shape, max_logit_rows
 from unicorn_async.ops.attention import GpuAttention
 from unicorn_async.step.frame import FrameLimits
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from unicorn_async.config import EngineConfig
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.device_info import DeviceInfo
-    from unicorn_async.hybrid.far_plan import FarPlan
+    from unicorn_async.memory.far_plan import FarPlan
     from unicorn_async.memory.kv_plan import KVPlan
     from unicorn_async.models.spec import ModelSpec
     from unicorn_async.npu.choice import NpuChoice

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unicorn_async.background import run_to_end, wait_to_end
-from unicorn_async.engine.types import AttentionStats
 from unicorn_async.errors import ConfigError, EngineClosedError
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.hybrid.batch_split import num_keys, split_batch
 from unicorn_async.hybrid.counters import HybridCounters
 from unicorn_async.hybrid.half_turns import HalfTurns
 from unicorn_async.hybrid.remote_attention import NUM_HALVES
+from unicorn_async.hybrid.report import AttentionStats
 from unicorn_async.hybrid.seam_recording import SeamRecording
 from unicorn_async.hybrid.spans import BusyTrack
 from unicorn_async.hybrid.split_policy import SplitPolicy, StepKind
@@ -49,8 +49,7 @@ if TYPE_CHECKING:
     from unicorn_async.models.decoder import Decoder
     from unicorn_async.models.spec import ModelSpec
     from unicorn_async.scheduler.batch import Batch
-    from unicorn_async.step.batch_writer import StepShape
-    from unicorn_async.step.frame import FrameLimits
+    from unicorn_async.step.frame import FrameLimits, StepShape
     from unicorn_async.step.loading_steps import LayerReadiness
 
 _log = logging.getLogger(__name__)

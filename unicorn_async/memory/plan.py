@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from unicorn_async.config import EngineConfig, KVDType
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.memory_room import MemoryRoom
-    from unicorn_async.hybrid.far_plan import FarPlan
+    from unicorn_async.memory.far_plan import FarPlan
     from unicorn_async.memory.kv_plan import KVPlan
     from unicorn_async.models.spec import ModelSpec
     from unicorn_async.weights.placement import Placement

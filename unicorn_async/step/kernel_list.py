@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.kernel import KernelRequest
     from unicorn_async.gpu.listing import ListedDispatch
-    from unicorn_async.hybrid.remote_attention import RemoteAttention
     from unicorn_async.lora.plan import LoraPlan
     from unicorn_async.models.spec import ModelSpec
     from unicorn_async.ops.kv_cache import AttentionShape
@@ -35,7 +34,7 @@ _FIRST_STEPS = (32, 1)  # tokens: a short prompt, then decoding
 class NeededKernels:
     """The pipelines of a model's load and of its steps, found by a dry run when they are first asked for.
 
-    `far` attends in place of the device, if it does. A load `from_cache` converts nothing.
+    Unless the device `attends` itself, `seam` is what leads there. A load `from_cache` converts nothing.
     """
 
     def __init__(
@@ -47,12 +46,13 @@ class NeededKernels:
         lora: LoraPlan,
         options: EngineConfig,
         *,
-        far: RemoteAttention | None,
+        attends: bool = True,
+        seam: Iterable[KernelRequest] = (),
         from_cache: bool,
     ) -> None:
         self._load = (checksum_kernel(info),) if from_cache else conversion_kernels(plan, lora)
-        self._seam = () if far is None else far.near_kernels()
-        self._dry_run = partial(DryRun, info, spec, shape, plan, attends=far is None)
+        self._seam = tuple(seam)
+        self._dry_run = partial(DryRun, info, spec, shape, plan, attends=attends)
         self._options = options
         self._lock = Lock()
         self._requests: tuple[KernelRequest, ...] | None = None

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from unicorn_async.ops.attention_device import AttentionDevice
     from unicorn_async.step.attention_frame import AttentionFrame
     from unicorn_async.step.attention_writer import AttentionParts
-    from unicorn_async.step.batch_writer import StepShape
-    from unicorn_async.step.frame import Frame, FrameLimits
+    from unicorn_async.step.frame import Frame, FrameLimits, StepShape
 
 
 class LayerRecording(Recording):

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from unicorn_async.memory.model import ModelMemory
     from unicorn_async.models.decoder import Decoder
     from unicorn_async.models.spec import ModelSpec
-    from unicorn_async.step.batch_writer import StepShape
-    from unicorn_async.step.frame import Frame, FrameLimits
+    from unicorn_async.step.frame import Frame, FrameLimits, StepShape
 
 _TIMED_DISPATCHES = 4096  # of one command buffer, at most
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from unicorn_async.ops.attention import GpuAttention
     from unicorn_async.scheduler.batch import Batch
     from unicorn_async.step.attention_writer import AttentionParts
-    from unicorn_async.step.batch_writer import StepShape
+    from unicorn_async.step.frame import StepShape
     from unicorn_async.step.loading_steps import LayerReadiness, LoadingStep
 
 

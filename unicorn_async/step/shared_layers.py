@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from unicorn_async.models.spec import ModelSpec
     from unicorn_async.ops.attention import GpuAttention
     from unicorn_async.step.attention_writer import AttentionParts
-    from unicorn_async.step.batch_writer import StepShape
-    from unicorn_async.step.frame import FrameLimits
+    from unicorn_async.step.frame import FrameLimits, StepShape
 
 
 @dataclass(frozen=True, slots=True)
