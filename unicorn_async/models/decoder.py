@@ -30,6 +30,8 @@ class Decoder:
         """Record for one model; `touches_pages` is what `pays_to_touch` says of all its matrices."""
         self._spec = spec
         self._tools = tools
+        self._prefixes = [f"layers.{layer}." for layer in range(spec.num_layers)]
+        self._left = [spec.residue(layer) for layer in range(spec.num_layers + 1)]
         self._touches = touches_pages
 
     def record_embed(self, commands: Recorder, arrays: StepArrays, num_tokens: int) -> None:
@@ -77,8 +79,7 @@ class Decoder:
     def record_head(self, commands: Recorder, arrays: StepArrays, num_tokens: int, num_rows: int) -> Tensor:
         """Record the logits of chosen rows; returns where they will be, (num_rows, vocab) f32."""
         spec = self._spec
-        left = spec.residue(spec.num_layers)
-        recorder = BlockRecorder(commands, self._tools, arrays, num_tokens, spec.hidden_size, left=left)
+        recorder = BlockRecorder(commands, self._tools, arrays, num_tokens, spec.hidden_size, left=self._left[-1])
         return spec.head.record(recorder, num_rows)
 
     def _recorder(
@@ -97,8 +98,8 @@ class Decoder:
             arrays,
             num_tokens,
             self._spec.hidden_size,
-            prefix=f"layers.{layer}.",
-            left=self._spec.residue(layer),
+            prefix=self._prefixes[layer],
+            left=self._left[layer],
             attention=attention,
             touched=touched,
         )
