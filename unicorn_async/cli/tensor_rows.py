@@ -87,6 +87,6 @@ def _row(checkpoint: Checkpoint, want: WantedTensor, device_type: ElementType, n
         destination=want.dest,
         row_offset=want.row_offset,
         device_dtype=device_type.value,
-        reordered=source.interleaved_head_rows > 0,
+        reordered=source.interleaved_head_rows > 0 or want.head_order is not None,
         num_adapters=num_adapters,
     )
