@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from unicorn_async.gpu.arena import Arena
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.gpu.zero_memory import zero_memory
+from unicorn_async.memory.kv_plan import wanted_context
 from unicorn_async.memory.plan import kv_names, max_logit_rows
 from unicorn_async.models.activations import Activations, Residual, residual_names
 from unicorn_async.ops.attention_device import DecodeScratch
@@ -90,7 +91,7 @@ class ModelMemory:
                 tables=tables,
                 weights=vectors_of(plan, places),
                 matrices=matrices_of(plan, places),
-                freqs=_rotary_tables(tables, model),
+                freqs=_rotary_tables(tables, model, wanted_context(model, options)),
                 activations=Activations.at(addresses, model, options.max_num_batched_tokens, rows),
                 residuals=tuple(ResidualPlaces(places[hidden], places[branch]) for hidden, branch in frames),
                 attended=places["attention"],
@@ -114,10 +115,10 @@ class ModelMemory:
         self.tables.close()
 
 
-def _rotary_tables(tables: Arena, model: ModelSpec) -> Mapping[RotaryConfig, int]:
+def _rotary_tables(tables: Arena, model: ModelSpec, max_context: int) -> Mapping[RotaryConfig, int]:
     places: dict[RotaryConfig, int] = {}
     for rotary in dict.fromkeys(layer.attention.rotary for layer in model.layers):
-        values = frequencies(rotary, model.head_dim)
+        values = frequencies(rotary.for_context(max_context), model.head_dim)
         place = tables.allocate(len(values))
         assert place.mapped is not None
         place.mapped[:] = values

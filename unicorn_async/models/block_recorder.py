@@ -156,20 +156,33 @@ class BlockRecorder:
             activation=activation,
         )
 
-    def enter(self, norm: Norm, weight: str) -> LinearInput:
-        """Record the addition of what was left and the norm of the stream; returns that as input of `weight`."""
+    def enter(self, norm: Norm | None, weight: str, *, adds_after: bool = False) -> LinearInput:
+        """Record the addition of what was left and the norm of the stream; returns that as input of `weight`.
+
+        Without a norm it is the stream itself. With `adds_after` it is made of the stream before the addition.
+        """
         normed = self.input(weight, "normed")
-        self.add_norm(norm, out=normed)
+        self.add_norm(norm, out=normed, adds_after=adds_after)
         return normed
 
-    def add_norm(self, norm: Norm, *, out: LinearInput, rows: int = 0, num_rows: int | None = None) -> None:
+    def add_norm(
+        self,
+        norm: Norm | None,
+        *,
+        out: LinearInput,
+        rows: int = 0,
+        num_rows: int | None = None,
+        scale: float = 1.0,
+        adds_after: bool = False,
+    ) -> None:
         """Record the addition of what was left, and `out`, the norm of the stream or of chosen rows of it.
 
-        `rows` as for `add_rms_norm`: the stream itself stays as it is then.
+        `rows` and the others as for `add_rms_norm`: with `rows` the stream itself stays as it is.
         """
-        left, weight = self._left, self.vector(norm.dest)
+        left, weight = self._left, None if norm is None else self.vector(norm.dest)
+        plus_one, centred = (norm.plus_one, norm.centred) if norm is not None else (False, False)
         if left is None:
-            assert not rows, "there is a layer before the head"
+            assert not rows and not adds_after, "something was left before"
             rms_norm(
                 self.commands,
                 self.kernels,
@@ -177,8 +190,10 @@ class BlockRecorder:
                 x=self.hidden,
                 weight=weight,
                 out=out,
-                eps=norm.eps,
-                plus_one=norm.plus_one,
+                eps=0.0 if norm is None else norm.eps,
+                plus_one=plus_one,
+                centred=centred,
+                scale=scale,
             )
         else:
             add_rms_norm(
@@ -190,8 +205,12 @@ class BlockRecorder:
                 post_weight=self._state.weights[left.norm] if left.norm else None,
                 weight=weight,
                 out=out,
-                eps=norm.eps,
-                plus_one=norm.plus_one,
+                eps=left.eps if norm is None else norm.eps,
+                plus_one=plus_one,
+                centred=centred,
+                branch_scale=left.scale,
+                scale=scale,
+                adds_after=adds_after,
                 rows=rows,
                 num_rows=num_rows,
             )

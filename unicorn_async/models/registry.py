@@ -7,9 +7,19 @@ from typing import TYPE_CHECKING
 from unicorn_async.checkpoint.json_config import JsonConfig
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
 from unicorn_async.models.blocks.gated_ffn import GatedFFN
+from unicorn_async.models.families.cohere2 import cohere2
+from unicorn_async.models.families.exaone4 import exaone4
 from unicorn_async.models.families.gemma import gemma3_multimodal, gemma3_text
+from unicorn_async.models.families.gemma2 import gemma2
+from unicorn_async.models.families.glm import glm, glm4
+from unicorn_async.models.families.granite import granite
 from unicorn_async.models.families.llama import llama, mistral
+from unicorn_async.models.families.ministral import ministral3, mistral3
+from unicorn_async.models.families.olmo import olmo2, olmo3
+from unicorn_async.models.families.phi3 import phi3
 from unicorn_async.models.families.qwen import qwen2, qwen3
+from unicorn_async.models.families.seed_oss import seed_oss
+from unicorn_async.models.families.smollm3 import smollm3
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -17,12 +27,25 @@ if TYPE_CHECKING:
     from unicorn_async.models.spec import ModelSpec
 
 ARCHITECTURES: Mapping[str, Callable[[JsonConfig], ModelSpec]] = {
+    "Cohere2ForCausalLM": cohere2,
+    "Exaone4ForCausalLM": exaone4,
+    "Gemma2ForCausalLM": gemma2,
     "Gemma3ForCausalLM": gemma3_text,
     "Gemma3ForConditionalGeneration": gemma3_multimodal,
+    "Glm4ForCausalLM": glm4,
+    "GlmForCausalLM": glm,
+    "GraniteForCausalLM": granite,
     "LlamaForCausalLM": llama,
+    "Ministral3ForCausalLM": ministral3,
+    "Mistral3ForConditionalGeneration": mistral3,
     "MistralForCausalLM": mistral,
+    "Olmo2ForCausalLM": olmo2,
+    "Olmo3ForCausalLM": olmo3,
+    "Phi3ForCausalLM": phi3,
     "Qwen2ForCausalLM": qwen2,
     "Qwen3ForCausalLM": qwen3,
+    "SeedOssForCausalLM": seed_oss,
+    "SmolLM3ForCausalLM": smollm3,
 }
 
 

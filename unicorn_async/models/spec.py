@@ -176,4 +176,5 @@ def _wanted(weight: WeightSpec, layer: int, source: str = "", dest: str = "") ->
         weight.row_offset,
         as_f32=weight.kind is WeightKind.VECTOR,
         is_table=weight.kind is WeightKind.TABLE,
+        head_order=weight.head_order,
     )

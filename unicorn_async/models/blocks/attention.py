@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.models.blocks.declarations import Paged, Residue, WeightSpec, vector
 from unicorn_async.ops.attention_plan import MAX_ROTATING_TOKENS
-from unicorn_async.ops.rotary import HeadNorms, HeadRotation, rope_cache
+from unicorn_async.ops.norm import qk_norm
+from unicorn_async.ops.rotary import HeadNorms, HeadRotation, rope_cache, rotary_pairs
 from unicorn_async.ops.row_form import form_of
 from unicorn_async.weights.placement import MemoryGroup
+from unicorn_async.weights.row_order import HeadOrder
 from unicorn_async.weights.rules import WeightKind
 
 if TYPE_CHECKING:
@@ -29,9 +31,11 @@ INPUT, OUTPUT = ("qkv",), ("o",)  # destinations of what is multiplied by before
 class Attention:
     """Grouped-query attention behind `norm`, and with `post_norm` before one.
 
-    Queries, keys and values lie in one destination, so that one dispatch reads them. `window` is what a query sees of
-    the keys, in tokens; 0 = all. `softmax_scale` multiplies q. With a `soft_cap` (0 = none) scores become
-    cap * tanh(score / cap). `q_norm` and `k_norm` are over a head's elements.
+    Queries, keys and values lie in one destination, so that one dispatch reads them; with `is_fused` they are one
+    tensor on disk. `window` is what a query sees of the keys, in tokens; 0 = all. `softmax_scale` multiplies q, and at
+    position n 1 + query_growth * log(1 + n // query_period) as well. With a `soft_cap` (0 = none) scores become
+    cap * tanh(score / cap). `q_norm` and `k_norm` are over a head's elements, or over those of all heads. Rotary pairs
+    are neighbours on disk if `is_interleaved`. What is left is multiplied by `residual_scale`.
     """
 
     hidden_size: int
@@ -41,13 +45,18 @@ class Attention:
     window: int
     rotary: RotaryConfig
     softmax_scale: float
-    norm: Norm
+    norm: Norm | None
     post_norm: Norm | None = None
     q_norm: Norm | None = None
     k_norm: Norm | None = None
     qkv_bias: bool = False
     output_bias: bool = False
     soft_cap: float = 0.0
+    query_growth: float = 0.0
+    query_period: int = 1
+    residual_scale: float = 1.0
+    is_fused: bool = False
+    is_interleaved: bool = False
 
     @property
     def heads(self) -> str:
@@ -79,7 +88,7 @@ class Attention:
     @property
     def residue(self) -> Residue:
         """See `Block`."""
-        return Residue("" if self.post_norm is None else self.post_norm.dest)
+        return Residue.of(self.post_norm, self.residual_scale)
 
     def record(self, recorder: BlockRecorder) -> None:
         """See `Block`; a step that decodes few tokens rotates while it attends."""
@@ -137,29 +146,71 @@ class Attention:
         normed = recorder.enter(self.norm, "qkv")
         qkv = recorder.rows("qkv", (self.num_heads + 2 * self.num_kv_heads) * self.head_dim)
         recorder.linear(normed, "qkv", qkv)
+        norms = self._norms(recorder)
+        if norms is not None and self._norms_whole:
+            qk_norm(
+                recorder.commands,
+                recorder.kernels,
+                recorder.info,
+                qkv=qkv,
+                q_weight=norms.q_weight,
+                k_weight=norms.k_weight,
+                eps=norms.eps,
+            )
+            recorder.barrier()
         return qkv
 
     def _rotation(self, recorder: BlockRecorder) -> HeadRotation:
-        norms = None
-        if self.q_norm is not None and self.k_norm is not None:
-            q_weight, k_weight = recorder.vector(self.q_norm.dest), recorder.vector(self.k_norm.dest)
-            norms = HeadNorms(q_weight, k_weight, self.q_norm.eps, self.q_norm.plus_one)
-        return HeadRotation(recorder.frequencies(self.rotary), self.softmax_scale, norms)
+        return HeadRotation(
+            recorder.frequencies(self.rotary),
+            self.softmax_scale,
+            None if self._norms_whole else self._norms(recorder),
+            amplitude=self.rotary.amplitude,
+            num_pairs=rotary_pairs(self.rotary, self.head_dim),
+            q_growth=self.query_growth,
+            q_period=self.query_period,
+        )
+
+    @property
+    def _norms_whole(self) -> bool:
+        return self.q_norm is not None and self.q_norm.size != self.head_dim
+
+    def _norms(self, recorder: BlockRecorder) -> HeadNorms | None:
+        if self.q_norm is None or self.k_norm is None:
+            return None
+        q_weight, k_weight = recorder.vector(self.q_norm.dest), recorder.vector(self.k_norm.dest)
+        return HeadNorms(q_weight, k_weight, self.q_norm.eps, self.q_norm.plus_one)
 
     def _weights(self) -> Iterator[WeightSpec]:
         for norm in (self.norm, self.post_norm, self.q_norm, self.k_norm):
             if norm is not None:
                 yield norm.weight
-        row = 0
-        for part, heads in (("q", self.num_heads), ("k", self.num_kv_heads), ("v", self.num_kv_heads)):
-            rows = heads * self.head_dim
-            yield _matrix(f"self_attn.{part}_proj.weight", "qkv", rows, self.hidden_size, row)
-            if self.qkv_bias:
-                yield vector(f"self_attn.{part}_proj.bias", "qkv_bias", rows, row)
-            row += rows
+        yield from self._projections()
         yield _matrix("self_attn.o_proj.weight", "o", self.hidden_size, self.columns)
         if self.output_bias:
             yield vector("self_attn.o_proj.bias", "o_bias", self.hidden_size)
+
+    def _projections(self) -> Iterator[WeightSpec]:
+        order, heads, kv_heads = self._head_order(), self.num_heads, self.num_kv_heads
+        if self.is_fused:
+            order = order and replace(order, num_heads=heads + kv_heads)
+            rows = (heads + 2 * kv_heads) * self.head_dim
+            yield replace(_matrix("self_attn.qkv_proj.weight", "qkv", rows, self.hidden_size), head_order=order)
+            return
+        row = 0
+        for part, count in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
+            rows, own = count * self.head_dim, None if part == "v" else order
+            matrix = _matrix(f"self_attn.{part}_proj.weight", "qkv", rows, self.hidden_size, row)
+            yield replace(matrix, head_order=own)
+            if self.qkv_bias:
+                yield replace(vector(f"self_attn.{part}_proj.bias", "qkv_bias", rows, row), head_order=own)
+            row += rows
+
+    def _head_order(self) -> HeadOrder | None:
+        """How rows of q and k lie on disk, where that is not as the rotary kernel takes its pairs."""
+        if not self.rotary.dim and not self.is_interleaved:
+            return None
+        return HeadOrder.rotary(self.head_dim, rotary_rows=self.rotary.dim, interleaved=self.is_interleaved)
 
 
 def _matrix(name: str, dest: str, rows: int, columns: int, row_offset: int = 0) -> WeightSpec:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from unicorn_async.weights.placement import MemoryGroup
 from unicorn_async.weights.rules import WeightKind
+
+if TYPE_CHECKING:
+    from unicorn_async.weights.row_order import HeadOrder
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +17,8 @@ class WeightSpec:
     """One tensor of a checkpoint, named as in a layer: `name` on disk, `dest` on the device.
 
     Its rows go to row `row_offset` of `dest`, which several share that one dispatch reads. Matrices and tables are
-    what adapters may change. `group` says what memory it is given.
+    what adapters may change. `group` says what memory it is given. With a `head_order` the rows of heads lie in that
+    order on disk.
     """
 
     name: str
@@ -22,6 +27,7 @@ class WeightSpec:
     kind: WeightKind
     group: MemoryGroup
     row_offset: int = 0
+    head_order: HeadOrder | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +46,29 @@ class Paged:
 class Residue:
     """What a block leaves in `branch` for the next one to add to the stream: norm(branch), or branch itself.
 
-    `norm` is the destination of the norm's weight; "" = none.
+    `norm` is the destination of the norm's weight; "" = none. `eps` is that norm's. What is added is multiplied by
+    `scale`.
     """
 
     norm: str = ""
+    eps: float = 0.0
+    scale: float = 1.0
+
+    @classmethod
+    def of(cls, norm: Norm | None, scale: float = 1.0) -> Residue:
+        """Return the residue of a block with this norm behind it, or none."""
+        return cls(scale=scale) if norm is None else cls(norm.dest, norm.eps, scale)
 
     def behind(self, prefix: str) -> Residue:
         """Return it with the norm's full name."""
-        return Residue(prefix + self.norm) if self.norm else self
+        return replace(self, norm=prefix + self.norm) if self.norm else self
 
 
 @dataclass(frozen=True, slots=True)
 class Norm:
     """RMSNorm over `size` elements: `name` is its weight's on disk, `dest` on the device, both as in the layer.
 
-    With `plus_one` weights count from 1.
+    With `plus_one` weights count from 1. A `centred` one is LayerNorm without a bias.
     """
 
     name: str
@@ -62,6 +76,7 @@ class Norm:
     size: int
     eps: float
     plus_one: bool = False
+    centred: bool = False
 
     @property
     def weight(self) -> WeightSpec:

@@ -26,25 +26,35 @@ if TYPE_CHECKING:
 class GatedFFN:
     """A gated FFN (hidden_size → intermediate_size → hidden_size) behind `norm`, and with `post_norm` before one.
 
-    Gate and up lie in one destination, so that one dispatch reads both.
+    Gate and up lie in one destination, so that one dispatch reads both; with `is_fused` they are one tensor on disk.
+    What it leaves is multiplied by `residual_scale`. A parallel one reads the stream that the block before it has read,
+    through the same norm.
     """
 
     hidden_size: int
     intermediate_size: int
     activation: Activation
-    norm: Norm
+    norm: Norm | None
     post_norm: Norm | None = None
+    is_fused: bool = False
+    is_parallel: bool = False
+    residual_scale: float = 1.0
 
     @property
     def weights(self) -> tuple[WeightSpec, ...]:
         """Norms, then gate, up and down."""
         width, hidden = self.intermediate_size, self.hidden_size
         kind, group = WeightKind.MATRIX, MemoryGroup.FFN
-        norms = [norm.weight for norm in (self.norm, self.post_norm) if norm is not None]
-        return (
-            *norms,
+        own = (None if self.is_parallel else self.norm, self.post_norm)
+        gate_up = [
             WeightSpec("mlp.gate_proj.weight", (width, hidden), "gate_up", kind, group),
             WeightSpec("mlp.up_proj.weight", (width, hidden), "gate_up", kind, group, width),
+        ]
+        if self.is_fused:
+            gate_up = [WeightSpec("mlp.gate_up_proj.weight", (2 * width, hidden), "gate_up", kind, group)]
+        return (
+            *(norm.weight for norm in own if norm is not None),
+            *gate_up,
             WeightSpec("mlp.down_proj.weight", (hidden, width), "down", kind, group),
         )
 
@@ -64,11 +74,11 @@ class GatedFFN:
     @property
     def residue(self) -> Residue:
         """See `Block`."""
-        return Residue("" if self.post_norm is None else self.post_norm.dest)
+        return Residue.of(self.post_norm, self.residual_scale)
 
     def record(self, recorder: BlockRecorder) -> None:
         """See `Block`."""
-        normed = recorder.enter(self.norm, "gate_up")
+        normed = recorder.enter(self.norm, "gate_up", adds_after=self.is_parallel)
         recorder.linear(self._gate(recorder, normed), "down", recorder.branch)
         recorder.leave(self.residue)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Head:
     """The last norm, and the table (vocab_size, hidden_size), its own or the embeddings'.
 
-    With a `soft_cap` (0 = none) logits become cap * tanh(logit / cap).
+    Logits are multiplied by `scale`. With a `soft_cap` (0 = none) they become cap * tanh(logit / cap).
     """
 
     vocab_size: int
@@ -27,6 +27,7 @@ class Head:
     norm: Norm
     is_tied: bool
     soft_cap: float = 0.0
+    scale: float = 1.0
 
     @property
     def table(self) -> str:
@@ -43,7 +44,8 @@ class Head:
     def record(self, recorder: BlockRecorder, num_rows: int) -> Tensor:
         """Record the logits of the rows that the step's `logit_rows` names; returns them, (num_rows, vocab) f32."""
         chosen = recorder.input(self.table, "chosen", num_rows)
-        recorder.add_norm(self.norm, out=chosen, rows=recorder.arrays.logit_rows, num_rows=num_rows)
+        rows = recorder.arrays.logit_rows
+        recorder.add_norm(self.norm, out=chosen, rows=rows, num_rows=num_rows, scale=self.scale)
         logits = recorder.rows("logits", self.vocab_size, num_rows)
         recorder.linear(chosen, self.table, logits, soft_cap=self.soft_cap)
         return logits

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unicorn_async.config import RotaryConfig
-from unicorn_async.models.families.dense import Dimensions, checked_heads, decoder, layer_kinds
+from unicorn_async.models.families.dense import Dimensions, checked_heads, decoder, local_layers
+from unicorn_async.models.rotary_config import read_rotary, read_scaling
 
 if TYPE_CHECKING:
     from unicorn_async.checkpoint.json_config import JsonConfig
@@ -40,7 +41,7 @@ def _decoder(raw: JsonConfig, architecture: str) -> ModelSpec:
         norm_plus_one=raw.flag("norm_plus_one", True),
     )
     window, bias = raw.count("sliding_window", 4096), raw.flag("attention_bias", False)
-    global_rotary, local_rotary = _rotaries(raw)
+    global_rotary, local_rotary = _rotaries(raw, sizes.head_dim)
     scale = raw.number("query_pre_attn_scalar", 256) ** -0.5
     cap = raw.number("attn_logit_softcapping") if raw.has("attn_logit_softcapping") else 0.0
 
@@ -65,7 +66,7 @@ def _decoder(raw: JsonConfig, architecture: str) -> ModelSpec:
         raw,
         architecture,
         sizes,
-        ((attention(is_local=is_local), ffn) for is_local in _local_layers(raw, sizes.num_layers)),
+        ((attention(is_local=is_local), ffn) for is_local in local_layers(raw, sizes.num_layers, 6)),
         vocab_size=262_208,
         max_position=131_072,
         tied=True,
@@ -74,21 +75,13 @@ def _decoder(raw: JsonConfig, architecture: str) -> ModelSpec:
     )
 
 
-def _local_layers(raw: JsonConfig, num_layers: int) -> list[bool]:
-    kinds = layer_kinds(raw, num_layers)
-    if kinds is not None:
-        return [kind == "sliding_attention" for kind in kinds]
-    pattern = raw.count("sliding_window_pattern", 6)
-    return [(layer + 1) % pattern != 0 for layer in range(num_layers)]
-
-
-def _rotaries(raw: JsonConfig) -> tuple[RotaryConfig, RotaryConfig]:
+def _rotaries(raw: JsonConfig, head_dim: int) -> tuple[RotaryConfig, RotaryConfig]:
     if raw.has("rope_parameters"):
         parameters = raw.section("rope_parameters")
         if parameters.has("full_attention"):
             full, sliding = parameters.section("full_attention"), parameters.section("sliding_attention")
             return (
-                full.rotary_scaling(full.number("rope_theta", 1e6)),
-                sliding.rotary_scaling(sliding.number("rope_theta", 1e4)),
+                read_scaling(full, full.number("rope_theta", 1e6), head_dim, raw),
+                read_scaling(sliding, sliding.number("rope_theta", 1e4), head_dim, raw),
             )
-    return raw.rotary(default_base=1e6), RotaryConfig(raw.number("rope_local_base_freq", 1e4))
+    return read_rotary(raw, head_dim, default_base=1e6), RotaryConfig(raw.number("rope_local_base_freq", 1e4))

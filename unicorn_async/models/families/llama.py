@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unicorn_async.models.families.dense import plain_decoder
+from unicorn_async.models.families.dense import plain_decoder, window_of
 
 if TYPE_CHECKING:
     from unicorn_async.checkpoint.json_config import JsonConfig
@@ -22,5 +22,4 @@ def llama(raw: JsonConfig) -> ModelSpec:
 
 def mistral(raw: JsonConfig) -> ModelSpec:
     """Read the config.json of a `MistralForCausalLM`; `sliding_window` null means global attention."""
-    window = raw.count("sliding_window") if raw.has("sliding_window") else 0
-    return plain_decoder(raw, "MistralForCausalLM", windows=(window,) * raw.num_layers())
+    return plain_decoder(raw, "MistralForCausalLM", windows=(window_of(raw),) * raw.num_layers())
