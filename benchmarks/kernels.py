@@ -1,11 +1,26 @@
 #!/usr/bin/env python3
-"""Times the linear kernels on a device: bytes of weights and floating-point operations per second.
+"""What a device's kernels reach, beside what it can do at all: matrix products, attention, and any dispatch.
 
-    kernels.py [--device NAME] [--shape 21504x5376 ...] [--tokens 1 8 32 512] [--dtype BF16] [--sweep] [--json FILE]
+    kernels.py linear [--shape 21504x5376 ...] [--tokens 1 8 32 512] [--format BF16 int4 Q4_K ...] [--gated]
+               [--candidates] [--only NAME] [--best 6] [--rounds 5]
+    kernels.py attention [--shape 32:16:128 ...] [--context 1024 8192 32768] [--streams 1 ...] [--kv-dtype f16 int8 ...]
+               [--rotates no passing apart] [--sweep] [--splits N ...] [--tile N ...] [--best 6]
+    kernels.py floor [--megabytes 0 1 4 12.4 24.8 65 130] [--repeats 64]
+    kernels.py ceilings [--shape 512x43008x5376 ...] [--warm-s 2] [--rounds 5] [--all]
 
-Each figure is the median over dispatches that read different copies of the weights, so that no cache holds them, timed
-by the device's own timestamps. Without --sweep the kernel is the one that the engine would take; with it, every
-candidate of the tables below is timed, the fastest first.
+    each with [--device NAME] [--json FILE]
+
+All times are the device's own. linear: the time of a product's dispatch with the barrier after it, by the kernel that
+the rules choose; with --candidates also by each of those that `unicorn tune` compares it with, the fastest first. Work
+goes ahead of what is timed, so that clocks are high, and dispatches read different copies of the weights, so that no
+cache holds them. Formats whose weights lie alike on the device, such as int4 and Q4_0, are one.
+
+floor: what a dispatch costs before it does any work: kernels that only read, by how much they read, the median of
+rounds of dispatches that read memory one after the other. The smallest read is a block of 16 bytes. "Above" is what a
+read takes beyond its bytes at the rate by which the largest size goes beyond the one before it: starting, filling and
+draining the device. A product with so many bytes of weights can take no less.
+
+attention is described in kernels_attention.py, ceilings in matrix_ceilings.py.
 """
 
 from __future__ import annotations
@@ -14,215 +29,217 @@ import argparse
 import itertools
 import json
 import statistics
-import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-from amounts import shape
+import kernels_attention
+import matrix_ceilings
 from bench_device import DEVICE_HELP, device_facts, opened_device
-from out_file import out_file
+from command_line import add_part, amount, matrix_shape, out_file, run_part, run_script
 
 from unicorn_async.cli.options import count
-from unicorn_async.errors import UnicornError
+from unicorn_async.errors import ConfigError
 from unicorn_async.gpu.command import CommandPool, TimestampPool
 from unicorn_async.gpu.kernel import KernelRequest
 from unicorn_async.gpu.memory import MemoryKind
-from unicorn_async.ops.linear import dispatch_plan, row_to_half
-from unicorn_async.ops.linear_input import InputForm, LinearScratch
-from unicorn_async.ops.linear_plan import (
-    FORMATS,
-    LinearPlan,
-    TileTuning,
-    VecTuning,
-    can_split,
-    coopmat_plan,
-    coopmat_shared_bytes,
-    many_plan,
-    matrix_subgroup_size,
-    plan_linear,
-    vec_plan,
-)
-from unicorn_async.tensor import DType, Tensor
+from unicorn_async.ops.linear_candidates import Product, candidates
+from unicorn_async.ops.linear_quant_plan import fuses_gate, leaves_blocks
+from unicorn_async.ops.matrix_fragments import find_matrix_fragments
+from unicorn_async.ops.rates import read_rate
+from unicorn_async.tensor import DType, QuantFormat
+from unicorn_async.tune.product_bench import ProductBench
+from unicorn_async.tune.products import weight_bytes
+from unicorn_async.tune.random_memory import random_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.device_info import DeviceInfo
-    from unicorn_async.gpu.memory import Buffer
+    from unicorn_async.ops.linear_plan import LinearPlan
 
-SHAPES = ((21504, 5376), (5376, 21504), (8192, 5376), (14336, 4096), (4096, 14336), (4096, 4096))
-MANY_TILES = ((64, 64, 16, 16), (128, 64, 16, 16), (128, 128, 16, 16), (64, 128, 8, 16), (32, 64, 8, 16))
-# tile_t: (tile_n, parts_t, parts_n, tile_k, buffers)
-COOPMAT_TILES = {
-    16: ((32, 1, 2, 64, 1), (32, 1, 2, 128, 1), (32, 1, 1, 64, 1), (64, 1, 4, 64, 1), (64, 1, 4, 128, 1)),
-    32: ((32, 1, 2, 64, 1), (32, 1, 2, 128, 1), (64, 1, 4, 64, 1), (64, 1, 4, 128, 1), (64, 1, 2, 64, 1)),
-    64: ((64, 2, 2, 64, 1), (64, 1, 4, 64, 1), (64, 2, 2, 128, 1), (128, 2, 4, 64, 1)),
-    128: ((128, 2, 2, 64, 1), (64, 2, 2, 64, 1), (128, 2, 2, 32, 1)),
-    256: ((64, 4, 1, 64, 1),),
-}
-SPLITS = (1, 2, 3, 4, 5, 6, 7, 8)
+FORMATS = {kind.value: kind for kind in (DType.F16, DType.BF16, DType.F32, *QuantFormat)}
+SHAPES = ((21504, 5376), (5376, 21504), (8192, 5376), (5376, 4096), (4096, 14336))
+ROUNDS = 7  # of a floor
+BLOCK = 16  # bytes
+FURTHER = 1.25  # times the size before: the rate is by what the largest takes beyond that
+POOL_BYTES, SOFTWARE_POOL_BYTES = 3 << 30, 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One kernel at one shape."""
+    """One kernel of one product."""
 
     tokens: int
     n: int
     k: int
-    dtype: str
+    weights: str
     entry: str
     constants: str
     us: float
     gb_per_s: float
     gflop_per_s: float
 
-
-def candidates(info: DeviceInfo, tokens: int, n: int, k: int, dtype: DType, *, sweep: bool) -> Iterator[LinearPlan]:
-    """The plans to time."""
-    yield plan_linear(info, num_tokens=tokens, n=n, k=k, dtype=dtype)
-    if not sweep:
-        return
-    if tokens <= 32:
-        bucket = next(size for size in (1, 2, 4, 8, 16, 32) if tokens <= size)
-        for subgroups, rows in itertools.product((1, 2, 4, 8), (1, 2, 4, 8)):
-            if rows * bucket <= 128:
-                yield vec_plan(info, VecTuning(bucket, subgroups, rows), tokens, n, dtype)
-    else:
-        for tile_t, tile_n, parts_t, parts_n in MANY_TILES:
-            tuning = TileTuning(0, tile_t, tile_n, parts_t, parts_n)
-            yield many_plan(tuning, tokens, n, f"linear_many_{FORMATS[dtype]}")
-    if tokens > 1 and matrix_subgroup_size(info) is not None:
-        for tuning in coopmat_tunings(tokens, n):
-            if coopmat_shared_bytes(tuning) <= info.max_shared_memory:
-                yield coopmat_plan(info, tuning, tokens, n, f"linear_many_coopmat_{FORMATS[dtype]}")
-
-
-def coopmat_tunings(tokens: int, n: int) -> Iterator[TileTuning]:
-    """Tiles that fit the number of tokens, with all splits for which there is room."""
-    for tile_t, tiles in COOPMAT_TILES.items():
-        if tile_t >= 2 * max(tokens, 16) or tile_t * 4 < tokens:
-            continue
-        for tile_n, parts_t, parts_n, tile_k, buffers in tiles:
-            for splits in SPLITS:
-                tuning = TileTuning(0, tile_t, tile_n, parts_t, parts_n, tile_k, buffers, splits)
-                if can_split(tuning, tokens, n):
-                    yield tuning
-
-
-class Bench:
-    """Device memory with copies of random weights, and one command buffer per kernel."""
-
-    def __init__(self, device: Device, pool_bytes: int, repeats: int) -> None:
-        self.device = device
-        self.repeats = repeats
-        self._pool = CommandPool(device, device.compute)
-        self._times = TimestampPool(device, 2 * repeats)
-        self._weights = self._random(pool_bytes)
-        self._fixed: dict[str, Buffer] = {}
-
-    def _random(self, nbytes: int) -> Buffer:
-        """Small random numbers: a constant pattern would draw less power and run faster than weights do."""
-        memory = self.device.memory
-        block = memory.allocate(min(nbytes, 16 << 20), MemoryKind.STAGING, name="random")
-        assert block.mapped is not None
-        values = np.random.default_rng(0).standard_normal(block.nbytes // 2, np.float32) * 0.05
-        np.frombuffer(block.mapped, np.float16)[:] = values.astype(np.float16)
-        buffer = memory.allocate(nbytes, MemoryKind.DEVICE, name="weights")
-        recorder = self._pool.recorder()
-        for offset in range(0, nbytes, block.nbytes):
-            recorder.copy(block, 0, buffer, offset, min(block.nbytes, nbytes - offset))
-        self.device.compute.timeline.wait(self.device.compute.submit([recorder.end()]))
-        block.close()
-        return buffer
-
-    def _zeros(self, name: str, nbytes: int) -> int:
-        """Address of a buffer that only grows."""
-        found = self._fixed.get(name)
-        if found is None or found.nbytes < nbytes:
-            if found is not None:
-                found.close()
-            found = self._fixed[name] = self.device.memory.allocate(nbytes, MemoryKind.DEVICE, name=name)
-        return found.address
-
-    def time(self, plan: LinearPlan, tokens: int, n: int, k: int, dtype: DType) -> Figure:
-        """Median time of the plan's dispatch; preparing the activations is not in it."""
-        x = Tensor(self._weights.address, (tokens, k), DType.F32)  # any numbers will do
-        y = self._zeros("y", tokens * n * 4)
-        scratch = LinearScratch.at(self._zeros("scratch", LinearScratch.size(tokens, k)), tokens, k)
-        nbytes = n * k * dtype.itemsize
-        copies = max(1, self._weights.nbytes // nbytes)
-        recorder, kernels = self._pool.recorder(), self.device.kernels
-        rows = scratch.half_rows(tokens, k) if plan.form is InputForm.HALVES else x
-        if not isinstance(rows, Tensor):
-            row_to_half(recorder, kernels, self.device.info, x=x, out=rows)
-        for i in range(self.repeats):
-            weight = Tensor(self._weights.address + i % copies * nbytes, (n, k), dtype)
-            recorder.barrier()
-            recorder.timestamp(self._times, 2 * i)
-            dispatch_plan(
-                recorder, kernels, plan, x=rows, weight=weight, out_address=y, num_tokens=tokens, scratch=scratch
-            )
-            recorder.timestamp(self._times, 2 * i + 1)
-        commands = recorder.end()
-        for _ in range(2):  # the first run compiles what the driver left to the first use
-            self.device.compute.timeline.wait(self.device.compute.submit([commands]))
-        stamps = self._times.read(0, 2 * self.repeats)
-        self._pool.free(commands)
-        ns = statistics.median(end - start for start, end in zip(stamps[::2], stamps[1::2], strict=True))
+    @classmethod
+    def of(cls, product: Product, plan: LinearPlan, ns: float) -> Figure:
+        """Sum up what a plan's dispatch took."""
         constants = " ".join(f"{name.lower()}={value}" for name, value in plan.constants)
-        flops = 2.0 * tokens * n * k
-        return Figure(tokens, n, k, dtype.value, plan.entry, constants, ns / 1e3, nbytes / ns, flops / ns)
+        sizes = product.tokens, product.n, product.k
+        flops = 2.0 * product.tokens * product.n * product.k
+        return cls(*sizes, product.weights, plan.entry, constants, ns / 1e3, weight_bytes(product) / ns, flops / ns)
+
+    def line(self, mark: str) -> str:
+        """Return it for people."""
+        return (
+            f"{mark} T={self.tokens:<4} N={self.n:<6} K={self.k:<6} {self.weights:5} {self.us:10.1f} µs"
+            f" {self.gb_per_s:8.1f} GB/s {self.gflop_per_s / 1e3:8.2f} TFLOP/s  {self.entry} {self.constants}"
+        )
 
 
-def measure(device: Device, options: argparse.Namespace) -> Iterator[Figure]:
-    shapes: list[tuple[int, int]] = options.shape
-    dtype = DType(options.dtype)
-    largest = max(n * k * dtype.itemsize for n, k in shapes)
-    activations = max(max(options.tokens) * k * 4 for _, k in shapes)
-    bench = Bench(device, max(2 * largest, activations, options.pool_mib << 20), options.repeats)
-    for n, k in shapes:
-        for tokens in options.tokens:
-            plans = {p.pipeline: p for p in candidates(device.info, tokens, n, k, dtype, sweep=options.sweep)}
-            device.kernels.prepare(KernelRequest(p.entry, dict(p.constants), p.subgroup_size) for p in plans.values())
-            figures = [bench.time(plan, tokens, n, k, dtype) for plan in plans.values()]
-            chosen = figures[0]
-            for figure in sorted(figures, key=lambda f: f.us)[: options.best]:
-                mark = "*" if figure is chosen else " "
-                print(
-                    f"{mark} T={tokens:<4} N={n:<6} K={k:<6} {figure.us:10.1f} µs {figure.gb_per_s:8.1f} GB/s "
-                    f"{figure.gflop_per_s / 1e3:8.2f} TFLOP/s  {figure.entry} {figure.constants}",
-                    flush=True,
-                )
-            yield from figures
+def products(info: DeviceInfo, options: argparse.Namespace) -> Iterator[Product]:
+    """All that is asked for; a gate is fused, and the output left in blocks, where the engine does so."""
+    for name, (n, k), tokens in itertools.product(options.format, options.shape, options.tokens):
+        product = Product.of(FORMATS[name], tokens, n, k)
+        if options.gated and isinstance(product.element, QuantFormat) and fuses_gate(info, tokens, k):
+            product = replace(product, gated=True, blocked=leaves_blocks(info, tokens, k))
+        yield product
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Time the linear kernels.")
-    parser.add_argument("--device", help=DEVICE_HELP)
-    parser.add_argument("--shape", type=shape, nargs="+", default=SHAPES, help="rows x columns of the weights")
-    parser.add_argument("--tokens", nargs="+", type=count, default=[1, 2, 4, 8, 16, 32, 64, 512])
-    parser.add_argument("--dtype", choices=("F16", "BF16"), default="BF16")
-    parser.add_argument("--repeats", type=count, default=20, help="dispatches per figure")
-    parser.add_argument("--pool-mib", type=count, default=1024, help="memory for copies of the weights")
-    parser.add_argument("--sweep", action="store_true", help="time every candidate")
-    parser.add_argument("--best", type=count, default=6, help="how many of a sweep to print")
-    parser.add_argument("--json", type=out_file, help="write the figures there")
-    options = parser.parse_args(arguments)
-    try:
-        with opened_device(options.device) as device:
-            print("* = what the engine takes", flush=True)
-            figures = list(measure(device, options))
-    except UnicornError as exc:
-        print(f"kernels: {exc}", file=sys.stderr)
-        return 1
+def measure_products(device: Device, options: argparse.Namespace) -> Iterator[Figure]:
+    """Time the rules' kernel of each product, or all candidates in turns with it."""
+    found = list(products(device.info, options))
+    with ProductBench(device, found) as bench:
+        for product in found:
+            every = candidates(device.info, product) if options.candidates else (product.rule(device.info),)
+            rule, plans = every[0], [plan for plan in every if options.only in plan.entry]
+            if not plans:
+                continue
+            device.kernels.prepare(KernelRequest(p.entry, dict(p.constants), p.subgroup_size) for p in (rule, *plans))
+            bench.keep_busy(product, rule, bench.first_ns(product, rule))
+            first = {plan: bench.first_ns(product, plan) for plan in plans}
+            times = {
+                plan: statistics.median(bench.times_ns(product, ((plan, ns),))[0] for _ in range(options.rounds))
+                for plan, ns in first.items()
+            }
+            best = sorted(times, key=lambda plan: times[plan])[: options.best]
+            for plan in best if rule in best or rule not in times else [*best, rule]:
+                figure = Figure.of(product, plan, times[plan])
+                print(figure.line("*" if plan is rule else " "), flush=True)
+                yield figure
+
+
+def run_linear(options: argparse.Namespace, _: argparse.ArgumentParser) -> None:
+    """Measure products."""
+    with opened_device(options.device) as device:
+        print("* = what the rules choose", flush=True)
+        find_matrix_fragments(device)
+        figures = list(measure_products(device, options))
+    if not figures:
+        raise ConfigError(f"--only {options.only}: no kernel with this name, nothing was timed")
+    write(options, device.info, "figures", figures)
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """The time of a dispatch that reads so much."""
+
+    num_bytes: int
+    us: float
+
+    @classmethod
+    def of(cls, num_bytes: int, spans_ns: Sequence[float], repeats: int) -> Floor:
+        """Sum up rounds of `repeats` dispatches."""
+        return cls(num_bytes, statistics.median(spans_ns) / repeats / 1e3)
+
+
+def measure_floors(device: Device, sizes: list[int], repeats: int) -> list[Floor]:
+    """Time a read of each size, in bytes."""
+    pool, stamps = CommandPool(device, device.compute), TimestampPool(device, ROUNDS + 2)
+    most = SOFTWARE_POOL_BYTES if device.info.is_software else POOL_BYTES
+    source = random_memory(pool, max(most, *sizes), name="weights")
+    sink = device.memory.allocate(BLOCK, MemoryKind.DEVICE, name="sink")
+    floors = []
+    for size in sizes:
+        copies, place = max(1, source.nbytes // size), 0
+        recorder = pool.recorder()
+        for index in range(ROUNDS + 2):  # the first round wakes the device up
+            recorder.timestamp(stamps, index)
+            for _ in range(repeats):
+                address = source.address + place % copies * size
+                read_rate(recorder, device.kernels, source=address, sink=sink.address, num_bytes=size)
+                recorder.barrier()
+                place += 1
+        device.compute.timeline.wait(device.compute.submit([recorder.end()]))
+        times = stamps.read(1, ROUNDS + 1)
+        spans = [stop - start for start, stop in itertools.pairwise(times)]
+        floors.append(Floor.of(size, spans, repeats))
+    for thing in (sink, source, stamps, pool):
+        thing.close()
+    return floors
+
+
+def floor_lines(floors: Sequence[Floor]) -> list[str]:
+    """Return a line for each size; what is above the bytes' own time, where the two largest sizes tell their rate."""
+    before, last = floors[-2:]
+    bytes_per_us = (last.num_bytes - before.num_bytes) / (last.us - before.us) if last.us > before.us else 0.0
+    found = []
+    for floor in floors:
+        line = f"{floor.num_bytes / 1e6:9.2f} MB  {floor.us:9.2f} µs  {floor.num_bytes / floor.us / 1e3:8.1f} GB/s"
+        above = f"  {floor.us - floor.num_bytes / bytes_per_us:7.2f} µs above" if bytes_per_us else ""
+        found.append(line + above)
+    if not bytes_per_us:
+        found.append("the largest size took no longer than the one before it: nothing can be said about a rate")
+    return found
+
+
+def run_floor(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """Measure reads."""
+    if len(options.megabytes) < 2:
+        parser.error("--megabytes: expected two sizes or more")
+    sizes = [max(BLOCK, int(number * 1e6) // BLOCK * BLOCK) for number in options.megabytes]
+    if any(first >= second for first, second in itertools.pairwise(sizes)):
+        parser.error(f"--megabytes: expected each size to be larger than the one before it, got {sizes} bytes")
+    if sizes[-1] < FURTHER * sizes[-2]:
+        parser.error(
+            f"--megabytes: expected the last size to be {FURTHER} times the one before or more, got {sizes} bytes"
+        )
+    with opened_device(options.device) as device:
+        floors = measure_floors(device, sizes, options.repeats)
+    print("\n".join(floor_lines(floors)))
+    write(options, device.info, "floors", floors)
+
+
+def write(options: argparse.Namespace, info: DeviceInfo, name: str, figures: Sequence[Figure | Floor]) -> None:
+    """Write the figures, if a file is asked for."""
     if options.json:
-        report = device_facts(device.info) | {"figures": [asdict(figure) for figure in figures]}
+        report = device_facts(info) | {name: [asdict(one) for one in figures]}
         options.json.write_text(json.dumps(report, indent=1) + "\n")
-    return 0
+
+
+def main() -> None:
+    """Run the part that is asked for."""
+    parser = argparse.ArgumentParser(description="What a device's kernels reach.")
+    parts = parser.add_subparsers(required=True, metavar="linear, attention, floor or ceilings")
+
+    linear = add_part(parts, "linear", run_linear, "Matrix products, by the kernels that the engine takes.")
+    linear.add_argument("--shape", type=matrix_shape, nargs="+", default=SHAPES, help="rows x columns of the weights")
+    linear.add_argument("--tokens", nargs="+", type=count, default=[1, 2, 4, 8, 16, 32, 64, 512])
+    linear.add_argument("--format", nargs="+", choices=FORMATS, default=["int4"], metavar="FORMAT", help="of weights")
+    linear.add_argument("--gated", action="store_true", help="rows are gates and what they are for, where it is fused")
+    linear.add_argument("--candidates", action="store_true", help="time all kernels that `unicorn tune` compares")
+    linear.add_argument("--only", default="", help="part of the names of kernels to time")
+    linear.add_argument("--best", type=count, default=6, help="how many of the candidates to print")
+    linear.add_argument("--rounds", type=count, default=5, help="whose median counts")
+
+    floor = add_part(parts, "floor", run_floor, "What a dispatch costs that only reads.")
+    floor.add_argument("--megabytes", type=amount, nargs="+", default=[0, 1, 4, 12.4, 24.8, 65, 130])
+    floor.add_argument("--repeats", type=count, default=64, help="dispatches between two timestamps")
+
+    for part in (linear, floor, kernels_attention.add(parts), matrix_ceilings.add(parts)):
+        part.add_argument("--device", metavar="NAME", help=DEVICE_HELP)
+        part.add_argument("--json", type=out_file, metavar="FILE")
+    run_part(parser)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)
