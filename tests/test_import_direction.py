@@ -10,10 +10,11 @@ import pytest
 import unicorn_async
 
 PACKAGE = Path(unicorn_async.__file__).parent
-BASE = {"errors", "config", "tensor", "resources", "background"}  # every room may import these
+BASE = {"errors", "converted", "config", "tensor", "resources", "background"}  # every room may import these
 ALLOWED = {
     "errors": set(),
-    "config": {"errors"},
+    "converted": {"errors"},
+    "config": {"errors", "converted"},
     "tensor": {"errors", "config"},
     "resources": {"errors"},
     "background": set(),
