@@ -9,15 +9,14 @@ import numpy as np
 
 from unicorn_async.gpu.command import CommandPool
 from unicorn_async.gpu.cooperative_matrix2 import EXTENSION_MATRIX2, MATRIX2_FEATURES
-from unicorn_async.gpu.kernel import KernelRequest
 from unicorn_async.gpu.memory import MemoryKind
-from unicorn_async.ops.linear import dispatch_plan, row_to_half
-from unicorn_async.ops.linear_input import HalfRows, InputForm, LinearScratch
-from unicorn_async.ops.linear_plan import matrix_subgroup_size, plan_linear
-from unicorn_async.ops.linear_quant import dispatch_quant_plan
-from unicorn_async.ops.linear_quant_plan import plan_linear_quant
+from unicorn_async.ops.linear import dispatch_plan, kernel_request, prepare_input, scratch_rows
+from unicorn_async.ops.linear_input import LinearScratch
+from unicorn_async.ops.linear_plans.product import Product
+from unicorn_async.ops.linear_plans.rules import plan_linear
 from unicorn_async.ops.rates import Matrix2Tile, matrix2_rate, matrix_rate, matrix_rate_request
-from unicorn_async.tensor import DType, QuantFormat, QuantTensor, Tensor
+from unicorn_async.ops.subgroups import matrix_subgroup_size
+from unicorn_async.tensor import DType, QuantFormat, QuantTensor, Tensor, element_of
 from unicorn_async.tune.random_memory import random_memory
 
 if TYPE_CHECKING:
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device import Device
+    from unicorn_async.gpu.kernel import KernelRequest
     from unicorn_async.gpu.memory import Buffer
 
     Shape = tuple[int, int, int]
@@ -213,47 +213,20 @@ class Cases:
         )
 
     def _dense(self, shape: Shape) -> Case:
-        m, n, k = shape
-        plan = plan_linear(self._device.info, num_tokens=m, n=n, k=k, dtype=DType.F16)
-
-        def record(recorder: CommandRecorder, copy: int) -> None:
-            weight = Tensor(self._copy(n * k * 2, copy), (n, k), DType.F16)
-            dispatch_plan(
-                recorder,
-                self._device.kernels,
-                plan,
-                x=self._room.half_rows(m, k),
-                weight=weight,
-                out_address=self._y.address,
-                num_tokens=m,
-                scratch=self._room,
-            )
+        _, n, k = shape
 
         def weights(places: list[int]) -> Doubles:
             return self._rows(self._weights, 0, k, places)
 
-        request = KernelRequest(plan.entry, dict(plan.constants), plan.subgroup_size)
-        return self._own("ours, F16", shape, request, record, weights)
+        def copy(index: int) -> Tensor:
+            return Tensor(self._copy(n * k * 2, index), (n, k), DType.F16)
+
+        return self._own("ours, F16", shape, copy, weights)
 
     def _quantised(self, shape: Shape) -> Case:
-        m, n, k = shape
+        _, n, k = shape
         kind = QuantFormat.Q4_0
-        plan = plan_linear_quant(self._device.info, num_tokens=m, n=n, k=k, quant_format=kind)
         nbytes = QuantTensor.size((n, k), kind)
-        rows = self._room.half_rows(m, k, plan.form) if plan.form is not InputForm.BLOCKS else self._room.blocks(m, k)
-
-        def record(recorder: CommandRecorder, copy: int) -> None:
-            dispatch_quant_plan(
-                recorder,
-                self._device.kernels,
-                plan,
-                x=rows,
-                weight=QuantTensor(self._copy(nbytes, copy), (n, k), kind),
-                out=self._y.address,
-                num_tokens=m,
-                scratch=self._room,
-                stride=n,
-            )
 
         def weights(places: list[int]) -> Doubles:
             quants, _, scales = (place - self._weights.address for place in self._quant(shape).planes)
@@ -262,8 +235,10 @@ class Cases:
             factors = self._read(self._weights, [scales + row * blocks * 2 for row in places], np.float16, blocks)
             return np.stack([_decode(*row) for row in zip(codes, factors, strict=True)])
 
-        request = KernelRequest(plan.entry, dict(plan.constants), plan.subgroup_size)
-        return self._own("ours, Q4_0", shape, request, record, weights)
+        def copy(index: int) -> QuantTensor:
+            return QuantTensor(self._copy(nbytes, index), (n, k), kind)
+
+        return self._own("ours, Q4_0", shape, copy, weights)
 
     def _quant(self, shape: Shape) -> QuantTensor:
         return QuantTensor(self._weights.address, shape[1:], QuantFormat.Q4_0)
@@ -272,17 +247,30 @@ class Cases:
         self,
         group: str,
         shape: Shape,
-        request: KernelRequest,
-        record: Callable[[CommandRecorder, int], None],
+        copy: Callable[[int], Tensor | QuantTensor],
         weights: Callable[[list[int]], Doubles],
     ) -> Case:
+        """One of the engine's kernels, by its plan for weights of which `copy` gives one of many, `weights` rows."""
         m, n, k = shape
+        plan = plan_linear(self._device.info, Product.of(element_of(copy(0)), m, n, k))
+        request, x = kernel_request(plan), Tensor(self._floats.address, (m, k), DType.F32)
+        rows = scratch_rows(self._room, plan.form, x)
 
         def prepare(recorder: CommandRecorder) -> None:
-            x = Tensor(self._floats.address, (m, k), DType.F32)
-            rows = self._room.half_rows(m, k)
-            assert isinstance(rows, HalfRows)
-            row_to_half(recorder, self._device.kernels, self._device.info, x=x, out=rows)
+            if not isinstance(rows, Tensor):
+                prepare_input(recorder, self._device.kernels, self._device.info, x=x, out=rows)
+
+        def record(recorder: CommandRecorder, index: int) -> None:
+            dispatch_plan(
+                recorder,
+                self._device.kernels,
+                plan,
+                x=rows,
+                weight=copy(index),
+                out=Tensor(self._y.address, (m, n), DType.F32),
+                num_tokens=m,
+                scratch=self._room,
+            )
 
         def error() -> float:
             def both(recorder: CommandRecorder) -> None:
@@ -291,9 +279,9 @@ class Cases:
                 record(recorder, 0)
 
             self._run(both)
-            rows, places = _samples(m), _samples(n)
-            x = self._rows(self._floats, 0, k, rows, np.float32)
-            return self._off(x @ weights(places).T, rows, places, n, "f32")
+            sampled, places = _samples(m), _samples(n)
+            floats = self._rows(self._floats, 0, k, sampled, np.float32)
+            return self._off(floats @ weights(places).T, sampled, places, n, "f32")
 
         constants = request.constants
         tile = "×".join(str(constants.get(name, "?")) for name in ("TILE_T", "TILE_N", "TILE_K"))

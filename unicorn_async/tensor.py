@@ -195,6 +195,16 @@ Weight: TypeAlias = "Tensor | QuantTensor | RowParts"
 ElementType: TypeAlias = "DType | QuantFormat"
 
 
+def parts_of(weight: Weight) -> tuple[Tensor | QuantTensor, ...]:
+    """Return what a weight consists of, from its first row on: itself, unless its rows come from several tensors."""
+    return weight.parts if isinstance(weight, RowParts) else (weight,)
+
+
+def element_of(tensor: Tensor | QuantTensor) -> ElementType:
+    """Return the type of a tensor's elements, whichever kind of type that is."""
+    return tensor.dtype if isinstance(tensor, Tensor) else tensor.format
+
+
 def _product(shape: tuple[int, ...]) -> int:
     count = 1
     for size in shape:

@@ -14,7 +14,7 @@ from unicorn_async.ops.attention_device import AttentionBatch, DecodeScratch
 from unicorn_async.ops.attention_plan import MAX_FEW_TOKENS, AttentionPlan, DecodeCut
 from unicorn_async.ops.kv_cache import AttentionShape, KVCache
 from unicorn_async.ops.linear_input import InputBlocks, InputForm
-from unicorn_async.ops.linear_plan import MATRIX_FEATURE
+from unicorn_async.ops.subgroups import MATRIX_FEATURE
 from unicorn_async.tensor import DType, Tensor
 
 from .formed_rows import FORMS, FormedRows

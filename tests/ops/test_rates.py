@@ -9,8 +9,8 @@ import pytest
 from tests.gpu.made_up import SOFTWARE
 from unicorn_async.errors import MissingFeatureError
 from unicorn_async.gpu.device_info import FlexibleMatrixShape
-from unicorn_async.ops.linear_plan import MATRIX_FEATURE
 from unicorn_async.ops.rates import Matrix2Tile, copy_rate, fma_rate, matrix2_rate, matrix_rate
+from unicorn_async.ops.subgroups import MATRIX_FEATURE
 
 if TYPE_CHECKING:
     from tests.ops.arrays import Arrays

@@ -63,9 +63,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, found: Machine) -> None:
     monkeypatch.setattr(Instance, "create", create)
 
 
-@pytest.mark.parametrize(
-    "script", ["kernels", "kernels_quant", "kernels_attention", "dispatch_floor", "matrix_ceilings"]
-)
+@pytest.mark.parametrize("script", ["kernels", "kernels_attention", "dispatch_floor", "matrix_ceilings"])
 def test_a_software_device_is_not_taken_unasked(
     script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

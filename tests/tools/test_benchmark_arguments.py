@@ -60,10 +60,9 @@ def refusal(
         ("model", "demo --batch 1 0", WHOLE),
         ("smooth_decode", "demo --limits nan", "expected a finite number, 0 or more, got 'nan'"),
         ("kernels", "--tokens 0", WHOLE),
-        ("kernels_quant", "--tokens 0", WHOLE),
-        ("kernels_quant", "--shape 64x0", "expected rows x columns, such as 4096x14336, got '64x0'"),
-        ("kernels_quant", "--shape 64", "expected rows x columns, such as 4096x14336, got '64'"),
-        ("kernels_quant", "--format Q9", "invalid choice: 'Q9'"),
+        ("kernels", "--shape 64x0", "expected rows x columns, such as 4096x14336, got '64x0'"),
+        ("kernels", "--shape 64", "expected rows x columns, such as 4096x14336, got '64'"),
+        ("kernels", "--format Q9", "invalid choice: 'Q9'"),
         ("kernels", "--shape abc", "expected rows x columns, such as 4096x14336, got 'abc'"),
         ("kernels_attention", "--context 0", WHOLE),
         ("kernels_attention", "--shape a", "expected query heads:kv heads:size of a head, as in 32:8:128, got 'a'"),
@@ -175,8 +174,8 @@ def test_kernels_that_no_name_fits_are_an_error_in_one_line(device: Device, caps
         "--only",
         "nonsense",
     ]
-    assert import_module("kernels_quant").main(options) == 2
-    expected = "kernels_quant: --only nonsense: no kernel with this name, nothing was timed\n"
+    assert import_module("kernels").main(options) == 2
+    expected = "kernels: --only nonsense: no kernel with this name, nothing was timed\n"
     assert capsys.readouterr().err == expected
 
 

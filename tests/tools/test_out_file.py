@@ -27,7 +27,6 @@ from out_file import out_file
         "smooth_decode demo --json",
         "peers x --json",
         "kernels --json",
-        "kernels_quant --json",
         "kernels_attention --json",
         "dispatch_floor --json",
         "matrix_ceilings --json",

@@ -10,18 +10,17 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unicorn_async.models.projection import fuses_gate, input_rows, leaves_blocks, project
 from unicorn_async.models.weights import head_name
 from unicorn_async.ops.attention_plan import MAX_ROTATING_TOKENS
 from unicorn_async.ops.embedding import embed
-from unicorn_async.ops.embedding_quant import embed_quant
 from unicorn_async.ops.gated import gated
+from unicorn_async.ops.linear import Epilogue, fuses_gate, input_rows, leaves_blocks, linear
 from unicorn_async.ops.linear_input import InputBlocks
 from unicorn_async.ops.norm import add_rms_norm, rms_norm
 from unicorn_async.ops.page_touch import MAX_TOUCH_TOKENS, touch_pages
 from unicorn_async.ops.rotary import HeadNorms, HeadRotation, rope_cache
 from unicorn_async.ops.row_form import form_of
-from unicorn_async.tensor import DType, QuantTensor, Tensor
+from unicorn_async.tensor import DType, RowParts, Tensor, element_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from unicorn_async.ops.attention_device import AttentionBatch, AttentionDevice
     from unicorn_async.ops.kv_cache import AttentionShape, KVCache
     from unicorn_async.ops.linear_input import LinearInput
-    from unicorn_async.tensor import Weight
+    from unicorn_async.tensor import ElementType, Weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +83,16 @@ class Decoder:
         """Record the embedding rows of a step's tokens into its `hidden`."""
         table = self._state.matrices["embed"]
         out = self._residual(step.residual.hidden, num_tokens)
-        ids, last_token = step.token_ids, self._state.last_token
-        if isinstance(table, Tensor):
-            scale = embedding_scale(self._config, table.dtype)
-            embed(recorder, self._kernels, table=table, token_ids=ids, last_token=last_token, out=out, scale=scale)
-        else:
-            assert isinstance(table, QuantTensor), "the embeddings are one tensor"
-            scale = self._config.embedding_scale
-            embed_quant(
-                recorder, self._kernels, table=table, token_ids=ids, last_token=last_token, out=out, scale=scale
-            )
+        assert not isinstance(table, RowParts), "the embeddings are one tensor"
+        embed(
+            recorder,
+            self._kernels,
+            table=table,
+            token_ids=step.token_ids,
+            last_token=self._state.last_token,
+            out=out,
+            scale=embedding_scale(self._config, element_of(table)),
+        )
         recorder.barrier()
 
     def record_layer(
@@ -155,7 +154,7 @@ class Decoder:
     def record_after_attention(
         self, recorder: CommandRecorder, step: StepArrays, num_tokens: int, layer: int, attended: LinearInput
     ) -> None:
-        """Record the rest of a layer; `attended` is the attention's result, f32 or in the form that `project` reads."""
+        """Record the rest of a layer; `attended` is the attention's result, f32 or in the form that `linear` reads."""
         hidden = self._residual(step.residual.hidden, num_tokens)
         branch = self._residual(step.residual.branch, num_tokens)
         self._linear(recorder, attended, f"layers.{layer}.o", branch, num_tokens)
@@ -231,7 +230,7 @@ class Decoder:
                 # Not into the scratch, which holds the input. Blocks are smaller than the floats whose place they take.
                 place = self._state.activations.address["gated"]
                 out = InputBlocks.at(place, num_tokens, config.intermediate_size)
-            self._linear(recorder, normed, name, out, num_tokens, activation=config.activation)
+            self._linear(recorder, normed, name, out, num_tokens, gate=config.activation)
             return out
         gate_up = self._rows("gate_up", num_tokens, 2 * config.intermediate_size)
         self._linear(recorder, normed, name, gate_up, num_tokens)
@@ -294,9 +293,10 @@ class Decoder:
         num_tokens: int,
         *,
         soft_cap: float = 0.0,
-        activation: Activation | None = None,
+        gate: Activation | None = None,
     ) -> None:
-        project(
+        bias = self._state.weights.get(f"{name}_bias")
+        linear(
             recorder,
             self._kernels,
             self._info,
@@ -305,9 +305,7 @@ class Decoder:
             out=out,
             num_tokens=num_tokens,
             scratch=self._state.activations.scratch,
-            bias=self._state.weights.get(f"{name}_bias"),
-            soft_cap=soft_cap,
-            activation=activation,
+            epilogue=Epilogue(None if bias is None else bias.address, soft_cap, gate),
         )
 
     def _input(self, weight: str, name: str, num_tokens: int) -> LinearInput:
@@ -323,11 +321,11 @@ class Decoder:
         return self._state.activations.rows(name, num_rows, columns)
 
 
-def embedding_scale(config: ModelConfig, table_dtype: DType) -> float:
-    """Return the factor on embedding rows, rounded to the table's type as transformers does it."""
-    if table_dtype is DType.F16:
+def embedding_scale(config: ModelConfig, table_type: ElementType) -> float:
+    """Return the factor on embedding rows, rounded to the table's type as transformers does it, unless quantised."""
+    if table_type is DType.F16:
         return float(struct.unpack("<e", struct.pack("<e", config.embedding_scale))[0])
-    if table_dtype is DType.BF16:
+    if table_type is DType.BF16:
         bits = struct.unpack("<I", struct.pack("<f", config.embedding_scale))[0]
         rounded = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
         return float(struct.unpack("<f", struct.pack("<I", rounded))[0])

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.errors import MissingFeatureError
 from unicorn_async.gpu.kernel import KernelRequest
-from unicorn_async.ops.linear_plan import matrix_subgroup_size, split_grid
+from unicorn_async.ops.grid import split_grid
+from unicorn_async.ops.subgroups import matrix_subgroup_size
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.command import CommandRecorder

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from unicorn_async.gpu.kernel import KernelRequest
 from unicorn_async.loader.conversion import conversion_kernels
 from unicorn_async.memory.plan import max_logit_rows
-from unicorn_async.models import projection
 from unicorn_async.models.weights import head_name
-from unicorn_async.ops import embedding, embedding_quant, gated, norm, page_touch, rotary, sampling
+from unicorn_async.ops import embedding, gated, linear, norm, page_touch, rotary, sampling
 from unicorn_async.ops.attention_plan import MAX_ROTATING_TOKENS
 from unicorn_async.ops.checksum import checksum_kernel
+from unicorn_async.ops.linear import Epilogue
 from unicorn_async.ops.linear_input import InputForm
 from unicorn_async.ops.sample_rows import SamplingPath
 from unicorn_async.step.buckets import bucket_sizes
-from unicorn_async.tensor import QuantTensor, Tensor
+from unicorn_async.tensor import RowParts, Tensor, element_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from unicorn_async.lora.plan import LoraPlan
     from unicorn_async.ops.attention import GpuAttention
     from unicorn_async.ops.kv_cache import AttentionShape
-    from unicorn_async.tensor import Weight
+    from unicorn_async.tensor import ElementType, Weight
     from unicorn_async.weights.plan import LoadPlan
 
 _FIRST_STEPS = (32, 1)  # tokens: a short prompt, then decoding
@@ -56,7 +56,7 @@ def kernel_requests(
     load = (checksum_kernel(info),) if from_cache else conversion_kernels(plan, lora)
     requests = [
         *(replace(request, urgent=True) for request in load),
-        *_embedding(matrices["embed"]),
+        embedding.kernel_for(_table_type(matrices["embed"])),
         *_rows(info, model, matrices, attention, _FIRST_STEPS),
         *_linears(info, model, matrices, _FIRST_STEPS),
         *_head(info, model, head, (first_rows,)),
@@ -87,7 +87,7 @@ def _attention(
         q_scale=model.softmax_scale, qk_norm=model.qk_norm, eps=model.norm_eps, plus_one=model.norm_plus_one
     )
     for size in sizes:
-        form = projection.input_form(info, matrices["layers.0.o"], size)
+        form = linear.input_form(info, matrices["layers.0.o"], size)
         written = form if attention.writes(form) else InputForm.FLOATS
         yield from attention.kernels_for([written], rotation if size <= MAX_ROTATING_TOKENS else None, num_tokens=size)
 
@@ -101,7 +101,7 @@ def _rows(
 ) -> Iterable[KernelRequest]:
     """Norms and gates, which write the forms that the linears after them read in steps of these sizes."""
     layer = {part: matrices[f"layers.0.{part}"] for part in ("qkv", "o", "gate_up", "down")}
-    forms = {projection.input_form(info, layer[part], size) for part in ("qkv", "gate_up") for size in sizes}
+    forms = {linear.input_form(info, layer[part], size) for part in ("qkv", "gate_up") for size in sizes}
     yield from norm.kernels_for(
         info,
         model.hidden_size,
@@ -111,15 +111,13 @@ def _rows(
         plus_one=model.norm_plus_one,
     )
     unformed = [
-        size
-        for size in sizes
-        if attention is None or not attention.writes(projection.input_form(info, layer["o"], size))
+        size for size in sizes if attention is None or not attention.writes(linear.input_form(info, layer["o"], size))
     ]
-    yield from projection.input_kernels_for(info, layer["o"], num_tokens=unformed)
-    bare = [size for size in sizes if not projection.leaves_blocks(info, layer["gate_up"], size)]
-    yield from projection.input_kernels_for(info, layer["down"], num_tokens=bare)
-    unfused = [size for size in sizes if not projection.fuses_gate(info, layer["gate_up"], size)]
-    for form in dict.fromkeys(projection.input_form(info, layer["down"], size) for size in unfused):
+    yield from linear.input_kernels_for(info, layer["o"], num_tokens=unformed)
+    bare = [size for size in sizes if not linear.leaves_blocks(info, layer["gate_up"], size)]
+    yield from linear.input_kernels_for(info, layer["down"], num_tokens=bare)
+    unfused = [size for size in sizes if not linear.fuses_gate(info, layer["gate_up"], size)]
+    for form in dict.fromkeys(linear.input_form(info, layer["down"], size) for size in unfused):
         yield gated.kernel_for(info, model.intermediate_size, model.activation, form)
 
 
@@ -129,12 +127,11 @@ def _linears(
     for part in ("qkv", "o", "gate_up", "down"):
         has_bias = {"qkv": model.qkv_bias, "o": model.output_bias}.get(part, False)
         gate = part == "gate_up"
-        yield from projection.kernels_for(
+        yield from linear.kernels_for(
             info,
             matrices[f"layers.0.{part}"],
             num_tokens=sizes,
-            has_bias=has_bias,
-            activation=model.activation if gate else None,
+            epilogue=Epilogue(0 if has_bias else None, gate=model.activation if gate else None),
             blocked=gate and not isinstance(matrices["layers.0.down"], Tensor),
         )
 
@@ -145,18 +142,16 @@ def _head(info: DeviceInfo, model: ModelConfig, head: Weight, num_rows: Sequence
         info,
         model.hidden_size,
         forms=frozenset(),
-        head_forms=frozenset(projection.input_form(info, head, size) for size in num_rows),
+        head_forms=frozenset(linear.input_form(info, head, size) for size in num_rows),
         post_norms=model.post_norms,
         plus_one=model.norm_plus_one,
     )
-    yield from projection.kernels_for(info, head, num_tokens=num_rows, has_soft_cap=model.logit_soft_cap > 0.0)
+    yield from linear.kernels_for(info, head, num_tokens=num_rows, epilogue=Epilogue(soft_cap=model.logit_soft_cap))
 
 
-def _embedding(table: Weight) -> Iterable[KernelRequest]:
-    if isinstance(table, Tensor):
-        return embedding.kernels_for(table.dtype)
-    assert isinstance(table, QuantTensor), "the embeddings are one tensor"
-    return embedding_quant.kernels_for(table.format)
+def _table_type(table: Weight) -> ElementType:
+    assert not isinstance(table, RowParts), "the embeddings are one tensor"
+    return element_of(table)
 
 
 def _plain(kernels: Iterable[tuple[str, Mapping[str, int | float | bool]]]) -> Iterable[KernelRequest]:

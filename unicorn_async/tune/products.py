@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from unicorn_async.models import projection
 from unicorn_async.models.weights import head_name
-from unicorn_async.ops.linear_candidates import Product
+from unicorn_async.ops import linear
 from unicorn_async.ops.linear_input import InputForm
 from unicorn_async.step.buckets import bucket_for, bucket_sizes
-from unicorn_async.tensor import DType, QuantTensor, RowParts, Tensor
+from unicorn_async.tensor import parts_of
 from unicorn_async.weights.tensors import unplaced_matrices
 
 if TYPE_CHECKING:
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.config import EngineConfig, ModelConfig
     from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.ops.linear_plans.product import Product
     from unicorn_async.tensor import Weight
     from unicorn_async.weights.plan import LoadPlan
 
@@ -36,15 +36,7 @@ class ModelProduct:
     @property
     def nbytes(self) -> int:
         """Bytes of the weights, of all layers."""
-        return self.count * weight_bytes(self.product)
-
-
-def weight_bytes(product: Product) -> int:
-    """Return the bytes of a product's weights."""
-    element, shape = product.element, (product.n, product.k)
-    if isinstance(element, DType):
-        return product.n * product.k * element.itemsize
-    return QuantTensor.size(shape, element)
+        return self.count * self.product.weight_bytes
 
 
 def products_of(
@@ -71,21 +63,15 @@ def _of_step(
     for layer in range(model.num_layers):
         for part in _PARTS:
             weight = matrices[f"layers.{layer}.{part}"]
-            gated = part == "gate_up" and projection.fuses_gate(info, weight, tokens)
+            gated = part == "gate_up" and linear.fuses_gate(info, weight, tokens)
             down = matrices[f"layers.{layer}.down"]
             blocked = (
                 gated
-                and projection.input_form(info, down, tokens) is InputForm.BLOCKS
-                and projection.leaves_blocks(info, weight, tokens)
+                and linear.input_form(info, down, tokens) is InputForm.BLOCKS
+                and linear.leaves_blocks(info, weight, tokens)
             )
-            for product in _products(weight, tokens):
-                yield part, replace(product, gated=gated, blocked=blocked)
+            for own in parts_of(weight):
+                yield part, linear.product_of(own, tokens, gated=gated, blocked=blocked)
     if with_head:
-        for product in _products(matrices[head_name(model)], tokens):
-            yield "head", product
-
-
-def _products(weight: Weight, tokens: int) -> Iterator[Product]:
-    for part in weight.parts if isinstance(weight, RowParts) else (weight,):
-        n, k = part.shape
-        yield Product.of(part.dtype if isinstance(part, Tensor) else part.format, tokens, n, k)
+        for own in parts_of(matrices[head_name(model)]):
+            yield "head", linear.product_of(own, tokens)

@@ -8,7 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from unicorn_async.gpu.kernel import KernelRequest
-from unicorn_async.ops.linear_candidates import candidates
+from unicorn_async.ops.linear_plans.candidates import candidates
 from unicorn_async.tune.product_bench import ProductBench
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from unicorn_async.gpu.device import Device
-    from unicorn_async.ops.linear_candidates import Product
-    from unicorn_async.ops.linear_plan import LinearPlan
+    from unicorn_async.ops.linear_plans.plan import LinearPlan
+    from unicorn_async.ops.linear_plans.product import Product
 
 _MAX_CANDIDATES = 64
 _HOPELESS = 1.3  # times the fastest: slower ones are not measured again
