@@ -15,10 +15,13 @@ from unicorn_async.memory.plan import choose_device
 from unicorn_async.resources import resource_dir
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from unicorn_async.config import EngineConfig
+    from unicorn_async.gpu.binding import CData
     from unicorn_async.gpu.device_info import DeviceInfo
+
+    Extend = Callable[[Instance, DeviceInfo], tuple[str, CData] | None]
 
 DEVICE_HELP = "index or part of the name (default: the fastest GPU); a software device is taken only when it is named"
 
@@ -45,8 +48,8 @@ def chosen_info(wanted: str | None) -> DeviceInfo:
 
 
 @contextlib.contextmanager
-def opened_device(wanted: str | None) -> Iterator[Device]:
-    """Open the device that `chosen_info` names, and print what it is.
+def opened_device(wanted: str | None, extend: Extend | None = None) -> Iterator[Device]:
+    """Open the device that `chosen_info` names, and print what it is; `extend` says what else to enable of it.
 
     Raises:
         DeviceError, ConfigError: as that, or it can't be opened.
@@ -54,7 +57,8 @@ def opened_device(wanted: str | None) -> Iterator[Device]:
     with Instance.create() as instance:
         info = select_device(instance.devices(), wanted)
         print(device_text(info), flush=True)
-        with Device.open(instance, info, cache_dir=None, shader_dir=resource_dir("shaders")) as device:
+        extra = None if extend is None else extend(instance, info)
+        with Device.open(instance, info, cache_dir=None, shader_dir=resource_dir("shaders"), extra=extra) as device:
             yield device
 
 
