@@ -29,15 +29,16 @@ from unicorn_async.config import Activation
 from unicorn_async.errors import UnicornError
 from unicorn_async.gpu.command import CommandPool, TimestampPool
 from unicorn_async.gpu.memory import MemoryKind
-from unicorn_async.ops.linear import NO_EPILOGUE, Epilogue, dispatch_plan, kernel_request, prepare_input, scratch_rows
-from unicorn_async.ops.linear_input import InputBlocks, InputForm, LinearScratch
+from unicorn_async.ops.linear import NO_EPILOGUE, Epilogue, dispatch_plan, kernel_request, prepare_input
 from unicorn_async.ops.linear_plans.held import MAX_HELD, HeldTuning, can_hold, held_plan
 from unicorn_async.ops.linear_plans.product import Product
 from unicorn_async.ops.linear_plans.quant_tiles import NARROW_TOKENS, FragmentTuning, fragment_plan
 from unicorn_async.ops.linear_plans.rules import can_gate, pays_to_block, plan_linear
 from unicorn_async.ops.linear_plans.tiles import TileTuning, can_split, coopmat_plan, coopmat_shared_bytes, many_plan
 from unicorn_async.ops.linear_plans.vec import QuantVecTuning, VecTuning, quant_vec_plan, vec_plan
+from unicorn_async.ops.linear_scratch import LinearScratch
 from unicorn_async.ops.matrix_fragments import find_matrix_fragments
+from unicorn_async.ops.rows import BlockRows, RowForm
 from unicorn_async.ops.subgroups import FRAGMENTS_FEATURE, NARROW_FEATURE, matrix_subgroup_size
 from unicorn_async.tensor import DType, QuantFormat, QuantTensor, Tensor
 from unicorn_async.tune.random_memory import random_memory
@@ -234,14 +235,14 @@ class Bench:
             (end - start) / self.repeats for start, end in zip(stamps[::2], stamps[1::2], strict=True)
         )
 
-    def prepare(self, recorder: CommandRecorder, product: Product, form: InputForm) -> None:
+    def prepare(self, recorder: CommandRecorder, product: Product, form: RowForm) -> None:
         """Record bringing any numbers at all into the form that a kernel reads."""
         floats = self._floats(product)
-        out = scratch_rows(self._scratch(product), form, floats)
+        out = self._scratch(product).rows(floats, form)
         if not isinstance(out, Tensor):
             prepare_input(recorder, self.device.kernels, self.device.info, x=floats, out=out)
 
-    def time_input(self, product: Product, form: InputForm) -> float:
+    def time_input(self, product: Product, form: RowForm) -> float:
         """Median microseconds of preparing the activations."""
         return self._median_ns(lambda rec, _: self.prepare(rec, product, form), lambda _: None) / 1e3
 
@@ -250,11 +251,11 @@ class Bench:
         tokens, n, k = product.tokens, product.n, product.k
         y = self._zeros("y", tokens * n * 4)
         outputs = tokens, product.num_outputs
-        out = InputBlocks.at(y, *outputs) if product.blocked else Tensor(y, outputs, DType.F32)
+        out = BlockRows.at(y, *outputs) if product.blocked else Tensor(y, outputs, DType.F32)
         nbytes = product.weight_bytes
         copies = max(1, self._weights.nbytes // nbytes)
         scratch = self._scratch(product)
-        rows = scratch_rows(scratch, plan.form, self._floats(product))
+        rows = scratch.rows(self._floats(product), plan.form)
 
         def record(recorder: CommandRecorder, i: int) -> None:
             place = self._weights.address + i % copies * nbytes
@@ -317,7 +318,7 @@ def measure(device: Device, options: argparse.Namespace) -> Iterator[Figure]:
         rule = plan_linear(device.info, product)
         chosen, form = figures[0] if rule.pipeline in plans else None, rule.form
         size = f"T={product.tokens:<4} "
-        if form is not InputForm.FLOATS:
+        if form is not RowForm.FLOATS:
             print(f"  {size}K={product.k:<6} {bench.time_input(product, form):10.1f} µs input", flush=True)
         for figure in sorted(figures, key=lambda f: f.us)[: options.best]:
             mark = "*" if figure is chosen else " "

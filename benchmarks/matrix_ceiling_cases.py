@@ -12,10 +12,10 @@ from matrix2.rate import SHADERS, Matrix2Tile, matrix2_rate
 from unicorn_async.gpu.command import CommandPool
 from unicorn_async.gpu.kernel import KernelLibrary
 from unicorn_async.gpu.memory import MemoryKind
-from unicorn_async.ops.linear import dispatch_plan, kernel_request, prepare_input, scratch_rows
-from unicorn_async.ops.linear_input import LinearScratch
+from unicorn_async.ops.linear import dispatch_plan, kernel_request, prepare_input
 from unicorn_async.ops.linear_plans.product import Product
 from unicorn_async.ops.linear_plans.rules import plan_linear
+from unicorn_async.ops.linear_scratch import LinearScratch
 from unicorn_async.ops.rates import matrix_rate, matrix_rate_request
 from unicorn_async.ops.subgroups import matrix_subgroup_size
 from unicorn_async.tensor import DType, QuantFormat, QuantTensor, Tensor, element_of
@@ -261,7 +261,7 @@ class Cases:
         m, n, k = shape
         plan = plan_linear(self._device.info, Product.of(element_of(copy(0)), m, n, k))
         request, x = kernel_request(plan), Tensor(self._floats.address, (m, k), DType.F32)
-        rows = scratch_rows(self._room, plan.form, x)
+        rows = self._room.rows(x, plan.form)
 
         def prepare(recorder: CommandRecorder) -> None:
             if not isinstance(rows, Tensor):

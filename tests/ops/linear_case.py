@@ -11,9 +11,10 @@ from tests.ops.arrays import bf16, from_bf16
 from tests.ops.gguf_blocks import dequantize, random_blocks
 from tests.ops.quant_arrays import quantized, read_back, relaid
 from unicorn_async.config import Activation
-from unicorn_async.ops.linear import NO_EPILOGUE, dispatch_plan, input_form, linear, prepare_input, scratch_rows
-from unicorn_async.ops.linear_input import InputForm, LinearScratch
+from unicorn_async.ops.linear import NO_EPILOGUE, dispatch_plan, input_form, linear, prepare_input
 from unicorn_async.ops.linear_plans.product import Product
+from unicorn_async.ops.linear_scratch import LinearScratch
+from unicorn_async.ops.rows import RowForm
 from unicorn_async.ops.subgroups import matrix_subgroup_size
 from unicorn_async.tensor import DType, QuantFormat, Tensor
 
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.ops.linear import Epilogue
-    from unicorn_async.ops.linear_input import InputBlocks
     from unicorn_async.ops.linear_plans.plan import LinearPlan
+    from unicorn_async.ops.rows import BlockRows
     from unicorn_async.tensor import ElementType, QuantTensor
 
     Weights = tuple[Tensor | QuantTensor, NDArray[np.float64]]
@@ -85,13 +86,13 @@ class Case:
         self.scratch = LinearScratch.at(room.address, tokens, k)
 
     @property
-    def form(self) -> InputForm:
+    def form(self) -> RowForm:
         """The form that `linear` reads."""
         return input_form(self.arrays.device.info, self.weight, self.tokens)
 
-    def prepare(self, recorder: CommandRecorder, form: InputForm) -> None:
+    def prepare(self, recorder: CommandRecorder, form: RowForm) -> None:
         """Record bringing the input into a form."""
-        device, out = self.arrays.device, scratch_rows(self.scratch, form, self.x.tensor)
+        device, out = self.arrays.device, self.scratch.rows(self.x.tensor, form)
         if not isinstance(out, Tensor):
             prepare_input(recorder, device.kernels, device.info, x=self.x.tensor, out=out)
             recorder.barrier()
@@ -106,7 +107,7 @@ class Case:
                 recorder,
                 self.arrays.device.kernels,
                 plan,
-                x=scratch_rows(self.scratch, plan.form, self.x.tensor),
+                x=self.scratch.rows(self.x.tensor, plan.form),
                 weight=self.weight,
                 out=self._out(epilogue),
                 num_tokens=self.tokens,
@@ -116,7 +117,7 @@ class Case:
 
         self.arrays.run(record)
 
-    def run_linear(self, epilogue: Epilogue = NO_EPILOGUE, *, out: Tensor | InputBlocks | None = None) -> None:
+    def run_linear(self, epilogue: Epilogue = NO_EPILOGUE, *, out: Tensor | BlockRows | None = None) -> None:
         """Run what `linear` chooses, with an input in f32."""
         device = self.arrays.device
         self.arrays.run(
@@ -133,7 +134,7 @@ class Case:
             )
         )
 
-    def check(self, form: InputForm, expected: NDArray[np.float64] | None = None) -> None:
+    def check(self, form: RowForm, expected: NDArray[np.float64] | None = None) -> None:
         """Raise where the output is off by more than rounding explains, with activations read in a form."""
         count = self.tokens * self.n
         assert np.isnan(self.y.values[count:]).all(), "wrote past the end of the output"
@@ -155,12 +156,12 @@ class Case:
         gate, up = self.expected[:, :half], self.expected[:, half:]
         inner = gate if activation is Activation.SILU else np.sqrt(8 / np.pi) * (gate + 0.044715 * gate**3)
         factor = gate / (1 + np.exp(-inner))
-        off = 1.2 * self._allowed(InputForm.BLOCKS)  # neither activation is steeper
+        off = 1.2 * self._allowed(RowForm.BLOCKS)  # neither activation is steeper
         return factor * up, off[:, :half] * (np.abs(up) + off[:, half:]) + np.abs(factor) * off[:, half:] + 1e-5
 
-    def _allowed(self, form: InputForm) -> NDArray[np.float64]:
+    def _allowed(self, form: RowForm) -> NDArray[np.float64]:
         quantised = self.product.is_quantised
-        if form in (InputForm.HALVES, InputForm.FRAGMENTS):
+        if form in (RowForm.HALVES, RowForm.FRAGMENTS):
             return self.magnitudes * (QUANT_HALF if quantised else HALF)
         return self.magnitudes * (QUANT_SINGLE if quantised else SINGLE) + self.rounding
 

@@ -24,10 +24,11 @@ from unicorn_async.ops.linear import (
     linear,
     prepare_input,
 )
-from unicorn_async.ops.linear_input import InputBlocks, InputForm, LinearScratch
 from unicorn_async.ops.linear_plans.product import Product
 from unicorn_async.ops.linear_plans.rules import plan_linear
-from unicorn_async.tensor import DType, QuantFormat, QuantTensor, RowParts, Tensor
+from unicorn_async.ops.linear_scratch import LinearScratch
+from unicorn_async.ops.rows import BlockRows, RowForm
+from unicorn_async.tensor import DType, MixedTensor, QuantFormat, QuantTensor, Tensor
 
 if TYPE_CHECKING:
     from tests.ops.arrays import Arrays
@@ -72,13 +73,13 @@ def test_a_gate_s_output_may_be_left_in_blocks(arrays: Arrays, tokens: int, widt
     case = Case(arrays, tokens, 2 * width, 512, QuantFormat.Q4_0)
     if not leaves_blocks(arrays.device.info, case.weight, tokens):
         pytest.skip("the output of so many tokens is left in floats")
-    room = arrays.put(np.full(InputBlocks.size(tokens, width) + GUARD, 0xFF, np.uint8))
-    case.run_linear(Epilogue(gate=Activation.SILU), out=InputBlocks.at(room.address, tokens, width))
+    room = arrays.put(np.full(BlockRows.size(tokens, width) + GUARD, 0xFF, np.uint8))
+    case.run_linear(Epilogue(gate=Activation.SILU), out=BlockRows.at(room.address, tokens, width))
     gates, allowed = case.gated(Activation.SILU)
     codes, scales = read_blocks(room.values, tokens, width)
     step = np.repeat(scales, 32, axis=1)
     assert (np.abs(codes * step - gates) <= allowed + 0.5001 * step).all()
-    assert (room.values[InputBlocks.size(tokens, width) :] == 0xFF).all()
+    assert (room.values[BlockRows.size(tokens, width) :] == 0xFF).all()
 
 
 @pytest.mark.parametrize("tokens", [2, 40])
@@ -87,7 +88,7 @@ def test_weights_in_parts_leave_an_output_side_by_side(arrays: Arrays, tokens: i
     parts = first, Case(arrays, tokens, 33, 256, QuantFormat.Q6_K, x=first.x)
     bias = arrays.put(np.concatenate([part.bias for part in parts]))
     out, device = arrays.poisoned(tokens + 1, 100), arrays.device
-    whole = RowParts(tuple(part.weight for part in parts))
+    whole = MixedTensor(tuple(part.weight for part in parts))
     arrays.run(
         lambda recorder: linear(
             recorder,
@@ -110,7 +111,7 @@ def test_weights_in_parts_leave_an_output_side_by_side(arrays: Arrays, tokens: i
 
 def test_weights_in_parts_apply_no_gate(arrays: Arrays) -> None:
     part = QuantTensor(0, (64, 256), QuantFormat.Q8_0)
-    whole, device = RowParts((part, part)), arrays.device
+    whole, device = MixedTensor((part, part)), arrays.device
     assert not fuses_gate(device.info, whole, 1) and not leaves_blocks(device.info, whole, 1)
     scratch = LinearScratch.at(0, 1, 256)
     with pytest.raises(ValueError, match="no kernel applies the gate to weights in several parts"):
@@ -143,7 +144,7 @@ def test_rows_of_halves_are_scaled_by_a_power_of_two_each(arrays: Arrays) -> Non
     case.x.values[:] *= factors[:, None]
     room = arrays.put(np.full(LinearScratch.size(rows, k), 0xFF, np.uint8))
     case.scratch = LinearScratch.at(room.address, rows, k)
-    arrays.run(lambda recorder: case.prepare(recorder, InputForm.HALVES))
+    arrays.run(lambda recorder: case.prepare(recorder, RowForm.HALVES))
     halves = room.values[: rows * k * 2].view(np.float16).reshape(rows, k).astype(np.float64)
     scales = room.values[case.scratch.scales - room.address :][: rows * 4].view(np.float32).astype(np.float64)
     assert (np.frexp(scales)[0] == 0.5).all()
@@ -160,7 +161,7 @@ def test_activations_of_any_size_keep_a_scale_of_their_block(arrays: Arrays) -> 
     case.x.values[3, :32] *= 1e4
     room = arrays.put(np.full(LinearScratch.size(4, 128), 0xFF, np.uint8))
     case.scratch = LinearScratch.at(room.address, 4, 128)
-    case.arrays.run(lambda recorder: case.prepare(recorder, InputForm.BLOCKS))
+    case.arrays.run(lambda recorder: case.prepare(recorder, RowForm.BLOCKS))
     codes, scales = read_blocks(room.values, case.tokens, case.k)
     blocks = case.x.values.reshape(case.tokens, -1, 32)
     largest = np.abs(blocks).max(axis=2)
@@ -213,7 +214,7 @@ class Listing:
         (Tensor(0, (64, 256), DType.BF16), ["bf16"]),
         (QuantTensor(0, (64, 256), QuantFormat.Q4_0), ["q4"]),
         (
-            RowParts(tuple(QuantTensor(0, (64, 256), kind) for kind in (QuantFormat.Q5_1, QuantFormat.Q6_K))),
+            MixedTensor(tuple(QuantTensor(0, (64, 256), kind) for kind in (QuantFormat.Q5_1, QuantFormat.Q6_K))),
             ["q5_1", "q6_k"],
         ),
     ],
@@ -277,10 +278,10 @@ def test_weights_that_no_kernel_takes_are_refused(arrays: Arrays, weight: Tensor
     ("out", "message"),
     [
         (Tensor(0, (1, 65), DType.F32), "linear_vec_f32 can't write 64 columns"),
-        (InputBlocks(0, 0), "linear_vec_f32 can't write 64 columns"),
+        (BlockRows(0, 0), "linear_vec_f32 can't write 64 columns"),
     ],
 )
-def test_dense_weights_write_whole_rows_of_floats(out: Tensor | InputBlocks, message: str) -> None:
+def test_dense_weights_write_whole_rows_of_floats(out: Tensor | BlockRows, message: str) -> None:
     plan = plan_linear(SOFTWARE, Product("f32", 1, 64, 64))
     scratch = LinearScratch.at(0, 1, 64)
     x, weight = Tensor(0, (1, 64), DType.F32), Tensor(0, (64, 64), DType.F32)
@@ -310,4 +311,4 @@ def test_the_pipelines_of_a_step_are_named_beforehand(arrays: Arrays) -> None:
     names = [request.name for request in input_kernels_for(info, weight, num_tokens=(1, 4, 512))]
     assert "quantize_activations" in names
     form = input_form(info, weight, 512)
-    assert (f"row_to_half_{form.value}" in names) == (form is not InputForm.BLOCKS)
+    assert (f"row_to_half_{form.value}" in names) == (form is not RowForm.BLOCKS)

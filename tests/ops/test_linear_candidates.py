@@ -15,12 +15,12 @@ from unicorn_async.config import Activation
 from unicorn_async.errors import ConfigError, UnsupportedModelError
 from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.ops.linear import Epilogue, kernels_for
-from unicorn_async.ops.linear_input import InputBlocks
 from unicorn_async.ops.linear_plans.candidates import candidates, choice
 from unicorn_async.ops.linear_plans.product import WEIGHTS, Product
 from unicorn_async.ops.linear_plans.rules import plan_linear, tuned_plan
 from unicorn_async.ops.linear_plans.tiles import TileTuning, can_split
 from unicorn_async.ops.linear_plans.vec import software_passes
+from unicorn_async.ops.rows import BlockRows
 from unicorn_async.ops.subgroups import FRAGMENTS_FEATURE, MATRIX_FEATURE, NARROW_FEATURE
 from unicorn_async.tensor import DType, QuantFormat, Tensor
 
@@ -83,11 +83,11 @@ def test_every_candidate_for_quantised_weights_applies_the_gate(
     product = replace(case.product, gated=True, blocked=blocked)
     expected, allowed = case.gated(gelu)
     info = arrays.device.info
-    room = arrays.put(np.zeros(InputBlocks.size(tokens, width), np.uint8))
+    room = arrays.put(np.zeros(BlockRows.size(tokens, width), np.uint8))
     for plan in plans(arrays, product):
         monkeypatch.setattr(arrays.device, "info", replace(info, tuned=dict([choice(info, product, plan)])))
         case.y.values[:] = np.nan
-        case.run_linear(Epilogue(gate=gelu), out=InputBlocks.at(room.address, tokens, width) if blocked else None)
+        case.run_linear(Epilogue(gate=gelu), out=BlockRows.at(room.address, tokens, width) if blocked else None)
         if blocked:
             codes, scales = read_blocks(room.values, tokens, width)
             step = np.repeat(scales, 32, axis=1)

@@ -11,15 +11,13 @@ import pytest
 from tests.ops.gguf_blocks import GGUF_FORMATS
 from tests.ops.linear_case import Case, skip_without_matrices, weights
 from unicorn_async.config import Activation
-from unicorn_async.ops.linear import (
-    Epilogue,
-)
-from unicorn_async.ops.linear_input import InputForm
+from unicorn_async.ops.linear import Epilogue
 from unicorn_async.ops.linear_plans.held import HeldTuning, held_plan
 from unicorn_async.ops.linear_plans.product import Product
 from unicorn_async.ops.linear_plans.quant_tiles import FragmentTuning, fragment_plan
 from unicorn_async.ops.linear_plans.tiles import TileTuning, can_split, coopmat_plan, many_plan
 from unicorn_async.ops.linear_plans.vec import QuantVecTuning, VecTuning, quant_vec_plan, vec_plan
+from unicorn_async.ops.rows import RowForm
 from unicorn_async.ops.subgroups import FRAGMENTS_FEATURE, NARROW_FEATURE, matrix_subgroup_size
 from unicorn_async.tensor import DType, QuantFormat
 
@@ -191,7 +189,7 @@ def test_linear_vec_applies_the_gate(arrays: Arrays, activation: Activation, tun
 def test_more_rows_than_one_grid_dimension_holds(arrays: Arrays) -> None:
     case = Case(arrays, 1, 32768 * 2 + 77, 8, DType.BF16)
     case.run(vec_plan(arrays.device.info, VecTuning(1, 1, 2), case.product))
-    case.check(InputForm.FLOATS)
+    case.check(RowForm.FLOATS)
 
 
 def test_a_soft_cap_neither_overflows_nor_loses_small_values(arrays: Arrays) -> None:

@@ -11,12 +11,13 @@ from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.ops.grid import MAX_GRID_X, split_grid
 from unicorn_async.ops.linear import Epilogue, fuses_gate, kernels_for, leaves_blocks
-from unicorn_async.ops.linear_input import MAX_PARTIALS, MAX_SPLIT_TILES, InputForm
 from unicorn_async.ops.linear_plans.product import WEIGHTS, Product
 from unicorn_async.ops.linear_plans.rules import can_gate, pays_to_block, plan_linear, reads_form, tuned_plan
 from unicorn_async.ops.linear_plans.tiles import TileTuning, can_split, coopmat_shared_bytes
+from unicorn_async.ops.linear_scratch import MAX_PARTIALS
+from unicorn_async.ops.rows import MAX_SPLIT_TILES, RowForm
 from unicorn_async.ops.subgroups import FRAGMENTS_FEATURE, MATRIX_FEATURE
-from unicorn_async.tensor import DType, QuantFormat, QuantTensor, RowParts, Tensor
+from unicorn_async.tensor import DType, MixedTensor, QuantFormat, QuantTensor, Tensor
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.device_info import DeviceInfo
@@ -165,7 +166,7 @@ def test_the_form_of_an_input_is_the_plan_s_and_does_not_depend_on_the_rows(weig
 def test_known_fragments_of_matrices_are_used_where_rows_are_whole_chunks() -> None:
     assert plan(FRAGMENT_GPU, "q4", 33, 64, 4096 + 32).entry == "linear_quant_coopmat_q4"
     forms = [reads_form(FRAGMENT_GPU, Product("q4", tokens, 64, 4096)) for tokens in (2, 3, 64, 65)]
-    assert forms == [InputForm.BLOCKS, InputForm.FRAGMENTS, InputForm.FRAGMENTS, InputForm.HALVES]
+    assert forms == [RowForm.BLOCKS, RowForm.FRAGMENTS, RowForm.FRAGMENTS, RowForm.HALVES]
 
 
 def test_a_gpu_leaves_a_gate_s_output_in_blocks_for_one_token_alone_a_cpu_always() -> None:
@@ -180,8 +181,8 @@ def test_weights_apply_a_gate_in_one_piece_alone() -> None:
     dense, quantised = Tensor(0, (64, 256), DType.F16), QuantTensor(0, (64, 256), QuantFormat.Q4_0)
     assert [fuses_gate(GPU, dense, tokens) for tokens in (1, 2)] == [True, False]
     assert [fuses_gate(GPU, quantised, tokens) for tokens in (1, 32, 33)] == [True, True, False]
-    assert not fuses_gate(GPU, RowParts((quantised, quantised)), 1)
-    assert leaves_blocks(GPU, quantised, 1) and not leaves_blocks(GPU, RowParts((quantised, quantised)), 1)
+    assert not fuses_gate(GPU, MixedTensor((quantised, quantised)), 1)
+    assert leaves_blocks(GPU, quantised, 1) and not leaves_blocks(GPU, MixedTensor((quantised, quantised)), 1)
 
 
 def test_a_gate_is_applied_where_rows_of_a_workgroup_pair_up() -> None:
@@ -204,7 +205,7 @@ def test_a_matrix_kernel_asks_for_a_subgroup_size_that_fills_its_workgroup(weigh
 @pytest.mark.parametrize("weights", ["bf16", "q4"])
 def test_matrix_units_are_left_alone_where_the_subgroup_size_is_unknown(weights: str) -> None:
     unknown = replace(MATRIX_GPU, features=frozenset({"float16", MATRIX_FEATURE}))
-    assert reads_form(unknown, Product(weights, 512, 64, 4096)) in (InputForm.FLOATS, InputForm.BLOCKS)
+    assert reads_form(unknown, Product(weights, 512, 64, 4096)) in (RowForm.FLOATS, RowForm.BLOCKS)
 
 
 @pytest.mark.parametrize("weights", ["bf16", "q4"])

@@ -15,12 +15,11 @@ from unicorn_async.ops.attention_plan import MAX_ROTATING_TOKENS
 from unicorn_async.ops.embedding import embed
 from unicorn_async.ops.gated import gated
 from unicorn_async.ops.linear import Epilogue, fuses_gate, input_rows, leaves_blocks, linear
-from unicorn_async.ops.linear_input import InputBlocks
 from unicorn_async.ops.norm import add_rms_norm, rms_norm
 from unicorn_async.ops.page_touch import MAX_TOUCH_TOKENS, touch_pages
 from unicorn_async.ops.rotary import HeadNorms, HeadRotation, rope_cache
-from unicorn_async.ops.row_form import form_of
-from unicorn_async.tensor import DType, RowParts, Tensor, element_of
+from unicorn_async.ops.rows import BlockRows, form_of
+from unicorn_async.tensor import DType, MixedTensor, Tensor, element_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from unicorn_async.models.step_arrays import StepArrays
     from unicorn_async.ops.attention_device import AttentionBatch, AttentionDevice
     from unicorn_async.ops.kv_cache import AttentionShape, KVCache
-    from unicorn_async.ops.linear_input import LinearInput
+    from unicorn_async.ops.rows import Rows
     from unicorn_async.tensor import ElementType, Weight
 
 
@@ -83,7 +82,7 @@ class Decoder:
         """Record the embedding rows of a step's tokens into its `hidden`."""
         table = self._state.matrices["embed"]
         out = self._residual(step.residual.hidden, num_tokens)
-        assert not isinstance(table, RowParts), "the embeddings are one tensor"
+        assert not isinstance(table, MixedTensor), "the embeddings are one tensor"
         embed(
             recorder,
             self._kernels,
@@ -152,7 +151,7 @@ class Decoder:
         recorder.barrier()
 
     def record_after_attention(
-        self, recorder: CommandRecorder, step: StepArrays, num_tokens: int, layer: int, attended: LinearInput
+        self, recorder: CommandRecorder, step: StepArrays, num_tokens: int, layer: int, attended: Rows
     ) -> None:
         """Record the rest of a layer; `attended` is the attention's result, f32 or in the form that `linear` reads."""
         hidden = self._residual(step.residual.hidden, num_tokens)
@@ -199,9 +198,7 @@ class Decoder:
         self._linear(recorder, normed, f"layers.{layer}.qkv", qkv, num_tokens)
         return qkv
 
-    def _input_norm(
-        self, recorder: CommandRecorder, layer: int, hidden: Tensor, branch: Tensor, normed: LinearInput
-    ) -> None:
+    def _input_norm(self, recorder: CommandRecorder, layer: int, hidden: Tensor, branch: Tensor, normed: Rows) -> None:
         weight = f"layers.{layer}.input_norm"
         if layer:
             post = f"layers.{layer - 1}.post_ffn_norm"
@@ -219,17 +216,17 @@ class Decoder:
         )
         recorder.barrier()
 
-    def _gate(self, recorder: CommandRecorder, layer: int, normed: LinearInput, num_tokens: int) -> LinearInput:
+    def _gate(self, recorder: CommandRecorder, layer: int, normed: Rows, num_tokens: int) -> Rows:
         """Record the FFN up to its activations; returns these, in the form that `down` reads."""
         config, name = self._config, f"layers.{layer}.gate_up"
         matrix = self._state.matrices[name]
         if fuses_gate(self._info, matrix, num_tokens):
-            out: Tensor | InputBlocks = self._rows("gated", num_tokens, config.intermediate_size)
+            out: Tensor | BlockRows = self._rows("gated", num_tokens, config.intermediate_size)
             wanted = self._input(f"layers.{layer}.down", "gated", num_tokens)
-            if isinstance(wanted, InputBlocks) and leaves_blocks(self._info, matrix, num_tokens):
+            if isinstance(wanted, BlockRows) and leaves_blocks(self._info, matrix, num_tokens):
                 # Not into the scratch, which holds the input. Blocks are smaller than the floats whose place they take.
                 place = self._state.activations.address["gated"]
-                out = InputBlocks.at(place, num_tokens, config.intermediate_size)
+                out = BlockRows.at(place, num_tokens, config.intermediate_size)
             self._linear(recorder, normed, name, out, num_tokens, gate=config.activation)
             return out
         gate_up = self._rows("gate_up", num_tokens, 2 * config.intermediate_size)
@@ -264,7 +261,7 @@ class Decoder:
         *,
         post: str,
         weight: str,
-        out: LinearInput,
+        out: Rows,
         rows: int = 0,
         num_rows: int | None = None,
     ) -> None:
@@ -287,9 +284,9 @@ class Decoder:
     def _linear(
         self,
         recorder: CommandRecorder,
-        x: LinearInput,
+        x: Rows,
         name: str,
-        out: Tensor | InputBlocks,
+        out: Tensor | BlockRows,
         num_tokens: int,
         *,
         soft_cap: float = 0.0,
@@ -308,7 +305,7 @@ class Decoder:
             epilogue=Epilogue(None if bias is None else bias.address, soft_cap, gate),
         )
 
-    def _input(self, weight: str, name: str, num_tokens: int) -> LinearInput:
+    def _input(self, weight: str, name: str, num_tokens: int) -> Rows:
         """Where the input of a weight belongs: the scratch, or `name` where floats are wanted."""
         matrix, activations = self._state.matrices[weight], self._state.activations
         floats = self._rows(name, num_tokens, matrix.shape[1])

@@ -16,11 +16,10 @@ from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.gpu.kernel import KernelRequest
 from unicorn_async.ops.gated import ACTIVATION_NUMBER
 from unicorn_async.ops.grid import split_grid
-from unicorn_async.ops.linear_input import HalfRows, InputBlocks, InputForm
 from unicorn_async.ops.linear_plans.product import Product, check_rows
 from unicorn_async.ops.linear_plans.rules import can_gate, pays_to_block, reads_form, tuned_plan
-from unicorn_async.ops.row_form import check_columns, form_fields, form_of, row_constants
-from unicorn_async.tensor import QUANT_BLOCK, QuantTensor, RowParts, Tensor, element_of, parts_of
+from unicorn_async.ops.rows import BlockRows, HalfRows, RowForm, check_columns, form_fields, form_of, row_constants
+from unicorn_async.tensor import QUANT_BLOCK, MixedTensor, QuantTensor, Tensor, element_of, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -29,8 +28,9 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.kernel import KernelLibrary
-    from unicorn_async.ops.linear_input import LinearInput, LinearScratch
     from unicorn_async.ops.linear_plans.plan import LinearPlan
+    from unicorn_async.ops.linear_scratch import LinearScratch
+    from unicorn_async.ops.rows import Rows
     from unicorn_async.tensor import Weight
 
 _WORKGROUP = 64
@@ -74,34 +74,25 @@ class Epilogue:
 NO_EPILOGUE = Epilogue()
 
 
-def input_form(info: DeviceInfo, weight: Weight, num_tokens: int) -> InputForm:
+def input_form(info: DeviceInfo, weight: Weight, num_tokens: int) -> RowForm:
     """The form in which `linear` reads an input of so many tokens."""
     return reads_form(info, _first_product(weight, num_tokens))
 
 
 def fuses_gate(info: DeviceInfo, weight: Weight, num_tokens: int) -> bool:
     """Whether `linear` can apply the gate of a gated FFN by itself."""
-    return not isinstance(weight, RowParts) and can_gate(info, _first_product(weight, num_tokens))
+    return not isinstance(weight, MixedTensor) and can_gate(info, _first_product(weight, num_tokens))
 
 
 def leaves_blocks(info: DeviceInfo, weight: Weight, num_tokens: int) -> bool:
     """Whether `linear` had better leave what it gated in blocks of int8, if the next linear reads these."""
-    return not isinstance(weight, RowParts) and pays_to_block(info, _first_product(weight, num_tokens))
+    return not isinstance(weight, MixedTensor) and pays_to_block(info, _first_product(weight, num_tokens))
 
 
-def input_rows(
-    info: DeviceInfo, weight: Weight, num_tokens: int, *, floats: Tensor, scratch: LinearScratch
-) -> LinearInput:
+def input_rows(info: DeviceInfo, weight: Weight, num_tokens: int, *, floats: Tensor, scratch: LinearScratch) -> Rows:
     """Where to put an input of `weight`: `floats`, (tokens, k) f32, or the scratch's room for the form it wants."""
-    return scratch_rows(scratch, input_form(info, weight, num_tokens), floats)
-
-
-def scratch_rows(scratch: LinearScratch, form: InputForm, floats: Tensor) -> LinearInput:
-    """Where an input goes in a form: `floats`, (tokens, k) f32, for floats, else the scratch's room for so much."""
-    num_tokens, k = floats.shape
-    if form is InputForm.FLOATS:
-        return floats
-    return scratch.blocks(num_tokens, k) if form is InputForm.BLOCKS else scratch.half_rows(num_tokens, k, form)
+    form = input_form(info, weight, num_tokens)
+    return floats if form is RowForm.FLOATS else scratch.rows(floats, form)
 
 
 def linear(
@@ -109,9 +100,9 @@ def linear(
     kernels: KernelLibrary,
     info: DeviceInfo,
     *,
-    x: LinearInput,
+    x: Rows,
     weight: Weight,
-    out: Tensor | InputBlocks,
+    out: Tensor | BlockRows,
     num_tokens: int,
     scratch: LinearScratch,
     epilogue: Epilogue = NO_EPILOGUE,
@@ -138,7 +129,7 @@ def linear(
     for part in parts:
         if first_row and isinstance(x, HalfRows):
             recorder.barrier()  # what the parts before it have left in the scratch must have been read
-        product = product_of(part, num_tokens, gated=epilogue.gate is not None, blocked=isinstance(out, InputBlocks))
+        product = product_of(part, num_tokens, gated=epilogue.gate is not None, blocked=isinstance(out, BlockRows))
         dispatch_plan(
             recorder,
             kernels,
@@ -179,9 +170,9 @@ def dispatch_plan(
     kernels: KernelLibrary,
     plan: LinearPlan,
     *,
-    x: LinearInput,
+    x: Rows,
     weight: Tensor | QuantTensor,
-    out: Tensor | InputBlocks,
+    out: Tensor | BlockRows,
     num_tokens: int,
     scratch: LinearScratch,
     epilogue: Epilogue = NO_EPILOGUE,
@@ -197,8 +188,8 @@ def dispatch_plan(
         raise ValueError(f"linear: {plan.entry} can't read {x}")
     n, k = weight.shape
     width = n if epilogue.gate is None else n // 2
-    blocks = out if isinstance(out, InputBlocks) else None
-    y, stride = (0, width) if isinstance(out, InputBlocks) else (out.address, out.shape[1])
+    blocks = out if isinstance(out, BlockRows) else None
+    y, stride = (0, width) if isinstance(out, BlockRows) else (out.address, out.shape[1])
     fields: dict[str, int | float] = {
         "bias": epilogue.bias or 0,
         "y": y,
@@ -217,7 +208,7 @@ def dispatch_plan(
         fields |= {"weight": weight.address, "k": k}
     if isinstance(x, HalfRows):
         fields |= {"xh": x.values, "scale": x.scales, "partials": scratch.partials, "counters": x.counters}
-    elif isinstance(x, InputBlocks):
+    elif isinstance(x, BlockRows):
         fields |= {"x": x.codes, "x_scale": x.scales}
     else:
         fields["x"] = x.address
@@ -227,7 +218,7 @@ def dispatch_plan(
 
 
 def prepare_input(
-    recorder: CommandRecorder, kernels: KernelLibrary, info: DeviceInfo, *, x: Tensor, out: HalfRows | InputBlocks
+    recorder: CommandRecorder, kernels: KernelLibrary, info: DeviceInfo, *, x: Tensor, out: HalfRows | BlockRows
 ) -> None:
     """Record bringing x (tokens, k) f32, aligned to 16 bytes, into a form that kernels read; no barrier.
 
@@ -240,16 +231,16 @@ def prepare_input(
     check_columns("linear", k, form_of(out))
     request = input_kernel(info, k, form_of(out))
     kernel = kernels.get(request.name, constants=request.constants)
-    if isinstance(out, InputBlocks):
+    if isinstance(out, BlockRows):
         push = kernel.pack(x=x.address, codes=out.codes, scale=out.scales, rows=num_tokens, blocks=k // QUANT_BLOCK)
         recorder.dispatch(kernel, push, *split_grid(-(-num_tokens * k // (_VECTOR * _WORKGROUP))))
         return
     recorder.dispatch(kernel, kernel.pack(**form_fields(out), x=x.address, columns=k // _VECTOR), num_tokens)
 
 
-def input_kernel(info: DeviceInfo, k: int, form: InputForm) -> KernelRequest:
+def input_kernel(info: DeviceInfo, k: int, form: RowForm) -> KernelRequest:
     """Name the pipeline that `prepare_input` will get for rows of `k` elements."""
-    if form is InputForm.BLOCKS:
+    if form is RowForm.BLOCKS:
         return KernelRequest("quantize_activations", {"WORKGROUP": _WORKGROUP})
     return KernelRequest(f"row_to_half_{form.value}", row_constants(info, k))
 
@@ -277,7 +268,7 @@ def kernels_for(
 def input_kernels_for(info: DeviceInfo, weight: Weight, *, num_tokens: Iterable[int]) -> Iterator[KernelRequest]:
     """List the pipelines that `linear` will get for inputs that come in f32."""
     forms = dict.fromkeys(input_form(info, weight, size) for size in num_tokens)
-    return (input_kernel(info, weight.shape[1], form) for form in forms if form is not InputForm.FLOATS)
+    return (input_kernel(info, weight.shape[1], form) for form in forms if form is not RowForm.FLOATS)
 
 
 def _prepared(
@@ -288,7 +279,7 @@ def _prepared(
     x: Tensor,
     weight: Weight,
     scratch: LinearScratch,
-) -> LinearInput:
+) -> Rows:
     rows = input_rows(info, weight, x.shape[0], floats=x, scratch=scratch)
     if not isinstance(rows, Tensor):
         prepare_input(recorder, kernels, info, x=x, out=rows)

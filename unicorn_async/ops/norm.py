@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.errors import ConfigError
 from unicorn_async.gpu.kernel import KernelRequest
-from unicorn_async.ops.linear_input import InputForm
-from unicorn_async.ops.row_form import check_columns, form_fields, form_of, row_constants
+from unicorn_async.ops.rows import RowForm, check_columns, form_fields, form_of, row_constants
 from unicorn_async.tensor import DType, Tensor
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.kernel import KernelLibrary
-    from unicorn_async.ops.linear_input import LinearInput
+    from unicorn_async.ops.rows import Rows
 
 _VECTOR = 4
 
@@ -23,7 +22,7 @@ def _request(
     info: DeviceInfo,
     columns: int,
     *,
-    form: InputForm = InputForm.FLOATS,
+    form: RowForm = RowForm.FLOATS,
     residual: int,
     with_norm: bool = True,
     with_rows: bool,
@@ -43,8 +42,8 @@ def kernels_for(
     info: DeviceInfo,
     columns: int,
     *,
-    forms: frozenset[InputForm],
-    head_forms: frozenset[InputForm],
+    forms: frozenset[RowForm],
+    head_forms: frozenset[RowForm],
     post_norms: bool,
     plus_one: bool,
 ) -> tuple[KernelRequest, ...]:
@@ -68,7 +67,7 @@ def rms_norm(
     *,
     x: Tensor,
     weight: Tensor,
-    out: LinearInput,
+    out: Rows,
     eps: float,
     plus_one: bool = False,
 ) -> None:
@@ -102,7 +101,7 @@ def add_rms_norm(
     hidden: Tensor,
     post_weight: Tensor | None,
     weight: Tensor | None,
-    out: LinearInput | None,
+    out: Rows | None,
     eps: float,
     plus_one: bool = False,
     rows: int = 0,
@@ -143,14 +142,14 @@ def _record(
     hidden: Tensor | None,
     post_weight: Tensor | None,
     weight: Tensor | None,
-    out: LinearInput | None,
+    out: Rows | None,
     num_rows: int,
     rows: int,
     eps: float,
     plus_one: bool,
 ) -> None:
     num_tokens, columns = x.shape
-    form = InputForm.FLOATS if out is None else form_of(out)
+    form = RowForm.FLOATS if out is None else form_of(out)
     check_columns("rms_norm", columns, form)
     x.expect("rms_norm: x", (num_tokens, columns), DType.F32)
     if hidden is not None:
@@ -183,5 +182,5 @@ def _record(
     recorder.dispatch(kernel, push, num_rows)
 
 
-def _name(form: InputForm) -> str:
+def _name(form: RowForm) -> str:
     return form.value

@@ -8,8 +8,8 @@ import numpy as np
 
 from unicorn_async.config import KVDType
 from unicorn_async.ops.kv_cache import head_nbytes
-from unicorn_async.ops.linear_input import InputBlocks, InputForm
 from unicorn_async.ops.linear_plans.product import Product
+from unicorn_async.ops.rows import BlockRows, RowForm
 from unicorn_async.tensor import QUANT_BLOCK, DType, QuantFormat
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _row_to_half(time: DispatchTime, fields: Mapping[str, int]) -> DispatchWork:
 
 def _quantize_activations(_: DispatchTime, fields: Mapping[str, int]) -> DispatchWork:
     rows, columns = fields["rows"], fields["blocks"] * QUANT_BLOCK
-    return DispatchWork(nbytes=rows * columns * _F32 + InputBlocks.size(rows, columns))
+    return DispatchWork(nbytes=rows * columns * _F32 + BlockRows.size(rows, columns))
 
 
 def _rotation(time: DispatchTime, fields: Mapping[str, int]) -> DispatchWork:
@@ -153,10 +153,10 @@ _FAMILIES: dict[str, Callable[[DispatchTime, Mapping[str, int]], DispatchWork]] 
 
 def _row_bytes(time: DispatchTime, columns: int) -> int:
     """Bytes of a row in the form that a kernel writes, which its name ends with."""
-    form = InputForm(time.kernel.name.rpartition("_")[2])
-    if form is InputForm.BLOCKS:
-        return InputBlocks.size(1, columns)
-    return columns * _F32 if form is InputForm.FLOATS else columns * 2 + _F32
+    form = RowForm(time.kernel.name.rpartition("_")[2])
+    if form is RowForm.BLOCKS:
+        return BlockRows.size(1, columns)
+    return columns * _F32 if form is RowForm.FLOATS else columns * 2 + _F32
 
 
 def _by_row(time: DispatchTime, address: int, rows: NDArray[np.uint32]) -> NDArray[np.int64]:

@@ -13,10 +13,10 @@ from unicorn_async.ops import embedding, gated, linear, norm, page_touch, rotary
 from unicorn_async.ops.attention_plan import MAX_ROTATING_TOKENS
 from unicorn_async.ops.checksum import checksum_kernel
 from unicorn_async.ops.linear import Epilogue
-from unicorn_async.ops.linear_input import InputForm
+from unicorn_async.ops.rows import RowForm
 from unicorn_async.ops.sample_rows import SamplingPath
 from unicorn_async.step.buckets import bucket_sizes
-from unicorn_async.tensor import RowParts, Tensor, element_of
+from unicorn_async.tensor import MixedTensor, Tensor, element_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -88,7 +88,7 @@ def _attention(
     )
     for size in sizes:
         form = linear.input_form(info, matrices["layers.0.o"], size)
-        written = form if attention.writes(form) else InputForm.FLOATS
+        written = form if attention.writes(form) else RowForm.FLOATS
         yield from attention.kernels_for([written], rotation if size <= MAX_ROTATING_TOKENS else None, num_tokens=size)
 
 
@@ -150,7 +150,7 @@ def _head(info: DeviceInfo, model: ModelConfig, head: Weight, num_rows: Sequence
 
 
 def _table_type(table: Weight) -> ElementType:
-    assert not isinstance(table, RowParts), "the embeddings are one tensor"
+    assert not isinstance(table, MixedTensor), "the embeddings are one tensor"
     return element_of(table)
 
 

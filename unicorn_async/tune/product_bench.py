@@ -9,8 +9,9 @@ import numpy as np
 from unicorn_async.config import Activation
 from unicorn_async.gpu.command import CommandPool, TimestampPool
 from unicorn_async.gpu.memory import MemoryKind
-from unicorn_async.ops.linear import NO_EPILOGUE, Epilogue, dispatch_plan, prepare_input, scratch_rows
-from unicorn_async.ops.linear_input import InputBlocks, LinearScratch
+from unicorn_async.ops.linear import NO_EPILOGUE, Epilogue, dispatch_plan, prepare_input
+from unicorn_async.ops.linear_scratch import LinearScratch
+from unicorn_async.ops.rows import BlockRows
 from unicorn_async.tensor import DType, QuantTensor, Tensor
 from unicorn_async.tune.random_memory import random_memory
 
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.command import CommandBuffer, CommandRecorder
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.memory import Buffer
-    from unicorn_async.ops.linear_input import LinearInput
     from unicorn_async.ops.linear_plans.plan import LinearPlan
     from unicorn_async.ops.linear_plans.product import Product
+    from unicorn_async.ops.rows import Rows
 
 _GPU_POOL_BYTES, _SOFTWARE_POOL_BYTES = 512 << 20, 64 << 20  # of copies of the weights, so that no cache holds them
 _GPU_SAMPLE_NS, _SOFTWARE_SAMPLE_NS = 200_000, 2_000_000  # that dispatches between two timestamps should take
@@ -168,16 +169,16 @@ class ProductBench:
             max(stop - start, 1) / count for count, start, stop in zip(repeats, stamps[::2], stamps[1::2], strict=True)
         )
 
-    def _prepare(self, recorder: CommandRecorder, product: Product, plan: LinearPlan) -> LinearInput:
+    def _prepare(self, recorder: CommandRecorder, product: Product, plan: LinearPlan) -> Rows:
         """Record what brings the activations into the form that a plan reads."""
         floats = Tensor(self._input.address, (product.tokens, product.k), DType.F32)
-        rows = scratch_rows(self._scratch, plan.form, floats)
+        rows = self._scratch.rows(floats, plan.form)
         if not isinstance(rows, Tensor):
             prepare_input(recorder, self._device.kernels, self._device.info, x=floats, out=rows)
         recorder.barrier()
         return rows
 
-    def _dispatch(self, recorder: CommandRecorder, product: Product, plan: LinearPlan, rows: LinearInput) -> None:
+    def _dispatch(self, recorder: CommandRecorder, product: Product, plan: LinearPlan, rows: Rows) -> None:
         """Record one product, with the next copy of the weights, and a barrier."""
         nbytes = product.weight_bytes
         self._copy = (self._copy + 1) % (self._weights.nbytes // nbytes)
@@ -189,7 +190,7 @@ class ProductBench:
             plan,
             x=rows,
             weight=Tensor(place, shape, element) if isinstance(element, DType) else QuantTensor(place, shape, element),
-            out=InputBlocks.at(self._output.address, *outputs)
+            out=BlockRows.at(self._output.address, *outputs)
             if product.blocked
             else Tensor(self._output.address, outputs, DType.F32),
             num_tokens=product.tokens,

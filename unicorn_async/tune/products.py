@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.models.weights import head_name
 from unicorn_async.ops import linear
-from unicorn_async.ops.linear_input import InputForm
+from unicorn_async.ops.rows import RowForm
 from unicorn_async.step.buckets import bucket_for, bucket_sizes
 from unicorn_async.tensor import parts_of
 from unicorn_async.weights.tensors import unplaced_matrices
@@ -67,7 +67,7 @@ def _of_step(
             down = matrices[f"layers.{layer}.down"]
             blocked = (
                 gated
-                and linear.input_form(info, down, tokens) is InputForm.BLOCKS
+                and linear.input_form(info, down, tokens) is RowForm.BLOCKS
                 and linear.leaves_blocks(info, weight, tokens)
             )
             for own in parts_of(weight):

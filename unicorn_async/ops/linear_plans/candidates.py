@@ -11,7 +11,6 @@ from itertools import product as combinations
 from typing import TYPE_CHECKING
 
 from unicorn_async.gpu.tuned import Launch
-from unicorn_async.ops.linear_input import MAX_PARTIALS, MAX_SPLIT_TILES, InputForm
 from unicorn_async.ops.linear_plans.held import MAX_HELD, HeldTuning, can_hold, fetches_ahead, held_plan
 from unicorn_async.ops.linear_plans.plan import work_of
 from unicorn_async.ops.linear_plans.quant_tiles import (
@@ -23,6 +22,8 @@ from unicorn_async.ops.linear_plans.quant_tiles import (
 from unicorn_async.ops.linear_plans.rules import plan_linear
 from unicorn_async.ops.linear_plans.tiles import TileTuning, coopmat_plan, coopmat_shared_bytes, many_plan, num_tiles
 from unicorn_async.ops.linear_plans.vec import QuantVecTuning, VecTuning, quant_vec_plan, software_passes, vec_plan
+from unicorn_async.ops.linear_scratch import MAX_PARTIALS
+from unicorn_async.ops.rows import MAX_SPLIT_TILES, RowForm
 from unicorn_async.ops.subgroups import NARROW_FEATURE, known_subgroup_size
 from unicorn_async.tensor import QUANT_BLOCK
 
@@ -64,9 +65,9 @@ def candidates(info: DeviceInfo, product: Product) -> tuple[LinearPlan, ...]:
 
 def others(info: DeviceInfo, product: Product, rule: LinearPlan) -> Iterator[LinearPlan]:
     """What may take the place of the rules' plan, made one by one; the rules' own may be among them."""
-    if rule.form is InputForm.FRAGMENTS:
+    if rule.form is RowForm.FRAGMENTS:
         return (fragment_plan(info, tuning, product) for tuning in _fragments(info, product))
-    if rule.form is InputForm.HALVES:
+    if rule.form is RowForm.HALVES:
         return (coopmat_plan(info, tuning, product) for tuning in _coopmat(info, product))
     return _quantised(info, product) if product.is_quantised else _dense(info, product)
 

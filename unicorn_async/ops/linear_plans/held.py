@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.ops.grid import split_grid
-from unicorn_async.ops.linear_input import InputForm
 from unicorn_async.ops.linear_plans.plan import LinearPlan
 from unicorn_async.ops.linear_plans.vec import whole_blocks
+from unicorn_async.ops.rows import RowForm
 from unicorn_async.ops.subgroups import known_subgroup_size
 from unicorn_async.tensor import QUANT_BLOCK
 
@@ -91,7 +91,7 @@ def held_plan(info: DeviceInfo, tuning: HeldTuning, product: Product) -> LinearP
         "AHEAD": tuning.ahead,
     }
     grid = (*split_grid(-(-product.num_outputs // (outputs * passes))), -(-product.tokens // tuning.tokens))
-    return LinearPlan(f"linear_quant_held_{product.weights}", tuple(constants.items()), grid, form=InputForm.BLOCKS)
+    return LinearPlan(f"linear_quant_held_{product.weights}", tuple(constants.items()), grid, form=RowForm.BLOCKS)
 
 
 def _splits(info: DeviceInfo) -> list[int]:

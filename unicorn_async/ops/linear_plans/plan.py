@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from unicorn_async.gpu.tuned import Work
-from unicorn_async.ops.linear_input import InputForm
+from unicorn_async.ops.rows import RowForm
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.tuned import Constants
@@ -27,7 +27,7 @@ class LinearPlan:
     constants: Constants
     grid: tuple[int, int, int]
     subgroup_size: int | None = None
-    form: InputForm = InputForm.FLOATS
+    form: RowForm = RowForm.FLOATS
 
     @property
     def pipeline(self) -> Pipeline:

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.gpu.device_info import DeviceType
-from unicorn_async.ops.linear_input import MAX_PARTIALS, MAX_SPLIT_TILES, InputForm
 from unicorn_async.ops.linear_plans.plan import LinearPlan
 from unicorn_async.ops.linear_plans.tiles import TileTuning, coopmat_shared_bytes, num_tiles
+from unicorn_async.ops.linear_scratch import MAX_PARTIALS
+from unicorn_async.ops.rows import MAX_SPLIT_TILES, RowForm
 from unicorn_async.ops.subgroups import NARROW_FEATURE, matrix_subgroup_size
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ def fragment_plan(info: DeviceInfo, tuning: FragmentTuning, product: Product) ->
     wanted = subgroup_size if "subgroup_size_control" in info.features else None
     grid = (-(-product.tokens // tuning.tile_t), -(-product.n // tuning.tile_n), tuning.splits)
     entry = f"linear_quant_fragments_{product.weights}"
-    return LinearPlan(entry, tuple(constants.items()), grid, wanted, InputForm.FRAGMENTS)
+    return LinearPlan(entry, tuple(constants.items()), grid, wanted, RowForm.FRAGMENTS)
 
 
 def _splits(info: DeviceInfo, tile: TileTuning | FragmentTuning, slots: int, product: Product) -> int:

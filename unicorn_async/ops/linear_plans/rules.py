@@ -10,7 +10,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import UnsupportedModelError
-from unicorn_async.ops.linear_input import InputForm
 from unicorn_async.ops.linear_plans.held import can_hold, held_plan, held_tuning
 from unicorn_async.ops.linear_plans.plan import LinearPlan, work_of
 from unicorn_async.ops.linear_plans.product import check_rows
@@ -23,6 +22,7 @@ from unicorn_async.ops.linear_plans.quant_tiles import (
 )
 from unicorn_async.ops.linear_plans.tiles import MANY, coopmat_plan, coopmat_tuning, many_plan
 from unicorn_async.ops.linear_plans.vec import quant_vec_plan, quant_vec_tuning, vec_plan, vec_tuning
+from unicorn_async.ops.rows import RowForm
 from unicorn_async.ops.subgroups import FRAGMENTS_FEATURE, matrix_subgroup_size
 from unicorn_async.tensor import QUANT_BLOCK
 
@@ -37,7 +37,7 @@ _MIN_SUBGROUP = 8  # lanes that quantise a block of activations together
 _MAX_KNOWN_PLANS = 4096
 
 
-def reads_form(info: DeviceInfo, product: Product) -> InputForm:
+def reads_form(info: DeviceInfo, product: Product) -> RowForm:
     """The form in which a product reads its activations; it does not depend on the number of rows.
 
     Matrix units take halves, so F32 weights, which keep their precision, are none of their business.
@@ -45,20 +45,20 @@ def reads_form(info: DeviceInfo, product: Product) -> InputForm:
     tokens = product.tokens
     if not product.is_quantised:
         has_units = product.weights != "f32" and matrix_subgroup_size(info) is not None
-        return InputForm.HALVES if has_units and tokens >= _MIN_MATRIX_TOKENS else InputForm.FLOATS
+        return RowForm.HALVES if has_units and tokens >= _MIN_MATRIX_TOKENS else RowForm.FLOATS
     fits = FRAGMENTS_FEATURE in info.features and product.k % FRAGMENT_COLUMNS == 0
     if fits and _MIN_MATRIX_TOKENS <= tokens <= MAX_FRAGMENT_TOKENS:
-        return InputForm.FRAGMENTS
+        return RowForm.FRAGMENTS
     if tokens < _MIN_QUANT_COOPMAT_TOKENS or matrix_subgroup_size(info) is None:
-        return InputForm.BLOCKS
-    return InputForm.HALVES
+        return RowForm.BLOCKS
+    return RowForm.HALVES
 
 
 def can_gate(info: DeviceInfo, product: Product) -> bool:
     """Whether a kernel for so many tokens can apply the gate of a gated FFN itself."""
     if not product.is_quantised:
         return product.tokens == 1
-    reads_blocks = reads_form(info, product) is InputForm.BLOCKS
+    reads_blocks = reads_form(info, product) is RowForm.BLOCKS
     return reads_blocks and (info.is_software or product.tokens <= _MAX_GATED_TOKENS)
 
 
@@ -81,9 +81,9 @@ def plan_linear(info: DeviceInfo, product: Product) -> LinearPlan:
     """
     _check(info, product)
     form = reads_form(info, product)
-    if form is InputForm.FRAGMENTS:
+    if form is RowForm.FRAGMENTS:
         return fragment_plan(info, fragment_tuning(info, product), product)
-    if form is InputForm.HALVES:
+    if form is RowForm.HALVES:
         tile = quant_coopmat_tuning(info, product) if product.is_quantised else coopmat_tuning(info, product)
         return coopmat_plan(info, tile, product)
     if not product.is_quantised:

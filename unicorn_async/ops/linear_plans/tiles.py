@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from unicorn_async.gpu.device_info import DeviceType
-from unicorn_async.ops.linear_input import MAX_PARTIALS, MAX_SPLIT_TILES, InputForm
 from unicorn_async.ops.linear_plans.plan import LinearPlan
+from unicorn_async.ops.linear_scratch import MAX_PARTIALS
+from unicorn_async.ops.rows import MAX_SPLIT_TILES, RowForm
 from unicorn_async.ops.subgroups import matrix_subgroup_size
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def many_plan(tuning: TileTuning, product: Product) -> LinearPlan:
         "LANE_N": tuning.tile_n // tuning.parts_n,
     }
     grid = (-(-product.tokens // tuning.tile_t), -(-product.n // tuning.tile_n), 1)
-    kernel, form = ("quant_many", InputForm.BLOCKS) if product.is_quantised else ("many", InputForm.FLOATS)
+    kernel, form = ("quant_many", RowForm.BLOCKS) if product.is_quantised else ("many", RowForm.FLOATS)
     return LinearPlan(f"linear_{kernel}_{product.weights}", tuple(constants.items()), grid, form=form)
 
 
@@ -98,7 +99,7 @@ def coopmat_plan(info: DeviceInfo, tuning: TileTuning, product: Product) -> Line
     wanted = subgroup_size if "subgroup_size_control" in info.features else None
     grid = (-(-product.tokens // tuning.tile_t), -(-product.n // tuning.tile_n), tuning.splits)
     kernel = "quant_coopmat" if product.is_quantised else "many_coopmat"
-    return LinearPlan(f"linear_{kernel}_{product.weights}", tuple(constants.items()), grid, wanted, InputForm.HALVES)
+    return LinearPlan(f"linear_{kernel}_{product.weights}", tuple(constants.items()), grid, wanted, RowForm.HALVES)
 
 
 def coopmat_tuning(info: DeviceInfo, product: Product) -> TileTuning:

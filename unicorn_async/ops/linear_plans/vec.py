@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.ops.grid import split_grid
-from unicorn_async.ops.linear_input import InputForm
 from unicorn_async.ops.linear_plans.plan import LinearPlan
+from unicorn_async.ops.rows import RowForm
 from unicorn_async.ops.subgroups import known_subgroup_size
 from unicorn_async.tensor import QUANT_BLOCK, DType
 
@@ -123,7 +123,7 @@ def quant_vec_plan(info: DeviceInfo, tuning: QuantVecTuning, product: Product) -
         "PREFETCH": product.quant_bytes if info.is_software else 0,
     }
     grid = (*split_grid(-(-product.num_outputs // (outputs * passes))), -(-product.tokens // tuning.tokens))
-    return LinearPlan(f"linear_quant_vec_{product.weights}", tuple(constants.items()), grid, form=InputForm.BLOCKS)
+    return LinearPlan(f"linear_quant_vec_{product.weights}", tuple(constants.items()), grid, form=RowForm.BLOCKS)
 
 
 def whole_blocks(passes: int, outputs: int) -> int:
