@@ -79,7 +79,7 @@ async def one_start(options: argparse.Namespace) -> Start:
             active = time.monotonic()
 
         async def ask() -> tuple[float, float, float]:
-            prompt = [rng.randrange(engine.model_config.vocab_size) for _ in range(options.prompt)]
+            prompt = [rng.randrange(engine.model_spec.vocab_size) for _ in range(options.prompt)]
             params = SamplingParams(max_tokens=TOKENS, ignore_eos=True, temperature=0.0)
             asked = time.monotonic()
             first, second, *_ = [time.monotonic() async for _ in engine.stream(prompt, params)]

@@ -110,7 +110,7 @@ async def one_start(options: argparse.Namespace) -> Start:
     config = engine_config(options, options.prompt)
     params = SamplingParams(max_tokens=options.tokens, ignore_eos=True, temperature=0.0)
     async with Engine.open(options.model, config=config, vulkan=VULKAN) as engine:
-        opened, size = now(), engine.model_config.vocab_size
+        opened, size = now(), engine.model_spec.vocab_size
         if engine.progress.done and not options.wait:
             raise SystemExit("the load ended before the engine was open: the model is too small to ask behind its load")
         following = asyncio.create_task(follow(engine))
@@ -141,7 +141,7 @@ async def one_start(options: argparse.Namespace) -> Start:
             decode_rate(arrived),
             rested_share,
             alone_s,
-            engine.model_config.num_layers,
+            engine.model_spec.num_layers,
             engine.device.name,
             f"{engine.device.driver_name} {engine.device.driver_info}",
             engine.device.is_software,

@@ -47,7 +47,8 @@ from unicorn_async.errors import UnicornError
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from unicorn_async.engine.types import AttentionStats, Token
+    from unicorn_async.engine.types import Token
+    from unicorn_async.hybrid.report import AttentionStats
 
 SEED = 5
 WARM_UP = 2  # runs: the engine records a step of a new shape once for each of its frames
@@ -91,7 +92,7 @@ def ways(options: argparse.Namespace, device: str) -> dict[str, EngineConfig]:
 
 async def decode(engine: Engine, count: int, options: argparse.Namespace, rng: random.Random) -> Runs:
     """Decode with so many streams; counted is what lies between two tokens that all of them have."""
-    size = engine.model_config.vocab_size
+    size = engine.model_spec.vocab_size
     sampling = SamplingParams(max_tokens=options.tokens + 64, ignore_eos=True)
     streams = [engine.stream([rng.randrange(size) for _ in range(options.context)], sampling) for _ in range(count)]
 

@@ -177,7 +177,7 @@ async def engine_load(options: argparse.Namespace) -> dict[str, Any]:
     async def compile_first(load: ModelLoad, uses: FirstUses) -> None:
         load.stream.begun.set()  # what else a start makes it makes before, too
         try:
-            uses.add(await asyncio.to_thread(load.device.kernels.prepare, load.requests))
+            uses.add(await asyncio.to_thread(load.device.kernels.prepare, load.kernels.requests))
             await uses.run()
             back_memory(options.backed_bytes)
         except Exception as exc:

@@ -173,7 +173,7 @@ async def decode_windows(
     The streams begin one after the other; the last of them has the shortest context, and says when a window ends.
     `on_moment` is called at each of these moments.
     """
-    size = engine.model_config.vocab_size
+    size = engine.model_spec.vocab_size
     room = decode_room(context, streams, tokens, repeat) - context
     sampling = SamplingParams(max_tokens=room, ignore_eos=True)
     prompts = [[rng.randrange(size) for _ in range(context)] for _ in range(streams)]

@@ -56,7 +56,7 @@ class Arrival:
 
 async def arrival(engine: Engine, rng: Random, *, streams: int, prompt: int) -> Arrival:
     """Let streams decode, and a prompt come."""
-    size = engine.model_config.vocab_size
+    size = engine.model_spec.vocab_size
     room = engine.max_context - DECODE_PROMPT
     times: list[list[float]] = [[] for _ in range(streams)]
     all_run = asyncio.Event()

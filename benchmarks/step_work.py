@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING
 
-from unicorn_async.models.weights import head_name
 from unicorn_async.ops.kv_cache import head_nbytes
+from unicorn_async.weights.rules import WeightKind
 
 if TYPE_CHECKING:
-    from unicorn_async.config import EngineConfig, ModelConfig
+    from unicorn_async.config import EngineConfig
     from unicorn_async.engine.model_on_disk import ModelOnDisk
+    from unicorn_async.models.spec import ModelSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +34,10 @@ class StepWork:
     def of(cls, model: ModelOnDisk, options: EngineConfig) -> StepWork:
         """Count for a model that is opened with these options."""
         config = model.config
-        skipped = {"embed"} - {head_name(config)}
+        skipped = {"embed"} - {config.head.table}
         return cls(
             weight_bytes=sum(dest.nbytes for dest in model.plan.destinations if dest.name not in skipped),
-            layer_weights=config.num_layers * layer_weights(config),
+            layer_weights=layer_weights(config),
             head_weights=config.vocab_size * config.hidden_size,
             kv_token_bytes=2 * config.num_kv_heads * head_nbytes(config.head_dim, options.kv_dtype),
             windows=config.layer_windows,
@@ -54,8 +56,7 @@ class StepWork:
         return 2.0 * streams * (self.layer_weights + self.head_weights)
 
 
-def layer_weights(config: ModelConfig) -> int:
-    """Numbers in the matrices of one layer."""
-    heads = config.num_heads * config.head_dim
-    kv_heads = config.num_kv_heads * config.head_dim
-    return config.hidden_size * (2 * heads + 2 * kv_heads + 3 * config.intermediate_size)
+def layer_weights(config: ModelSpec) -> int:
+    """Numbers in the matrices of all layers."""
+    weights = (weight for layer in config.layers for weight in layer.weights)
+    return sum(prod(weight.shape) for weight in weights if weight.kind is WeightKind.MATRIX)

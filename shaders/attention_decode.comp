@@ -36,6 +36,10 @@ layout(constant_id = 13) const bool WITH_NORM = false;
 layout(constant_id = 14) const bool PLUS_ONE = false; // norm weights count from 1
 layout(constant_id = 15) const float EPS = 0;
 layout(constant_id = 16) const float Q_SCALE = 1;
+layout(constant_id = 17) const float AMPLITUDE = 1;
+layout(constant_id = 18) const uint ROTARY_PAIRS = 0;
+layout(constant_id = 19) const float Q_GROWTH = 0;
+layout(constant_id = 20) const uint Q_PERIOD = 1;
 
 layout(buffer_reference, scalar, buffer_reference_align = 16) coherent buffer Partials { vec4 v[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer SplitCounters { uint v[]; };
@@ -123,6 +127,7 @@ void find_rows(Uints table, uint kv_head, uint first, uint end, out uint rows[UN
 // LANES lanes takes a head; a subgroup's groups sum squares together, with or without a head of their own, as shuffles want it.
 void rotate_heads(Vec4s heads, uint head, Vec4s k_head, uint position, bool wanted) {
     uint num_heads = wanted ? HEADS + 1 : HEADS, groups = gl_SubgroupSize / LANES;
+    float q_scale = query_scale(Q_SCALE, position);
     for (uint first = gl_SubgroupID * groups; first < num_heads; first += KEYS) {
         uint own = first + gl_SubgroupInvocationID / LANES, h = min(own, num_heads - 1);
         bool is_key = h == HEADS;
@@ -136,8 +141,8 @@ void rotate_heads(Vec4s heads, uint head, Vec4s k_head, uint position, bool want
                 vec2 to[4];
                 directions(p.freqs, position, i, to);
                 rotate(to, low, high);
-                outputs[h * COLUMNS + i] = is_key ? low : low * Q_SCALE;
-                outputs[h * COLUMNS + i + HALF] = is_key ? high : high * Q_SCALE;
+                outputs[h * COLUMNS + i] = is_key ? low : low * q_scale;
+                outputs[h * COLUMNS + i + HALF] = is_key ? high : high * q_scale;
             }
     }
 }

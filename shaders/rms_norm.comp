@@ -1,5 +1,5 @@
 #version 460
-// RMSNorm of rows after a residual addition, written in the form that who reads it wants. One workgroup owns one row, of
+// The norm of rows after a residual addition, written in the form that who reads it wants. One workgroup owns one row, of
 // which a lane holds VECTORS times four elements from the first load to the last store.
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
@@ -9,11 +9,17 @@
 
 layout(constant_id = 0) const uint WORKGROUP = 64;
 layout(local_size_x = 64, local_size_x_id = 0) in;
-layout(constant_id = 1) const uint RESIDUAL = 0; // 0: h = x, 1: h = hidden + x, 2: h = hidden + norm(x) * post_weight
+// 0: h = x, 1: h = hidden + x, 2: h = hidden + rms_norm(x) * post_weight, 3: h = hidden, and then hidden + x is stored
+layout(constant_id = 1) const uint RESIDUAL = 0;
 layout(constant_id = 2) const bool WITH_NORM = true; // y = norm(h) * weight; otherwise only hidden = h
 layout(constant_id = 3) const bool WITH_ROWS = false; // y's row i is made of row rows[i], and hidden is left alone
 layout(constant_id = 4) const bool PLUS_ONE = false; // weights count from 1
 layout(constant_id = 5) const uint VECTORS = 1;
+layout(constant_id = 6) const uint KIND = 0; // of norm(h): 0: RMSNorm, 1: LayerNorm without a bias, 2: none, y = h
+layout(constant_id = 7) const float BRANCH_SCALE = 1; // of what is added to hidden
+layout(constant_id = 8) const float OUT_SCALE = 1; // of y, where there is a norm
+
+const uint LAYER_NORM = 1, NO_NORM = 2;
 
 layout(push_constant, scalar) uniform P {
     Vec4s x; // (tokens, 4 * columns)
@@ -46,6 +52,13 @@ float magnitude() {
     return max(max(sizes.x, sizes.y), max(sizes.z, sizes.w));
 }
 
+float elements() {
+    float sum = 0;
+    [[unroll]] for (uint v = 0; v < VECTORS; ++v)
+        sum += dot(values[v], vec4(1));
+    return sum;
+}
+
 float inverse_rms(float total) {
     return inversesqrt(total / float(4 * p.columns) + p.eps);
 }
@@ -73,21 +86,35 @@ void main() {
         load(hidden, residual);
     if (RESIDUAL == 2)
         load(p.post_weight, post_weights);
-    if (WITH_NORM)
+    if (WITH_NORM && KIND != NO_NORM)
         load(p.weight, weights);
 
     if (RESIDUAL == 2)
         scale_values(inverse_rms(workgroup_sum(squares())), post_weights);
+    if (BRANCH_SCALE != 1)
+        [[unroll]] for (uint v = 0; v < VECTORS; ++v)
+            values[v] *= BRANCH_SCALE;
     if (RESIDUAL != 0)
         [[unroll]] for (uint v = 0; v < VECTORS; ++v) {
             values[v] += residual[v];
             uint i = lane + v * WORKGROUP;
             if (!WITH_ROWS && i < p.columns)
                 (hidden + i).v = values[v];
+            if (RESIDUAL == 3)
+                values[v] = residual[v];
         }
     if (!WITH_NORM)
         return;
-    scale_values(inverse_rms(workgroup_sum(squares())), weights);
+    if (KIND == LAYER_NORM) {
+        float mean = workgroup_sum(elements()) / float(4 * p.columns);
+        [[unroll]] for (uint v = 0; v < VECTORS; ++v)
+            if (lane + v * WORKGROUP < p.columns)
+                values[v] -= mean;
+    }
+    if (KIND != NO_NORM) {
+        float scale = inverse_rms(workgroup_sum(squares()));
+        scale_values(OUT_SCALE != 1 ? scale * OUT_SCALE : scale, weights);
+    }
     float largest = NEEDS_LARGEST ? workgroup_max(magnitude()) : 0;
     [[unroll]] for (uint v = 0; v < VECTORS; ++v) {
         uint i = lane + v * WORKGROUP;

@@ -13,6 +13,10 @@ layout(constant_id = 2) const uint BLOCK_SIZE = 16;
 layout(constant_id = 3) const bool WITH_NORM = false;
 layout(constant_id = 4) const bool PLUS_ONE = false; // norm weights count from 1
 layout(constant_id = 5) const uint LANES = 8; // that norm a head together, as in attention_decode
+layout(constant_id = 6) const float AMPLITUDE = 1;
+layout(constant_id = 7) const uint ROTARY_PAIRS = 0;
+layout(constant_id = 8) const float Q_GROWTH = 0;
+layout(constant_id = 9) const uint Q_PERIOD = 1;
 
 layout(push_constant, scalar) uniform P {
     Vec4s qkv; // (tokens, num_heads + 2 * num_kv_heads, HEAD_DIM)
@@ -52,6 +56,7 @@ void main() {
     Vec4s weight = is_q ? p.q_weight : p.k_weight;
     Vec4s q = p.q + uint64_t(token * p.num_heads + head) * (2 * HALF);
     uint position = (p.positions + token).v;
+    float q_scale = query_scale(p.q_scale, position);
 
     for (uint i = kv_lane(); i < HALF; i += WORKGROUP) {
         vec4 low = (source + i).v, high = (source + i + HALF).v;
@@ -62,8 +67,8 @@ void main() {
             rotate(to, low, high);
         }
         if (is_q) {
-            (q + i).v = low * p.q_scale;
-            (q + i + HALF).v = high * p.q_scale;
+            (q + i).v = low * q_scale;
+            (q + i + HALF).v = high * q_scale;
         } else {
             kv_store4(target, 4 * i, low);
             kv_store4(target, 4 * i + HEAD_DIM / 2, high);

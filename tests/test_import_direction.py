@@ -1,8 +1,9 @@
-"""Imports between the package's rooms go one way."""
+"""Imports between the package's rooms go one way, and between its files in no circle."""
 
 from __future__ import annotations
 
 import ast
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -11,41 +12,61 @@ import unicorn_async
 
 PACKAGE = Path(unicorn_async.__file__).parent
 BASE = {"errors", "config", "tensor", "resources", "background"}  # every room may import these
+FILES = {*BASE, "gpu", "ops", "checkpoint", "weights", "lora", "loader", "cache"}  # from a checkpoint to device memory
+MODELS = {*BASE, "gpu", "ops", "checkpoint", "weights", "models"}
+STEPS = {*FILES, "models", "scheduler", "npu", "memory", "step"}
+OPENING = {*STEPS, "public_text", "tune", "tokenizer", "hybrid"}
+# From the ground up: what each room may import.
 ALLOWED = {
     "errors": set(),
     "config": {"errors"},
     "tensor": {"errors", "config"},
     "resources": {"errors"},
     "background": set(),
+    "public_text": set(),
+    "demo": set(),
     "gpu": BASE,
     "npu": BASE,
     "ops": {*BASE, "gpu"},
-    "loader": {*BASE, "gpu"},
-    "models": {*BASE, "gpu", "ops", "loader"},
-    "scheduler": {"errors", "config"},
     "tokenizer": {"errors"},
-    "engine": {*BASE, "gpu", "npu", "ops", "loader", "models", "scheduler", "tokenizer"},
-    "server": {*BASE, "engine", "tokenizer"},
-    "demo": {*BASE},
-    "cli": {*BASE, "gpu", "npu", "ops", "loader", "models", "scheduler", "tokenizer", "engine", "server", "demo"},
+    "scheduler": {"errors", "config"},
+    "checkpoint": BASE,
+    "weights": {*BASE, "gpu", "checkpoint"},
+    "lora": {*BASE, "checkpoint", "weights"},
+    "loader": FILES - {"loader", "cache"},
+    "cache": FILES - {"cache", "lora"},
+    "models": MODELS - {"models"},
+    "memory": {*MODELS, "loader", "scheduler", "npu"},
+    "step": STEPS - {"step", "npu", "cache"},
+    "tune": {*STEPS, "public_text"} - {"npu", "loader", "cache"},
+    "hybrid": STEPS - {"loader", "lora", "cache", "checkpoint", "weights"},
+    "engine": OPENING,
+    "server": {*BASE, "engine", "tokenizer", "public_text"},
+    "cli": {*OPENING, "engine", "server", "demo"},
 }
 
 
-def imported_modules(node: ast.AST, package: str) -> set[str]:
-    """Full names of the modules that a syntax tree imports; with those for types."""
+def imported_modules(node: ast.AST, package: str, *, for_types: bool = True) -> set[str]:
+    """Full names of what a syntax tree imports, modules or members; without those for types if they don't count."""
     if isinstance(node, ast.Import):
         return {alias.name for alias in node.names}
     if isinstance(node, ast.ImportFrom):
         parents = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
         source = ".".join([*parents, *([node.module] if node.module else [])])
         return {f"{source}.{alias.name}" for alias in node.names}
-    return {name for child in ast.iter_child_nodes(node) for name in imported_modules(child, package)}
+    children = ast.iter_child_nodes(node)
+    if isinstance(node, ast.If) and not for_types and ast.unparse(node.test) == "TYPE_CHECKING":
+        children = iter(node.orelse)
+    return {name for child in children for name in imported_modules(child, package, for_types=for_types)}
+
+
+def imports_of(path: Path, *, for_types: bool = True) -> set[str]:
+    package = ".".join(("unicorn_async", *path.relative_to(PACKAGE).parent.parts))
+    return imported_modules(ast.parse(path.read_text()), package, for_types=for_types)
 
 
 def rooms_imported(path: Path) -> set[str]:
-    package = ".".join(("unicorn_async", *path.relative_to(PACKAGE).parent.parts))
-    modules = imported_modules(ast.parse(path.read_text()), package)
-    return {name.split(".")[1] for name in modules if name.startswith("unicorn_async.")}
+    return {name.split(".")[1] for name in imports_of(path) if name.startswith("unicorn_async.")}
 
 
 def files_of(room: str) -> list[Path]:
@@ -53,9 +74,29 @@ def files_of(room: str) -> list[Path]:
     return [file] if file.exists() else sorted((PACKAGE / room).rglob("*.py"))
 
 
+def module_name(path: Path) -> str:
+    parts = ("unicorn_async", *path.relative_to(PACKAGE).with_suffix("").parts)
+    return ".".join(parts).removesuffix(".__init__")
+
+
+def file_graph(*, for_types: bool) -> dict[str, set[str]]:
+    """Which of the package's files each of them imports."""
+    paths = {module_name(path): path for path in PACKAGE.rglob("*.py")}
+
+    def file(name: str) -> str:
+        return name if name in paths else name.rpartition(".")[0]
+
+    graph = {name: {file(found) for found in imports_of(path, for_types=for_types)} for name, path in paths.items()}
+    return {name: (found & paths.keys()) - {name} for name, found in graph.items()}
+
+
 def test_every_room_has_its_rule() -> None:
     found = {path.stem if path.suffix == ".py" else path.name for path in PACKAGE.iterdir() if path.name[0] not in "_."}
     assert found - {"py.typed"} == set(ALLOWED)
+
+
+def test_the_rules_go_one_way() -> None:
+    TopologicalSorter(ALLOWED).prepare()
 
 
 @pytest.mark.parametrize("room", ALLOWED)
@@ -66,3 +107,16 @@ def test_a_room_imports_only_what_it_may(room: str) -> None:
         if (rooms := rooms_imported(path)) - ALLOWED[room] - {room}
     }
     assert wrong == {}
+
+
+def circle_in(graph: dict[str, set[str]]) -> list[str]:
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as exc:
+        return list(exc.args[1])
+    return []
+
+
+def test_files_import_each_other_in_no_circle() -> None:
+    """Neither at once nor later, from inside a function."""
+    assert circle_in(file_graph(for_types=False)) == []

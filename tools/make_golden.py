@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma3ForConditionalGeneration, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer, PreTrainedModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +37,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from golden.adapters import BLENDS, AdapterCase, write_adapter  # noqa: E402
 from golden.cases import CASES, Layout  # noqa: E402
 from golden.checkpoints import golden, write_checkpoint  # noqa: E402
+from golden_mistakes import CONFIG_MISTAKES, MODEL_MISTAKES  # noqa: E402
 
 LENGTHS = (1, 7, 64, 300)
 KEPT_LOGITS = 64
@@ -57,108 +58,9 @@ DEMO_PROMPTS: tuple[tuple[tuple[str, str], ...], ...] = (
 )
 
 
-def set_key(*path: str, value: object) -> Callable[[dict[str, object]], None]:
-    """Return an edit of config.json that sets one key, given its path."""
-
-    def edit(config: dict[str, object]) -> None:
-        inner = config
-        for key in path[:-1]:
-            inner = inner[key]  # type: ignore[assignment]
-        inner[path[-1]] = value
-
-    return edit
-
-
-def change(part: str, function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[PreTrainedModel], None]:
-    """Return an edit of a model that changes every parameter whose name contains `part`."""
-
-    def edit(model: PreTrainedModel) -> None:
-        for name, parameter in model.named_parameters():
-            if part in name:
-                parameter.data = function(parameter.data)
-
-    return edit
-
-
-def swap_kv_heads(model: PreTrainedModel) -> None:
-    """Give each group of queries another group's keys and values."""
-    for part in ("k_proj.weight", "v_proj.weight"):
-        change(part, lambda w: w.view(model.config.num_key_value_heads, -1, w.shape[-1]).flip(0).reshape(w.shape))(
-            model
-        )
-
-
-def drop_embedding_scale(model: PreTrainedModel) -> None:
-    """Leave out Gemma's factor sqrt(hidden_size)."""
-    model.get_input_embeddings().embed_scale.fill_(1.0)
-
-
-def flip_embedding(model: PreTrainedModel) -> None:
-    """Use another table for the input than for the output."""
-    table = model.get_input_embeddings()
-    table.weight = torch.nn.Parameter(table.weight.data.flip(0))
-
-
-ROPE_GLOBAL = ("rope_parameters", "full_attention")
-ROPE_LOCAL = ("rope_parameters", "sliding_attention")
-GEMMA_MODEL_MISTAKES = {
-    "norms multiply by weight, not 1 + weight": change("norm", lambda w: w - 1.0),
-    "no q norm weight": change("q_norm", torch.zeros_like),
-    "no k norm weight": change("k_norm", torch.zeros_like),
-    "kv heads swapped": swap_kv_heads,
-}
-CONFIG_MISTAKES: dict[str, dict[str, Callable[[dict[str, object]], None]]] = {
-    "gemma3": {
-        "window one short": set_key("sliding_window", value=31),
-        "window one long": set_key("sliding_window", value=33),
-        "no window": set_key("layer_types", value=["full_attention"] * 6),
-        "no global layer": set_key("layer_types", value=["sliding_attention"] * 6),
-        "no linear scaling": set_key(*ROPE_GLOBAL, "factor", value=1.0),
-        "global layers with the local base": set_key(*ROPE_GLOBAL, "rope_theta", value=1e4),
-        "local layers with the global base": set_key(*ROPE_LOCAL, "rope_theta", value=1e6),
-        "softmax scale from head_dim": set_key("query_pre_attn_scalar", value=32),
-    },
-    "gemma3_large": {"window one short": set_key("sliding_window", value=31)},
-    "llama": {
-        "no llama3 scaling": set_key("rope_scaling", value=None),
-        "another original length": set_key("rope_scaling", "original_max_position_embeddings", value=128),
-        "another base": set_key("rope_theta", value=20_000.0),
-    },
-    "llama_tied": {
-        "no llama3 scaling": set_key("rope_parameters", value={"rope_type": "default", "rope_theta": 500_000.0}),
-        "another base": set_key("rope_parameters", "rope_theta", value=10_000.0),
-    },
-    "llama_bias": {"another base": set_key("rope_theta", value=20_000.0)},
-    "mistral": {
-        "window one short": set_key("sliding_window", value=47),
-        "no window": set_key("sliding_window", value=None),
-    },
-    "qwen2": {"another base": set_key("rope_theta", value=10_000.0)},
-    "qwen3": {"another base": set_key("rope_parameters", "rope_theta", value=10_000.0)},
-}
-MODEL_MISTAKES: dict[str, dict[str, Callable[[PreTrainedModel], None]]] = {
-    "gemma3": {
-        **GEMMA_MODEL_MISTAKES,
-        "no embedding scale": drop_embedding_scale,
-        "another table for the input": flip_embedding,
-    },
-    "gemma3_large": {"kv heads swapped": swap_kv_heads},
-    "llama": {"kv heads swapped": swap_kv_heads},
-    "llama_tied": {"kv heads swapped": swap_kv_heads, "another table for the input": flip_embedding},
-    "llama_bias": {f"no {part} bias": change(f"{part}_proj.bias", torch.zeros_like) for part in ("q", "v", "o")},
-    "mistral": {},
-    "qwen2": {f"no {part} bias": change(f"{part}_proj.bias", torch.zeros_like) for part in ("q", "v")},
-    "qwen3": {
-        "kv heads swapped": swap_kv_heads,
-        "no q norm weight": change("q_norm", torch.ones_like),
-        "no k norm weight": change("k_norm", torch.ones_like),
-    },
-}
-
-
 def open_model(directory: Path, *, multimodal: bool = False) -> PreTrainedModel:
     """Open a checkpoint in float32 with plain attention; refuse one whose tensors do not all fit."""
-    family: Any = Gemma3ForConditionalGeneration if multimodal else AutoModelForCausalLM
+    family: Any = AutoModelForImageTextToText if multimodal else AutoModelForCausalLM
     model: PreTrainedModel
     model, report = family.from_pretrained(
         directory, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
@@ -183,14 +85,16 @@ def write_case(name: str, directory: Path) -> None:
     vocab = int(str(case.text_config["vocab_size"]))
     prompts = [[2, *generator.integers(3, vocab - 8, length - 1).tolist()] for length in LENGTHS]
     write_checkpoint(name, directory, "float32")
+    right = {**case.config, **case.reference_keys}
+    (directory / "config.json").write_text(json.dumps(right))
     reference = logits(open_model(directory), prompts)
     sensitivity = {}
     for label, change_config in CONFIG_MISTAKES[name].items():
-        config = json.loads(json.dumps(case.config))
+        config = json.loads(json.dumps(right))
         change_config(config)
         (directory / "config.json").write_text(json.dumps(config))
         sensitivity[label] = logits(open_model(directory), prompts) - reference
-    (directory / "config.json").write_text(json.dumps(case.config))
+    (directory / "config.json").write_text(json.dumps(right))
     for label, change_model in MODEL_MISTAKES[name].items():
         model = open_model(directory)
         change_model(model)
@@ -268,16 +172,17 @@ def write_blend(name: str, directory: Path) -> None:
     write_reference(f"{name}_lora", prompts, right, changes, reference.vocabulary)
 
 
-def check_layouts(directory: Path) -> None:
-    """Check that transformers reads the multimodal layouts as the same decoder as the text layout's."""
+def check_layouts(text: str, directory: Path) -> None:
+    """Check that transformers reads a case's multimodal layouts as the same decoder as the text layout's."""
     prompt = [[2, *range(3, 60)]]
-    wanted = logits(open_model(write_checkpoint("gemma3", directory / "text", "float32")), prompt)
-    for name in (name for name, case in CASES.items() if case.layout is not Layout.TEXT):
+    wanted = logits(open_model(write_checkpoint(text, directory / "text", "float32")), prompt)
+    others = [name for name, case in CASES.items() if case.reference == text and case.layout is not Layout.TEXT]
+    for name in others:
         model = open_model(write_checkpoint(name, directory / name, "float32"), multimodal=True)
         difference = float(np.abs(logits(model, prompt) - wanted).max())
         print(f"{name}: differs from the text layout by {difference:.1e}")
         if difference > 1e-5:
-            raise SystemExit(f"{name}: is not the decoder of gemma3")
+            raise SystemExit(f"{name}: is not the decoder of {text}")
 
 
 def write_demo() -> None:
@@ -331,8 +236,7 @@ def main() -> None:
                 write_blend(name.removesuffix("_lora"), Path(directory))
                 continue
             write_case(name, Path(directory))
-            if name == "gemma3":
-                check_layouts(Path(directory))
+            check_layouts(name, Path(directory))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from enum import Enum
 from math import inf
 from typing import TYPE_CHECKING
@@ -294,15 +294,29 @@ class RotaryScaling(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RotaryConfig:
-    """One rotary embedding: base, and the scaling of its frequencies."""
+    """One rotary embedding: base, the scaling of its frequencies, and which part of a head it rotates.
+
+    `dim` elements of a head rotate, 0 = all of them, and are multiplied by `amplitude`.
+    """
 
     base: float
     scaling: RotaryScaling = RotaryScaling.NONE
     factor: float = 1.0
     low_freq_factor: float = 1.0  # llama3 alone
     high_freq_factor: float = 4.0  # llama3 alone
-    original_max_position: int = 8192  # llama3 alone
+    original_max_position: int = 8192  # llama3, and factors that have long ones
     factors: tuple[float, ...] = ()  # factors alone: divisors of the frequencies, one a pair
+    long_factors: tuple[float, ...] = ()  # in place of them where a sequence may exceed `original_max_position`
+    dim: int = 0
+    amplitude: float = 1.0
+    is_still: bool = False  # nothing rotates: a layer without positions
+
+    def for_context(self, max_context: int) -> RotaryConfig:
+        """Choose between short and long factors, once for all sequences, by what the longest may have."""
+        if not self.long_factors:
+            return self
+        chosen = self.long_factors if max_context > self.original_max_position else self.factors
+        return replace(self, factors=chosen, long_factors=())
 
 
 class Activation(Enum):
@@ -310,34 +324,3 @@ class Activation(Enum):
 
     GELU_TANH = "gelu_tanh"
     SILU = "silu"
-
-
-@dataclass(frozen=True, slots=True)
-class ModelConfig:
-    """A decoder's shape, the same for every architecture; made from config.json by `models`."""
-
-    architecture: str  # as in config.json, e.g. "Gemma3ForCausalLM"
-    hidden_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    intermediate_size: int
-    vocab_size: int
-    max_position: int
-    norm_eps: float
-    activation: Activation
-    tie_embeddings: bool
-    layer_windows: tuple[int, ...]  # per layer: 0 = global attention, else the window in tokens
-    layer_rotary: tuple[RotaryConfig, ...]  # per layer
-    softmax_scale: float
-    embedding_scale: float = 1.0
-    norm_plus_one: bool = False  # RMSNorm multiplies by 1 + weight
-    post_norms: bool = False  # norms after attention and FFN too (Gemma)
-    qk_norm: bool = False
-    qkv_bias: bool = False
-    output_bias: bool = False  # of the attention's output projection
-    attention_soft_cap: float = 0.0  # 0 = none
-    logit_soft_cap: float = 0.0  # 0 = none
-    bos_token_id: int | None = None
-    eos_token_ids: tuple[int, ...] = field(default=())

@@ -4,6 +4,8 @@
 #extension GL_KHR_shader_subgroup_shuffle : require
 
 const uint HALF = HEAD_DIM / 8; // vec4s in half a head
+// What a kernel declares of the rotation: AMPLITUDE multiplies the first ROTARY_PAIRS pairs, the others keep their size. A
+// query at position n is multiplied by 1 + Q_GROWTH * log(1 + n / Q_PERIOD), with an integer quotient.
 
 // (cos, sin) of an angle given in 2^-32 turns. Minimax polynomials within an eighth of a turn of each quadrant's axis.
 vec2 direction(uint phase) {
@@ -24,7 +26,18 @@ void directions(Uvec2s freqs, uint position, uint i, out vec2 to[4]) {
         uint upper, lower;
         umulExtended(freq.y, position, upper, lower);
         to[j] = direction(freq.x * position + upper);
+        if (AMPLITUDE != 1 && 4 * i + j < ROTARY_PAIRS)
+            to[j] *= AMPLITUDE;
     }
+}
+
+// The factor of a token's queries.
+float query_scale(float scale, uint position) {
+    if (Q_GROWTH == 0)
+        return scale;
+    precise float growth = Q_GROWTH * log(float(1 + position / Q_PERIOD));
+    precise float grown = scale * (1 + growth);
+    return grown;
 }
 
 void rotate(vec2 to[4], inout vec4 low, inout vec4 high) {

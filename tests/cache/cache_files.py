@@ -9,8 +9,9 @@ import numpy as np
 from tests.checkpoint import builders
 from unicorn_async.cache.container import container_of
 from unicorn_async.cache.entry import CachedTensor, CacheEntry, SourceFile
-from unicorn_async.cache.key import cache_key, identify_files
+from unicorn_async.cache.key import cache_key
 from unicorn_async.checkpoint.checkpoint import Checkpoint
+from unicorn_async.checkpoint.file_identity import identify_files
 from unicorn_async.config import WeightScheme
 from unicorn_async.ops.checksum import HostChecksum
 from unicorn_async.tensor import LAYOUT_VERSION

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from unicorn_async.cache.key import FileIdentity, blob_of, cache_key, identify_files, is_key, is_made
+from unicorn_async.cache.key import cache_key, is_key, is_made
 from unicorn_async.checkpoint.checkpoint import Checkpoint
+from unicorn_async.checkpoint.file_identity import FileIdentity, blob_of, identify_files
 from unicorn_async.config import WeightScheme
 from unicorn_async.errors import CheckpointError
 

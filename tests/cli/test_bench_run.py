@@ -45,7 +45,7 @@ class MadeUpEngine:
     """Gives tokens to so many sequences at a time, without computing any; the others wait."""
 
     def __init__(self, num_at_once: int) -> None:
-        self.model_config = SimpleNamespace(vocab_size=10)
+        self.model_spec = SimpleNamespace(vocab_size=10)
         self._places = asyncio.Semaphore(num_at_once)
         self._running = 0
         self._steps = 0

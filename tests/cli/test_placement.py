@@ -20,8 +20,8 @@ from unicorn_async.memory.report import HeapReport, MemoryReport
 from .command import SOFTWARE_DRIVERS, software_only, unicorn
 
 if TYPE_CHECKING:
-    from unicorn_async.config import ModelConfig
     from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.models.spec import ModelSpec
     from unicorn_async.weights.plan import LoadPlan
 
 GIB = 1 << 30
@@ -30,7 +30,7 @@ needs_software_driver = pytest.mark.skipif(
 )
 
 
-def placed(config: ModelConfig, plan: LoadPlan, info: DeviceInfo, options: EngineConfig) -> DevicePlacement:
+def placed(config: ModelSpec, plan: LoadPlan, info: DeviceInfo, options: EngineConfig) -> DevicePlacement:
     memory = plan_memory(config, options, plan, info, host_bytes=HOST)
     return DevicePlacement(info, memory, None, "page cache, 4 threads: test", is_chosen=True)
 

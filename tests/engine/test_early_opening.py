@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from unicorn_async.loader.stream import LoadStream
     from unicorn_async.memory.plan import MemoryPlan
     from unicorn_async.step.attention_writer import AttentionParts
-    from unicorn_async.step.batch_writer import StepShape
+    from unicorn_async.step.frame import StepShape
     from unicorn_async.weights.placement import PlannedBlock
 
     from .conftest import OpenEngine
@@ -253,6 +253,6 @@ async def test_steps_of_a_load_share_what_is_recorded_of_a_layer(
         await log.has(layer=0, count=3)
         gate.open()
         await waiting
-        num_layers = engine.model_config.num_layers
+        num_layers = engine.model_spec.num_layers
     assert [len(log.steps(layer)) for layer in range(num_layers)] == [3] * num_layers
     assert recorded == [(128, layer) for layer in range(num_layers)]

@@ -110,5 +110,5 @@ async def test_a_loaded_model_s_kernels_are_all_used_before_anybody_asks(
 ) -> None:
     async with open_engine() as engine:
         await engine._model.load
-        expected = len(engine._model.requests) if engine.device.is_software else 0
+        expected = len(engine._model.kernels.requests) if engine.device.is_software else 0
         assert len(uses) == expected

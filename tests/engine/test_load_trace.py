@@ -31,7 +31,7 @@ async def test_the_trace_of_a_load_is_written_when_it_is_loaded(open_engine: Ope
     path = tmp_path / "load.json"
     async with open_engine(load_trace=path) as engine:
         await engine.loaded()
-        num_layers = engine.model_config.num_layers + 2
+        num_layers = engine.model_spec.num_layers + 2
     events = json.loads(path.read_text())["traceEvents"]
     assert sum(event["args"]["bytes"] for event in events if event["ph"] == "X") == engine.progress.bytes_total
     assert sum(event["ph"] == "b" and event["cat"] == "layer" for event in events) == num_layers

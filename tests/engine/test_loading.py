@@ -59,7 +59,7 @@ async def test_a_prompt_of_several_steps_follows_the_load_with_all_of_them(
         early = asyncio.create_task(answer(engine, prompt))
         await log.has(layer=0, count=4)
         assert not engine.progress.done
-        last_layer = engine.model_config.num_layers - 1
+        last_layer = engine.model_spec.num_layers - 1
         assert log.steps(last_layer) == []
         steps = log.steps(0)
         assert len(set(steps)) == 4

@@ -63,7 +63,7 @@ async def test_a_step_that_takes_long_is_several_submissions(open_engine: OpenEn
         before, steps = len(submissions), engine.stats().steps
         await answer(engine, prompt_of(100), max_tokens=1)
         assert engine.stats().steps - steps == 1
-        assert len(submissions) - before == engine.model_config.num_layers
+        assert len(submissions) - before == engine.model_spec.num_layers
 
 
 async def test_a_step_before_the_model_is_loaded_is_a_submission_for_each_layer(
@@ -75,7 +75,7 @@ async def test_a_step_before_the_model_is_loaded_is_a_submission_for_each_layer(
         await log.has(layer=0, count=1)
         gate.open()
         await early
-        assert len(log.entries) == engine.model_config.num_layers
+        assert len(log.entries) == engine.model_spec.num_layers
         assert log.most_at_once == 1
 
 

@@ -2,44 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import Enum
+from typing import TYPE_CHECKING
 
-JsonObject = dict[str, object]  # a config.json, as read
+from .case import PEAKED, TOKENS, Case, JsonObject, Layout
+from .families import FAMILIES
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-class Layout(Enum):
-    """How a checkpoint names its tensors."""
-
-    TEXT = "text"
-    MULTIMODAL_OLD = "multimodal_old"  # language_model.model.layers…, vision_tower…
-    MULTIMODAL_NEW = "multimodal_new"  # model.language_model.layers…, model.vision_tower…
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One golden model. Gains are a matrix's output deviation over its input's; they default to 1."""
-
-    name: str
-    config: Mapping[str, object]
-    reference: str  # the case whose logits and weights this one shares; its own name if it has its own
-    layout: Layout = Layout.TEXT
-    gains: Mapping[str, float] = field(default_factory=dict)  # last part of a module's name → gain
-    norm_gains: Mapping[str, float] = field(default_factory=dict)  # a norm's module name → factor that it multiplies by
-
-    @property
-    def text_config(self) -> Mapping[str, object]:
-        """The part of config.json that describes the decoder."""
-        text = self.config.get("text_config", self.config)
-        assert isinstance(text, Mapping)
-        return text
-
-
-_TOKENS: JsonObject = {"bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0, "vocab_size": 512}
+__all__ = ["CASES", "FIRST_CASES", "Case", "JsonObject", "Layout"]
 
 _GEMMA3: JsonObject = {
-    **_TOKENS,
+    **TOKENS,
     "model_type": "gemma3_text",
     "hidden_size": 96,
     "intermediate_size": 160,
@@ -91,7 +65,7 @@ _MULTIMODAL: JsonObject = {
     "eos_token_id": [1, 106],
 }
 _LLAMA: JsonObject = {
-    **_TOKENS,
+    **TOKENS,
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
     "hidden_size": 128,
@@ -113,7 +87,7 @@ _LLAMA3_SCALING: JsonObject = {
     "original_max_position_embeddings": 64,
 }
 _QWEN: JsonObject = {
-    **_TOKENS,
+    **TOKENS,
     "hidden_size": 96,
     "intermediate_size": 160,
     "num_hidden_layers": 3,
@@ -123,9 +97,6 @@ _QWEN: JsonObject = {
     "use_sliding_window": False,
     "sliding_window": None,
 }
-# Scores of deviation about 1.4, and attention as strong as the FFN in the residual stream.
-_PEAKED = {"q_proj": 1.2, "k_proj": 1.2, "v_proj": 2.0, "o_proj": 2.0, "down_proj": 1.5}
-
 _MILD = {"post_attention_layernorm": 0.7, "post_feedforward_layernorm": 0.5}
 
 _CASES = (
@@ -161,7 +132,7 @@ _CASES = (
         "llama",
         {**_LLAMA, "tie_word_embeddings": False, "rope_theta": 10_000.0, "rope_scaling": _LLAMA3_SCALING},
         "llama",
-        gains=_PEAKED,
+        gains=PEAKED,
     ),
     Case(
         "llama_tied",
@@ -172,13 +143,13 @@ _CASES = (
             "rope_parameters": {**_LLAMA3_SCALING, "rope_theta": 500_000.0, "factor": 32.0},
         },
         "llama_tied",
-        gains=_PEAKED,
+        gains=PEAKED,
     ),
     Case(
         "llama_bias",
         {**_LLAMA, "tie_word_embeddings": False, "attention_bias": True, "rope_theta": 10_000.0},
         "llama_bias",
-        gains=_PEAKED,
+        gains=PEAKED,
     ),
     Case(
         "mistral",
@@ -194,7 +165,7 @@ _CASES = (
             "rope_theta": 10_000.0,
         },
         "mistral",
-        gains=_PEAKED,
+        gains=PEAKED,
     ),
     Case(
         "qwen2",
@@ -209,7 +180,7 @@ _CASES = (
             "rope_theta": 1_000_000.0,
         },
         "qwen2",
-        gains=_PEAKED,
+        gains=PEAKED,
     ),
     Case(
         "qwen3",
@@ -225,7 +196,8 @@ _CASES = (
             "rope_parameters": {"rope_type": "default", "rope_theta": 1_000_000.0},
         },
         "qwen3",
-        gains=_PEAKED,
+        gains=PEAKED,
     ),
 )
-CASES: Mapping[str, Case] = {case.name: case for case in _CASES}
+FIRST_CASES: Mapping[str, Case] = {case.name: case for case in _CASES}
+CASES: Mapping[str, Case] = {**FIRST_CASES, **{case.name: case for case in FAMILIES}}

@@ -95,16 +95,17 @@ def weights(case: Case) -> Iterator[tuple[str, Floats]]:
         yield text_prefix + name, value
     if case.layout is not Layout.TEXT:
         prefix = "model." if case.layout is Layout.MULTIMODAL_NEW else ""
-        for name, shape in _VISION_SHAPES.items():
+        for name, shape in _VISION_SHAPES[str(case.config["model_type"])].items():
             yield prefix + name, draw(f"vision/{name}", shape, 0.02)
 
 
 def _decoder(case: Case) -> Iterator[tuple[str, Floats]]:
     config = case.text_config
+    kind = str(config["model_type"])
     hidden, vocab, ffn = (_int(config, key) for key in ("hidden_size", "vocab_size", "intermediate_size"))
     heads, kv_heads = _int(config, "num_attention_heads"), _int(config, "num_key_value_heads")
     head_dim = _int(config, "head_dim") if "head_dim" in config else hidden // heads
-    gemma = str(config["model_type"]).startswith("gemma3")
+    gemma = kind.startswith("gemma")
     tied = bool(config.get("tie_word_embeddings", gemma))
 
     def matrix(name: str, rows: int, columns: int) -> tuple[str, Floats]:
@@ -116,36 +117,59 @@ def _decoder(case: Case) -> Iterator[tuple[str, Floats]]:
         offset = factor - 1.0 if gemma else factor
         return f"{name}.weight", draw(f"{case.reference}/{name}", (size,), 0.2 * factor, offset)
 
+    before, between, after = _norm_names(kind)
     embedding_deviation = hidden**-0.5 if tied else 1.0
     yield "model.embed_tokens.weight", draw(f"{case.reference}/embed", (vocab, hidden), embedding_deviation)
     for layer in range(_int(config, "num_hidden_layers")):
         prefix = f"model.layers.{layer}."
-        yield norm(prefix + "input_layernorm", hidden)
-        for part, size in (("q_proj", heads), ("k_proj", kv_heads), ("v_proj", kv_heads)):
-            name = f"{prefix}self_attn.{part}"
-            yield matrix(name, size * head_dim, hidden)
-            if config["model_type"] == "qwen2" or config.get("attention_bias"):
-                yield f"{name}.bias", draw(f"{case.reference}/{name}.bias", (size * head_dim,), 0.5)
+        for part in before:
+            yield norm(prefix + part, hidden)
+        if kind == "phi3":
+            yield matrix(f"{prefix}self_attn.qkv_proj", (heads + 2 * kv_heads) * head_dim, hidden)
+        else:
+            for part, size in (("q_proj", heads), ("k_proj", kv_heads), ("v_proj", kv_heads)):
+                name = f"{prefix}self_attn.{part}"
+                yield matrix(name, size * head_dim, hidden)
+                if kind == "qwen2" or config.get("attention_bias"):
+                    yield f"{name}.bias", draw(f"{case.reference}/{name}.bias", (size * head_dim,), 0.5)
         yield matrix(f"{prefix}self_attn.o_proj", hidden, heads * head_dim)
-        if config.get("attention_bias"):
+        if config.get("attention_bias") and kind not in ("glm", "glm4", "seed_oss"):
             yield f"{prefix}self_attn.o_proj.bias", draw(f"{case.reference}/{prefix}o_proj.bias", (hidden,), 0.5)
-        if gemma or config["model_type"] == "qwen3":
+        if kind in ("gemma3_text", "qwen3", "exaone4"):
             yield norm(f"{prefix}self_attn.q_norm", head_dim)
             yield norm(f"{prefix}self_attn.k_norm", head_dim)
-        yield norm(prefix + "post_attention_layernorm", hidden)
-        if gemma:
-            yield norm(prefix + "pre_feedforward_layernorm", hidden)
-            yield norm(prefix + "post_feedforward_layernorm", hidden)
-        yield matrix(f"{prefix}mlp.gate_proj", ffn, hidden)
-        yield matrix(f"{prefix}mlp.up_proj", ffn, hidden)
+        if kind in ("olmo2", "olmo3"):
+            yield norm(f"{prefix}self_attn.q_norm", heads * head_dim)
+            yield norm(f"{prefix}self_attn.k_norm", kv_heads * head_dim)
+        for part in (*between, *after):
+            yield norm(prefix + part, hidden)
+        if kind in ("phi3", "glm", "glm4"):
+            yield matrix(f"{prefix}mlp.gate_up_proj", 2 * ffn, hidden)
+        else:
+            yield matrix(f"{prefix}mlp.gate_proj", ffn, hidden)
+            yield matrix(f"{prefix}mlp.up_proj", ffn, hidden)
         yield matrix(f"{prefix}mlp.down_proj", hidden, ffn)
     yield norm("model.norm", hidden)
     if not tied:
         yield matrix("lm_head", vocab, hidden)
 
 
+def _norm_names(kind: str) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Norms of a layer before its attention, between attention and FFN, and about the FFN."""
+    if kind.startswith("gemma"):
+        names = ("post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
+        return ("input_layernorm",), names[:1], names[1:]
+    if kind in ("olmo2", "olmo3", "exaone4"):
+        return (), ("post_attention_layernorm",), ("post_feedforward_layernorm",)
+    if kind == "cohere2":
+        return ("input_layernorm",), (), ()
+    if kind == "glm4":
+        return ("input_layernorm",), ("post_self_attn_layernorm", "post_attention_layernorm"), ("post_mlp_layernorm",)
+    return ("input_layernorm",), ("post_attention_layernorm",), ()
+
+
 _LAYER = "vision_tower.vision_model.encoder.layers.0"
-_VISION_SHAPES: Mapping[str, tuple[int, ...]] = {
+_SIGLIP: Mapping[str, tuple[int, ...]] = {
     "vision_tower.vision_model.embeddings.patch_embedding.weight": (32, 3, 14, 14),
     "vision_tower.vision_model.embeddings.patch_embedding.bias": (32,),
     "vision_tower.vision_model.embeddings.position_embedding.weight": (4, 32),
@@ -161,6 +185,21 @@ _VISION_SHAPES: Mapping[str, tuple[int, ...]] = {
     "multi_modal_projector.mm_input_projection_weight": (32, 96),
     "multi_modal_projector.mm_soft_emb_norm.weight": (32,),
 }
+_PIXTRAL_LAYER = "vision_tower.transformer.layers.0"
+_PIXTRAL: Mapping[str, tuple[int, ...]] = {
+    "vision_tower.patch_conv.weight": (32, 3, 14, 14),
+    "vision_tower.ln_pre.weight": (32,),
+    **{f"{_PIXTRAL_LAYER}.attention.{part}_proj.weight": (32, 32) for part in "qkvo"},
+    **{f"{_PIXTRAL_LAYER}.{part}_norm.weight": (32,) for part in ("attention", "ffn")},
+    f"{_PIXTRAL_LAYER}.feed_forward.gate_proj.weight": (48, 32),
+    f"{_PIXTRAL_LAYER}.feed_forward.up_proj.weight": (48, 32),
+    f"{_PIXTRAL_LAYER}.feed_forward.down_proj.weight": (32, 48),
+    "multi_modal_projector.norm.weight": (32,),
+    "multi_modal_projector.patch_merger.merging_layer.weight": (32, 128),
+    "multi_modal_projector.linear_1.weight": (96, 32),
+    "multi_modal_projector.linear_2.weight": (96, 96),
+}
+_VISION_SHAPES = {"gemma3": _SIGLIP, "mistral3": _PIXTRAL}
 
 
 def _int(config: Mapping[str, object], key: str) -> int:

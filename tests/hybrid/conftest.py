@@ -1,4 +1,4 @@
-"""Machines with an NPU for engines."""
+"""Machines with an NPU for engines, and engines on small models, as tests of the engine have them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.engine.conftest import cache_folder, device_info, model_directory, open_engine
 from unicorn_async.npu.geometry import NPU1
 
 from .npu_machine import NpuMachine, npu_machine
@@ -13,6 +14,8 @@ from .npu_machine import NpuMachine, npu_machine
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+__all__ = ["cache_folder", "device_info", "machine", "model_directory", "open_engine"]  # fixtures
 
 
 @pytest.fixture

@@ -180,7 +180,7 @@ async def test_the_gpu_works_while_the_npu_attends(open_engine: OpenEngine, tmp_
     options = {"attention": NPU, "attention_split": SplitMode.ALWAYS, "step_trace": path}
     async with open_engine("qwen3", **options) as engine:
         await engine.loaded()
-        num_layers = engine.model_config.num_layers
+        num_layers = engine.model_spec.num_layers
         await asyncio.gather(*(answer(engine, prompt_of(60, seed), max_tokens=4) for seed in range(4)))
         stats = engine.stats().attention
     assert stats is not None

@@ -15,6 +15,7 @@ from unicorn_async.config import AttentionKind, AttentionTarget, EngineConfig
 from unicorn_async.errors import OutOfMemoryError, UnsupportedModelError
 from unicorn_async.hybrid.npu_plan import npu_options, plan_npu
 from unicorn_async.hybrid.opening import fit_options
+from unicorn_async.models.blocks.attention import Attention
 from unicorn_async.npu.choice import NpuChoice
 from unicorn_async.npu.geometry import NPU1
 from unicorn_async.npu.manifest import find_build
@@ -22,10 +23,20 @@ from unicorn_async.npu.step import prepare_step
 from unicorn_async.npu.work import SequenceWork
 
 if TYPE_CHECKING:
+    from unicorn_async.models.spec import ModelSpec
+
     from .npu_machine import NpuMachine
 
 GIB = 1 << 30
 NPU = EngineConfig(attention=AttentionTarget(AttentionKind.NPU))
+
+
+def with_heads(**heads: int) -> ModelSpec:
+    """The model with other heads in its first layer."""
+    first, *others = GEMMA_27B.layers
+    attention, *rest = first.blocks
+    assert isinstance(attention, Attention)
+    return replace(GEMMA_27B, layers=(replace(first, blocks=(replace(attention, **heads), *rest)), *others))
 
 
 @pytest.mark.parametrize(
@@ -33,7 +44,7 @@ NPU = EngineConfig(attention=AttentionTarget(AttentionKind.NPU))
     [(64, 16, 32), (64, 64, 64), (128, 16, 16), (128, 8, 16), (128, 32, 32), (256, 16, 16), (256, 8, 8)],
 )
 def test_blocks_hold_whole_chunks(head_dim: int, asked: int, block_size: int) -> None:
-    model = replace(GEMMA_27B, head_dim=head_dim)
+    model = with_heads(head_dim=head_dim)
     assert fit_options(model, replace(NPU, block_size=asked)).block_size == block_size
     assert fit_options(model, EngineConfig(block_size=asked)) == EngineConfig(block_size=asked)
 
@@ -43,9 +54,9 @@ LEFT = 1 << 60  # as much as anybody wants
 
 def test_heads_that_the_kernels_do_not_take_are_refused() -> None:
     with pytest.raises(UnsupportedModelError, match="head_dim"):
-        fit_options(replace(GEMMA_27B, head_dim=96), NPU)
+        fit_options(with_heads(head_dim=96), NPU)
     with pytest.raises(UnsupportedModelError, match="at most 32 query heads"):
-        fit_options(replace(GEMMA_27B, num_heads=33, num_kv_heads=1), NPU)
+        fit_options(with_heads(num_heads=33, num_kv_heads=1), NPU)
 
 
 def test_the_cache_takes_a_quarter_of_the_host_s_memory_or_what_was_asked_for(machine: NpuMachine) -> None:
@@ -87,7 +98,9 @@ def test_a_run_takes_the_instructions_of_any_context(machine: NpuMachine, max_co
 
 
 def test_no_layer_has_more_than_an_instruction_reaches(machine: NpuMachine) -> None:
-    model = replace(GEMMA_27B, layer_windows=(0,) * GEMMA_27B.num_layers, max_position=1 << 20)
+    everywhere = GEMMA_27B.layers[5]
+    assert everywhere.attention.window == 0
+    model = replace(GEMMA_27B, layers=(everywhere,) * GEMMA_27B.num_layers, max_position=1 << 20)
     plan = plan_npu(model, NPU, DISCRETE, NpuChoice.find(model, NPU), LEFT, host_bytes=10_000 * GIB)
     assert 2 * max(plan.kv.layer_bytes) < 4 * GIB
 

@@ -190,7 +190,7 @@ async def test_both_devices_work_at_the_same_time(
     options = {"attention": there, "attention_split": SplitMode.ALWAYS, "step_trace": path}
     async with open_engine(**options) as engine:
         await engine.loaded()
-        num_layers = engine.model_config.num_layers
+        num_layers = engine.model_spec.num_layers
         await asyncio.gather(*(answer(engine, prompt_of(120, seed), max_tokens=4) for seed in range(4)))
         stats = engine.stats().attention
     assert stats is not None
@@ -266,7 +266,7 @@ async def test_a_prompt_s_next_step_follows_it_through_the_layers(
         await engine.loaded()
         assert (await answer(engine, prompt_of(60), max_tokens=4)).ids == expected
     assert order.is_set()
-    for layer in range(engine.model_config.num_layers):
+    for layer in range(engine.model_spec.num_layers):
         assert attended.index((0, layer)) < attended.index((1, layer))
 
 

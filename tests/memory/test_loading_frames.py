@@ -53,7 +53,7 @@ async def test_a_prompt_follows_the_load_through_the_blocks_of_a_window_in_any_n
         assert not engine.progress.done
         gate.open()
         assert (await early).ids == expected.ids
-        assert log.steps(engine.model_config.num_layers - 1) == log.steps(0)
+        assert log.steps(engine.model_spec.num_layers - 1) == log.steps(0)
     gate = LoadingGate(monkeypatch, HELD_FROM)
     async with open_engine(**options) as engine:
         evaluation = asyncio.create_task(engine.logits(prompt))
@@ -182,7 +182,7 @@ async def test_frames_that_only_the_load_needed_are_closed_after_it(
         request = asyncio.create_task(answer(engine, prompt_of(400)))
         await log.has(layer=0, count=6)
         frame = nbytes // 3  # of two, and the one that all steps' layers are recorded for
-        assert runner.nbytes == nbytes + 4 * (frame + 2 * 4 * 32 * engine.model_config.hidden_size)
+        assert runner.nbytes == nbytes + 4 * (frame + 2 * 4 * 32 * engine.model_spec.hidden_size)
         gate.open()
         await request
         assert await asyncio.to_thread(freed.wait, 20)

@@ -15,16 +15,15 @@ from unicorn_async.gpu.memory_room import HeapKind
 from unicorn_async.loader.staging_plan import RingSize, StagingNeed
 from unicorn_async.memory.loading_frames import fit_loading_frames, spare_bytes
 from unicorn_async.memory.plan import MemoryPlan, choose_device, plan_memory
-from unicorn_async.models.registry import model_config
-from unicorn_async.models.weights import wanted_tensors
+from unicorn_async.models.registry import model_spec
 from unicorn_async.tensor import DType, QuantFormat
 from unicorn_async.weights.chunk import Chunk, Transform
 from unicorn_async.weights.placement import MemoryGroup
 from unicorn_async.weights.plan import DestTensor, LoadPlan
 
 if TYPE_CHECKING:
-    from unicorn_async.config import ModelConfig
     from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.models.spec import ModelSpec
     from unicorn_async.tensor import ElementType
 
 VRAM, GTT = HeapKind.VRAM, HeapKind.GTT
@@ -41,9 +40,9 @@ SHAPE_8B = {
     "rms_norm_eps": 1e-5,
     "rope_theta": 500000.0,
 }
-LLAMA_8B = model_config({"architectures": ["LlamaForCausalLM"], **SHAPE_8B})
-TIED_8B = model_config({"architectures": ["LlamaForCausalLM"], **SHAPE_8B, "tie_word_embeddings": True})
-GEMMA_27B = model_config(
+LLAMA_8B = model_spec({"architectures": ["LlamaForCausalLM"], **SHAPE_8B})
+TIED_8B = model_spec({"architectures": ["LlamaForCausalLM"], **SHAPE_8B, "tie_word_embeddings": True})
+GEMMA_27B = model_spec(
     {
         "architectures": ["Gemma3ForCausalLM"],
         "hidden_size": 5376,
@@ -57,12 +56,12 @@ GEMMA_27B = model_config(
 )
 
 
-def load_plan(config: ModelConfig, kind: ElementType) -> LoadPlan:
+def load_plan(config: ModelSpec, kind: ElementType) -> LoadPlan:
     """A plan that makes all matrices of one kind, and reads nothing."""
     rows: dict[str, int] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     layers: dict[str, int] = {}
-    for want in wanted_tensors(config):
+    for want in config.wanted_tensors():
         rows[want.dest] = rows.get(want.dest, 0) + want.shape[0]
         shapes[want.dest], layers[want.dest] = want.shape, want.layer
     destinations = tuple(
@@ -88,7 +87,7 @@ BF16_8B, INT4_8B, INT4_27B = load_plan(LLAMA_8B, DType.BF16), load_plan(LLAMA_8B
 STEP_BYTES = 2 * 4 * 512 * LLAMA_8B.hidden_size  # that a load's step keeps between two layers
 
 
-def planned(info: DeviceInfo, plan: LoadPlan, config: ModelConfig = LLAMA_8B, **options: object) -> MemoryPlan:
+def planned(info: DeviceInfo, plan: LoadPlan, config: ModelSpec = LLAMA_8B, **options: object) -> MemoryPlan:
     return plan_memory(config, EngineConfig(**options), plan, info, host_bytes=HOST)  # type: ignore[arg-type]
 
 

@@ -7,12 +7,12 @@ import pytest
 from unicorn_async.config import EngineConfig
 from unicorn_async.errors import ConfigError, OutOfMemoryError
 from unicorn_async.memory.kv_plan import plan_kv_cache
-from unicorn_async.models.registry import model_config
+from unicorn_async.models.registry import model_spec
 from unicorn_async.step.buckets import bucket_for, bucket_sizes
 from unicorn_async.step.submission_plan import SubmissionPlan
 
 GIB = 1 << 30
-GEMMA_27B = model_config(
+GEMMA_27B = model_spec(
     {
         "architectures": ["Gemma3ForCausalLM"],
         "hidden_size": 5376,

@@ -1,103 +1,145 @@
-"""What a decoder records beside a layer's attention, on a made-up device."""
+"""What a model's blocks dispatch, seen by a recorder that only lists."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from tests.gpu.made_up import DISCRETE
-from unicorn_async.models import decoder
-from unicorn_async.models.decoder import Decoder, DecoderState
-from unicorn_async.models.registry import model_config
+from unicorn_async.config import KVDType
+from unicorn_async.gpu.listing import KernelListing
+from unicorn_async.models.activations import Activations, Residual
+from unicorn_async.models.block_recorder import DecoderState, LayerAttention, RecordingTools
+from unicorn_async.models.decoder import Decoder
+from unicorn_async.models.registry import model_spec
+from unicorn_async.models.step_arrays import StepArrays
+from unicorn_async.ops.attention import GpuAttention
+from unicorn_async.ops.attention_device import AttentionBatch, DecodeScratch
+from unicorn_async.ops.kv_cache import AttentionShape, KVCache
+from unicorn_async.ops.linear_scratch import LinearScratch
 from unicorn_async.tensor import DType, Tensor
 
-from .test_registry import LLAMA
+from .test_registry import GEMMA, LLAMA
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from unicorn_async.models.spec import ModelSpec
 
-    from unicorn_async.tensor import Weight
-
-CONFIG = model_config(LLAMA | {"num_hidden_layers": 3})
-PARTS = {"qkv": (192, 64), "o": (64, 64), "gate_up": (256, 64), "down": (64, 128)}
-MATRICES = {
-    f"layers.{layer}.{part}": Tensor(100 * layer + index, shape, DType.F32)
-    for layer in range(CONFIG.num_layers)
-    for index, (part, shape) in enumerate(PARTS.items())
-}
-NAMES = {matrix.address: name for name, matrix in MATRICES.items()}
+SPEC = model_spec(LLAMA | {"num_hidden_layers": 3})
+SIZES = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64, "hidden_size": 64, "vocab_size": 64}
+SANDWICH = model_spec({**GEMMA, **SIZES, "intermediate_size": 128, "num_hidden_layers": 2})
+ADDRESSES = {name: 4096 * number for number, name in enumerate(("normed", "qkv", "q", "attention", "gate_up", "gated"))}
+ARRAYS = StepArrays(1, 2, 3, 4, 5, 6, 7, Residual(1 << 20, 2 << 20))
 
 
-class Attention:
-    """Notes that it was recorded."""
-
-    def __init__(self, recorded: list[Any]) -> None:
-        self._recorded = recorded
-
-    def writes(self, form: object) -> bool:
-        return False
-
-    def record(self, *_: object, **__: object) -> None:
-        self._recorded.append("attention")
-
-
-@pytest.fixture
-def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What is recorded, in its order; of reads of pages the matrices' names."""
-    found: list[Any] = []
-
-    def touch(recorder: object, kernels: object, weights: Iterable[Weight], *, sink: int) -> None:
-        assert sink == 9
-        found.append([NAMES[weight.address] for weight in weights if isinstance(weight, Tensor)])
-
-    monkeypatch.setattr(decoder, "touch_pages", touch)
-    for part in ("before", "after"):
-        monkeypatch.setattr(Decoder, f"record_{part}_attention", lambda *_, name=part, **__: found.append(name))
-    return found
+def tensors_of(spec: ModelSpec) -> dict[str, Tensor]:
+    """A dense tensor for each destination, each at an address of its own."""
+    rows: dict[str, int] = {}
+    columns: dict[str, tuple[int, ...]] = {}
+    for want in spec.wanted_tensors():
+        rows[want.dest] = rows.get(want.dest, 0) + want.shape[0]
+        columns[want.dest] = want.shape[1:]
+    return {
+        name: Tensor(1000 + number, (count, *columns[name]), DType.F32)
+        for number, (name, count) in enumerate(rows.items())
+    }
 
 
-def record(num_tokens: int, layer: int, *, chains: bool, touches_pages: bool = True, recorded: list[Any]) -> None:
-    def rows(name: str, num_rows: int, columns: int) -> Tensor:
-        return Tensor(0, (num_rows, columns), DType.F32)
+class Lister:
+    """Records parts of a step of a model with dense weights, and lists them."""
 
-    activations = SimpleNamespace(address={"touched": 9}, rows=rows, scratch=None)
-    state = DecoderState({}, MATRICES, [], cast("Any", activations), last_token=0)
-    unused = cast("Any", None)
-    made = Decoder(CONFIG, unused, unused, DISCRETE, state, touches_pages=touches_pages)
-    made.record_layer(
-        cast("Any", SimpleNamespace(barrier=lambda: recorded.append("barrier"))),
-        unused,
-        num_tokens,
-        layer,
-        attention=cast("Any", Attention(recorded)),
-        cache=unused,
-        slot_mapping=0,
-        batch=cast("Any", SimpleNamespace(has_prefill=True)),
-        chains=chains,
-    )
+    def __init__(self, spec: ModelSpec = SPEC, *, touches_pages: bool = False) -> None:
+        self.spec = spec
+        self.tensors = tensors_of(spec)
+        self.names = {tensor.address: name for name, tensor in self.tensors.items()}
+        self.listing = KernelListing()
+        shape = AttentionShape(spec.num_heads, spec.num_kv_heads, spec.head_dim, 16, KVDType.F16)
+        places = {**ADDRESSES, "chosen": 1, "logits": 2, "touched": 9}
+        activations = Activations(places, LinearScratch.at(0, 1 << 20, 1 << 10))
+        freqs = {layer.attention.rotary: 77 + number for number, layer in enumerate(spec.layers)}
+        vectors = {name: tensor for name, tensor in self.tensors.items() if len(tensor.shape) == 1}
+        state = DecoderState(vectors, self.tensors, freqs, activations, last_token=0)
+        tools = RecordingTools(self.listing, DISCRETE, shape, state)
+        self.decoder = Decoder(spec, tools, touches_pages=touches_pages)
+        self.attention = GpuAttention(DISCRETE, self.listing, shape)
+
+    def layer(self, layer: int, num_tokens: int = 8, *, prefill: bool = True, chains: bool = False) -> list[str]:
+        batch = AttentionBatch(0, 0, 0, 0, 1, 0, 0, DecodeScratch(0, 0), cast("Any", None), 0, 0)
+        place = LayerAttention(self.attention, KVCache(0, 0), 0, replace(batch, has_prefill=prefill))
+        self.decoder.record_layer(self.listing, ARRAYS, num_tokens, layer, place, chains=chains)
+        return self.taken()
+
+    def taken(self) -> list[str]:
+        """Dispatches by their kernels' families, with the names of the weights that they read."""
+        found = []
+        for dispatch in self.listing.take():
+            fields = dispatch.fields
+            read = [fields.get(name) for name in ("post_weight", "weight", *(f"first{index}" for index in range(4)))]
+            names = [self.names[int(address)] for address in read if address]
+            found.append(" ".join((dispatch.request.name.split("_")[0], *names)))
+        return found
 
 
-def names_of(layer: int, parts: Sequence[str]) -> list[str]:
-    return [f"layers.{layer}.{part}" for part in parts]
+def test_a_layer_adds_what_the_one_before_it_left_and_needs_nothing_of_the_next() -> None:
+    assert Lister().layer(1) == [
+        "rms layers.1.input_norm",
+        "linear layers.1.qkv",
+        "rope",
+        "attention",
+        "attention",
+        "linear layers.1.o",
+        "rms layers.1.ffn_norm",
+        "linear layers.1.gate_up",
+        "gated",
+        "linear layers.1.down",
+    ]
+
+
+def test_norms_behind_blocks_are_of_the_block_that_is_added() -> None:
+    lister = Lister(SANDWICH)
+    norms = [line for line in [*lister.layer(0), *lister.layer(1)] if line.startswith("rms")]
+    assert norms == [
+        "rms layers.0.input_norm",
+        "rms layers.0.post_attention_norm layers.0.ffn_norm",
+        "rms layers.0.post_ffn_norm layers.1.input_norm",
+        "rms layers.1.post_attention_norm layers.1.ffn_norm",
+    ]
+    lister.decoder.record_head(lister.listing, ARRAYS, 8, 2)
+    assert lister.taken() == ["rms layers.1.post_ffn_norm norm", "linear embed"]
+
+
+def test_a_layer_that_is_cut_at_its_attention_is_the_same_layer() -> None:
+    lister = Lister(SANDWICH)
+    whole = [line for line in lister.layer(1) if not line.startswith("attention")]
+    rows = Tensor(0, (8, 128), DType.F32)
+    lister.decoder.record_before_attention(lister.listing, ARRAYS, 1, q=rows, cache=KVCache(0, 0), slot_mapping=0)
+    before = lister.taken()
+    lister.decoder.record_after_attention(lister.listing, ARRAYS, 8, 1, rows)
+    assert before[-1] == "rope"
+    assert before + lister.taken() == whole
+
+
+def test_few_tokens_that_are_decoded_are_rotated_while_they_attend() -> None:
+    lister = Lister()
+    assert "rope" not in lister.layer(1, num_tokens=4, prefill=False)
+    assert "rope" in lister.layer(1, num_tokens=8, prefill=False)
+    assert "rope" in lister.layer(1, num_tokens=4)
 
 
 @pytest.mark.parametrize("num_tokens", [1, 8, 64])
-def test_beside_the_attention_is_read_what_comes_before_the_next_one(num_tokens: int, recorded: list[Any]) -> None:
-    record(num_tokens, 1, chains=True, recorded=recorded)
-    touched = [*names_of(1, ("o", "gate_up", "down")), "layers.2.qkv"]
-    assert recorded == ["before", "attention", touched, "barrier", "after"]
+def test_beside_the_attention_is_read_what_comes_before_the_next_one(num_tokens: int) -> None:
+    found = Lister(touches_pages=True).layer(1, num_tokens, chains=True)
+    after = found.index("touch layers.1.o layers.1.gate_up layers.1.down layers.2.qkv")
+    assert found[after - 1] == "attention"
+    assert found[after + 1] == "linear layers.1.o"
 
 
-def test_the_next_layer_is_left_alone_where_it_need_not_be_there(recorded: list[Any]) -> None:
-    record(8, 2, chains=False, recorded=recorded)
-    assert recorded[2] == names_of(2, ("o", "gate_up", "down"))
+def test_the_next_layer_is_left_alone_where_it_need_not_be_there() -> None:
+    assert "touch layers.2.o layers.2.gate_up layers.2.down" in Lister(touches_pages=True).layer(2)
 
 
 @pytest.mark.parametrize(("num_tokens", "touches_pages"), [(65, True), (512, True), (8, False)])
-def test_no_pages_are_read_for_many_tokens_nor_where_that_does_not_pay(
-    num_tokens: int, touches_pages: bool, recorded: list[Any]
-) -> None:
-    record(num_tokens, 1, chains=True, touches_pages=touches_pages, recorded=recorded)
-    assert recorded == ["before", "attention", "barrier", "after"]
+def test_no_pages_are_read_for_many_tokens_nor_where_that_does_not_pay(num_tokens: int, touches_pages: bool) -> None:
+    found = Lister(touches_pages=touches_pages).layer(1, num_tokens, chains=True)
+    assert not any(line.startswith("touch") for line in found)

@@ -6,7 +6,8 @@ import pytest
 
 from unicorn_async.config import Activation, RotaryConfig, RotaryScaling
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
-from unicorn_async.models.registry import ARCHITECTURES, model_config
+from unicorn_async.models.blocks.gated_ffn import GatedFFN
+from unicorn_async.models.registry import ARCHITECTURES, model_spec
 
 LLAMA: dict[str, object] = {
     "architectures": ["LlamaForCausalLM"],
@@ -28,28 +29,33 @@ LLAMA3_SCALING: dict[str, object] = {
 
 
 def test_llama_without_optional_keys_has_the_defaults_of_transformers() -> None:
-    config = model_config(LLAMA)
+    config = model_spec(LLAMA)
     assert config.num_kv_heads == 2
     assert config.head_dim == 32
-    assert config.activation is Activation.SILU
+    assert isinstance(config.layers[0].blocks[1], GatedFFN)
+    assert config.layers[0].blocks[1].activation is Activation.SILU
     assert config.layer_windows == (0, 0)
-    assert not config.tie_embeddings
-    assert config.softmax_scale == pytest.approx(32**-0.5)
+    assert not config.head.is_tied
+    assert config.attention.softmax_scale == pytest.approx(32**-0.5)
 
 
 @pytest.mark.parametrize("layout", ["rope_scaling", "rope_parameters"])
 def test_llama3_rotary_scaling_is_read_in_both_layouts(layout: str) -> None:
     section = {**LLAMA3_SCALING, "rope_theta": 5e5}
-    config = model_config({**LLAMA, layout: section, "rope_theta": 5e5})
-    assert config.layer_rotary[0] == RotaryConfig(5e5, RotaryScaling.LLAMA3, 8.0, 1.0, 4.0, 64)
+    config = model_spec({**LLAMA, layout: section, "rope_theta": 5e5})
+    assert config.attention.rotary == RotaryConfig(5e5, RotaryScaling.LLAMA3, 8.0, 1.0, 4.0, 64)
 
 
 def test_gemma_has_one_global_layer_in_six_with_its_own_rotary_base() -> None:
-    config = model_config({**GEMMA, "rope_scaling": {"rope_type": "linear", "factor": 8.0}})
+    config = model_spec({**GEMMA, "rope_scaling": {"rope_type": "linear", "factor": 8.0}})
     assert config.layer_windows == (32, 32, 32, 32, 32, 0, 32)
-    assert config.layer_rotary[0] == RotaryConfig(1e4)
-    assert config.layer_rotary[5] == RotaryConfig(1e6, RotaryScaling.LINEAR, 8.0)
-    assert config.norm_plus_one and config.post_norms and config.qk_norm and config.tie_embeddings
+    assert config.attention.rotary == RotaryConfig(1e4)
+    assert config.layers[5].attention.rotary == RotaryConfig(1e6, RotaryScaling.LINEAR, 8.0)
+    for layer in config.layers:
+        assert layer.attention.norm.plus_one
+        assert layer.attention.q_norm is not None
+        assert [block.residue.norm for block in layer.blocks] == ["post_attention_norm", "post_ffn_norm"]
+    assert config.head.is_tied
 
 
 def test_gemma_in_the_newer_layout_is_the_same_model() -> None:
@@ -58,37 +64,39 @@ def test_gemma_in_the_newer_layout_is_the_same_model() -> None:
         "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
         "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
     }
-    newer = model_config({**GEMMA, "layer_types": kinds, "rope_parameters": parameters})
-    assert newer == model_config({**GEMMA, "rope_scaling": {"rope_type": "linear", "factor": 8.0}})
+    newer = model_spec({**GEMMA, "layer_types": kinds, "rope_parameters": parameters})
+    assert newer == model_spec({**GEMMA, "rope_scaling": {"rope_type": "linear", "factor": 8.0}})
 
 
 def test_multimodal_gemma_takes_its_text_part() -> None:
     text = {key: value for key, value in GEMMA.items() if key != "architectures"}
-    config = model_config({"architectures": ["Gemma3ForConditionalGeneration"], "text_config": text})
+    config = model_spec({"architectures": ["Gemma3ForConditionalGeneration"], "text_config": text})
     assert config.num_layers == 7
 
 
 def test_mistral_with_a_window_has_it_on_every_layer() -> None:
-    config = model_config({**LLAMA, "architectures": ["MistralForCausalLM"], "sliding_window": 16, "head_dim": 64})
+    config = model_spec({**LLAMA, "architectures": ["MistralForCausalLM"], "sliding_window": 16, "head_dim": 64})
     assert config.layer_windows == (16, 16)
     assert config.head_dim == 64
 
 
 def test_qwen_has_its_biases_and_norms() -> None:
-    qwen2 = model_config({**LLAMA, "architectures": ["Qwen2ForCausalLM"]})
-    qwen3 = model_config({**LLAMA, "architectures": ["Qwen3ForCausalLM"], "head_dim": 64})
-    assert (qwen2.qkv_bias, qwen2.qk_norm) == (True, False)
-    assert (qwen3.qkv_bias, qwen3.qk_norm, qwen3.head_dim) == (False, True, 64)
+    qwen2 = model_spec({**LLAMA, "architectures": ["Qwen2ForCausalLM"]})
+    qwen3 = model_spec({**LLAMA, "architectures": ["Qwen3ForCausalLM"], "head_dim": 64})
+    assert (qwen2.attention.qkv_bias, qwen2.attention.q_norm) == (True, None)
+    assert not qwen3.attention.qkv_bias
+    assert qwen3.attention.q_norm is not None
+    assert qwen3.attention.q_norm.size == qwen3.head_dim == 64
 
 
 def test_qwen_with_windows_has_them_from_max_window_layers_on() -> None:
     window = {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}
-    assert model_config({**LLAMA, "architectures": ["Qwen2ForCausalLM"], **window}).layer_windows == (0, 16)
+    assert model_spec({**LLAMA, "architectures": ["Qwen2ForCausalLM"], **window}).layer_windows == (0, 16)
 
 
 def test_an_unknown_architecture_is_refused_with_the_supported_ones() -> None:
     with pytest.raises(UnsupportedModelError, match=r"MambaForCausalLM.*Gemma3ForCausalLM"):
-        model_config({"architectures": ["MambaForCausalLM"]})
+        model_spec({"architectures": ["MambaForCausalLM"]})
 
 
 @pytest.mark.parametrize(
@@ -108,14 +116,14 @@ def test_an_unknown_architecture_is_refused_with_the_supported_ones() -> None:
 )
 def test_a_wrong_value_is_named(change: dict[str, object], message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
-        model_config({**LLAMA, **change})
+        model_spec({**LLAMA, **change})
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"hidden_act": "relu"}, "'relu' is not supported; known are gelu"),
-        ({"rope_scaling": {"rope_type": "yarn"}}, "rope_type 'yarn' is not supported"),
+        ({"rope_scaling": {"rope_type": "dynamic"}}, "rope_type 'dynamic' is not supported"),
         ({"mlp_bias": True}, "mlp_bias"),
         ({"head_dim": 36}, "head_dim: expected a multiple of 8, got 36"),
         ({"head_dim": 512}, "head_dim: expected 32 to 256, got 512"),
@@ -123,17 +131,17 @@ def test_a_wrong_value_is_named(change: dict[str, object], message: str) -> None
 )
 def test_an_option_that_is_not_supported_is_named(change: dict[str, object], message: str) -> None:
     with pytest.raises(UnsupportedModelError, match=message):
-        model_config({**LLAMA, **change})
+        model_spec({**LLAMA, **change})
 
 
 @pytest.mark.parametrize("missing", ["hidden_size", "num_hidden_layers", "vocab_size", "intermediate_size"])
 def test_a_missing_key_is_named(missing: str) -> None:
     with pytest.raises(CheckpointError, match=f"{missing} is missing"):
-        model_config({key: value for key, value in LLAMA.items() if key != missing})
+        model_spec({key: value for key, value in LLAMA.items() if key != missing})
 
 
 def test_every_architecture_reads_a_complete_configuration() -> None:
     heads = {**LLAMA, "num_key_value_heads": 1}
     for name in ARCHITECTURES:
         raw: dict[str, object] = {**heads, "architectures": [name], "text_config": heads}
-        assert model_config(raw).architecture == name
+        assert model_spec(raw).architecture == name

@@ -186,6 +186,15 @@ def test_the_constants_of_a_gpu_a_window_and_a_soft_cap_change_nothing_of_that(
     check(device, Decoding(arrays, shape, window=60, soft_cap=5.0), plan)
 
 
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_amplitudes_and_growing_queries_change_nothing_of_that(device: Device, arrays: Arrays, head_dim: int) -> None:
+    shape = AttentionShape(4, 2, head_dim, BLOCK_SIZE, KVDType.F16)
+    step = Decoding(arrays, shape, norm="plain")
+    extras = {"amplitude": 1.19, "num_pairs": head_dim // 4, "q_growth": 0.1, "q_period": 100}
+    step.rotation = replace(step.rotation, **extras)
+    check(device, step, AttentionPlan.of(device.info, shape))
+
+
 def test_heads_of_another_shape_are_refused(device: Device, arrays: Arrays) -> None:
     shape = AttentionShape(2, 1, 64, BLOCK_SIZE, KVDType.F16)
     step = Decoding(arrays, shape)

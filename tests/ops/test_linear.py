@@ -12,14 +12,14 @@ from tests.ops.quant_arrays import read_blocks
 from unicorn_async.config import Activation
 from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.gpu.device_info import DeviceType
+from unicorn_async.gpu.listing import KernelListing, unique_requests
 from unicorn_async.ops.linear import (
+    NO_EPILOGUE,
     Epilogue,
     dispatch_plan,
     fuses_gate,
     input_form,
-    input_kernels_for,
     input_rows,
-    kernels_for,
     leaves_blocks,
     linear,
     prepare_input,
@@ -32,7 +32,9 @@ from unicorn_async.tensor import DType, MixedTensor, QuantFormat, QuantTensor, T
 
 if TYPE_CHECKING:
     from tests.ops.arrays import Arrays
-    from unicorn_async.tensor import ElementType
+    from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.gpu.listing import ListedDispatch
+    from unicorn_async.tensor import ElementType, Weight
 
 
 @pytest.mark.parametrize("element", [*DType, QuantFormat.INT8, QuantFormat.Q4_K], ids=lambda e: e.value)
@@ -116,8 +118,8 @@ def test_weights_in_parts_apply_no_gate(arrays: Arrays) -> None:
     scratch = LinearScratch.at(0, 1, 256)
     with pytest.raises(ValueError, match="no kernel applies the gate to weights in several parts"):
         linear(
-            Listing(),
-            Listing(),
+            KernelListing(),
+            KernelListing(),
             device.info,
             x=scratch.blocks(1, 256),
             weight=whole,
@@ -126,13 +128,6 @@ def test_weights_in_parts_apply_no_gate(arrays: Arrays) -> None:
             scratch=scratch,
             epilogue=Epilogue(gate=Activation.SILU),
         )
-
-
-def test_a_step_of_one_token_has_its_gate_applied_by_the_linear(arrays: Arrays) -> None:
-    info, weight = arrays.device.info, Tensor(0, (134, 136), DType.F16)
-    assert fuses_gate(info, weight, 1)
-    (request,) = kernels_for(info, weight, num_tokens=[1], epilogue=Epilogue(gate=Activation.SILU))
-    assert request.constants["GATED"] is True
 
 
 def test_rows_of_halves_are_scaled_by_a_power_of_two_each(arrays: Arrays) -> None:
@@ -171,13 +166,13 @@ def test_activations_of_any_size_keep_a_scale_of_their_block(arrays: Arrays) -> 
 
 
 @pytest.mark.parametrize(("element", "sizes"), [(DType.BF16, (1, 8, 64)), (QuantFormat.INT4, (1, 4, 64))])
-def test_prepared_kernels_are_those_that_linear_asks_for(
+def test_what_a_dry_run_lists_is_all_that_linear_asks_for(
     arrays: Arrays, element: ElementType, sizes: tuple[int, ...]
 ) -> None:
     kernels, info = arrays.device.kernels, arrays.device.info
     weight = weights(arrays, 96, 256, element)
-    kernels.prepare([*kernels_for(info, weight[0], num_tokens=sizes)])
-    kernels.prepare([*input_kernels_for(info, weight[0], num_tokens=sizes)])
+    listed = [dispatch.request for tokens in sizes for dispatch in dry_run(info, weight[0], tokens)]
+    kernels.prepare(unique_requests(listed))
     built = kernels.num_kernels
     for tokens in sizes:
         case = Case(arrays, tokens, 96, 256, element, weight=weight)
@@ -186,25 +181,24 @@ def test_prepared_kernels_are_those_that_linear_asks_for(
     assert kernels.num_kernels == built
 
 
-class Listing:
-    """What stands for a recorder, a library of kernels and its kernels: it notes what it is asked for."""
-
-    def __init__(self) -> None:
-        self.noted: list[Any] = []
-
-    def get(self, name: str, *, constants: dict[str, int], subgroup_size: int | None = None) -> Any:
-        found = Listing()
-        found.name, found.constants, found.subgroup_size = name, constants, subgroup_size  # type: ignore[attr-defined]
-        return found
-
-    def pack(self, **fields: int) -> dict[str, int]:
-        return fields
-
-    def dispatch(self, kernel: Any, push: dict[str, int], *_: int) -> None:
-        self.noted.append((kernel, push))
-
-    def barrier(self) -> None:
-        self.noted.append("barrier")
+def dry_run(
+    info: DeviceInfo, weight: Weight, tokens: int, epilogue: Epilogue = NO_EPILOGUE, *, floats: bool = True
+) -> tuple[ListedDispatch, ...]:
+    """What `linear` would dispatch, of operands without memory; with an input in f32, or as it reads it."""
+    listing, (n, k) = KernelListing(), weight.shape
+    x, scratch = Tensor(0, (tokens, k), DType.F32), LinearScratch.at(0, tokens, k)
+    linear(
+        listing,
+        listing,
+        info,
+        x=x if floats else input_rows(info, weight, tokens, floats=x, scratch=scratch),
+        weight=weight,
+        out=Tensor(0, (tokens, n if epilogue.gate is None else n // 2), DType.F32),
+        num_tokens=tokens,
+        scratch=scratch,
+        epilogue=epilogue,
+    )
+    return listing.take()
 
 
 @pytest.mark.parametrize("tokens", [1, 8, 64, 512])
@@ -224,25 +218,12 @@ def test_what_is_recorded_of_weights_without_memory_names_kernels_and_products(
     tokens: int, weight: Any, names: list[str]
 ) -> None:
     for info in (SOFTWARE, DISCRETE):
-        recorder, scratch = Listing(), LinearScratch.at(0, tokens, 256)
         fuses = fuses_gate(info, weight, tokens)
-        n = weight.shape[0]
-        linear(
-            recorder,
-            Listing(),
-            info,
-            x=input_rows(info, weight, tokens, floats=Tensor(0, (tokens, 256), DType.F32), scratch=scratch),
-            weight=weight,
-            out=Tensor(0, (tokens, n // 2 if fuses else n), DType.F32),
-            num_tokens=tokens,
-            scratch=scratch,
-            epilogue=Epilogue(gate=Activation.SILU) if fuses else Epilogue(bias=0),
-        )
-        dispatches = [noted for noted in recorder.noted if noted != "barrier"]
-        products = [Product.recorded(kernel.name, kernel.constants, push) for kernel, push in dispatches]
+        epilogue = Epilogue(gate=Activation.SILU) if fuses else Epilogue(bias=0)
+        dispatches = dry_run(info, weight, tokens, epilogue, floats=False)
+        products = [Product.recorded(found.request.name, found.request.constants, found.fields) for found in dispatches]
         assert products == [Product(name, tokens, 64, 256, gated=fuses) for name in names]
-        assert all(("HAS_BIAS" in kernel.constants) is not fuses for kernel, _ in dispatches)
-        assert recorder.noted[-1] == "barrier"
+        assert all(("HAS_BIAS" in found.request.constants) is not fuses for found in dispatches)
 
 
 def test_kernels_that_make_no_product_have_none() -> None:
@@ -263,8 +244,8 @@ def test_weights_that_no_kernel_takes_are_refused(arrays: Arrays, weight: Tensor
     x = scratch.half_rows(1, k) if isinstance(weight, QuantTensor) else Tensor(0, (1, k), DType.F32)
     with pytest.raises(UnsupportedModelError, match=message):
         linear(
-            Listing(),
-            Listing(),
+            KernelListing(),
+            KernelListing(),
             arrays.device.info,
             x=x,
             weight=weight,
@@ -285,30 +266,21 @@ def test_dense_weights_write_whole_rows_of_floats(out: Tensor | BlockRows, messa
     plan = plan_linear(SOFTWARE, Product("f32", 1, 64, 64))
     scratch = LinearScratch.at(0, 1, 64)
     x, weight = Tensor(0, (1, 64), DType.F32), Tensor(0, (64, 64), DType.F32)
+    listing = KernelListing()
     with pytest.raises(ValueError, match=message):
-        dispatch_plan(Listing(), Listing(), plan, x=x, weight=weight, out=out, num_tokens=1, scratch=scratch)
+        dispatch_plan(listing, listing, plan, x=x, weight=weight, out=out, num_tokens=1, scratch=scratch)
     with pytest.raises(ValueError, match="can't read"):
         wrong = scratch.half_rows(1, 64)
-        dispatch_plan(Listing(), Listing(), plan, x=wrong, weight=weight, out=out, num_tokens=1, scratch=scratch)
+        dispatch_plan(listing, listing, plan, x=wrong, weight=weight, out=out, num_tokens=1, scratch=scratch)
 
 
 def test_an_input_that_is_no_whole_unit_is_refused(arrays: Arrays) -> None:
     with pytest.raises(UnsupportedModelError, match="multiple of 8, got 12"):
         x, out = Tensor(0, (1, 12), DType.F32), LinearScratch.at(0, 1, 16).half_rows(1, 12)
-        prepare_input(Listing(), Listing(), arrays.device.info, x=x, out=out)
+        prepare_input(KernelListing(), KernelListing(), arrays.device.info, x=x, out=out)
 
 
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "soft cap"])
 def test_a_gate_with_what_kernels_would_do_to_one_half_alone_is_refused(*, bias: bool) -> None:
     with pytest.raises(ValueError, match=f"no kernel applies a gate with a {'bias' if bias else 'soft cap'}"):
         Epilogue(0 if bias else None, 0.0 if bias else 1.0, Activation.SILU)
-
-
-def test_the_pipelines_of_a_step_are_named_beforehand(arrays: Arrays) -> None:
-    info, weight = arrays.device.info, QuantTensor(0, (64, 256), QuantFormat.INT4)
-    names = [request.name for request in kernels_for(info, weight, num_tokens=(1, 4, 512))]
-    assert names[0] == ("linear_quant_vec_q4" if info.is_software else "linear_quant_held_q4")
-    names = [request.name for request in input_kernels_for(info, weight, num_tokens=(1, 4, 512))]
-    assert "quantize_activations" in names
-    form = input_form(info, weight, 512)
-    assert (f"row_to_half_{form.value}" in names) == (form is not RowForm.BLOCKS)

@@ -14,7 +14,7 @@ from tests.ops.quant_arrays import read_blocks
 from unicorn_async.config import Activation
 from unicorn_async.errors import ConfigError, UnsupportedModelError
 from unicorn_async.gpu.device_info import DeviceType
-from unicorn_async.ops.linear import Epilogue, kernels_for
+from unicorn_async.ops.linear import Epilogue, kernel_request
 from unicorn_async.ops.linear_plans.candidates import candidates, choice
 from unicorn_async.ops.linear_plans.product import WEIGHTS, Product
 from unicorn_async.ops.linear_plans.rules import plan_linear, tuned_plan
@@ -22,7 +22,7 @@ from unicorn_async.ops.linear_plans.tiles import TileTuning, can_split
 from unicorn_async.ops.linear_plans.vec import software_passes
 from unicorn_async.ops.rows import BlockRows
 from unicorn_async.ops.subgroups import FRAGMENTS_FEATURE, MATRIX_FEATURE, NARROW_FEATURE
-from unicorn_async.tensor import DType, QuantFormat, Tensor
+from unicorn_async.tensor import DType, QuantFormat
 
 if TYPE_CHECKING:
     from tests.ops.arrays import Arrays
@@ -103,10 +103,9 @@ def test_a_choice_takes_the_place_of_the_rules_for_its_product_alone() -> None:
     assert tuned_plan(tuned, product) == others[0] != rule
     for other in (replace(product, k=128), replace(product, tokens=2), replace(product, gated=True)):
         assert tuned_plan(tuned, other) == plan_linear(tuned, other)
-    weight = Tensor(0, (96, 64), DType.BF16)
     for epilogue, extra in ((Epilogue(), {}), (Epilogue(bias=0), {"HAS_BIAS": True})):
-        (request,) = kernels_for(tuned, weight, num_tokens=(1,), epilogue=epilogue)
-        assert request.constants == {**dict(others[0].constants), **extra}
+        constants = kernel_request(tuned_plan(tuned, product), epilogue).constants
+        assert constants == {**dict(others[0].constants), **extra}
 
 
 def test_candidates_begin_with_the_rules_and_read_and_leave_what_they_do(device: Device) -> None:

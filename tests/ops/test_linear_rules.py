@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.gpu.made_up import INTEGRATED
-from unicorn_async.config import Activation
 from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.ops.grid import MAX_GRID_X, split_grid
-from unicorn_async.ops.linear import Epilogue, fuses_gate, kernels_for, leaves_blocks
+from unicorn_async.ops.linear import fuses_gate, leaves_blocks
 from unicorn_async.ops.linear_plans.product import WEIGHTS, Product
 from unicorn_async.ops.linear_plans.rules import can_gate, pays_to_block, plan_linear, reads_form, tuned_plan
 from unicorn_async.ops.linear_plans.tiles import TileTuning, can_split, coopmat_shared_bytes
@@ -245,15 +244,6 @@ def test_what_splits_leave_for_each_other_has_room() -> None:
 def test_few_pipelines_serve_all_sizes_of_a_step(weights: str, most: int) -> None:
     for info in (GPU, MATRIX_GPU):
         assert len({plan(info, weights, tokens).pipeline for tokens in range(1, 513)}) <= most
-
-
-def test_pipelines_are_named_for_all_sizes_with_what_each_of_them_fuses() -> None:
-    weight, gate = QuantTensor(0, (4096, 4096), QuantFormat.INT4), Epilogue(gate=Activation.SILU)
-    options = [
-        {name: request.constants[name] for name in ("GATED", "BLOCKED") if name in request.constants}
-        for request in kernels_for(GPU, weight, num_tokens=(1, 2, 33), epilogue=gate, blocked=True)
-    ]
-    assert options == [{"GATED": True, "BLOCKED": True}, {"GATED": True}, {}]
 
 
 def test_plans_are_remembered_by_the_device_s_description_and_not_by_what_it_says() -> None:

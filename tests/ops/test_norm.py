@@ -8,7 +8,7 @@ import pytest
 
 from unicorn_async.errors import ConfigError, UnsupportedModelError
 from unicorn_async.gpu.device_info import DeviceType
-from unicorn_async.ops.norm import add_rms_norm, rms_norm
+from unicorn_async.ops.norm import add_rms_norm, qk_norm, rms_norm
 from unicorn_async.tensor import DType, Tensor
 
 from .formed_rows import FORMS, FormedRows
@@ -192,6 +192,143 @@ def test_the_output_has_the_form_that_a_linear_reads(
     )
     expected = hidden + reference(x, post_weight, plus_one=False)
     rows.check(reference(expected, weight, plus_one=False))
+
+
+def layer_norm(x: np.ndarray[Any, Any], weight: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    x = x.astype(np.float64)
+    x = x - x.mean(axis=-1, keepdims=True)
+    return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + EPS) * weight
+
+
+@pytest.mark.parametrize(("columns", "tokens"), [(4, 1), (68, 5), (640, 3), (8192, 2)])
+@pytest.mark.parametrize("software", [True, False])
+def test_rows_are_centred_and_scaled(device: Device, arrays: Arrays, columns: int, tokens: int, software: bool) -> None:
+    x, _, _, weight = operands(columns, tokens, 1.0)
+    x += 3
+    given, weights, out = arrays.put(x), arrays.put(weight), arrays.poisoned(tokens, columns)
+    info = device.info if software else replace(device.info, type=DeviceType.DISCRETE)
+    arrays.run(
+        lambda rec: rms_norm(
+            rec,
+            device.kernels,
+            info,
+            x=given.tensor,
+            weight=weights.tensor,
+            out=out.tensor,
+            eps=EPS,
+            centred=True,
+            scale=0.3,
+        )
+    )
+    np.testing.assert_allclose(out.values, 0.3 * layer_norm(x, weight), rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("added", [False, True])
+def test_without_a_weight_the_stream_itself_has_the_form_that_a_linear_reads(
+    device: Device, arrays: Arrays, form: RowForm, added: bool
+) -> None:
+    x, hidden, post_weight, _ = operands(1152, 3, 100.0)
+    given, stream, post = arrays.put(x), arrays.put(hidden), arrays.put(post_weight)
+    rows = FormedRows(arrays, form, 3, 1152)
+    if not added:
+        arrays.run(
+            lambda rec: rms_norm(rec, device.kernels, device.info, x=given.tensor, weight=None, out=rows.place, eps=EPS)
+        )
+        rows.check(x)
+        return
+    arrays.run(
+        lambda rec: add_rms_norm(
+            rec,
+            device.kernels,
+            device.info,
+            x=given.tensor,
+            hidden=stream.tensor,
+            post_weight=post.tensor,
+            weight=None,
+            out=rows.place,
+            eps=EPS,
+        )
+    )
+    expected = hidden + reference(x, post_weight, plus_one=False)
+    np.testing.assert_allclose(stream.values, expected, rtol=2e-6, atol=1e-4)
+    rows.check(expected)
+
+
+@pytest.mark.parametrize("post_norm", [False, True])
+def test_a_branch_and_a_result_are_scaled(device: Device, arrays: Arrays, post_norm: bool) -> None:
+    x, hidden, post_weight, weight = operands(640, 3, 1.0)
+    given, stream, out = arrays.put(x), arrays.put(hidden), arrays.poisoned(3, 640)
+    post, weights = arrays.put(post_weight), arrays.put(weight)
+    arrays.run(
+        lambda rec: add_rms_norm(
+            rec,
+            device.kernels,
+            device.info,
+            x=given.tensor,
+            hidden=stream.tensor,
+            post_weight=post.tensor if post_norm else None,
+            weight=weights.tensor,
+            out=out.tensor,
+            eps=EPS,
+            branch_scale=0.22,
+            scale=0.0625,
+        )
+    )
+    branch = reference(x, post_weight, plus_one=False) if post_norm else x.astype(np.float64)
+    expected = hidden + 0.22 * branch
+    np.testing.assert_allclose(stream.values, expected, rtol=2e-6, atol=1e-6)
+    np.testing.assert_allclose(out.values, 0.0625 * reference(expected, weight, plus_one=False), rtol=1e-5, atol=3e-6)
+
+
+@pytest.mark.parametrize("centred", [False, True])
+def test_an_addition_after_the_norm_leaves_its_result_alone(device: Device, arrays: Arrays, centred: bool) -> None:
+    x, hidden, _, weight = operands(640, 5, 1.0)
+    given, stream, out, weights = arrays.put(x), arrays.put(hidden), arrays.poisoned(5, 640), arrays.put(weight)
+    arrays.run(
+        lambda rec: add_rms_norm(
+            rec,
+            device.kernels,
+            device.info,
+            x=given.tensor,
+            hidden=stream.tensor,
+            post_weight=None,
+            weight=weights.tensor,
+            out=out.tensor,
+            eps=EPS,
+            centred=centred,
+            adds_after=True,
+        )
+    )
+    expected = layer_norm(hidden, weight) if centred else reference(hidden, weight, plus_one=False)
+    np.testing.assert_array_equal(stream.values, hidden + x)
+    np.testing.assert_allclose(out.values, expected, rtol=1e-5, atol=3e-6)
+
+
+@pytest.mark.parametrize("software", [True, False])
+@pytest.mark.parametrize(("queries", "keys", "tokens"), [(128, 128, 1), (640, 64, 5), (5120, 1024, 2)])
+def test_queries_and_keys_are_normalised_over_all_heads(
+    device: Device, arrays: Arrays, queries: int, keys: int, tokens: int, software: bool
+) -> None:
+    rng = np.random.default_rng(queries)
+    qkv = rng.standard_normal((tokens, queries + 2 * keys)).astype(np.float32)
+    q_weight, k_weight = rng.standard_normal(queries), rng.standard_normal(keys)
+    given = arrays.put(qkv)
+    q_weights, k_weights = (arrays.put(weight.astype(np.float32)) for weight in (q_weight, k_weight))
+    arrays.run(
+        lambda rec: qk_norm(
+            rec,
+            device.kernels,
+            device.info if software else replace(device.info, type=DeviceType.DISCRETE),
+            qkv=given.tensor,
+            q_weight=q_weights.tensor,
+            k_weight=k_weights.tensor,
+            eps=EPS,
+        )
+    )
+    q, k, v = np.split(qkv, [queries, queries + keys], axis=1)
+    normed = [reference(q, q_weight, plus_one=False), reference(k, k_weight, plus_one=False)]
+    np.testing.assert_allclose(given.values, np.concatenate([*normed, v], axis=1), rtol=2e-6, atol=1e-6)
 
 
 def test_operands_of_other_shapes_are_refused(device: Device, arrays: Arrays) -> None:

@@ -71,6 +71,53 @@ def test_factors_divide_the_frequency_of_their_pair() -> None:
     np.testing.assert_allclose([float(turn) for turn in turns(config, 64)], expected, rtol=1e-12, atol=1e-19)
 
 
+def test_pairs_behind_the_rotary_dimension_stand_still() -> None:
+    expected = 10000.0 ** (-np.arange(0, 48, 2) / 48) / (2 * np.pi)
+    found = [float(turn) for turn in turns(RotaryConfig(base=10000.0, dim=48), 128)]
+    np.testing.assert_allclose(found[:24], expected, rtol=1e-12, atol=1e-19)
+    assert found[24:] == [0.0] * 40
+    assert not any(frequencies(RotaryConfig(base=10000.0, is_still=True), 128))
+
+
+def test_long_factors_are_for_contexts_that_exceed_the_original() -> None:
+    config = RotaryConfig(
+        10000.0, RotaryScaling.FACTORS, original_max_position=64, factors=(1.0, 2.0), long_factors=(4.0, 8.0)
+    )
+    assert config.for_context(64).factors == (1.0, 2.0)
+    assert config.for_context(65).factors == (4.0, 8.0)
+    assert RotaryConfig(10000.0).for_context(65) == RotaryConfig(10000.0)
+
+
+def test_rotating_pairs_have_an_amplitude_and_queries_grow_with_their_position(device: Device, arrays: Arrays) -> None:
+    rng = np.random.default_rng(1)
+    config, positions = RotaryConfig(base=10000.0, dim=32), [0, 99, 100, 5000]
+    qkv = rng.standard_normal((4, 3, 64)).astype(np.float32)
+    given, q = arrays.put(qkv.reshape(4, -1)), arrays.poisoned(4, 64)
+    k_cache, v_cache = (arrays.put(np.zeros((1, 1, 8, 64), np.float32)) for _ in "kv")
+    freqs = arrays.put(np.frombuffer(frequencies(config, 64), np.uint32))
+    position_array, slots = arrays.put(np.array(positions, np.uint32)), arrays.put(np.arange(4, dtype=np.uint32))
+    arrays.run(
+        lambda rec: rope_cache(
+            rec,
+            device.kernels,
+            device.info,
+            shape=AttentionShape(1, 1, 64, 8, KVDType.F32),
+            qkv=given.tensor,
+            q=q.tensor,
+            cache=KVCache(k_cache.address, v_cache.address),
+            rotation=HeadRotation(freqs.address, 0.125, amplitude=1.19, num_pairs=16, q_growth=0.1, q_period=100),
+            positions=position_array.address,
+            slot_mapping=slots.address,
+        )
+    )
+    amplitude = np.tile(np.where(np.arange(32) < 16, 1.19, 1.0), 2)
+    expected = rotated(qkv[:, :2], positions, config) * amplitude
+    growth = 1 + 0.1 * np.log(1 + np.array(positions) // 100)
+    np.testing.assert_allclose(q.values, expected[:, 0] * 0.125 * growth[:, None], rtol=4e-6, atol=2e-6)
+    np.testing.assert_allclose(k_cache.values[0, 0, :4], expected[:, 1], rtol=2e-6, atol=5e-6)
+    np.testing.assert_array_equal(v_cache.values[0, 0, :4], qkv[:, 2])
+
+
 @pytest.mark.parametrize("kv_dtype", FORMATS)
 @pytest.mark.parametrize("norm", ["none", "plain", "plus_one"])
 @pytest.mark.parametrize(

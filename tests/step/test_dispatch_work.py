@@ -137,7 +137,7 @@ async def test_an_engine_s_attention_is_counted_by_the_contexts_of_its_steps(ope
         sampling = SamplingParams(max_tokens=num_tokens, ignore_eos=True)
         async for _ in engine.stream(list(range(1, num_prompt + 1)), sampling):
             pass
-        model, times = engine.model_config, engine.kernel_times()
+        model, times = engine.model_spec, engine.kernel_times()
     decode = [time for time in times if time.tokens == 1 and time.kernel.startswith("attention_decode")]
     for window in set(model.layer_windows):
         (found,) = [time for time in decode if time.detail == (f"window {window}" if window else "")]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import unicorn_async
+from tests.checkpoint.gguf.demo_file import mixed_demo, write_demo_gguf
 from unicorn_async.config import SamplingParams, WeightScheme
 from unicorn_async.gpu.kernel import KernelLibrary
 from unicorn_async.ops.attention_plan import MAX_ROTATING_TOKENS
@@ -25,11 +26,16 @@ DEMO = Path(unicorn_async.__file__).parent / "demo" / "model"  # its output head
 
 @pytest.mark.parametrize(
     ("model", "weights"),
-    [("qwen3", WeightScheme.AUTO), ("qwen3", WeightScheme.INT8), (DEMO, WeightScheme.AUTO)],
-    ids=["qwen3", "qwen3-int8", "demo"],
+    [
+        ("qwen3", WeightScheme.AUTO),
+        ("qwen3", WeightScheme.INT8),
+        (DEMO, WeightScheme.AUTO),
+        ("mixed", WeightScheme.AUTO),
+    ],
+    ids=["qwen3", "qwen3-int8", "demo", "mixed"],
 )
 async def test_steps_of_few_and_of_many_sequences_with_penalties_or_not_ask_for_no_kernel_that_was_not_prepared(
-    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch, model: str | Path, weights: WeightScheme
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch, model: str | Path, weights: WeightScheme, tmp_path: Path
 ) -> None:
     prepared: set[tuple[Any, ...]] = set()
     asked: set[tuple[Any, ...]] = set()
@@ -46,6 +52,8 @@ async def test_steps_of_few_and_of_many_sequences_with_penalties_or_not_ask_for_
 
     monkeypatch.setattr(KernelLibrary, "prepare", note_prepared)
     monkeypatch.setattr(KernelLibrary, "get", note_asked)
+    if model == "mixed":  # of which no layer has the types of all others
+        model = write_demo_gguf(tmp_path / "mixed.gguf", "Q4_K", mixed_demo())
     async with open_engine(model, weights=weights) as engine:
 
         async def answer(length: int, **sampling: Any) -> None:

@@ -35,7 +35,7 @@ async def test_a_timed_engine_tells_where_the_time_of_its_steps_went(open_engine
         async for _ in engine.stream([1, 2, 3], SamplingParams(max_tokens=4, ignore_eos=True)):
             pass
         times = engine.kernel_times()
-        layers = engine.model_config.num_layers
+        layers = engine.model_spec.num_layers
         decode = [time for time in times if time.tokens == 1]
         attention = next(time for time in decode if time.kernel.startswith("attention_decode"))
         assert attention.dispatches == attention.steps * layers
@@ -109,7 +109,7 @@ async def test_attention_leaves_what_the_next_linear_reads_without_a_dispatch_be
             await engine.loaded()
             async for _ in engine.stream([1, 2, 3], SamplingParams(max_tokens=4, ignore_eos=True)):
                 pass
-            layers = engine.model_config.num_layers
+            layers = engine.model_spec.num_layers
             found: dict[str, float] = {}
             for time in engine.kernel_times():  # one for each shape
                 if time.tokens == 1:
@@ -150,8 +150,8 @@ async def test_pages_are_touched_beside_the_attention_of_steps_of_few_tokens_and
         touch_pages(*args, **options)
 
     monkeypatch.setattr(KernelLibrary, "prepare", note_prepared)
-    monkeypatch.setattr("unicorn_async.models.decoder.touch_pages", note_touched)
-    for module in ("unicorn_async.engine.runner_start", "unicorn_async.ops.page_touch"):
+    monkeypatch.setattr("unicorn_async.models.block_recorder.touch_pages", note_touched)
+    for module in ("unicorn_async.engine.runner_start", "unicorn_async.step.dry_run"):
         monkeypatch.setattr(f"{module}.pays_to_touch", lambda *_: True)
     async with open_engine(time_kernels=True) as engine:
         await engine.loaded()
@@ -162,7 +162,7 @@ async def test_pages_are_touched_beside_the_attention_of_steps_of_few_tokens_and
         touched = {time.tokens: time for time in engine.kernel_times() if time.kernel == "touch_pages"}
         sizes = {time.tokens for time in engine.kernel_times()}
         assert set(touched) == {size for size in sizes if size <= MAX_TOUCH_TOKENS} != sizes
-        layers = engine.model_config.num_layers
+        layers = engine.model_spec.num_layers
         assert touched[1].dispatches == touched[1].steps * layers
         # Of each layer what comes behind its attention, and the next layer's first product.
         assert touched_at_once[-layers:] == [4] * (layers - 1) + [3]

@@ -165,7 +165,7 @@ async def test_the_products_that_are_measured_are_those_of_the_steps(
     monkeypatch.setattr("unicorn_async.engine.opened_vulkan.use_tuning", watch)
     async with open_engine("llama", weights=weights) as engine:
         assert len(await answer(engine, list(range(1, 40)))) == 4
-        info, model, options = engine.device, engine.model_config, engine.config
+        info, model, options = engine.device, engine.model_spec, engine.config
     on_disk = ModelOnDisk.read(model_directory("llama"), weights)
     products = [one.product for one in products_of(replace(info, tuned={}), model, on_disk.plan, options)]
     named = {choice(replace(info, tuned={}), product, plan_linear(info, product))[0] for product in products}
@@ -193,7 +193,7 @@ async def test_an_engine_computes_with_the_choices_unless_it_is_told_not_to(
     async with open_engine("llama", weights=weights, tuning=False) as engine:
         await engine.loaded()
         expected, info = await engine.logits(range(1, 40)), engine.device
-        products = [one.product for one in products_of(info, engine.model_config, on_disk.plan, engine.config)]
+        products = [one.product for one in products_of(info, engine.model_spec, on_disk.plan, engine.config)]
     table = table_of(info, *products)
     tuning_folder().write(info, table)
     async with open_engine("llama", weights=weights) as engine:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.cache.container import container_chunks
 from unicorn_async.cache.entry import TENSORS_FILE
-from unicorn_async.cache.key import cache_key, identify_files, is_made
+from unicorn_async.cache.key import cache_key, is_made
+from unicorn_async.checkpoint.file_identity import identify_files
 from unicorn_async.checkpoint.safetensors import read_header
 from unicorn_async.errors import CacheError, CheckpointError
 from unicorn_async.loader.source import LoadSource

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from unicorn_async.cache.draft import write_synced
 from unicorn_async.cache.entry import ENTRY_FILE, TENSORS_FILE
-from unicorn_async.cache.key import blob_of
+from unicorn_async.checkpoint.file_identity import blob_of
 from unicorn_async.checkpoint.safetensors import read_header
 from unicorn_async.errors import CacheError, CheckpointError
 

@@ -6,7 +6,7 @@ import math
 import sys
 from typing import TYPE_CHECKING
 
-from unicorn_async.config import Activation, RotaryConfig, RotaryScaling
+from unicorn_async.config import Activation
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -101,44 +101,16 @@ class JsonConfig:
             )
         return _ACTIVATIONS[value]
 
-    def rotary(self, default_base: float = 10_000.0) -> RotaryConfig:
-        """Return the rotary embedding of `rope_parameters`, or of `rope_theta` and `rope_scaling`."""
-        if self.has("rope_parameters"):
-            parameters = self.section("rope_parameters")
-            return parameters.rotary_scaling(parameters.number("rope_theta", self._base(default_base)))
-        base = self._base(default_base)
-        return self.section("rope_scaling").rotary_scaling(base) if self.has("rope_scaling") else RotaryConfig(base)
+    def optional(self, name: str, default: float) -> float:
+        """Return a finite positive number, or 0 where the key is null; an absent key is the default."""
+        return 0.0 if name in self.raw and self.raw[name] is None else self.number(name, default)
 
-    def rotary_scaling(self, base: float) -> RotaryConfig:
-        """Read this object as a rotary scaling."""
-        kind = self.text("rope_type", self.text("type", "default"))
-        if kind == "default":
-            return RotaryConfig(base)
-        if kind == "linear":
-            return RotaryConfig(base, RotaryScaling.LINEAR, self.number("factor"))
-        if kind == "llama3":
-            return RotaryConfig(
-                base,
-                RotaryScaling.LLAMA3,
-                self.number("factor"),
-                self.number("low_freq_factor"),
-                self.number("high_freq_factor"),
-                self.count("original_max_position_embeddings"),
-            )
-        if kind == "factors":
-            return RotaryConfig(base, RotaryScaling.FACTORS, factors=self._numbers("factors"))
-        raise UnsupportedModelError(
-            f"{self.where}: rope_type {kind!r} is not supported; known are default, linear, llama3"
-        )
-
-    def _numbers(self, name: str) -> tuple[float, ...]:
+    def numbers(self, name: str) -> tuple[float, ...]:
+        """Return a list of finite positive numbers."""
         value = self._get(name, None)
-        if not isinstance(value, list) or not all(type(item) is float and 0 < item < math.inf for item in value):
+        if not isinstance(value, list) or not all(type(item) in (int, float) and 0 < item < math.inf for item in value):
             raise self._wrong(name, "positive numbers", value)
-        return tuple(value)
-
-    def _base(self, default: float) -> float:
-        return self.number("rope_theta", default)
+        return tuple(float(item) for item in value)
 
     def _get(self, name: str, default: object) -> object:
         value = self.raw.get(name)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def banner(engine: Engine) -> list[str]:
     """Return the lines: version, device and why it, model, context and KV cache."""
-    config, options = engine.model_config, engine.config
+    config, options = engine.model_spec, engine.config
     return [
         f"unicorn_async {version('unicorn-async')}",
         *device_lines(engine.device, wanted=options.device),

@@ -40,7 +40,7 @@ def report_json(engine: Engine, load: LoadProgress, results: Sequence[BatchResul
     info = engine.device
     return {
         "model": engine.model_name,
-        "architecture": engine.model_config.architecture,
+        "architecture": engine.model_spec.architecture,
         "device": info.name,
         "driver": f"{info.driver_name} {info.driver_info}",
         "software": info.is_software,

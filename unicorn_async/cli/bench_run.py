@@ -151,7 +151,7 @@ def _measurement(before: _Clocks, after: _Clocks, tokens: int, token_s: float) -
 
 async def _streams(engine: Engine, rng: Random, *, batch: int, num_prompt: int, num_tokens: int) -> list[list[float]]:
     """Run the sequences at once; returns when each token of each came."""
-    size = engine.model_config.vocab_size
+    size = engine.model_spec.vocab_size
     prompts = [[rng.randrange(size) for _ in range(num_prompt)] for _ in range(batch)]
     sampling = SamplingParams(max_tokens=num_tokens, ignore_eos=True)
     try:

@@ -7,19 +7,27 @@ from dataclasses import asdict
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from unicorn_async.models.blocks.gated_ffn import GatedFFN
+
 if TYPE_CHECKING:
-    from unicorn_async.config import ModelConfig
+    from unicorn_async.models.spec import ModelSpec
 
 
-def config_lines(config: ModelConfig) -> list[str]:
+def config_lines(config: ModelSpec) -> list[str]:
     """Return what people want to know of a model's configuration."""
     windows = Counter(config.layer_windows)
     kinds = [f"{windows[0]} global"] if windows[0] else []
     kinds += [f"{count} with a window of {window}" for window, count in sorted(windows.items()) if window]
-    head = "tied to the embeddings" if config.tie_embeddings else "own weights"
+    head = "tied to the embeddings" if config.head.is_tied else "own weights"
+    ffns = dict.fromkeys(
+        f"FFN {block.intermediate_size} ({block.activation.value})"
+        for layer in config.layers
+        for block in layer.blocks
+        if isinstance(block, GatedFFN)
+    )
     return [
         f"layers         {config.num_layers}: {', '.join(kinds)}",
-        f"hidden size    {config.hidden_size}, FFN {config.intermediate_size} ({config.activation.value})",
+        f"hidden size    {', '.join((str(config.hidden_size), *ffns))}",
         f"heads          {config.num_heads} for queries, {config.num_kv_heads} for keys and values,"
         f" of {config.head_dim}",
         f"vocabulary     {config.vocab_size}, output head: {head}",
@@ -27,7 +35,7 @@ def config_lines(config: ModelConfig) -> list[str]:
     ]
 
 
-def config_json(config: ModelConfig) -> dict[str, object]:
+def config_json(config: ModelSpec) -> dict[str, object]:
     """Return the configuration as JSON values."""
     return {key: _plain(value) for key, value in asdict(config).items()}
 

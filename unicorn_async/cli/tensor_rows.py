@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.cli.amounts import size
-from unicorn_async.models.weights import wanted_tensors
 from unicorn_async.tensor import QuantFormat
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ def tensor_rows(model: ModelOnDisk) -> list[TensorRow]:
     changes = model.lora.changes
     return [
         _row(model.checkpoint, want, types[want.name], len(changes.get(want.name, ())))
-        for want in wanted_tensors(model.config)
+        for want in model.config.wanted_tensors()
     ]
 
 
@@ -88,6 +87,6 @@ def _row(checkpoint: Checkpoint, want: WantedTensor, device_type: ElementType, n
         destination=want.dest,
         row_offset=want.row_offset,
         device_dtype=device_type.value,
-        reordered=source.interleaved_head_rows > 0,
+        reordered=source.interleaved_head_rows > 0 or want.head_order is not None,
         num_adapters=num_adapters,
     )

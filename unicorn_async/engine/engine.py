@@ -28,13 +28,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unicorn_async.cache.lookup import CacheStatus
-    from unicorn_async.config import ModelConfig
     from unicorn_async.engine.startup import StartedModel
-    from unicorn_async.engine.types import AdapterInfo, AttentionInfo, AttentionStats
+    from unicorn_async.engine.types import AdapterInfo
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.instance_start import InstanceStart
+    from unicorn_async.hybrid.report import AttentionInfo, AttentionStats
     from unicorn_async.loader.read_strategy import ReadStrategy
     from unicorn_async.memory.report import MemoryReport
+    from unicorn_async.models.spec import ModelSpec
     from unicorn_async.scheduler.sequence import Sequence
     from unicorn_async.scheduler.step_budget import StepBudget
     from unicorn_async.step.kernel_times import KernelTime, KernelTimes
@@ -125,7 +126,7 @@ class Engine:
         return self._model.name
 
     @property
-    def model_config(self) -> ModelConfig:
+    def model_spec(self) -> ModelSpec:
         """The model's shape."""
         return self._model.config
 
@@ -198,7 +199,7 @@ class Engine:
         Those of another device that attends are among them, too.
         """
         model = self._model
-        own = {request.name for request in model.requests}.union(model.device.kernels.names)
+        own = {request.name for request in model.kernels.requests}.union(model.device.kernels.names)
         return tuple(sorted(own.union(model.far.kernels if model.far is not None else ())))
 
     @property
@@ -341,7 +342,7 @@ class Engine:
             ids = tuple(prompt)
         except TypeError as exc:
             raise RequestError(f"the prompt: expected text or token ids, got {prompt!r}") from exc
-        size = self.model_config.vocab_size
+        size = self.model_spec.vocab_size
         if not ids:
             raise RequestError("the prompt is empty")
         for token in ids:

@@ -26,22 +26,21 @@ from unicorn_async.memory.plan import attention_shape
 from unicorn_async.memory.report import driver_usage
 from unicorn_async.memory.staging_place import stages_near
 from unicorn_async.ops.attention import GpuAttention
-from unicorn_async.step.kernel_list import kernel_requests
+from unicorn_async.step.kernel_list import NeededKernels
 from unicorn_async.weights.placement import MemoryGroup
-from unicorn_async.weights.tensors import unplaced_matrices
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack
     from pathlib import Path
 
-    from unicorn_async.config import EngineConfig, ModelConfig
+    from unicorn_async.config import EngineConfig
     from unicorn_async.engine.opened_vulkan import OpenedVulkan
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.instance import Instance
-    from unicorn_async.gpu.kernel import KernelRequest
     from unicorn_async.hybrid.far_attention import FarAttention
     from unicorn_async.hybrid.remote_attention import RemoteAttention
     from unicorn_async.memory.plan import MemoryPlan
+    from unicorn_async.models.spec import ModelSpec
     from unicorn_async.ops.kv_cache import AttentionShape
 
 
@@ -58,7 +57,7 @@ class LoadingModel:
     places: ArrivingPlaces
     stream: LoadStream
     load: asyncio.Task[None]
-    requests: tuple[KernelRequest, ...]
+    kernels: NeededKernels
     cache: ModelCache
     shape: AttentionShape
     gpu: GpuAttention | None  # the device's own attention, unless it is elsewhere
@@ -70,7 +69,7 @@ class LoadingModel:
         return self.options.model_name or self.on_disk.name
 
     @property
-    def config(self) -> ModelConfig:
+    def config(self) -> ModelSpec:
         """The model's shape."""
         return self.on_disk.config
 
@@ -179,22 +178,21 @@ async def begin_load(
     shape = attention_shape(config, options) if opened is None else opened.shape
     gpu: GpuAttention | None = None
     if opened is None:
-        gpu = GpuAttention(device.info, device.kernels, shape, soft_cap=config.attention_soft_cap)
+        gpu = GpuAttention(device.info, device.kernels, shape, soft_cap=config.attention.soft_cap)
     far = None if opened is None else opened.attention
-    requests = kernel_requests(
+    kernels = NeededKernels(
         device.info,
         config,
         shape,
-        gpu,
-        () if far is None else far.near_kernels(),
-        unplaced_matrices(on_disk.plan),
         on_disk.plan,
         on_disk.lora,
         options,
+        attends=far is None,
+        seam=() if far is None else far.near_kernels(),
         from_cache=cache.cached is not None,
     )
     # The first weights have memory before the last ones do, and what is made of all addresses is made beside them.
-    load = asyncio.create_task(ModelLoad(device, stream, requests, trace, cache, far).run(), name="load")
+    load = asyncio.create_task(ModelLoad(device, stream, kernels, trace, cache, far).run(), name="load")
     return LoadingModel(
         on_disk,
         options,
@@ -205,7 +203,7 @@ async def begin_load(
         places,
         stream,
         load,
-        requests,
+        kernels,
         cache,
         shape,
         gpu,

@@ -14,10 +14,10 @@ from unicorn_async.gpu.first_uses import FirstUses
 if TYPE_CHECKING:
     from unicorn_async.engine.model_cache import ModelCache
     from unicorn_async.gpu.device import Device
-    from unicorn_async.gpu.kernel import KernelRequest
     from unicorn_async.hybrid.remote_attention import RemoteAttention
     from unicorn_async.loader.stream import LoadStream
     from unicorn_async.loader.trace import LoadTrace
+    from unicorn_async.step.kernel_list import NeededKernels
 
 _log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class ModelLoad:
 
     device: Device
     stream: LoadStream
-    requests: tuple[KernelRequest, ...]
+    kernels: NeededKernels
     trace: LoadTrace | None
     cache: ModelCache
     far: RemoteAttention | None  # what attends in place of the device
@@ -64,7 +64,7 @@ class ModelLoad:
     async def _compile(self, uses: FirstUses) -> None:
         await self.stream.begun.wait()
         # A thread that compiles beyond a cancellation ends by itself: a closed device refuses the next kernel.
-        uses.add(await asyncio.to_thread(self.device.kernels.prepare, self.requests))
+        uses.add(await asyncio.to_thread(lambda: self.device.kernels.prepare(self.kernels.requests)))
         await uses.run(lambda: not self.stream.progress.done)
 
 

@@ -16,8 +16,7 @@ from unicorn_async.loader.read_strategy import choose_read_strategy
 from unicorn_async.loader.staging_plan import StagingNeed
 from unicorn_async.lora.adapter import lora_digest, read_adapters
 from unicorn_async.lora.plan import make_lora_plan
-from unicorn_async.models.registry import model_config
-from unicorn_async.models.weights import check_unused, wanted_tensors
+from unicorn_async.models.registry import model_spec
 from unicorn_async.weights.plan import make_plan
 
 if TYPE_CHECKING:
@@ -26,11 +25,12 @@ if TYPE_CHECKING:
 
     from unicorn_async.cache.folder import CacheFolder
     from unicorn_async.cache.lookup import CacheLookup
-    from unicorn_async.config import LoraSpec, ModelConfig
+    from unicorn_async.config import LoraSpec
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.loader.read_strategy import ReadStrategy
     from unicorn_async.lora.plan import LoraPlan
     from unicorn_async.memory.plan import MemoryPlan
+    from unicorn_async.models.spec import ModelSpec
     from unicorn_async.tokenizer.worker import Source
     from unicorn_async.weights.plan import LoadPlan
 
@@ -41,7 +41,7 @@ class ModelOnDisk:
 
     name: str
     checkpoint: Checkpoint
-    config: ModelConfig
+    config: ModelSpec
     plan: LoadPlan
     lora: LoraPlan
     scheme: WeightScheme = WeightScheme.AUTO
@@ -66,12 +66,12 @@ class ModelOnDisk:
         checkpoint = Checkpoint.read(path)
         if is_default and checkpoint.is_quantised:
             scheme = WeightScheme.AUTO
-        config = model_config(checkpoint.config, checkpoint.config_name)
+        config = model_spec(checkpoint.config, checkpoint.config_name)
         _check_layers(checkpoint, config)
-        wanted = wanted_tensors(config)
+        wanted = config.wanted_tensors()
         lora = make_lora_plan(read_adapters(loras), wanted)
         plan = make_plan(checkpoint, wanted, scheme=scheme, adapted=lora.changes)
-        check_unused(plan.ignored, config)
+        config.check_unused(plan.ignored)
         return cls(model_name(model, path), checkpoint, config, plan, lora, scheme)
 
     def check_vocabulary(self, num_tokens: int) -> None:
@@ -133,7 +133,7 @@ class ModelOnDisk:
         return choose_read_strategy(facts, num_threads=num_threads)
 
 
-def _check_layers(checkpoint: Checkpoint, config: ModelConfig) -> None:
+def _check_layers(checkpoint: Checkpoint, config: ModelSpec) -> None:
     """Before a list is made of what the layers need, whose length the configuration alone would decide on."""
     if config.num_layers > len(checkpoint.tensors):
         raise CheckpointError(

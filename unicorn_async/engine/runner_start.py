@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from unicorn_async.background import run_to_end
 from unicorn_async.config import AttentionKind
-from unicorn_async.engine.types import AttentionInfo
+from unicorn_async.hybrid.report import AttentionInfo
 from unicorn_async.memory.model import ModelMemory
-from unicorn_async.models.decoder import Decoder, DecoderState
+from unicorn_async.models.block_recorder import DecoderState, RecordingTools
+from unicorn_async.models.decoder import Decoder
 from unicorn_async.ops.page_touch import pays_to_touch
 from unicorn_async.step.arriving_layers import ArrivingLayers
 from unicorn_async.step.runner import Runner
@@ -55,7 +56,8 @@ async def start_runner(model: LoadingModel, stack: AsyncExitStack) -> StartedRun
     )
     device = model.device
     touches = pays_to_touch(device.info, unplaced_matrices(model.on_disk.plan).values())
-    decoder = Decoder(model.config, model.shape, device.kernels, device.info, state, touches_pages=touches)
+    tools = RecordingTools(device.kernels, device.info, model.shape, state)
+    decoder = Decoder(model.config, tools, touches_pages=touches)
     if model.gpu is not None:
         return await _near_runner(model, model.gpu, memory, decoder, stack)
     assert model.opened is not None, "another device attends"

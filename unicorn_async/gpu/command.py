@@ -179,6 +179,9 @@ class CommandRecorder:
         self._bind(kernel, push)
         self._step.vkCmdDispatchIndirect(self._handle, buffer.handle, offset)
 
+    def label(self, text: str) -> None:
+        """See `Recorder`: what is recorded is not told apart."""
+
     def barrier(self) -> None:
         """Make all writes so far visible to the kernels and copies that follow."""
         structs = self._structs

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from unicorn_async.engine.types import AttentionInfo
     from unicorn_async.gpu.device import Device
     from unicorn_async.hybrid.remote_attention import RemoteAttention
+    from unicorn_async.hybrid.report import AttentionInfo
     from unicorn_async.hybrid.spans import BusyTrack
     from unicorn_async.ops.kv_cache import AttentionShape
     from unicorn_async.step.frame import FrameLimits

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unicorn_async.config import AttentionKind
-from unicorn_async.engine.types import AttentionInfo
 from unicorn_async.hybrid.far_attention import FarAttention
 from unicorn_async.hybrid.npu_attention import NpuRemoteAttention
 from unicorn_async.hybrid.npu_exchange import exchange_shape
 from unicorn_async.hybrid.npu_memory import open_memory
 from unicorn_async.hybrid.npu_plan import npu_options
+from unicorn_async.hybrid.report import AttentionInfo
 from unicorn_async.hybrid.spans import BusyTrack
 from unicorn_async.memory.plan import max_logit_rows
 from unicorn_async.npu.opening import open_attention
@@ -19,14 +19,15 @@ from unicorn_async.step.frame import FrameLimits
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
-    from unicorn_async.config import EngineConfig, ModelConfig
+    from unicorn_async.config import EngineConfig
     from unicorn_async.gpu.device import Device
     from unicorn_async.memory.kv_plan import KVPlan
+    from unicorn_async.models.spec import ModelSpec
     from unicorn_async.npu.choice import NpuChoice
 
 
 async def open_npu(
-    near: Device, model: ModelConfig, options: EngineConfig, kv_plan: KVPlan, choice: NpuChoice, stack: AsyncExitStack
+    near: Device, model: ModelSpec, options: EngineConfig, kv_plan: KVPlan, choice: NpuChoice, stack: AsyncExitStack
 ) -> FarAttention:
     """Open the NPU and allocate its caches; `stack` gets what has to be closed.
 
@@ -38,7 +39,7 @@ async def open_npu(
         open_attention(
             choice.heads,
             builds=choice.builds,
-            soft_cap=model.attention_soft_cap,
+            soft_cap=model.attention.soft_cap,
             options=npu_options(choice.heads, kv_plan.max_context),
             host=choice.host,
         )

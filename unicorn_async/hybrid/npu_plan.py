@@ -9,17 +9,18 @@ from unicorn_async.config import ExchangeKind
 from unicorn_async.errors import OutOfMemoryError
 from unicorn_async.gpu.host_memory import HostMemory
 from unicorn_async.gpu.memory_room import MemoryRoom
-from unicorn_async.hybrid.far_plan import FarPlan
 from unicorn_async.hybrid.npu_exchange import exchange_bytes
 from unicorn_async.hybrid.npu_shared_exchange import shared_bytes
 from unicorn_async.hybrid.remote_attention import NUM_HALVES
+from unicorn_async.memory.far_plan import FarPlan
 from unicorn_async.memory.kv_plan import kv_budget, plan_kv_cache, wanted_context
 from unicorn_async.npu.attention import NpuOptions
 from unicorn_async.npu.step import instruction_bytes
 
 if TYPE_CHECKING:
-    from unicorn_async.config import EngineConfig, ModelConfig
+    from unicorn_async.config import EngineConfig
     from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.models.spec import ModelSpec
     from unicorn_async.npu.choice import NpuChoice
     from unicorn_async.npu.work import AttentionHeads
 
@@ -34,7 +35,7 @@ def npu_options(heads: AttentionHeads, max_context: int) -> NpuOptions:
 
 
 def plan_npu(
-    model: ModelConfig,
+    model: ModelSpec,
     options: EngineConfig,
     near: DeviceInfo,
     npu: NpuChoice,

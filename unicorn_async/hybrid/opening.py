@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.background import run_to_end
 from unicorn_async.config import AttentionKind
-from unicorn_async.engine.types import AttentionInfo
 from unicorn_async.hybrid.far_attention import FarAttention
-from unicorn_async.hybrid.far_plan import far_device, near_devices, plan_vulkan
+from unicorn_async.hybrid.report import AttentionInfo
 from unicorn_async.hybrid.spans import BusyTrack
+from unicorn_async.hybrid.vulkan_plan import far_device, near_devices, plan_vulkan
 from unicorn_async.memory.plan import attention_shape, max_logit_rows
 from unicorn_async.ops.attention import GpuAttention
 from unicorn_async.step.frame import FrameLimits
@@ -21,15 +21,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AsyncExitStack
 
-    from unicorn_async.config import EngineConfig, ModelConfig
+    from unicorn_async.config import EngineConfig
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.device_info import DeviceInfo
-    from unicorn_async.hybrid.far_plan import FarPlan
+    from unicorn_async.memory.far_plan import FarPlan
     from unicorn_async.memory.kv_plan import KVPlan
+    from unicorn_async.models.spec import ModelSpec
     from unicorn_async.npu.choice import NpuChoice
 
 
-def fit_options(model: ModelConfig, options: EngineConfig) -> EngineConfig:
+def fit_options(model: ModelSpec, options: EngineConfig) -> EngineConfig:
     """Return the options with a block size that what attends can take.
 
     Raises:
@@ -42,7 +43,7 @@ def fit_options(model: ModelConfig, options: EngineConfig) -> EngineConfig:
     return fit_npu_options(model, options)
 
 
-def _npu_choice(model: ModelConfig, options: EngineConfig) -> NpuChoice | None:
+def _npu_choice(model: ModelSpec, options: EngineConfig) -> NpuChoice | None:
     if options.attention.kind is not AttentionKind.NPU:
         return None
     from unicorn_async.npu.choice import NpuChoice
@@ -53,7 +54,7 @@ def _npu_choice(model: ModelConfig, options: EngineConfig) -> NpuChoice | None:
 class FarChoice:
     """What is asked for to attend, among the devices of this machine."""
 
-    def __init__(self, model: ModelConfig, options: EngineConfig, devices: Sequence[DeviceInfo]) -> None:
+    def __init__(self, model: ModelSpec, options: EngineConfig, devices: Sequence[DeviceInfo]) -> None:
         """Find the device.
 
         Raises:
@@ -88,7 +89,7 @@ class FarChoice:
 
 async def open_far_attention(
     near: Device,
-    model: ModelConfig,
+    model: ModelSpec,
     options: EngineConfig,
     kv_plan: KVPlan,
     plan: FarPlan,
@@ -112,7 +113,7 @@ async def open_far_attention(
     def make() -> tuple[VulkanAttention, FrameLimits]:
         device = open_device(far)
         stack.push_async_callback(run_to_end, device.close)
-        gpu = GpuAttention(far, device.kernels, attention_shape(model, options), soft_cap=model.attention_soft_cap)
+        gpu = GpuAttention(far, device.kernels, attention_shape(model, options), soft_cap=model.attention.soft_cap)
         limits = FrameLimits.of(options, kv_plan, gpu.plan, max_logit_rows(options))
         attention = VulkanAttention(near, device, model, options, kv_plan, gpu, limits, track)
         stack.push_async_callback(run_to_end, attention.close)

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unicorn_async.background import run_to_end, wait_to_end
-from unicorn_async.engine.types import AttentionStats
 from unicorn_async.errors import ConfigError, EngineClosedError
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.hybrid.batch_split import num_keys, split_batch
 from unicorn_async.hybrid.counters import HybridCounters
 from unicorn_async.hybrid.half_turns import HalfTurns
 from unicorn_async.hybrid.remote_attention import NUM_HALVES
+from unicorn_async.hybrid.report import AttentionStats
 from unicorn_async.hybrid.seam_recording import SeamRecording
 from unicorn_async.hybrid.spans import BusyTrack
 from unicorn_async.hybrid.split_policy import SplitPolicy, StepKind
@@ -39,7 +39,7 @@ from unicorn_async.step.result_reader import read_logits, read_tokens
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from unicorn_async.config import EngineConfig, ModelConfig
+    from unicorn_async.config import EngineConfig
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.timeline import Timeline
     from unicorn_async.hybrid.half_turns import HalfTurn
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from unicorn_async.hybrid.step_trace import StepTrace
     from unicorn_async.memory.model import ModelMemory
     from unicorn_async.models.decoder import Decoder
+    from unicorn_async.models.spec import ModelSpec
     from unicorn_async.scheduler.batch import Batch
-    from unicorn_async.step.batch_writer import StepShape
-    from unicorn_async.step.frame import FrameLimits
+    from unicorn_async.step.frame import FrameLimits, StepShape
     from unicorn_async.step.loading_steps import LayerReadiness
 
 _log = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ class HybridRunner:
     def __init__(
         self,
         device: Device,
-        model: ModelConfig,
+        model: ModelSpec,
         options: EngineConfig,
         memory: ModelMemory,
         limits: FrameLimits,

@@ -10,14 +10,13 @@ from unicorn_async.tensor import DType, Tensor
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from unicorn_async.config import ModelConfig
     from unicorn_async.gpu.command import CommandBuffer, CommandRecorder
     from unicorn_async.gpu.device import Device
     from unicorn_async.hybrid.remote_attention import Exchange
     from unicorn_async.memory.model import ModelMemory
     from unicorn_async.models.decoder import Decoder
-    from unicorn_async.step.batch_writer import StepShape
-    from unicorn_async.step.frame import Frame, FrameLimits
+    from unicorn_async.models.spec import ModelSpec
+    from unicorn_async.step.frame import Frame, FrameLimits, StepShape
 
 
 class SeamRecording(Recording):
@@ -31,7 +30,7 @@ class SeamRecording(Recording):
         self,
         device: Device,
         decoder: Decoder,
-        model: ModelConfig,
+        model: ModelSpec,
         memory: ModelMemory,
         frame: Frame,
         limits: FrameLimits,

@@ -26,12 +26,13 @@ from unicorn_async.tensor import DType, Tensor
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from unicorn_async.config import EngineConfig, KVDType, ModelConfig
+    from unicorn_async.config import EngineConfig, KVDType
     from unicorn_async.gpu.command import CommandBuffer
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.kernel import KernelRequest
     from unicorn_async.hybrid.spans import BusyTrack
     from unicorn_async.memory.kv_plan import KVPlan
+    from unicorn_async.models.spec import ModelSpec
     from unicorn_async.ops.attention import GpuAttention
     from unicorn_async.scheduler.batch import Batch
     from unicorn_async.step.frame import FrameLimits
@@ -48,7 +49,7 @@ class VulkanAttention:
         self,
         near: Device,
         far: Device,
-        model: ModelConfig,
+        model: ModelSpec,
         options: EngineConfig,
         kv_plan: KVPlan,
         attention: GpuAttention,

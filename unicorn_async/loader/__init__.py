@@ -1,1 +1,1 @@
-"""From a model on disk to tensors in device memory: checkpoint, plan, staging, stream."""
+"""From files to tensors in device memory: readers, staging, uploader, stream."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from unicorn_async.checkpoint.file_stamp import FileStamp
     from unicorn_async.loader.open_file import OpenFile
     from unicorn_async.loader.trace import LoadTrace
-    from unicorn_async.weights.row_order import InterleavedHeads
+    from unicorn_async.weights.row_order import RowOrder
 
 _MAX_PARTS = 1024  # of one call, IOV_MAX on Linux
 _PLAIN = ReadStrategy(ReadMode.WARM, 4)
@@ -30,7 +30,7 @@ class Read(NamedTuple):
     file: int
     offset: int
     target: memoryview
-    row_permutation: InterleavedHeads | None = None
+    row_permutation: RowOrder | None = None
 
 
 class FileReader:
@@ -75,9 +75,7 @@ class FileReader:
         """Whether `read_around` is there."""
         return bool(self._direct)
 
-    async def read(
-        self, file: int, offset: int, target: memoryview, row_permutation: InterleavedHeads | None = None
-    ) -> None:
+    async def read(self, file: int, offset: int, target: memoryview, row_permutation: RowOrder | None = None) -> None:
         """Fill `target` from byte `offset` of a file; rows come to the places that the permutation gives them.
 
         After a cancellation a thread may go on writing to `target`: it is free once `close` has returned.
@@ -137,7 +135,7 @@ class FileReader:
         for read in reads:
             self._read(*read)
 
-    def _read(self, file: int, offset: int, target: memoryview, row_permutation: InterleavedHeads | None) -> None:
+    def _read(self, file: int, offset: int, target: memoryview, row_permutation: RowOrder | None) -> None:
         started, done = time.perf_counter_ns(), 0
         try:
             places = [target] if row_permutation is None else row_permutation.places(target)

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unicorn_async.cache.key import MAX_HASHED_BYTES, FileIdentity
+from unicorn_async.checkpoint.file_identity import MAX_HASHED_BYTES, FileIdentity
 from unicorn_async.checkpoint.file_stamp import FileStamp
 from unicorn_async.checkpoint.location import find_in_hub, is_repo_name
 from unicorn_async.checkpoint.names import canonical_name

@@ -10,6 +10,7 @@ from unicorn_async.errors import CheckpointError, UnsupportedModelError
 from unicorn_async.tensor import DType
 from unicorn_async.weights.chunk import Chunk, Transform, split
 from unicorn_async.weights.plan import CHUNK_BYTES, DestTensor, LoadPlan
+from unicorn_async.weights.row_order import RowOrder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from unicorn_async.checkpoint.source_tensor import TensorEntry
     from unicorn_async.lora.adapter import LoraAdapter, LoraPair
     from unicorn_async.weights.plan import WantedTensor
+    from unicorn_async.weights.row_order import HeadOrder
 
 _HEAD = "lm_head.weight"
 _EMBEDDINGS = "model.embed_tokens.weight"
@@ -61,7 +63,9 @@ def make_lora_plan(adapters: Sequence[LoraAdapter], wanted: Iterable[WantedTenso
             embeddings.
         CheckpointError: a factor does not have the weight's shape, or a scale is too large for a float.
     """
+    wanted = tuple(wanted)
     shapes = {want.name: want.shape for want in wanted}
+    orders = {want.name: want.head_order for want in wanted}
     changes: dict[str, list[PlannedChange]] = {}
     destinations: list[DestTensor] = []
     chunks: list[Chunk] = []
@@ -72,7 +76,8 @@ def make_lora_plan(adapters: Sequence[LoraAdapter], wanted: Iterable[WantedTenso
             for entry in (pair.a, pair.b):
                 names[entry.name] = dest = f"{index}:{entry.name}"
                 destinations.append(DestTensor(dest, entry.shape, DType.F32, 0, dest))
-                chunks += split(_chunk(index, entry, dest), CHUNK_BYTES)
+                order = orders[pair.target] if entry is pair.b else None
+                chunks += split(_chunk(index, entry, dest, order), CHUNK_BYTES)
             a, b = names[pair.a.name], names[pair.b.name]
             changes.setdefault(pair.target, []).append(_change(adapter, pair, a, b))
     chunks.sort(key=lambda chunk: (chunk.file, chunk.offset))
@@ -96,7 +101,8 @@ def _check_target(adapter: LoraAdapter, pair: LoraPair, shapes: Mapping[str, tup
         )
 
 
-def _chunk(file: int, entry: TensorEntry, dest: str) -> Chunk:
+def _chunk(file: int, entry: TensorEntry, dest: str, order: HeadOrder | None) -> Chunk:
+    """A factor's load; rows of B are those of the weight, and come into its order."""
     return Chunk(
         file=file,
         offset=entry.offset,
@@ -107,6 +113,7 @@ def _chunk(file: int, entry: TensorEntry, dest: str) -> Chunk:
         source_dtype=DType(entry.dtype),
         dest_dtype=DType.F32,
         layer=0,
+        row_permutation=None if order is None else RowOrder(order, entry.nbytes // entry.shape[0]),
     )
 
 

@@ -16,8 +16,9 @@ from unicorn_async.scheduler.block_manager import BlockGroup, num_blocks_spanned
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from unicorn_async.config import EngineConfig, ModelConfig
+    from unicorn_async.config import EngineConfig
     from unicorn_async.gpu.memory_room import MemoryRoom
+    from unicorn_async.models.spec import ModelSpec
 
 _UNBOUNDED = 1 << 62
 _SHARE = 0.25  # of the memory, where others need it as much
@@ -38,7 +39,7 @@ class KVPlan:
 
 
 def plan_kv_cache(
-    model: ModelConfig, options: EngineConfig, available_bytes: int, *, max_allocation: int = _UNBOUNDED
+    model: ModelSpec, options: EngineConfig, available_bytes: int, *, max_allocation: int = _UNBOUNDED
 ) -> KVPlan:
     """Choose the pools' sizes for `available_bytes`, at most what all sequences need at full context.
 
@@ -75,7 +76,7 @@ def plan_kv_cache(
     )
 
 
-def wanted_context(model: ModelConfig, options: EngineConfig) -> int:
+def wanted_context(model: ModelSpec, options: EngineConfig) -> int:
     """Return how many tokens a sequence should have room for.
 
     Raises:
@@ -87,14 +88,14 @@ def wanted_context(model: ModelConfig, options: EngineConfig) -> int:
     return wanted
 
 
-def kv_cache_bytes(model: ModelConfig, options: EngineConfig, tokens: int) -> int:
+def kv_cache_bytes(model: ModelSpec, options: EngineConfig, tokens: int) -> int:
     """Return the size of a cache for so many tokens, of one sequence or of several, in bytes."""
     blocks = sum(_num_blocks(window, tokens, options) for window in model.layer_windows)
     return 2 * blocks * _block_bytes(model, options)
 
 
 def kv_budget(
-    room: MemoryRoom, model: ModelConfig, options: EngineConfig, *, weights: int, fast_weights: int, others: int
+    room: MemoryRoom, model: ModelSpec, options: EngineConfig, *, weights: int, fast_weights: int, others: int
 ) -> int:
     """Return what the cache may take of the room that is left beside weights and `others`, in bytes.
 
@@ -112,7 +113,7 @@ def kv_budget(
     return left
 
 
-def _block_bytes(model: ModelConfig, options: EngineConfig) -> int:
+def _block_bytes(model: ModelSpec, options: EngineConfig) -> int:
     """Size of one layer's keys in one block."""
     return model.num_kv_heads * options.block_size * head_nbytes(model.head_dim, options.kv_dtype)
 

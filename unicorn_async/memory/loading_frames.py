@@ -9,13 +9,14 @@ from unicorn_async.memory.kv_plan import wanted_context
 from unicorn_async.models.activations import residual_bytes
 
 if TYPE_CHECKING:
-    from unicorn_async.config import EngineConfig, ModelConfig
+    from unicorn_async.config import EngineConfig
+    from unicorn_async.models.spec import ModelSpec
 
 _SHARE = 1 / 64  # of the memory
 _SHARE_OF_REST = 1 / 16  # of what would be the KV cache's
 
 
-def fit_loading_frames(options: EngineConfig, model: ModelConfig, *, total_bytes: int, left_bytes: int) -> EngineConfig:
+def fit_loading_frames(options: EngineConfig, model: ModelSpec, *, total_bytes: int, left_bytes: int) -> EngineConfig:
     """Return options with no more steps of a load than pay on a device, and never fewer than steps of other times.
 
     One for each sequence, or as many as their contexts fill, have something to do. What those beyond `num_frames` keep
@@ -32,7 +33,7 @@ def fit_loading_frames(options: EngineConfig, model: ModelConfig, *, total_bytes
     return replace(options, num_loading_frames=max(options.num_frames, frames))
 
 
-def spare_bytes(options: EngineConfig, model: ModelConfig) -> int:
+def spare_bytes(options: EngineConfig, model: ModelSpec) -> int:
     """Return what a load's steps keep between two layers, but for those that there is a place for at other times too.
 
     It is allocated when they are made, and freed after the load.

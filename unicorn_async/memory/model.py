@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from unicorn_async.gpu.arena import Arena
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.gpu.zero_memory import zero_memory
+from unicorn_async.memory.kv_plan import wanted_context
 from unicorn_async.memory.plan import kv_names, max_logit_rows
 from unicorn_async.models.activations import Activations, Residual, residual_names
 from unicorn_async.ops.attention_device import DecodeScratch
@@ -18,9 +19,10 @@ from unicorn_async.weights.tensors import matrices_of, vectors_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from unicorn_async.config import EngineConfig, ModelConfig, RotaryConfig
+    from unicorn_async.config import EngineConfig, RotaryConfig
     from unicorn_async.gpu.arena import ArenaSlice
     from unicorn_async.gpu.device import Device
+    from unicorn_async.models.spec import ModelSpec
     from unicorn_async.tensor import Tensor, Weight
     from unicorn_async.weights.plan import LoadPlan
 
@@ -49,7 +51,7 @@ class ModelMemory:
     tables: Arena
     weights: Mapping[str, Tensor]
     matrices: Mapping[str, Weight]
-    freqs: tuple[int, ...]  # per layer
+    freqs: Mapping[RotaryConfig, int]
     activations: Activations
     residuals: tuple[ResidualPlaces, ...]  # per frame, and one more where steps take turns at a load's layers
     attended: ArenaSlice  # the activation `attention`
@@ -63,7 +65,7 @@ class ModelMemory:
     def of(
         cls,
         device: Device,
-        model: ModelConfig,
+        model: ModelSpec,
         options: EngineConfig,
         plan: LoadPlan,
         places: Mapping[str, ArenaSlice],
@@ -89,7 +91,7 @@ class ModelMemory:
                 tables=tables,
                 weights=vectors_of(plan, places),
                 matrices=matrices_of(plan, places),
-                freqs=_rotary_tables(tables, model),
+                freqs=_rotary_tables(tables, model, wanted_context(model, options)),
                 activations=Activations.at(addresses, model, options.max_num_batched_tokens, rows),
                 residuals=tuple(ResidualPlaces(places[hidden], places[branch]) for hidden, branch in frames),
                 attended=places["attention"],
@@ -113,12 +115,12 @@ class ModelMemory:
         self.tables.close()
 
 
-def _rotary_tables(tables: Arena, model: ModelConfig) -> tuple[int, ...]:
+def _rotary_tables(tables: Arena, model: ModelSpec, max_context: int) -> Mapping[RotaryConfig, int]:
     places: dict[RotaryConfig, int] = {}
-    for rotary in dict.fromkeys(model.layer_rotary):
-        values = frequencies(rotary, model.head_dim)
+    for rotary in dict.fromkeys(layer.attention.rotary for layer in model.layers):
+        values = frequencies(rotary.for_context(max_context), model.head_dim)
         place = tables.allocate(len(values))
         assert place.mapped is not None
         place.mapped[:] = values
         places[rotary] = place.address
-    return tuple(places[rotary] for rotary in model.layer_rotary)
+    return places

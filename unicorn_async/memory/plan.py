@@ -15,7 +15,6 @@ from unicorn_async.loader.staging_plan import StagingNeed
 from unicorn_async.memory.kv_plan import kv_budget, kv_cache_bytes, plan_kv_cache, wanted_context
 from unicorn_async.memory.loading_frames import fit_loading_frames, spare_bytes
 from unicorn_async.models.activations import activation_bytes
-from unicorn_async.models.weights import memory_group
 from unicorn_async.ops.attention_plan import AttentionPlan
 from unicorn_async.ops.kv_cache import AttentionShape
 from unicorn_async.ops.sampling import counts_bytes, scratch_bytes
@@ -25,11 +24,12 @@ from unicorn_async.weights.placement import Claim, MemoryGroup, place, weight_cl
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from unicorn_async.config import EngineConfig, KVDType, ModelConfig
+    from unicorn_async.config import EngineConfig, KVDType
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.memory_room import MemoryRoom
-    from unicorn_async.hybrid.far_plan import FarPlan
+    from unicorn_async.memory.far_plan import FarPlan
     from unicorn_async.memory.kv_plan import KVPlan
+    from unicorn_async.models.spec import ModelSpec
     from unicorn_async.weights.placement import Placement
     from unicorn_async.weights.plan import LoadPlan
 
@@ -64,7 +64,7 @@ def max_logit_rows(options: EngineConfig) -> int:
     return options.max_num_seqs + EVALUATION_ROWS
 
 
-def attention_shape(model: ModelConfig, options: EngineConfig) -> AttentionShape:
+def attention_shape(model: ModelSpec, options: EngineConfig) -> AttentionShape:
     """Return the shape of a model's attention."""
     return AttentionShape(model.num_heads, model.num_kv_heads, model.head_dim, options.block_size, options.kv_dtype)
 
@@ -82,7 +82,7 @@ def decode_scratch_bytes(attention: AttentionPlan, max_items: int) -> Mapping[st
     }
 
 
-def workspace_sizes(model: ModelConfig, options: EngineConfig, attention: AttentionPlan) -> Mapping[str, int]:
+def workspace_sizes(model: ModelSpec, options: EngineConfig, attention: AttentionPlan) -> Mapping[str, int]:
     """Return what a model needs beside weights and KV cache, in bytes by name."""
     sequences = options.max_num_seqs
     return {
@@ -95,7 +95,7 @@ def workspace_sizes(model: ModelConfig, options: EngineConfig, attention: Attent
 
 
 def plan_memory(
-    model: ModelConfig,
+    model: ModelSpec,
     options: EngineConfig,
     plan: LoadPlan,
     info: DeviceInfo,
@@ -122,7 +122,7 @@ def plan_memory(
         HeapLimits(options.vram_bytes, options.gtt_bytes),
         host_room(info) if host_bytes is None else host_bytes,
     )
-    weights = weight_claims(plan, lambda name: memory_group(name, model))
+    weights = weight_claims(plan, model.memory_groups())
     sizes = workspace_sizes(model, options, AttentionPlan.of(info, attention_shape(model, options)))
     workspace = [Claim(name, nbytes, MemoryGroup.WORKSPACE, -1) for name, nbytes in sizes.items()]
     weight_bytes, workspace_bytes = _padded(weights), _padded(workspace)
@@ -182,7 +182,7 @@ def plan_memory(
 
 def choose_device(
     devices: Sequence[DeviceInfo],
-    model: ModelConfig,
+    model: ModelSpec,
     options: EngineConfig,
     plan: LoadPlan,
     *,

@@ -15,37 +15,28 @@ from unicorn_async.tensor import DType, Tensor
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from unicorn_async.config import ModelConfig
+    from unicorn_async.models.spec import ModelSpec
 
 _ALIGNMENT = 256
 
 
-def activation_bytes(model: ModelConfig, max_tokens: int, max_logit_rows: int, num_frames: int) -> Mapping[str, int]:
+def activation_bytes(model: ModelSpec, max_tokens: int, max_logit_rows: int, num_frames: int) -> Mapping[str, int]:
     """Return the size of each intermediate result, all f32 but `scratch`, in bytes; a multiple of 256 each.
 
     `residual_names` says which are those of a frame. `touched` is the sink of `touch_pages`.
     """
-    heads, kv_heads, head_dim = model.num_heads, model.num_kv_heads, model.head_dim
-    widest = max(model.hidden_size, heads * head_dim, model.intermediate_size)
-    columns = {
-        "normed": model.hidden_size,
-        "qkv": (heads + 2 * kv_heads) * head_dim,
-        "q": heads * head_dim,
-        "attention": heads * head_dim,
-        "gate_up": 2 * model.intermediate_size,
-        "gated": model.intermediate_size,
-    }
+    columns = dict(model.workspace)
     for frame in range(num_frames):
         columns |= dict.fromkeys(residual_names(frame), model.hidden_size)
     sizes = {name: 4 * max_tokens * count for name, count in columns.items()}
     sizes["chosen"] = 4 * max_logit_rows * model.hidden_size
     sizes["logits"] = 4 * max_logit_rows * model.vocab_size
     sizes["touched"] = 4
-    sizes["scratch"] = LinearScratch.size(max(max_tokens, max_logit_rows), widest)
+    sizes["scratch"] = LinearScratch.size(max(max_tokens, max_logit_rows), model.widest_input)
     return {name: -(-size // _ALIGNMENT) * _ALIGNMENT for name, size in sizes.items()}
 
 
-def residual_bytes(model: ModelConfig, max_tokens: int) -> int:
+def residual_bytes(model: ModelSpec, max_tokens: int) -> int:
     """Return the size of what one step keeps between its layers, in bytes."""
     return 2 * -(-4 * max_tokens * model.hidden_size // _ALIGNMENT) * _ALIGNMENT
 
@@ -74,10 +65,10 @@ class Activations:
     scratch: LinearScratch
 
     @classmethod
-    def at(cls, address: Mapping[str, int], model: ModelConfig, max_tokens: int, max_logit_rows: int) -> Activations:
+    def at(cls, address: Mapping[str, int], model: ModelSpec, max_tokens: int, max_logit_rows: int) -> Activations:
         """Take the places that memory of `activation_bytes` was found at."""
-        widest = max(model.hidden_size, model.num_heads * model.head_dim, model.intermediate_size)
-        return cls(address, LinearScratch.at(address["scratch"], max(max_tokens, max_logit_rows), widest))
+        rows = max(max_tokens, max_logit_rows)
+        return cls(address, LinearScratch.at(address["scratch"], rows, model.widest_input))
 
     def rows(self, name: str, num_rows: int, columns: int) -> Tensor:
         """Return the first rows of one result as (num_rows, columns) f32."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from unicorn_async.config import BLOCK_SIZES
 from unicorn_async.npu.doctor import require_npu
@@ -15,11 +15,27 @@ from unicorn_async.npu.work import AttentionHeads
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from unicorn_async.config import EngineConfig, ModelConfig
+    from unicorn_async.config import EngineConfig
     from unicorn_async.npu.geometry import Chip
 
 
-def fit_npu_options(model: ModelConfig, options: EngineConfig) -> EngineConfig:
+class Heads(Protocol):
+    """A model, as far as its attention is concerned."""
+
+    @property
+    def num_heads(self) -> int:
+        """Heads of queries."""
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Heads of keys and values."""
+
+    @property
+    def head_dim(self) -> int:
+        """Elements of a head."""
+
+
+def fit_npu_options(model: Heads, options: EngineConfig) -> EngineConfig:
     """Return the options with a block size that the NPU's kernels take.
 
     Raises:
@@ -42,7 +58,7 @@ class NpuChoice:
     heads: AttentionHeads
 
     @classmethod
-    def find(cls, model: ModelConfig, options: EngineConfig) -> NpuChoice:
+    def find(cls, model: Heads, options: EngineConfig) -> NpuChoice:
         """Look for an NPU, for all that it needs, and for kernels of the model's head_dim; nothing stays open.
 
         Raises:
@@ -55,6 +71,6 @@ class NpuChoice:
         return cls(f"AMD NPU {chip.name} at {device.address}", host, builds, _heads(chip, model, options))
 
 
-def _heads(chip: Chip, model: ModelConfig, options: EngineConfig) -> AttentionHeads:
+def _heads(chip: Chip, model: Heads, options: EngineConfig) -> AttentionHeads:
     layout = HeadLayout(chip, model.head_dim)
     return AttentionHeads(layout, model.num_heads, model.num_kv_heads, options.block_size)

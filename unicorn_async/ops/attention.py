@@ -14,9 +14,8 @@ from unicorn_async.tensor import QUANT_BLOCK, DType, Tensor
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device_info import DeviceInfo
-    from unicorn_async.gpu.kernel import KernelLibrary
+    from unicorn_async.gpu.recorder import Kernels, Recorder
     from unicorn_async.ops.attention_device import AttentionBatch
     from unicorn_async.ops.kv_cache import AttentionShape, KVCache
     from unicorn_async.ops.rotary import HeadRotation
@@ -28,9 +27,7 @@ _MAX_PREFETCH_DIM = 128  # larger heads leave no registers for the keys and valu
 class GpuAttention:
     """Attention by compute shaders; an `AttentionDevice`."""
 
-    def __init__(
-        self, info: DeviceInfo, kernels: KernelLibrary, shape: AttentionShape, *, soft_cap: float = 0.0
-    ) -> None:
+    def __init__(self, info: DeviceInfo, kernels: Kernels, shape: AttentionShape, *, soft_cap: float = 0.0) -> None:
         """Plan for one shape; `soft_cap` (0 = none) makes scores cap * tanh(score / cap)."""
         self.plan = AttentionPlan.of(info, shape)
         self._kernels = kernels
@@ -102,7 +99,7 @@ class GpuAttention:
 
     def record(
         self,
-        recorder: CommandRecorder,
+        recorder: Recorder,
         *,
         q: Tensor,
         cache: KVCache,
@@ -131,7 +128,7 @@ class GpuAttention:
 
     def _decode(
         self,
-        recorder: CommandRecorder,
+        recorder: Recorder,
         *,
         q: Tensor,
         cache: KVCache,
@@ -163,7 +160,7 @@ class GpuAttention:
 
     def _prefill(
         self,
-        recorder: CommandRecorder,
+        recorder: Recorder,
         *,
         q: Tensor,
         cache: KVCache,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.memory import Buffer
+    from unicorn_async.gpu.recorder import Recorder
     from unicorn_async.ops.kv_cache import KVCache
     from unicorn_async.ops.rotary import HeadRotation
     from unicorn_async.ops.rows import RowForm, Rows
@@ -59,7 +59,7 @@ class AttentionDevice(Protocol):
 
     def record(
         self,
-        recorder: CommandRecorder,
+        recorder: Recorder,
         *,
         q: Tensor,
         cache: KVCache,

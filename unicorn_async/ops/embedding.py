@@ -9,8 +9,7 @@ from unicorn_async.gpu.kernel import KernelRequest
 from unicorn_async.tensor import QUANT_BLOCK, DType, QuantFormat, Tensor, element_of
 
 if TYPE_CHECKING:
-    from unicorn_async.gpu.command import CommandRecorder
-    from unicorn_async.gpu.kernel import KernelLibrary
+    from unicorn_async.gpu.recorder import Kernels, Recorder
     from unicorn_async.tensor import ElementType, QuantTensor
 
 _WORKGROUP = 64
@@ -18,15 +17,15 @@ _ELEMENTS = 8  # of one invocation, of a dense table
 _ENTRIES = {DType.F16: "embed_f16", DType.BF16: "embed_bf16", DType.F32: "embed_f32"}
 
 
-def kernel_for(element: ElementType) -> KernelRequest:
+def _kernel_request(element: ElementType) -> KernelRequest:
     """Name the pipeline that `embed` will get for a table of this type."""
     name = f"embed_quant_{element.layout.name}" if isinstance(element, QuantFormat) else _ENTRIES[element]
     return KernelRequest(name, {"WORKGROUP": _WORKGROUP})
 
 
 def embed(
-    recorder: CommandRecorder,
-    kernels: KernelLibrary,
+    recorder: Recorder,
+    kernels: Kernels,
     *,
     table: Tensor | QuantTensor,
     token_ids: int,
@@ -60,7 +59,7 @@ def embed(
     if columns % unit:
         raise UnsupportedModelError(f"embed: expected a hidden size that is a multiple of {unit_name}, got {columns}")
     out.expect("embed: out", (num_tokens, columns), DType.F32)
-    request = kernel_for(element_of(table))
+    request = _kernel_request(element_of(table))
     kernel = kernels.get(request.name, constants=request.constants)
     push = kernel.pack(**places, token_ids=token_ids, last_token=last_token, y=out.address, vocab=vocab, scale=scale)
     recorder.dispatch(kernel, push, -(-columns // (lane_elements * _WORKGROUP)), num_tokens)

@@ -10,9 +10,8 @@ from unicorn_async.ops.rows import RowForm, check_columns, form_fields, form_of,
 from unicorn_async.tensor import DType, Tensor
 
 if TYPE_CHECKING:
-    from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device_info import DeviceInfo
-    from unicorn_async.gpu.kernel import KernelLibrary
+    from unicorn_async.gpu.recorder import Kernels, Recorder
     from unicorn_async.ops.rows import Rows
 
 _WORKGROUP = 64
@@ -20,7 +19,7 @@ _VECTOR = 4
 ACTIVATION_NUMBER = {Activation.GELU_TANH: 0, Activation.SILU: 1}
 
 
-def kernel_for(info: DeviceInfo, columns: int, activation: Activation, form: RowForm) -> KernelRequest:
+def _kernel_request(info: DeviceInfo, columns: int, activation: Activation, form: RowForm) -> KernelRequest:
     """Name the pipeline that `gated` will get."""
     lanes = {"WORKGROUP": _WORKGROUP, "VECTORS": 1}
     if form in (RowForm.HALVES, RowForm.FRAGMENTS):  # rows have a scale, so workgroups have rows
@@ -29,8 +28,8 @@ def kernel_for(info: DeviceInfo, columns: int, activation: Activation, form: Row
 
 
 def gated(
-    recorder: CommandRecorder,
-    kernels: KernelLibrary,
+    recorder: Recorder,
+    kernels: Kernels,
     info: DeviceInfo,
     *,
     gate_up: Tensor,
@@ -48,7 +47,7 @@ def gated(
     gate_up.expect("gated: gate_up", (num_tokens, 2 * columns), DType.F32)
     if isinstance(out, Tensor):
         out.expect("gated: out", (num_tokens, columns), DType.F32)
-    request = kernel_for(info, columns, activation, form_of(out))
+    request = _kernel_request(info, columns, activation, form_of(out))
     kernel = kernels.get(request.name, constants=request.constants)
     push = kernel.pack(**form_fields(out), gate_up=gate_up.address, columns=columns // _VECTOR)
     owned = _VECTOR * int(request.constants["WORKGROUP"]) * int(request.constants["VECTORS"])

@@ -9,8 +9,7 @@ from unicorn_async.gpu.kernel import KernelRequest
 from unicorn_async.ops.kv_cache import head_nbytes
 
 if TYPE_CHECKING:
-    from unicorn_async.gpu.command import CommandRecorder
-    from unicorn_async.gpu.kernel import KernelLibrary
+    from unicorn_async.gpu.recorder import Kernels, Recorder
     from unicorn_async.ops.kv_cache import AttentionShape, KVCache
 
 _WORD_BYTES = 16
@@ -26,8 +25,8 @@ def kv_append_kernel(shape: AttentionShape) -> KernelRequest:
 
 
 def kv_append(
-    recorder: CommandRecorder,
-    kernels: KernelLibrary,
+    recorder: Recorder,
+    kernels: Kernels,
     *,
     shape: AttentionShape,
     new: KVCache,

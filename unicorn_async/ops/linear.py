@@ -22,12 +22,9 @@ from unicorn_async.ops.rows import BlockRows, HalfRows, RowForm, check_columns, 
 from unicorn_async.tensor import QUANT_BLOCK, MixedTensor, QuantTensor, Tensor, element_of, parts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from unicorn_async.config import Activation
-    from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device_info import DeviceInfo
-    from unicorn_async.gpu.kernel import KernelLibrary
+    from unicorn_async.gpu.recorder import Kernels, Recorder
     from unicorn_async.ops.linear_plans.plan import LinearPlan
     from unicorn_async.ops.linear_scratch import LinearScratch
     from unicorn_async.ops.rows import Rows
@@ -96,8 +93,8 @@ def input_rows(info: DeviceInfo, weight: Weight, num_tokens: int, *, floats: Ten
 
 
 def linear(
-    recorder: CommandRecorder,
-    kernels: KernelLibrary,
+    recorder: Recorder,
+    kernels: Kernels,
     info: DeviceInfo,
     *,
     x: Rows,
@@ -166,8 +163,8 @@ def kernel_request(plan: LinearPlan, epilogue: Epilogue = NO_EPILOGUE, *, blocke
 
 
 def dispatch_plan(
-    recorder: CommandRecorder,
-    kernels: KernelLibrary,
+    recorder: Recorder,
+    kernels: Kernels,
     plan: LinearPlan,
     *,
     x: Rows,
@@ -218,7 +215,7 @@ def dispatch_plan(
 
 
 def prepare_input(
-    recorder: CommandRecorder, kernels: KernelLibrary, info: DeviceInfo, *, x: Tensor, out: HalfRows | BlockRows
+    recorder: Recorder, kernels: Kernels, info: DeviceInfo, *, x: Tensor, out: HalfRows | BlockRows
 ) -> None:
     """Record bringing x (tokens, k) f32, aligned to 16 bytes, into a form that kernels read; no barrier.
 
@@ -245,35 +242,9 @@ def input_kernel(info: DeviceInfo, k: int, form: RowForm) -> KernelRequest:
     return KernelRequest(f"row_to_half_{form.value}", row_constants(info, k))
 
 
-def kernels_for(
-    info: DeviceInfo,
-    weight: Weight,
-    *,
-    num_tokens: Iterable[int],
-    epilogue: Epilogue = NO_EPILOGUE,
-    blocked: bool = False,
-) -> Iterator[KernelRequest]:
-    """List the pipelines that `linear` will get for steps of these sizes.
-
-    The gate is applied, and the output `blocked`, by those sizes for which `fuses_gate` and `leaves_blocks` allow it.
-    """
-    for size in num_tokens:
-        fuses, leaves = fuses_gate(info, weight, size), blocked and leaves_blocks(info, weight, size)
-        own = epilogue if fuses else replace(epilogue, gate=None)
-        for part in parts_of(weight):
-            plan = tuned_plan(info, product_of(part, size, gated=own.gate is not None, blocked=leaves))
-            yield kernel_request(plan, own, blocked=leaves)
-
-
-def input_kernels_for(info: DeviceInfo, weight: Weight, *, num_tokens: Iterable[int]) -> Iterator[KernelRequest]:
-    """List the pipelines that `linear` will get for inputs that come in f32."""
-    forms = dict.fromkeys(input_form(info, weight, size) for size in num_tokens)
-    return (input_kernel(info, weight.shape[1], form) for form in forms if form is not RowForm.FLOATS)
-
-
 def _prepared(
-    recorder: CommandRecorder,
-    kernels: KernelLibrary,
+    recorder: Recorder,
+    kernels: Kernels,
     info: DeviceInfo,
     *,
     x: Tensor,

@@ -1,4 +1,4 @@
-"""RMSNorm, alone or after the addition to the residual stream."""
+"""Norms of rows, alone or after the addition to the residual stream; and of a step's queries and keys."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from unicorn_async.ops.rows import RowForm, check_columns, form_fields, form_of,
 from unicorn_async.tensor import DType, Tensor
 
 if TYPE_CHECKING:
-    from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device_info import DeviceInfo
-    from unicorn_async.gpu.kernel import KernelLibrary
+    from unicorn_async.gpu.recorder import Kernels, Recorder
     from unicorn_async.ops.rows import Rows
 
 _VECTOR = 4
+_RMS_NORM, _LAYER_NORM, _NO_NORM = 0, 1, 2  # KIND in shaders/rms_norm.comp
+_NO_RESIDUAL, _ADDED, _NORMED, _ADDED_AFTER = 0, 1, 2, 3  # RESIDUAL in it
 
 
 def _request(
@@ -27,53 +28,40 @@ def _request(
     with_norm: bool = True,
     with_rows: bool,
     plus_one: bool,
+    kind: int = _RMS_NORM,
+    branch_scale: float = 1.0,
+    out_scale: float = 1.0,
 ) -> KernelRequest:
-    constants: dict[str, int | bool] = {
+    constants: dict[str, int | float | bool] = {
         **row_constants(info, columns),
         "RESIDUAL": residual,
         "WITH_NORM": with_norm,
         "WITH_ROWS": with_rows,
         "PLUS_ONE": plus_one,
+        "KIND": kind,
+        "BRANCH_SCALE": branch_scale,
+        "OUT_SCALE": out_scale,
     }
     return KernelRequest(f"rms_norm_{form.value}", constants)
 
 
-def kernels_for(
-    info: DeviceInfo,
-    columns: int,
-    *,
-    forms: frozenset[RowForm],
-    head_forms: frozenset[RowForm],
-    post_norms: bool,
-    plus_one: bool,
-) -> tuple[KernelRequest, ...]:
-    """Name a decoder's pipelines: its first norm, those after an addition, and the final one on chosen rows.
-
-    `forms` are those that a layer's linears read in steps of any size, `head_forms` the output head.
-    """
-    residual = 2 if post_norms else 1
-    kinds = [(form, kind, False) for form in sorted(forms, key=_name) for kind in (0, residual)]
-    kinds += [(form, residual, True) for form in sorted(head_forms, key=_name)]
-    return tuple(
-        _request(info, columns, form=form, residual=kind, with_rows=rows, plus_one=plus_one)
-        for form, kind, rows in kinds
-    )
-
-
 def rms_norm(
-    recorder: CommandRecorder,
-    kernels: KernelLibrary,
+    recorder: Recorder,
+    kernels: Kernels,
     info: DeviceInfo,
     *,
     x: Tensor,
-    weight: Tensor,
+    weight: Tensor | None,
     out: Rows,
     eps: float,
     plus_one: bool = False,
+    centred: bool = False,
+    scale: float = 1.0,
 ) -> None:
-    """Record out = norm(x) * weight, by rows; `plus_one` counts weights from 1.
+    """Record out = norm(x) * weight * scale, by rows, or out = x without a weight; `plus_one` counts weights from 1.
 
-    `x` is (tokens, columns), `weight` (columns), both f32, `out` (tokens, columns) in whatever form; it may be `x`.
+    The norm is RMSNorm, or with `centred` LayerNorm without a bias. `x` is (tokens, columns), `weight` (columns), both
+    f32, `out` (tokens, columns) in whatever form; it may be `x`.
     Raises ConfigError for other shapes, UnsupportedModelError for columns that are no multiple of the form's unit.
     """
     _record(
@@ -89,12 +77,14 @@ def rms_norm(
         rows=0,
         eps=eps,
         plus_one=plus_one,
+        centred=centred,
+        out_scale=scale,
     )
 
 
 def add_rms_norm(
-    recorder: CommandRecorder,
-    kernels: KernelLibrary,
+    recorder: Recorder,
+    kernels: Kernels,
     info: DeviceInfo,
     *,
     x: Tensor,
@@ -104,19 +94,27 @@ def add_rms_norm(
     out: Rows | None,
     eps: float,
     plus_one: bool = False,
+    centred: bool = False,
+    branch_scale: float = 1.0,
+    scale: float = 1.0,
+    adds_after: bool = False,
     rows: int = 0,
     num_rows: int | None = None,
 ) -> None:
-    """Record hidden += x, or hidden += norm(x) * post_weight where there is one; then out = norm(hidden) * weight.
+    """Record hidden += x, or hidden += norm(x) * post_weight where there is one; then `rms_norm` of hidden into `out`.
 
+    What is added is multiplied by `branch_scale`, and its norm is RMSNorm. With `adds_after` (and no `post_weight`)
+    `out` is made of `hidden` before the addition.
     `x` and `hidden` are (tokens, columns), the weights (columns), all f32; `out` has whatever form. Without `weight`
-    and `out` the addition is all. `out` may be `x`, and is not `hidden`. With `rows`, the address of `num_rows` u32,
-    `out` is (num_rows, columns) and neither `x` nor `hidden`, its row i is made of row rows[i] of both, and `hidden`
-    stays as it is: rows may occur more than once.
+    `out` is hidden itself, without `out` the addition is all. `out` may be `x`, and is not `hidden`. With `rows`, the
+    address of `num_rows` u32, `out` is (num_rows, columns) and neither `x` nor `hidden`, its row i is made of row
+    rows[i] of both, and `hidden` stays as it is: rows may occur more than once.
     Raises ConfigError for other shapes, UnsupportedModelError for columns that are no multiple of the form's unit.
     """
-    if (weight is None) != (out is None) or (rows and (out is None or num_rows is None)):
-        raise ConfigError("add_rms_norm: weight and out go together, and rows needs them and a number")
+    if (weight is not None and out is None) or (rows and (out is None or num_rows is None)):
+        raise ConfigError("add_rms_norm: weight needs out, and rows needs it and a number")
+    if adds_after and (post_weight is not None or rows):
+        raise ConfigError("add_rms_norm: an addition after the norm goes with neither a norm of its own nor rows")
     _record(
         recorder,
         kernels,
@@ -130,12 +128,16 @@ def add_rms_norm(
         rows=rows,
         eps=eps,
         plus_one=plus_one,
+        centred=centred,
+        branch_scale=branch_scale,
+        out_scale=scale,
+        adds_after=adds_after,
     )
 
 
 def _record(
-    recorder: CommandRecorder,
-    kernels: KernelLibrary,
+    recorder: Recorder,
+    kernels: Kernels,
     info: DeviceInfo,
     *,
     x: Tensor,
@@ -147,6 +149,10 @@ def _record(
     rows: int,
     eps: float,
     plus_one: bool,
+    centred: bool,
+    branch_scale: float = 1.0,
+    out_scale: float = 1.0,
+    adds_after: bool = False,
 ) -> None:
     num_tokens, columns = x.shape
     form = RowForm.FLOATS if out is None else form_of(out)
@@ -159,14 +165,18 @@ def _record(
             tensor.expect(f"rms_norm: {name}", (columns,), DType.F32)
     if isinstance(out, Tensor):
         out.expect("rms_norm: out", (num_rows, columns), DType.F32)
+    added = _ADDED_AFTER if adds_after else _ADDED if post_weight is None else _NORMED
     request = _request(
         info,
         columns,
         form=form,
-        residual=0 if hidden is None else 1 if post_weight is None else 2,
+        residual=_NO_RESIDUAL if hidden is None else added,
         with_norm=out is not None,
         with_rows=rows != 0,
         plus_one=plus_one,
+        kind=_NO_NORM if out is not None and weight is None else _LAYER_NORM if centred else _RMS_NORM,
+        branch_scale=branch_scale,
+        out_scale=out_scale,
     )
     kernel = kernels.get(request.name, constants=request.constants)
     push = kernel.pack(
@@ -182,5 +192,40 @@ def _record(
     recorder.dispatch(kernel, push, num_rows)
 
 
-def _name(form: RowForm) -> str:
-    return form.value
+def qk_norm_kernel(info: DeviceInfo, q_columns: int) -> KernelRequest:
+    """Name the pipeline that `qk_norm` will get; a token has `q_columns` of queries, and no more of keys."""
+    return KernelRequest("qk_norm", row_constants(info, q_columns))
+
+
+def qk_norm(
+    recorder: Recorder,
+    kernels: Kernels,
+    info: DeviceInfo,
+    *,
+    qkv: Tensor,
+    q_weight: Tensor,
+    k_weight: Tensor,
+    eps: float,
+) -> None:
+    """Record RMSNorm over all heads of a token's queries, and over all of its keys, in place.
+
+    `qkv` is (tokens, queries + keys + values) f32, the weights (queries) and (keys) f32.
+    Raises ConfigError for other shapes.
+    """
+    (q_columns,), (k_columns,) = q_weight.shape, k_weight.shape
+    num_tokens, columns = qkv.shape
+    qkv.expect("qk_norm: qkv", (num_tokens, q_columns + 2 * k_columns), DType.F32)
+    q_weight.expect("qk_norm: q_weight", (q_columns,), DType.F32)
+    k_weight.expect("qk_norm: k_weight", (k_columns,), DType.F32)
+    request = qk_norm_kernel(info, q_columns)
+    kernel = kernels.get(request.name, constants=request.constants)
+    push = kernel.pack(
+        qkv=qkv.address,
+        q_weight=q_weight.address,
+        k_weight=k_weight.address,
+        q_columns=q_columns // _VECTOR,
+        k_columns=k_columns // _VECTOR,
+        row_columns=columns // _VECTOR,
+        eps=eps,
+    )
+    recorder.dispatch(kernel, push, 2, num_tokens)

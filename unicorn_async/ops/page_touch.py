@@ -15,9 +15,8 @@ from unicorn_async.tensor import parts_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device_info import DeviceInfo
-    from unicorn_async.gpu.kernel import KernelLibrary
+    from unicorn_async.gpu.recorder import Kernels, Recorder
     from unicorn_async.tensor import Weight
 
 MAX_TOUCH_TOKENS = 64  # of a step; the products of more take so long that finding the pages is nothing beside them
@@ -33,12 +32,7 @@ def pays_to_touch(info: DeviceInfo, weights: Iterable[Weight]) -> bool:
     return not info.is_software and sum(size for weight in weights for _, size in _ranges(weight)) > _MIN_BYTES
 
 
-def kernels_for(info: DeviceInfo, weights: Iterable[Weight]) -> tuple[KernelRequest, ...]:
-    """Name the pipelines that steps of a model with these weights get."""
-    return (_KERNEL,) if pays_to_touch(info, weights) else ()
-
-
-def touch_pages(recorder: CommandRecorder, kernels: KernelLibrary, weights: Sequence[Weight], *, sink: int) -> None:
+def touch_pages(recorder: Recorder, kernels: Kernels, weights: Sequence[Weight], *, sink: int) -> None:
     """Record the reads; `sink` is the address of a u32 that nobody reads, and that may be written."""
     kernel = kernels.get(_KERNEL.name, constants=_KERNEL.constants)
     ranges = [found for weight in weights for found in _ranges(weight)]

@@ -15,29 +15,36 @@ from unicorn_async.tensor import DType, Tensor
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device_info import DeviceInfo
-    from unicorn_async.gpu.kernel import KernelLibrary
+    from unicorn_async.gpu.recorder import Kernels, Recorder
     from unicorn_async.ops.kv_cache import AttentionShape, KVCache
 
 _EXACT = Context(prec=50)
 _TWO_PI = Decimal("6.28318530717958647692528676655900576839433879875021")
 
 
+def rotary_pairs(config: RotaryConfig, head_dim: int) -> int:
+    """Return how many pairs of a head rotate, the first ones."""
+    return 0 if config.is_still else (config.dim or head_dim) // 2
+
+
 def frequencies(config: RotaryConfig, head_dim: int) -> bytes:
     """Return the frequencies of a head's pairs as the kernel wants them, exact to 2^-64 turns per position.
 
-    The result is (head_dim / 2, 2) u32: high and low half of the turns per position, as a 0.64 fixed-point fraction.
+    The result is (head_dim / 2, 2) u32: high and low half of the turns per position, as a 0.64 fixed-point fraction;
+    zeros for pairs that do not rotate.
     Source: RoFormer (arXiv 2104.09864); scaling "llama3" as published with Llama 3.1.
     """
-    pairs = head_dim // 2
-    turns = (_turns_per_position(config, pair, head_dim) for pair in range(pairs))
+    turns = [
+        _turns_per_position(config, pair, config.dim or head_dim) for pair in range(rotary_pairs(config, head_dim))
+    ]
     fixed = [int(_EXACT.multiply(turn % 1, Decimal(2**64))) for turn in turns]
-    return b"".join(struct.pack("<II", value >> 32, value & 0xFFFFFFFF) for value in fixed)
+    rest = head_dim // 2 - len(fixed)
+    return b"".join(struct.pack("<II", value >> 32, value & 0xFFFFFFFF) for value in fixed) + bytes(8 * rest)
 
 
-def _turns_per_position(config: RotaryConfig, pair: int, head_dim: int) -> Decimal:
-    exponent = _EXACT.divide(Decimal(2 * pair), Decimal(head_dim))
+def _turns_per_position(config: RotaryConfig, pair: int, dim: int) -> Decimal:
+    exponent = _EXACT.divide(Decimal(2 * pair), Decimal(dim))
     turns = _EXACT.divide(_EXACT.power(Decimal(config.base), -exponent), _TWO_PI)
     if config.scaling is RotaryScaling.NONE:
         return turns
@@ -70,20 +77,34 @@ class HeadNorms:
 class HeadRotation:
     """What one layer does to its q and k: norms, the rotation, and a factor on q.
 
-    `freqs` is the address of what `frequencies` returns.
+    `freqs` is the address of what `frequencies` returns. What rotates is multiplied by `amplitude`: the first
+    `num_pairs` pairs of a head. A query at position n grows by 1 + q_growth * log(1 + n // q_period).
     """
 
     freqs: int
     q_scale: float
     norms: HeadNorms | None = None
+    amplitude: float = 1.0
+    num_pairs: int = 0
+    q_growth: float = 0.0
+    q_period: int = 1
 
     @property
     def constants(self) -> Mapping[str, float | bool]:
         """The `rotation_constants` of a kernel that does this in passing."""
         norms = self.norms
         if norms is None:
-            return rotation_constants(q_scale=self.q_scale, qk_norm=False, eps=0.0, plus_one=False)
-        return rotation_constants(q_scale=self.q_scale, qk_norm=True, eps=norms.eps, plus_one=norms.plus_one)
+            constants = rotation_constants(q_scale=self.q_scale, qk_norm=False, eps=0.0, plus_one=False)
+        else:
+            constants = rotation_constants(q_scale=self.q_scale, qk_norm=True, eps=norms.eps, plus_one=norms.plus_one)
+        return {**constants, **self.extras}
+
+    @property
+    def extras(self) -> Mapping[str, float]:
+        """The constants of what few models do; none for the others."""
+        amplitude = {"AMPLITUDE": self.amplitude, "ROTARY_PAIRS": self.num_pairs} if self.amplitude != 1.0 else {}
+        growth = {"Q_GROWTH": self.q_growth, "Q_PERIOD": self.q_period} if self.q_growth else {}
+        return {**amplitude, **growth}
 
 
 def rotation_constants(*, q_scale: float, qk_norm: bool, eps: float, plus_one: bool) -> Mapping[str, float | bool]:
@@ -118,8 +139,8 @@ def kernels_for(info: DeviceInfo, shape: AttentionShape, *, qk_norm: bool, plus_
 
 
 def rope_cache(
-    recorder: CommandRecorder,
-    kernels: KernelLibrary,
+    recorder: Recorder,
+    kernels: Kernels,
     info: DeviceInfo,
     *,
     shape: AttentionShape,
@@ -146,7 +167,7 @@ def rope_cache(
         norms.k_weight.expect("rope_cache: k_weight", (shape.head_dim,), DType.F32)
     plus_one = norms is not None and norms.plus_one
     (request,) = kernels_for(info, shape, qk_norm=norms is not None, plus_one=plus_one)
-    kernel = kernels.get(request.name, constants=request.constants)
+    kernel = kernels.get(request.name, constants={**request.constants, **rotation.extras})
     push = kernel.pack(
         qkv=qkv.address,
         q=q.address,

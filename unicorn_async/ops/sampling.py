@@ -19,9 +19,8 @@ from unicorn_async.ops.sample_rows import SamplingPath
 from unicorn_async.tensor import DType
 
 if TYPE_CHECKING:
-    from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device_info import DeviceInfo
-    from unicorn_async.gpu.kernel import KernelLibrary
+    from unicorn_async.gpu.recorder import Kernels, Recorder
     from unicorn_async.tensor import Tensor
 
 CHUNK = 2048  # logits that one workgroup looks at
@@ -95,23 +94,34 @@ def _threshold_constants(info: DeviceInfo) -> dict[str, int]:
     return {"LANES": lanes, "UNROLL": 8}
 
 
-def kernels_for(
-    info: DeviceInfo, path: SamplingPath, *, penalties: bool = False
-) -> tuple[tuple[str, dict[str, int]], ...]:
-    """Name the pipelines of a path, each with its constants; with `penalties` those that keep the counts too."""
-    chunk = {"CHUNK": CHUNK}
+def record_sampling(
+    recorder: Recorder, kernels: Kernels, info: DeviceInfo, path: SamplingPath, args: SampleArguments
+) -> None:
+    """Record the choice of a token for every row by a path; barriers before and after are the caller's."""
     if path is SamplingPath.GREEDY:
-        return (("sample_argmax", chunk), ("sample_pick", {}))
-    full: tuple[tuple[str, dict[str, int]], ...] = (
-        ("sample_stats", chunk),
-        ("sample_threshold", _threshold_constants(info)),
-        ("sample_draw", chunk),
-        ("sample_finish", chunk),
-    )
-    return (*full, ("sample_reset", chunk), ("sample_count", {})) if penalties else full
+        record_greedy(recorder, kernels, args)
+    else:
+        record_full(recorder, kernels, info, args)
 
 
-def record_greedy(recorder: CommandRecorder, kernels: KernelLibrary, args: SampleArguments) -> None:
+def record_counts(
+    recorder: Recorder,
+    kernels: Kernels,
+    *,
+    resets: int,
+    num_slots: int,
+    marks: int,
+    num_marks: int,
+    counts: int,
+    vocab_size: int,
+) -> None:
+    """Record that counts begin anew, and then that tokens are counted; see `record_resets` and `record_marks`."""
+    record_resets(recorder, kernels, slots=resets, num_slots=num_slots, counts=counts, vocab_size=vocab_size)
+    recorder.barrier()
+    record_marks(recorder, kernels, marks=marks, num_marks=num_marks, counts=counts, vocab_size=vocab_size)
+
+
+def record_greedy(recorder: Recorder, kernels: Kernels, args: SampleArguments) -> None:
     """Record the argmax of every row: results' tokens and last_token; `logprob` and `num_top` become 0.
 
     Parameters of the rows other than the state slot are ignored. Barriers before and after are the caller's; the one
@@ -132,7 +142,7 @@ def record_greedy(recorder: CommandRecorder, kernels: KernelLibrary, args: Sampl
     recorder.dispatch(pick, push, args.num_rows)
 
 
-def record_full(recorder: CommandRecorder, kernels: KernelLibrary, info: DeviceInfo, args: SampleArguments) -> None:
+def record_full(recorder: Recorder, kernels: Kernels, info: DeviceInfo, args: SampleArguments) -> None:
     """Record sampling by every row's parameters; rows with penalties count their token in `counts`.
 
     Barriers before and after are the caller's; those between the dispatches are recorded here. Rows of one step that
@@ -163,7 +173,7 @@ def record_full(recorder: CommandRecorder, kernels: KernelLibrary, info: DeviceI
 
 
 def record_resets(
-    recorder: CommandRecorder, kernels: KernelLibrary, *, slots: int, num_slots: int, counts: int, vocab_size: int
+    recorder: Recorder, kernels: Kernels, *, slots: int, num_slots: int, counts: int, vocab_size: int
 ) -> None:
     """Record that the counts of listed state slots become 0; `slots` is the address of (num_slots) u32, or NO_SLOT."""
     reset = kernels.get("sample_reset", constants={"CHUNK": CHUNK})
@@ -172,7 +182,7 @@ def record_resets(
 
 
 def record_marks(
-    recorder: CommandRecorder, kernels: KernelLibrary, *, marks: int, num_marks: int, counts: int, vocab_size: int
+    recorder: Recorder, kernels: Kernels, *, marks: int, num_marks: int, counts: int, vocab_size: int
 ) -> None:
     """Record that tokens of prompts, or of outputs that are computed again, are counted.
 

@@ -2,42 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unicorn_async.ops.sample_rows import NO_SLOT, OUTPUT_MARK, SamplingPath, sampling_path, write_row
+from unicorn_async.ops.sample_rows import NO_SLOT, OUTPUT_MARK, sampling_path, write_row
 from unicorn_async.scheduler.sequence import PENDING
 from unicorn_async.step.buckets import bucket_for, bucket_sizes
+from unicorn_async.step.frame import StepShape, WrittenDecodes
 
 if TYPE_CHECKING:
     from unicorn_async.scheduler.batch import Batch, ScheduledSequence
-    from unicorn_async.scheduler.sequence import Sequence
     from unicorn_async.step.frame import Frame, FrameLimits
-
-
-@dataclass(frozen=True, slots=True)
-class StepShape:
-    """What of a step decides which commands run it; steps of one shape replay the same commands.
-
-    `tokens`, `logit_rows` and `samples` are buckets; the last two are 0 where a step has none.
-    """
-
-    tokens: int
-    logit_rows: int
-    samples: int
-    path: SamplingPath
-    has_counts: bool  # a sequence of the step has penalties
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenDecodes:
-    """A step of decodes alone that a frame holds: of the same sequences in the same slots, only positions change."""
-
-    sequences: list[Sequence]
-    slots: list[int]
-    shape: StepShape
 
 
 class BatchWriter:

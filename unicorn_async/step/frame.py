@@ -10,7 +10,7 @@ import numpy as np
 
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.models.step_arrays import StepArrays
-from unicorn_async.ops.sample_rows import SAMPLE_MARK, SAMPLE_RESULT, SAMPLE_ROW
+from unicorn_async.ops.sample_rows import SAMPLE_MARK, SAMPLE_RESULT, SAMPLE_ROW, SamplingPath
 from unicorn_async.step.frame_layout import Field, made_block
 
 if TYPE_CHECKING:
@@ -20,7 +20,30 @@ if TYPE_CHECKING:
     from unicorn_async.memory.kv_plan import KVPlan
     from unicorn_async.models.activations import Residual
     from unicorn_async.ops.attention_plan import AttentionPlan
-    from unicorn_async.step.batch_writer import WrittenDecodes
+    from unicorn_async.scheduler.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class StepShape:
+    """What of a step decides which commands run it; steps of one shape replay the same commands.
+
+    `tokens`, `logit_rows` and `samples` are buckets; the last two are 0 where a step has none.
+    """
+
+    tokens: int
+    logit_rows: int
+    samples: int
+    path: SamplingPath
+    has_counts: bool  # a sequence of the step has penalties
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenDecodes:
+    """A step of decodes alone that a frame holds: of the same sequences in the same slots, only positions change."""
+
+    sequences: list[Sequence]
+    slots: list[int]
+    shape: StepShape
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,22 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from unicorn_async.models.block_recorder import LayerAttention
 from unicorn_async.step.recording import Recording, prologue_key, tail_key
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator
 
-    from unicorn_async.config import ModelConfig
     from unicorn_async.gpu.command import CommandBuffer, CommandRecorder
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.timed_recorder import DispatchTime
     from unicorn_async.memory.model import ModelMemory
     from unicorn_async.models.decoder import Decoder
+    from unicorn_async.models.spec import ModelSpec
     from unicorn_async.ops.attention_device import AttentionDevice
     from unicorn_async.step.attention_frame import AttentionFrame
     from unicorn_async.step.attention_writer import AttentionParts
-    from unicorn_async.step.batch_writer import StepShape
-    from unicorn_async.step.frame import Frame, FrameLimits
+    from unicorn_async.step.frame import Frame, FrameLimits, StepShape
 
 
 class LayerRecording(Recording):
@@ -30,7 +30,7 @@ class LayerRecording(Recording):
         self,
         device: Device,
         decoder: Decoder,
-        model: ModelConfig,
+        model: ModelSpec,
         memory: ModelMemory,
         frame: Frame,
         limits: FrameLimits,
@@ -78,10 +78,7 @@ class LayerRecording(Recording):
                 self._frame.step,
                 shape.tokens,
                 layer,
-                attention=self._attention,
-                cache=self._memory.cache(layer),
-                slot_mapping=frame.slot_mapping[group],
-                batch=batches[group],
+                LayerAttention(self._attention, self._memory.cache(layer), frame.slot_mapping[group], batches[group]),
                 chains=layer + 1 < stop,
             )
 

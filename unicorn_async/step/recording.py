@@ -6,26 +6,18 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.gpu.command import CommandPool, TimestampPool
 from unicorn_async.gpu.timed_recorder import TimedRecorder
-from unicorn_async.ops.sample_rows import SamplingPath
-from unicorn_async.ops.sampling import (
-    SampleArguments,
-    record_full,
-    record_greedy,
-    record_marks,
-    record_resets,
-)
+from unicorn_async.ops.sampling import SampleArguments, record_counts, record_sampling
 from unicorn_async.tensor import Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-    from unicorn_async.config import ModelConfig
     from unicorn_async.gpu.command import CommandBuffer, CommandRecorder
     from unicorn_async.gpu.device import Device
     from unicorn_async.memory.model import ModelMemory
     from unicorn_async.models.decoder import Decoder
-    from unicorn_async.step.batch_writer import StepShape
-    from unicorn_async.step.frame import Frame, FrameLimits
+    from unicorn_async.models.spec import ModelSpec
+    from unicorn_async.step.frame import Frame, FrameLimits, StepShape
 
 _TIMED_DISPATCHES = 4096  # of one command buffer, at most
 
@@ -40,7 +32,7 @@ class Recording:
         self,
         device: Device,
         decoder: Decoder,
-        model: ModelConfig,
+        model: ModelSpec,
         memory: ModelMemory,
         frame: Frame,
         limits: FrameLimits,
@@ -105,18 +97,11 @@ class Recording:
 
     def _counts(self, recorder: CommandRecorder, shape: StepShape) -> None:
         step, kernels = self._frame.step, self._device.kernels
-        record_resets(
+        record_counts(
             recorder,
             kernels,
-            slots=step.resets,
+            resets=step.resets,
             num_slots=self._limits.sequences,
-            counts=self._memory.counts,
-            vocab_size=self._model.vocab_size,
-        )
-        recorder.barrier()
-        record_marks(
-            recorder,
-            kernels,
             marks=step.marks,
             num_marks=shape.tokens,
             counts=self._memory.counts,
@@ -137,10 +122,7 @@ class Recording:
                     results=step.results,
                     counts=memory.counts if shape.has_counts else 0,
                 )
-                if shape.path is SamplingPath.GREEDY:
-                    record_greedy(recorder, self._device.kernels, arguments)
-                else:
-                    record_full(recorder, self._device.kernels, self._device.info, arguments)
+                record_sampling(recorder, self._device.kernels, self._device.info, shape.path, arguments)
                 recorder.barrier()
         recorder.timestamp(self._timestamps, 1)
         results = self._frame.results

@@ -12,9 +12,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unicorn_async.scheduler.batch import Batch, ScheduledSequence
-    from unicorn_async.step.batch_writer import StepShape
     from unicorn_async.step.evaluation_copy import EvaluationCopy
-    from unicorn_async.step.frame import Frame
+    from unicorn_async.step.frame import Frame, StepShape
 
 
 def read_tokens(frame: Frame, shape: StepShape, batch: Batch) -> tuple[SampledToken, ...]:

@@ -30,16 +30,17 @@ from unicorn_async.step.submission_plan import SubmissionPlan
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from unicorn_async.config import EngineConfig, ModelConfig
+    from unicorn_async.config import EngineConfig
     from unicorn_async.gpu.command import CommandBuffer
     from unicorn_async.gpu.device import Device
     from unicorn_async.memory.kv_plan import KVPlan
     from unicorn_async.memory.model import ModelMemory
     from unicorn_async.models.decoder import Decoder
+    from unicorn_async.models.spec import ModelSpec
     from unicorn_async.ops.attention import GpuAttention
     from unicorn_async.scheduler.batch import Batch
     from unicorn_async.step.attention_writer import AttentionParts
-    from unicorn_async.step.batch_writer import StepShape
+    from unicorn_async.step.frame import StepShape
     from unicorn_async.step.loading_steps import LayerReadiness, LoadingStep
 
 
@@ -77,7 +78,7 @@ class Runner:
     def __init__(
         self,
         device: Device,
-        model: ModelConfig,
+        model: ModelSpec,
         options: EngineConfig,
         memory: ModelMemory,
         kv_plan: KVPlan,

@@ -12,15 +12,14 @@ from unicorn_async.step.frame import Frame
 from unicorn_async.step.layer_recording import LayerRecording
 
 if TYPE_CHECKING:
-    from unicorn_async.config import ModelConfig
     from unicorn_async.gpu.command import CommandBuffer, CommandRecorder
     from unicorn_async.gpu.device import Device
     from unicorn_async.memory.model import ModelMemory, ResidualPlaces
     from unicorn_async.models.decoder import Decoder
+    from unicorn_async.models.spec import ModelSpec
     from unicorn_async.ops.attention import GpuAttention
     from unicorn_async.step.attention_writer import AttentionParts
-    from unicorn_async.step.batch_writer import StepShape
-    from unicorn_async.step.frame import FrameLimits
+    from unicorn_async.step.frame import FrameLimits, StepShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class SharedLayers:
         self,
         device: Device,
         decoder: Decoder,
-        model: ModelConfig,
+        model: ModelSpec,
         memory: ModelMemory,
         limits: FrameLimits,
         attention: GpuAttention,

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from unicorn_async.tensor import ElementType
-    from unicorn_async.weights.row_order import InterleavedHeads
+    from unicorn_async.weights.row_order import RowOrder
 
 
 CONVERT_ALIGNMENT = 16  # conversion kernels load and store so many bytes at once
@@ -45,7 +45,7 @@ class Chunk:
     source_dtype: ElementType
     dest_dtype: ElementType
     layer: int
-    row_permutation: InterleavedHeads | None = None
+    row_permutation: RowOrder | None = None
 
     @property
     def num_elements(self) -> int:
@@ -80,7 +80,7 @@ class RawChunk:
         return Transform.COPY
 
     @property
-    def row_permutation(self) -> InterleavedHeads | None:
+    def row_permutation(self) -> RowOrder | None:
         """Rows are where they belong."""
         return None
 
@@ -98,6 +98,7 @@ def coalesced(chunks: list[Chunk]) -> list[Chunk]:
             and (last.file, last.offset + last.nbytes, last.source_dtype, last.transform, last.row_permutation)
             == (chunk.file, chunk.offset, chunk.source_dtype, chunk.transform, chunk.row_permutation)
             and last.first_element + last.num_elements == chunk.first_element
+            and (last.row_permutation is None or last.row_permutation.is_uniform)
         ):
             result[-1] = _part(last, 0, last.nbytes + chunk.nbytes)
         else:
@@ -116,7 +117,10 @@ def split(chunk: Chunk, chunk_bytes: int) -> Iterator[Chunk]:
 def _part(chunk: Chunk, start: int, nbytes: int) -> Chunk:
     """`nbytes` of the source from byte `start` of the chunk; both are whole elements."""
     first_element = chunk.first_element + _elements(chunk.source_dtype, start)
-    return replace(chunk, offset=chunk.offset + start, nbytes=nbytes, first_element=first_element)
+    order = chunk.row_permutation and chunk.row_permutation.after(start)
+    return replace(
+        chunk, offset=chunk.offset + start, nbytes=nbytes, first_element=first_element, row_permutation=order
+    )
 
 
 def _grain_bytes(chunk: Chunk) -> int:

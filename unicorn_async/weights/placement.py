@@ -14,7 +14,7 @@ from unicorn_async.tensor import DType
 from unicorn_async.weights.chunk import Transform
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from unicorn_async.gpu.memory_room import MemoryRoom
     from unicorn_async.weights.chunk import Chunk
@@ -128,13 +128,13 @@ class Placement:
         return rows
 
 
-def weight_claims(plan: LoadPlan, group_of: Callable[[str], MemoryGroup]) -> tuple[Claim, ...]:
-    """Return what a plan's destinations claim, by their names; `group_of` gets the name of the whole tensor."""
+def weight_claims(plan: LoadPlan, groups: Mapping[str, MemoryGroup]) -> tuple[Claim, ...]:
+    """Return what a plan's destinations claim, by their names; `groups` goes by the name of the whole tensor."""
     texts: dict[str, dict[str, None]] = {}
     for chunk in plan.chunks:
         texts.setdefault(chunk.dest, {})[_transform_text(chunk)] = None
     return tuple(
-        Claim(dest.name, dest.nbytes, group_of(dest.whole), dest.layer, ", ".join(texts.get(dest.name, ())))
+        Claim(dest.name, dest.nbytes, groups[dest.whole], dest.layer, ", ".join(texts.get(dest.name, ())))
         for dest in plan.destinations
     )
 

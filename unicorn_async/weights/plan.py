@@ -9,7 +9,7 @@ from unicorn_async.config import WeightScheme
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
 from unicorn_async.tensor import DType, QuantFormat, QuantTensor
 from unicorn_async.weights.chunk import CONVERT_ALIGNMENT, Chunk, Transform, coalesced, split
-from unicorn_async.weights.row_order import InterleavedHeads
+from unicorn_async.weights.row_order import HeadOrder, RowOrder
 from unicorn_async.weights.rules import WeightKind, device_type
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ class WantedTensor:
 
     `name` is canonical, `shape` what the configuration says. `layer` is -1 for the embeddings, then 0 to L - 1, and L
     for the final norm and the head. Its rows go to row `row_offset` of the destination `dest`, which several may share.
-    `as_f32` asks for F32 (norm weights, biases). `is_table` marks embeddings and output head.
+    `as_f32` asks for F32 (norm weights, biases). `is_table` marks embeddings and output head. With a `head_order` the
+    rows of heads lie in that order in the file.
     """
 
     name: str
@@ -40,6 +41,7 @@ class WantedTensor:
     row_offset: int = 0
     as_f32: bool = False
     is_table: bool = False
+    head_order: HeadOrder | None = None
 
     @property
     def kind(self) -> WeightKind:
@@ -257,7 +259,7 @@ def _whole(part: _Part, dest: DestTensor, first_row: int) -> Chunk:
         _TYPES[source.dtype],
         dest.dtype,
         dest.layer,
-        _row_permutation(source),
+        _row_order(want, source),
     )
     is_converted = chunk.transform is not Transform.COPY and isinstance(dest.dtype, DType)
     if is_converted and chunk.dest_offset % CONVERT_ALIGNMENT:
@@ -278,10 +280,13 @@ def _transform(source: ElementType, dest: ElementType) -> Transform:
     return Transform.TO_F32 if dest is DType.F32 else Transform.TO_F16
 
 
-def _row_permutation(source: SourceTensor) -> InterleavedHeads | None:
-    if not source.interleaved_head_rows:
-        return None
-    return InterleavedHeads(source.interleaved_head_rows, source.nbytes // source.shape[0])
+def _row_order(want: WantedTensor, source: SourceTensor) -> RowOrder | None:
+    order = want.head_order
+    if source.interleaved_head_rows:
+        if order is not None:
+            raise UnsupportedModelError(f"tensor {source.name!r}: rows of heads that were put in order already")
+        order = HeadOrder.rotary(source.interleaved_head_rows, interleaved=True)
+    return None if order is None else RowOrder(order, source.nbytes // source.shape[0])
 
 
 def _product(shape: tuple[int, ...]) -> int:

@@ -55,6 +55,22 @@ def encoded_demo(kind: str) -> dict[str, Tensor]:
     }
 
 
+def mixed_demo() -> dict[str, Tensor]:
+    """Return the model's tensors in the mix of types that files named Q4_K_M have: some layers with more bits."""
+    weights = list(demo_weights())
+    num_layers = sum(name.endswith("input_layernorm.weight") for name, _ in weights)
+    found = {}
+    for name, drawn in weights:
+        if drawn.ndim == 1:
+            found[name] = array("F32", drawn + np.float32(1))
+            continue
+        layer, eighth = int(name.split(".")[2]) if name != EMBEDDINGS else 0, num_layers // 8
+        more = layer < eighth or layer >= 7 * num_layers // 8 or (layer - eighth) % 3 == 2
+        wide = name == EMBEDDINGS or (more and ("v_proj" in name or "down_proj" in name))
+        found[name] = encoded("Q6_K" if wide else "Q4_K", drawn)
+    return found
+
+
 def write_demo_gguf(path: Path, kind: str, tensors: Mapping[str, Tensor] | None = None) -> Path:
     """Write a GGUF file whose matrices are of `kind`; `tensors` are those of `encoded_demo`, if they are there."""
     tensors = encoded_demo(kind) if tensors is None else tensors

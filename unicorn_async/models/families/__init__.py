@@ -1,1 +1,1 @@
-"""Families of models: a file each reads their configurations."""
+"""Families of models, one file each: config.json becomes blocks."""

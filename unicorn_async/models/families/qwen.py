@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unicorn_async.models.families.decoder_config import layer_kinds, plain_decoder
+from unicorn_async.models.families.dense import layer_kinds, plain_decoder
 
 if TYPE_CHECKING:
     from unicorn_async.checkpoint.json_config import JsonConfig
-    from unicorn_async.config import ModelConfig
+    from unicorn_async.models.spec import ModelSpec
 
 
-def qwen2(raw: JsonConfig) -> ModelConfig:
+def qwen2(raw: JsonConfig) -> ModelSpec:
     """Read the config.json of a `Qwen2ForCausalLM` (Qwen 2 and 2.5)."""
     return plain_decoder(raw, "Qwen2ForCausalLM", qkv_bias=True, windows=_windows(raw))
 
 
-def qwen3(raw: JsonConfig) -> ModelConfig:
+def qwen3(raw: JsonConfig) -> ModelSpec:
     """Read the config.json of a `Qwen3ForCausalLM`."""
     bias = raw.flag("attention_bias", False)
     return plain_decoder(raw, "Qwen3ForCausalLM", qkv_bias=bias, output_bias=bias, qk_norm=True, windows=_windows(raw))

@@ -1,8 +1,8 @@
-"""What another device than the model's has of the KV cache, before anything is allocated."""
+"""What a second Vulkan device that attends has of the KV cache, before anything is allocated."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.config import AttentionKind
@@ -12,6 +12,7 @@ from unicorn_async.gpu.device_info import device_candidates
 from unicorn_async.gpu.memory_room import HeapLimits, host_room, memory_room
 from unicorn_async.hybrid.remote_attention import NUM_HALVES
 from unicorn_async.hybrid.vulkan_exchange import ExchangeLayout
+from unicorn_async.memory.far_plan import FarPlan
 from unicorn_async.memory.kv_plan import kv_budget, plan_kv_cache
 from unicorn_async.memory.plan import decode_scratch_bytes
 from unicorn_async.ops.attention_plan import AttentionPlan
@@ -20,28 +21,9 @@ from unicorn_async.ops.kv_cache import AttentionShape
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from unicorn_async.config import EngineConfig, ModelConfig
+    from unicorn_async.config import EngineConfig
     from unicorn_async.gpu.device_info import DeviceInfo
-    from unicorn_async.memory.kv_plan import KVPlan
-    from unicorn_async.npu.choice import NpuChoice
-
-
-@dataclass(frozen=True, slots=True)
-class FarPlan:
-    """The far device, its cache, and how much of the near device's memory it takes.
-
-    `device` is its name. Either `info` says which Vulkan device it is, or `npu` which NPU.
-    """
-
-    kv: KVPlan
-    near_bytes: int
-    device: str
-    info: DeviceInfo | None = None
-    npu: NpuChoice | None = None
-
-    def to_json(self) -> dict[str, object]:
-        """Return everything as JSON values; sizes in bytes."""
-        return {"device": self.device, "kv_cache_bytes": self.kv.nbytes, "near_bytes": self.near_bytes}
+    from unicorn_async.models.spec import ModelSpec
 
 
 def far_device(options: EngineConfig, devices: Sequence[DeviceInfo]) -> DeviceInfo | None:
@@ -65,7 +47,7 @@ def near_devices(candidates: Sequence[DeviceInfo], far: DeviceInfo | None) -> tu
 
 
 def plan_vulkan(
-    model: ModelConfig,
+    model: ModelSpec,
     options: EngineConfig,
     near: DeviceInfo,
     far: DeviceInfo,

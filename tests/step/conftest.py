@@ -1,0 +1,7 @@
+"""Engines on small models, as tests of the engine have them."""
+
+from __future__ import annotations
+
+from tests.engine.conftest import cache_folder, device_info, model_directory, open_engine
+
+__all__ = ["cache_folder", "device_info", "model_directory", "open_engine"]  # fixtures

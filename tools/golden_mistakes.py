@@ -1,0 +1,221 @@
+"""Mistakes that an engine could make, as edits of a golden case's config.json or of its model in transformers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from transformers import PreTrainedModel
+
+
+def set_key(*path: str, value: object) -> Callable[[dict[str, object]], None]:
+    """Return an edit of config.json that sets one key, given its path."""
+
+    def edit(config: dict[str, object]) -> None:
+        inner = config
+        for key in path[:-1]:
+            inner = inner[key]  # type: ignore[assignment]
+        inner[path[-1]] = value
+
+    return edit
+
+
+def change(part: str, function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[PreTrainedModel], None]:
+    """Return an edit of a model that changes every parameter whose name contains `part`."""
+
+    def edit(model: PreTrainedModel) -> None:
+        for name, parameter in model.named_parameters():
+            if part in name:
+                parameter.data = function(parameter.data)
+
+    return edit
+
+
+def swap_kv_heads(model: PreTrainedModel) -> None:
+    """Give each group of queries another group's keys and values."""
+    for part in ("k_proj.weight", "v_proj.weight"):
+        change(part, lambda w: w.view(model.config.num_key_value_heads, -1, w.shape[-1]).flip(0).reshape(w.shape))(
+            model
+        )
+
+
+def drop_embedding_scale(model: PreTrainedModel) -> None:
+    """Leave out Gemma's factor sqrt(hidden_size)."""
+    model.get_input_embeddings().embed_scale.fill_(1.0)
+
+
+def flip_embedding(model: PreTrainedModel) -> None:
+    """Use another table for the input than for the output."""
+    table = model.get_input_embeddings()
+    table.weight = torch.nn.Parameter(table.weight.data.flip(0))
+
+
+_GLOBAL = ("rope_parameters", "full_attention")
+_LOCAL = ("rope_parameters", "sliding_attention")
+_GEMMA_MODEL_MISTAKES = {
+    "norms multiply by weight, not 1 + weight": change("norm", lambda w: w - 1.0),
+    "no q norm weight": change("q_norm", torch.zeros_like),
+    "no k norm weight": change("k_norm", torch.zeros_like),
+    "kv heads swapped": swap_kv_heads,
+}
+CONFIG_MISTAKES: dict[str, dict[str, Callable[[dict[str, object]], None]]] = {
+    "gemma3": {
+        "window one short": set_key("sliding_window", value=31),
+        "window one long": set_key("sliding_window", value=33),
+        "no window": set_key("layer_types", value=["full_attention"] * 6),
+        "no global layer": set_key("layer_types", value=["sliding_attention"] * 6),
+        "no linear scaling": set_key(*_GLOBAL, "factor", value=1.0),
+        "global layers with the local base": set_key(*_GLOBAL, "rope_theta", value=1e4),
+        "local layers with the global base": set_key(*_LOCAL, "rope_theta", value=1e6),
+        "softmax scale from head_dim": set_key("query_pre_attn_scalar", value=32),
+    },
+    "gemma3_large": {"window one short": set_key("sliding_window", value=31)},
+    "llama": {
+        "no llama3 scaling": set_key("rope_scaling", value=None),
+        "another original length": set_key("rope_scaling", "original_max_position_embeddings", value=128),
+        "another base": set_key("rope_theta", value=20_000.0),
+    },
+    "llama_tied": {
+        "no llama3 scaling": set_key("rope_parameters", value={"rope_type": "default", "rope_theta": 500_000.0}),
+        "another base": set_key("rope_parameters", "rope_theta", value=10_000.0),
+    },
+    "llama_bias": {"another base": set_key("rope_theta", value=20_000.0)},
+    "mistral": {
+        "window one short": set_key("sliding_window", value=47),
+        "no window": set_key("sliding_window", value=None),
+    },
+    "qwen2": {"another base": set_key("rope_theta", value=10_000.0)},
+    "qwen3": {"another base": set_key("rope_parameters", "rope_theta", value=10_000.0)},
+}
+MODEL_MISTAKES: dict[str, dict[str, Callable[[PreTrainedModel], None]]] = {
+    "gemma3": {
+        **_GEMMA_MODEL_MISTAKES,
+        "no embedding scale": drop_embedding_scale,
+        "another table for the input": flip_embedding,
+    },
+    "gemma3_large": {"kv heads swapped": swap_kv_heads},
+    "llama": {"kv heads swapped": swap_kv_heads},
+    "llama_tied": {"kv heads swapped": swap_kv_heads, "another table for the input": flip_embedding},
+    "llama_bias": {f"no {part} bias": change(f"{part}_proj.bias", torch.zeros_like) for part in ("q", "v", "o")},
+    "mistral": {},
+    "qwen2": {f"no {part} bias": change(f"{part}_proj.bias", torch.zeros_like) for part in ("q", "v")},
+    "qwen3": {
+        "kv heads swapped": swap_kv_heads,
+        "no q norm weight": change("q_norm", torch.ones_like),
+        "no k norm weight": change("k_norm", torch.ones_like),
+    },
+}
+
+
+def ones(part: str) -> Callable[[PreTrainedModel], None]:
+    """Return an edit that makes every parameter whose name contains `part` one."""
+    return change(part, torch.ones_like)
+
+
+def swap_halves(part: str) -> Callable[[PreTrainedModel], None]:
+    """Return an edit that swaps the halves of the rows of a fused projection."""
+    return change(part, lambda w: w.roll(w.shape[0] // 2, 0))
+
+
+_ALL_GLOBAL = {"no window": set_key("layer_types", value=["full_attention"] * 4)}
+_ALL_LOCAL = {"no global layer": set_key("layer_types", value=["sliding_attention"] * 4)}
+_WINDOWS = {
+    "window one short": set_key("sliding_window", value=31),
+    "window one long": set_key("sliding_window", value=33),
+}
+_POST_NORMS = {"no post norm of the FFN": ones("post_feedforward_layernorm")}
+CONFIG_MISTAKES |= {
+    "gemma2": {
+        **_WINDOWS,
+        **_ALL_GLOBAL,
+        **_ALL_LOCAL,
+        "windows in the other layers": set_key("layer_types", value=["full_attention", "sliding_attention"] * 2),
+        "no cap of scores": set_key("attn_logit_softcapping", value=None),
+        "no cap of logits": set_key("final_logit_softcapping", value=None),
+        "softmax scale from head_dim": set_key("query_pre_attn_scalar", value=32),
+    },
+    "olmo2": {"another base": set_key("rope_theta", value=10_000.0)},
+    "olmo3": {
+        **_WINDOWS,
+        **_ALL_GLOBAL,
+        **_ALL_LOCAL,
+        "no scaling": set_key("rope_scaling", value=None),
+        "no amplitude": set_key("rope_scaling", "attention_factor", value=1.0),
+        "linear scaling": set_key("rope_scaling", value={"rope_type": "linear", "factor": 8.0}),
+    },
+    "phi3": {
+        "window one short": set_key("sliding_window", value=47),
+        "no window": set_key("sliding_window", value=None),
+    },
+    "phi4_mini": {
+        "the whole head rotates": lambda config: config.update(partial_rotary_factor=1.0, rope_scaling=None),
+        "no factors": set_key("rope_scaling", value=None),
+        "no amplitude": set_key("rope_scaling", "attention_factor", value=1.0),
+        "short factors": lambda config: config.update(
+            rope_scaling={**config["rope_scaling"], "long_factor": [1.0 + 0.02 * pair for pair in range(24)]},  # type: ignore[dict-item]
+        ),
+    },
+    "smollm3": {
+        "all layers rotate": set_key("no_rope_layers", value=[1] * 5),
+        "others stand still": set_key("no_rope_layers", value=[1, 1, 1, 0, 1]),
+    },
+    "granite": {
+        "no embedding multiplier": set_key("embedding_multiplier", value=1.0),
+        "no attention multiplier": set_key("attention_multiplier", value=32**-0.5),
+        "no residual multiplier": set_key("residual_multiplier", value=1.0),
+        "no logits scaling": set_key("logits_scaling", value=1.0),
+    },
+    "glm": {"the whole head rotates": set_key("partial_rotary_factor", value=1.0)},
+    "glm4": {"the whole head rotates": set_key("partial_rotary_factor", value=1.0)},
+    "ministral3": {
+        "no scaling": set_key(
+            "rope_parameters",
+            value={
+                "rope_type": "default",
+                "rope_theta": 1e6,
+                "llama_4_scaling_beta": 0.2,
+                "original_max_position_embeddings": 64,
+            },
+        ),
+        "an amplitude": set_key("rope_parameters", "mscale_all_dim", value=0.0),
+        "queries do not grow": set_key("rope_parameters", "llama_4_scaling_beta", value=0.0),
+    },
+    "cohere2": {
+        **_WINDOWS,
+        **_ALL_GLOBAL,
+        **_ALL_LOCAL,
+        "no logit scale": set_key("logit_scale", value=1.0),
+    },
+    "exaone4": {
+        **_WINDOWS,
+        "all layers rotate": lambda config: config.update(sliding_window=512, layer_types=["sliding_attention"] * 4),
+        "no scaling": set_key("rope_scaling", value=None),
+    },
+    "seed_oss": {"another base": set_key("rope_theta", value=20_000.0)},
+}
+MODEL_MISTAKES |= {
+    "gemma2": {
+        "norms multiply by weight, not 1 + weight": change("norm", lambda w: w - 1.0),
+        "kv heads swapped": swap_kv_heads,
+    },
+    "olmo2": {**_POST_NORMS, "no q norm weight": ones("q_norm"), "no k norm weight": ones("k_norm")},
+    "olmo3": {**_POST_NORMS, "no q norm weight": ones("q_norm"), "no k norm weight": ones("k_norm")},
+    "phi3": {"gate and up swapped": swap_halves("gate_up_proj")},
+    "phi4_mini": {"gate and up swapped": swap_halves("gate_up_proj")},
+    "smollm3": {"kv heads swapped": swap_kv_heads},
+    "granite": {"kv heads swapped": swap_kv_heads},
+    "glm": {f"no {part} bias": change(f"{part}_proj.bias", torch.zeros_like) for part in ("q", "v")},
+    "glm4": {
+        "gate and up swapped": swap_halves("gate_up_proj"),
+        "no norm of the attention's result": ones("post_self_attn_layernorm"),
+        "no norm of the FFN's result": ones("post_mlp_layernorm"),
+    },
+    "ministral3": {},
+    "cohere2": {"kv heads swapped": swap_kv_heads},
+    "exaone4": {**_POST_NORMS, "no q norm weight": ones("q_norm"), "no k norm weight": ones("k_norm")},
+    "seed_oss": {f"no {part} bias": change(f"{part}_proj.bias", torch.zeros_like) for part in ("q", "v")},
+}

@@ -1,0 +1,228 @@
+"""What blocks record with: a step's commands, its residual stream, and the weights and workspace of one layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from unicorn_async.ops.linear import NO_EPILOGUE, input_rows, linear
+from unicorn_async.ops.norm import add_rms_norm, rms_norm
+from unicorn_async.ops.page_touch import MAX_TOUCH_TOKENS, touch_pages
+from unicorn_async.tensor import DType, Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from unicorn_async.config import RotaryConfig
+    from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.gpu.recorder import Kernels, Recorder
+    from unicorn_async.models.activations import Activations
+    from unicorn_async.models.blocks.declarations import Norm, Residue
+    from unicorn_async.models.step_arrays import StepArrays
+    from unicorn_async.ops.attention_device import AttentionBatch, AttentionDevice
+    from unicorn_async.ops.kv_cache import AttentionShape, KVCache
+    from unicorn_async.ops.linear import Epilogue
+    from unicorn_async.ops.rows import BlockRows, Rows
+    from unicorn_async.tensor import Weight
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderState:
+    """A model in device memory, all borrowed; whoever allocated it keeps it until the last step is done.
+
+    Weights need not have memory before what reads them is recorded.
+    """
+
+    weights: Mapping[str, Tensor]  # vectors by destination
+    matrices: Mapping[str, Weight]  # all others, alike
+    freqs: Mapping[RotaryConfig, int]  # addresses of what `frequencies` returns
+    activations: Activations
+    last_token: int  # address of (state slots) u32
+
+
+@dataclass(frozen=True, slots=True)
+class LayerAttention:
+    """Where one layer's attention of a step finds its work; `slot_mapping` is the address of (tokens) u32."""
+
+    device: AttentionDevice
+    cache: KVCache
+    slot_mapping: int
+    batch: AttentionBatch
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingTools:
+    """What every recording of a model needs; `shape` is that of the cache that keys and values are written to."""
+
+    kernels: Kernels
+    info: DeviceInfo
+    shape: AttentionShape
+    state: DecoderState
+
+
+class BlockRecorder:
+    """Records blocks one after the other; what each leaves in `branch` is added by who comes next.
+
+    `hidden` and `branch` are (tokens, hidden_size) f32. Names of weights are those of the layer, whose `prefix` they
+    get; every method that records ends with a barrier, but for `touch_pages`.
+    """
+
+    def __init__(
+        self,
+        commands: Recorder,
+        tools: RecordingTools,
+        arrays: StepArrays,
+        num_tokens: int,
+        hidden_size: int,
+        *,
+        prefix: str = "",
+        left: Residue | None = None,
+        attention: LayerAttention | None = None,
+        touched: tuple[str, ...] = (),
+    ) -> None:
+        """Record behind what `left` a residue, its norm with its prefix; None: the stream is whole.
+
+        `touched` are full names of weights that are read from the attention on.
+        """
+        self.commands = commands
+        self.kernels = tools.kernels
+        self.info = tools.info
+        self.shape = tools.shape
+        self.arrays = arrays
+        self.num_tokens = num_tokens
+        self.hidden = Tensor(arrays.residual.hidden, (num_tokens, hidden_size), DType.F32)
+        self.branch = Tensor(arrays.residual.branch, (num_tokens, hidden_size), DType.F32)
+        self._state = tools.state
+        self._prefix = prefix
+        self._left = left
+        self._attention = attention
+        self._touched = touched
+
+    @property
+    def attention(self) -> LayerAttention:
+        """The layer's attention."""
+        assert self._attention is not None, "the layer's attention is recorded elsewhere"
+        return self._attention
+
+    def barrier(self) -> None:
+        """Make what was recorded visible to what follows."""
+        self.commands.barrier()
+
+    def weight(self, name: str) -> Weight:
+        """Return a matrix or table."""
+        return self._state.matrices[self._prefix + name]
+
+    def vector(self, name: str) -> Tensor:
+        """Return a norm's weight."""
+        return self._state.weights[self._prefix + name]
+
+    def frequencies(self, rotary: RotaryConfig) -> int:
+        """Return the address of a rotary embedding's frequencies."""
+        return self._state.freqs[rotary]
+
+    def rows(self, name: str, columns: int, num_rows: int | None = None) -> Tensor:
+        """Return the first rows of an intermediate result as (num_rows, columns) f32; by default the step's tokens."""
+        return self._state.activations.rows(name, self.num_tokens if num_rows is None else num_rows, columns)
+
+    def input(self, weight: str, name: str, num_rows: int | None = None) -> Rows:
+        """Where the input of a weight belongs: the scratch, or the result `name` where floats are wanted."""
+        matrix = self.weight(weight)
+        floats = self.rows(name, matrix.shape[1], num_rows)
+        scratch = self._state.activations.scratch
+        return input_rows(self.info, matrix, floats.shape[0], floats=floats, scratch=scratch)
+
+    def linear(
+        self,
+        x: Rows,
+        name: str,
+        out: Tensor | BlockRows,
+        *,
+        epilogue: Epilogue = NO_EPILOGUE,
+    ) -> None:
+        """Record out = x · weight^T with the epilogue, to which the weight's bias is added if it has one."""
+        full_name = self._prefix + name
+        bias = self._state.weights.get(f"{full_name}_bias")
+        self.commands.label(name)
+        linear(
+            self.commands,
+            self.kernels,
+            self.info,
+            x=x,
+            weight=self._state.matrices[full_name],
+            out=out,
+            num_tokens=out.shape[0] if isinstance(out, Tensor) else self.num_tokens,
+            scratch=self._state.activations.scratch,
+            epilogue=epilogue if bias is None else replace(epilogue, bias=bias.address),
+        )
+
+    def enter(self, norm: Norm | None, weight: str, *, adds_after: bool = False) -> Rows:
+        """Record the addition of what was left and the norm of the stream; returns that as input of `weight`.
+
+        Without a norm it is the stream itself. With `adds_after` it is made of the stream before the addition.
+        """
+        normed = self.input(weight, "normed")
+        self.add_norm(norm, out=normed, adds_after=adds_after)
+        return normed
+
+    def add_norm(
+        self,
+        norm: Norm | None,
+        *,
+        out: Rows,
+        rows: int = 0,
+        num_rows: int | None = None,
+        scale: float = 1.0,
+        adds_after: bool = False,
+    ) -> None:
+        """Record the addition of what was left, and `out`, the norm of the stream or of chosen rows of it.
+
+        `rows` and the others as for `add_rms_norm`: with `rows` the stream itself stays as it is.
+        """
+        left, weight = self._left, None if norm is None else self.vector(norm.dest)
+        plus_one, centred = (norm.plus_one, norm.centred) if norm is not None else (False, False)
+        if left is None:
+            assert not rows and not adds_after, "something was left before"
+            rms_norm(
+                self.commands,
+                self.kernels,
+                self.info,
+                x=self.hidden,
+                weight=weight,
+                out=out,
+                eps=0.0 if norm is None else norm.eps,
+                plus_one=plus_one,
+                centred=centred,
+                scale=scale,
+            )
+        else:
+            add_rms_norm(
+                self.commands,
+                self.kernels,
+                self.info,
+                x=self.branch,
+                hidden=self.hidden,
+                post_weight=self._state.weights[left.norm] if left.norm else None,
+                weight=weight,
+                out=out,
+                eps=left.eps if norm is None else norm.eps,
+                plus_one=plus_one,
+                centred=centred,
+                branch_scale=left.scale,
+                scale=scale,
+                adds_after=adds_after,
+                rows=rows,
+                num_rows=num_rows,
+            )
+        self.barrier()
+        self._left = None
+
+    def leave(self, residue: Residue) -> None:
+        """Note how what the block left in `branch` is to be added."""
+        self._left = residue.behind(self._prefix)
+
+    def touch_pages(self) -> None:
+        """Record, beside the attention, the search for what is read from there to the next layer's attention."""
+        if not self._touched or self.num_tokens > MAX_TOUCH_TOKENS:
+            return
+        weights = [self._state.matrices[name] for name in self._touched]
+        touch_pages(self.commands, self.kernels, weights, sink=self._state.activations.address["touched"])

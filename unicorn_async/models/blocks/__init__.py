@@ -1,0 +1,1 @@
+"""The blocks that models are made of, one file each."""

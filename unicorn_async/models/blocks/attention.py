@@ -1,0 +1,217 @@
+"""Attention over the paged cache: norm, q, k and v, rotation, attention, output projection."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from unicorn_async.models.blocks.declarations import Paged, Residue, WeightSpec, vector
+from unicorn_async.ops.attention_plan import MAX_ROTATING_TOKENS
+from unicorn_async.ops.norm import qk_norm
+from unicorn_async.ops.rotary import HeadNorms, HeadRotation, rope_cache, rotary_pairs
+from unicorn_async.ops.rows import form_of
+from unicorn_async.weights.placement import MemoryGroup
+from unicorn_async.weights.row_order import HeadOrder
+from unicorn_async.weights.rules import WeightKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from unicorn_async.config import RotaryConfig
+    from unicorn_async.models.block_recorder import BlockRecorder
+    from unicorn_async.models.blocks.declarations import Norm
+    from unicorn_async.ops.kv_cache import KVCache
+    from unicorn_async.ops.rows import Rows
+    from unicorn_async.tensor import Tensor
+
+INPUT, OUTPUT = ("qkv",), ("o",)  # destinations of what is multiplied by before the attention, and after it
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Grouped-query attention behind `norm`, and with `post_norm` before one.
+
+    Queries, keys and values lie in one destination, so that one dispatch reads them; with `is_fused` they are one
+    tensor on disk. `window` is what a query sees of the keys, in tokens; 0 = all. `softmax_scale` multiplies q, and at
+    position n 1 + query_growth * log(1 + n // query_period) as well. With a `soft_cap` (0 = none) scores become
+    cap * tanh(score / cap). `q_norm` and `k_norm` are over a head's elements, or over those of all heads. Rotary pairs
+    are neighbours on disk if `is_interleaved`. What is left is multiplied by `residual_scale`.
+    """
+
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    window: int
+    rotary: RotaryConfig
+    softmax_scale: float
+    norm: Norm | None
+    post_norm: Norm | None = None
+    q_norm: Norm | None = None
+    k_norm: Norm | None = None
+    qkv_bias: bool = False
+    output_bias: bool = False
+    soft_cap: float = 0.0
+    query_growth: float = 0.0
+    query_period: int = 1
+    residual_scale: float = 1.0
+    is_fused: bool = False
+    is_interleaved: bool = False
+
+    @property
+    def heads(self) -> str:
+        """Numbers and size of its heads, for people; equal where attention takes the same kernels."""
+        cap = f", scores capped at {self.soft_cap}" if self.soft_cap else ""
+        return f"{self.num_heads} heads on {self.num_kv_heads} of {self.head_dim}{cap}"
+
+    @property
+    def columns(self) -> int:
+        """Elements of a token's queries."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def weights(self) -> tuple[WeightSpec, ...]:
+        """Norms, then q, k, v and the output projection, each with its bias."""
+        return tuple(self._weights())
+
+    @property
+    def workspace(self) -> Mapping[str, int]:
+        """See `Block`."""
+        qkv = (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
+        return {"normed": self.hidden_size, "qkv": qkv, "q": self.columns, "attention": self.columns}
+
+    @property
+    def state(self) -> Paged:
+        """Its keys and values."""
+        return Paged(self.window, self.num_kv_heads, self.head_dim)
+
+    @property
+    def residue(self) -> Residue:
+        """See `Block`."""
+        return Residue.of(self.post_norm, self.residual_scale)
+
+    def record(self, recorder: BlockRecorder) -> None:
+        """See `Block`; a step that decodes few tokens rotates while it attends."""
+        place, num_tokens = recorder.attention, recorder.num_tokens
+        q, attended = recorder.rows("q", self.columns), recorder.input("o", "attention")
+        if not place.device.writes(form_of(attended)):
+            attended = recorder.rows("attention", self.columns)
+        rotation = None
+        # A prompt's new keys are read by workgroups that would not make them.
+        if place.batch.has_prefill or num_tokens > MAX_ROTATING_TOKENS:
+            self.record_before(recorder, q=q, cache=place.cache, slot_mapping=place.slot_mapping)
+        else:
+            q, rotation = self._heads(recorder), self._rotation(recorder)
+        place.device.record(
+            recorder.commands,
+            q=q,
+            cache=place.cache,
+            window=self.window,
+            batch=place.batch,
+            out=attended,
+            rotation=rotation,
+        )
+        recorder.touch_pages()
+        recorder.barrier()
+        self.record_after(recorder, attended)
+
+    def record_before(self, recorder: BlockRecorder, *, q: Tensor, cache: KVCache, slot_mapping: int) -> None:
+        """Record it up to the attention: rotated q, (tokens, num_heads * head_dim) f32, and k and v in `cache`.
+
+        `slot_mapping` is the address of (tokens) u32, see `rope_cache`. Of what it computed only the step's own
+        `hidden` is needed after it, so that other work may come before the rest of the layer.
+        """
+        qkv = self._heads(recorder)
+        rope_cache(
+            recorder.commands,
+            recorder.kernels,
+            recorder.info,
+            shape=recorder.shape,
+            qkv=qkv,
+            q=q,
+            cache=cache,
+            rotation=self._rotation(recorder),
+            positions=recorder.arrays.positions,
+            slot_mapping=slot_mapping,
+        )
+        recorder.barrier()
+
+    def record_after(self, recorder: BlockRecorder, attended: Rows) -> None:
+        """Record the rest of it; `attended` is the attention's result, f32 or in the form that its linear reads."""
+        recorder.linear(attended, "o", recorder.branch)
+        recorder.leave(self.residue)
+
+    def _heads(self, recorder: BlockRecorder) -> Tensor:
+        """Record it up to q, k and v, not yet rotated; returns these, side by side for each token."""
+        normed = recorder.enter(self.norm, "qkv")
+        qkv = recorder.rows("qkv", (self.num_heads + 2 * self.num_kv_heads) * self.head_dim)
+        recorder.linear(normed, "qkv", qkv)
+        norms = self._norms(recorder)
+        if norms is not None and self._norms_whole:
+            qk_norm(
+                recorder.commands,
+                recorder.kernels,
+                recorder.info,
+                qkv=qkv,
+                q_weight=norms.q_weight,
+                k_weight=norms.k_weight,
+                eps=norms.eps,
+            )
+            recorder.barrier()
+        return qkv
+
+    def _rotation(self, recorder: BlockRecorder) -> HeadRotation:
+        return HeadRotation(
+            recorder.frequencies(self.rotary),
+            self.softmax_scale,
+            None if self._norms_whole else self._norms(recorder),
+            amplitude=self.rotary.amplitude,
+            num_pairs=rotary_pairs(self.rotary, self.head_dim),
+            q_growth=self.query_growth,
+            q_period=self.query_period,
+        )
+
+    @property
+    def _norms_whole(self) -> bool:
+        return self.q_norm is not None and self.q_norm.size != self.head_dim
+
+    def _norms(self, recorder: BlockRecorder) -> HeadNorms | None:
+        if self.q_norm is None or self.k_norm is None:
+            return None
+        q_weight, k_weight = recorder.vector(self.q_norm.dest), recorder.vector(self.k_norm.dest)
+        return HeadNorms(q_weight, k_weight, self.q_norm.eps, self.q_norm.plus_one)
+
+    def _weights(self) -> Iterator[WeightSpec]:
+        for norm in (self.norm, self.post_norm, self.q_norm, self.k_norm):
+            if norm is not None:
+                yield norm.weight
+        yield from self._projections()
+        yield _matrix("self_attn.o_proj.weight", "o", self.hidden_size, self.columns)
+        if self.output_bias:
+            yield vector("self_attn.o_proj.bias", "o_bias", self.hidden_size)
+
+    def _projections(self) -> Iterator[WeightSpec]:
+        order, heads, kv_heads = self._head_order(), self.num_heads, self.num_kv_heads
+        if self.is_fused:
+            order = order and replace(order, num_heads=heads + kv_heads)
+            rows = (heads + 2 * kv_heads) * self.head_dim
+            yield replace(_matrix("self_attn.qkv_proj.weight", "qkv", rows, self.hidden_size), head_order=order)
+            return
+        row = 0
+        for part, count in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
+            rows, own = count * self.head_dim, None if part == "v" else order
+            matrix = _matrix(f"self_attn.{part}_proj.weight", "qkv", rows, self.hidden_size, row)
+            yield replace(matrix, head_order=own)
+            if self.qkv_bias:
+                yield replace(vector(f"self_attn.{part}_proj.bias", "qkv_bias", rows, row), head_order=own)
+            row += rows
+
+    def _head_order(self) -> HeadOrder | None:
+        """How rows of q and k lie on disk, where that is not as the rotary kernel takes its pairs."""
+        if not self.rotary.dim and not self.is_interleaved:
+            return None
+        return HeadOrder.rotary(self.head_dim, rotary_rows=self.rotary.dim, interleaved=self.is_interleaved)
+
+
+def _matrix(name: str, dest: str, rows: int, columns: int, row_offset: int = 0) -> WeightSpec:
+    return WeightSpec(name, (rows, columns), dest, WeightKind.MATRIX, MemoryGroup.ATTENTION, row_offset)

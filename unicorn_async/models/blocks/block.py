@@ -1,0 +1,37 @@
+"""The interface of a block."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from unicorn_async.models.block_recorder import BlockRecorder
+    from unicorn_async.models.blocks.declarations import Paged, Residue, WeightSpec
+
+
+class Block(Protocol):
+    """A part of a layer that reads the residual stream, and leaves what is to be added to it.
+
+    Blocks are equal where they record the same dispatches over weights of the same types.
+    """
+
+    @property
+    def weights(self) -> tuple[WeightSpec, ...]:
+        """Its tensors, in the order in which a first prompt needs them."""
+
+    @property
+    def workspace(self) -> Mapping[str, int]:
+        """Elements a token, all f32, of each intermediate result; blocks share those of one name."""
+
+    @property
+    def state(self) -> Paged | None:
+        """What it keeps of a sequence from one step to the next."""
+
+    @property
+    def residue(self) -> Residue:
+        """How what it leaves is added."""
+
+    def record(self, recorder: BlockRecorder) -> None:
+        """Record its part of a step."""

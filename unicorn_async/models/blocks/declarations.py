@@ -1,0 +1,89 @@
+"""What blocks declare: weights, norms, state, and how what they leave is added to the residual stream. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from unicorn_async.weights.placement import MemoryGroup
+from unicorn_async.weights.rules import WeightKind
+
+if TYPE_CHECKING:
+    from unicorn_async.weights.row_order import HeadOrder
+
+
+@dataclass(frozen=True, slots=True)
+class WeightSpec:
+    """One tensor of a checkpoint, named as in a layer: `name` on disk, `dest` on the device.
+
+    Its rows go to row `row_offset` of `dest`, which several share that one dispatch reads. Matrices and tables are
+    what adapters may change. `group` says what memory it is given. With a `head_order` the rows of heads lie in that
+    order on disk.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dest: str
+    kind: WeightKind
+    group: MemoryGroup
+    row_offset: int = 0
+    head_order: HeadOrder | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Paged:
+    """State of a sequence that grows with it: keys and values of a layer, in blocks of the cache.
+
+    `window` is what a query sees of them, in tokens; 0 = all.
+    """
+
+    window: int
+    num_kv_heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class Residue:
+    """What a block leaves in `branch` for the next one to add to the stream: norm(branch), or branch itself.
+
+    `norm` is the destination of the norm's weight; "" = none. `eps` is that norm's. What is added is multiplied by
+    `scale`.
+    """
+
+    norm: str = ""
+    eps: float = 0.0
+    scale: float = 1.0
+
+    @classmethod
+    def of(cls, norm: Norm | None, scale: float = 1.0) -> Residue:
+        """Return the residue of a block with this norm behind it, or none."""
+        return cls(scale=scale) if norm is None else cls(norm.dest, norm.eps, scale)
+
+    def behind(self, prefix: str) -> Residue:
+        """Return it with the norm's full name."""
+        return replace(self, norm=prefix + self.norm) if self.norm else self
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """RMSNorm over `size` elements: `name` is its weight's on disk, `dest` on the device, both as in the layer.
+
+    With `plus_one` weights count from 1. A `centred` one is LayerNorm without a bias.
+    """
+
+    name: str
+    dest: str
+    size: int
+    eps: float
+    plus_one: bool = False
+    centred: bool = False
+
+    @property
+    def weight(self) -> WeightSpec:
+        """Its weight, (size) f32."""
+        return vector(self.name, self.dest, self.size)
+
+
+def vector(name: str, dest: str, size: int, row_offset: int = 0) -> WeightSpec:
+    """Return a norm's weight, or a part of a bias: f32 on the device."""
+    return WeightSpec(name, (size,), dest, WeightKind.VECTOR, MemoryGroup.NORMS, row_offset)

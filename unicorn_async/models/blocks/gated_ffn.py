@@ -1,0 +1,109 @@
+"""The gated feed-forward network: down(act(gate(x)) * up(x))."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from unicorn_async.models.blocks.declarations import Residue, WeightSpec
+from unicorn_async.ops.gated import gated
+from unicorn_async.ops.linear import Epilogue, fuses_gate, leaves_blocks
+from unicorn_async.ops.rows import BlockRows
+from unicorn_async.weights.placement import MemoryGroup
+from unicorn_async.weights.rules import WeightKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from unicorn_async.config import Activation
+    from unicorn_async.models.block_recorder import BlockRecorder
+    from unicorn_async.models.blocks.declarations import Norm
+    from unicorn_async.ops.rows import Rows
+    from unicorn_async.tensor import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class GatedFFN:
+    """A gated FFN (hidden_size → intermediate_size → hidden_size) behind `norm`, and with `post_norm` before one.
+
+    Gate and up lie in one destination, so that one dispatch reads both; with `is_fused` they are one tensor on disk.
+    What it leaves is multiplied by `residual_scale`. A parallel one reads the stream that the block before it has read,
+    through the same norm.
+    """
+
+    hidden_size: int
+    intermediate_size: int
+    activation: Activation
+    norm: Norm | None
+    post_norm: Norm | None = None
+    is_fused: bool = False
+    is_parallel: bool = False
+    residual_scale: float = 1.0
+
+    @property
+    def weights(self) -> tuple[WeightSpec, ...]:
+        """Norms, then gate, up and down."""
+        width, hidden = self.intermediate_size, self.hidden_size
+        kind, group = WeightKind.MATRIX, MemoryGroup.FFN
+        own = (None if self.is_parallel else self.norm, self.post_norm)
+        gate_up = [
+            WeightSpec("mlp.gate_proj.weight", (width, hidden), "gate_up", kind, group),
+            WeightSpec("mlp.up_proj.weight", (width, hidden), "gate_up", kind, group, width),
+        ]
+        if self.is_fused:
+            gate_up = [WeightSpec("mlp.gate_up_proj.weight", (2 * width, hidden), "gate_up", kind, group)]
+        return (
+            *(norm.weight for norm in own if norm is not None),
+            *gate_up,
+            WeightSpec("mlp.down_proj.weight", (hidden, width), "down", kind, group),
+        )
+
+    @property
+    def workspace(self) -> Mapping[str, int]:
+        """See `Block`."""
+        return {
+            "normed": self.hidden_size,
+            "gate_up": 2 * self.intermediate_size,
+            "gated": self.intermediate_size,
+        }
+
+    @property
+    def state(self) -> None:
+        """It keeps nothing."""
+
+    @property
+    def residue(self) -> Residue:
+        """See `Block`."""
+        return Residue.of(self.post_norm, self.residual_scale)
+
+    def record(self, recorder: BlockRecorder) -> None:
+        """See `Block`."""
+        normed = recorder.enter(self.norm, "gate_up", adds_after=self.is_parallel)
+        recorder.linear(self._gate(recorder, normed), "down", recorder.branch)
+        recorder.leave(self.residue)
+
+    def _gate(self, recorder: BlockRecorder, normed: Rows) -> Rows:
+        """Record it up to its activations; returns these, in the form that `down` reads."""
+        num_tokens, width = recorder.num_tokens, self.intermediate_size
+        matrix = recorder.weight("gate_up")
+        if fuses_gate(recorder.info, matrix, num_tokens):
+            out: Tensor | BlockRows = recorder.rows("gated", width)
+            wanted = recorder.input("down", "gated")
+            if isinstance(wanted, BlockRows) and leaves_blocks(recorder.info, matrix, num_tokens):
+                # Not into the scratch, which holds the input. Blocks are smaller than the floats whose place they take.
+                out = BlockRows.at(recorder.rows("gated", width).address, num_tokens, width)
+            recorder.linear(normed, "gate_up", out, epilogue=Epilogue(gate=self.activation))
+            return out
+        gate_up = recorder.rows("gate_up", 2 * width)
+        recorder.linear(normed, "gate_up", gate_up)
+        activated = recorder.input("down", "gated")
+        gated(
+            recorder.commands,
+            recorder.kernels,
+            recorder.info,
+            gate_up=gate_up,
+            out=activated,
+            activation=self.activation,
+        )
+        recorder.barrier()
+        return activated

@@ -1,0 +1,87 @@
+"""Gemma 3, text.
+
+Source: the models' config.json and transformers' `modeling_gemma3.py`. Keys that a released config.json leaves out have
+the defaults of transformers' `Gemma3TextConfig`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unicorn_async.config import RotaryConfig
+from unicorn_async.models.families.dense import Dimensions, checked_heads, decoder, local_layers
+from unicorn_async.models.rotary_config import read_rotary, read_scaling
+
+if TYPE_CHECKING:
+    from unicorn_async.checkpoint.json_config import JsonConfig
+    from unicorn_async.models.blocks.attention import Attention
+    from unicorn_async.models.spec import ModelSpec
+
+
+def gemma3_text(raw: JsonConfig) -> ModelSpec:
+    """Read the config.json of a `Gemma3ForCausalLM`."""
+    return _decoder(raw, "Gemma3ForCausalLM")
+
+
+def gemma3_multimodal(raw: JsonConfig) -> ModelSpec:
+    """Read the text part of the config.json of a `Gemma3ForConditionalGeneration`."""
+    return _decoder(raw.section("text_config"), "Gemma3ForConditionalGeneration")
+
+
+def _decoder(raw: JsonConfig, architecture: str) -> ModelSpec:
+    num_heads, num_kv_heads = checked_heads(raw, default_heads=8, default_kv_heads=4)
+    sizes = Dimensions(
+        num_layers=raw.num_layers(26),
+        hidden_size=raw.count("hidden_size", 2304),
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=raw.count("head_dim", 256),
+        intermediate_size=raw.count("intermediate_size", 9216),
+        norm_eps=raw.number("rms_norm_eps", 1e-6),
+        norm_plus_one=raw.flag("norm_plus_one", True),
+    )
+    window, bias = raw.count("sliding_window", 4096), raw.flag("attention_bias", False)
+    global_rotary, local_rotary = _rotaries(raw, sizes.head_dim)
+    scale = raw.number("query_pre_attn_scalar", 256) ** -0.5
+    cap = raw.number("attn_logit_softcapping") if raw.has("attn_logit_softcapping") else 0.0
+
+    def attention(*, is_local: bool) -> Attention:
+        return sizes.attention(
+            local_rotary if is_local else global_rotary,
+            window=window if is_local else 0,
+            softmax_scale=scale,
+            post_norm="post_attention_layernorm",
+            qk_norm=True,
+            qkv_bias=bias,
+            output_bias=bias,
+            soft_cap=cap,
+        )
+
+    ffn = sizes.gated_ffn(
+        raw.activation("hidden_activation", "gelu_pytorch_tanh"),
+        norm="pre_feedforward_layernorm",
+        post_norm="post_feedforward_layernorm",
+    )
+    return decoder(
+        raw,
+        architecture,
+        sizes,
+        ((attention(is_local=is_local), ffn) for is_local in local_layers(raw, sizes.num_layers, 6)),
+        vocab_size=262_208,
+        max_position=131_072,
+        tied=True,
+        embedding_scale=sizes.hidden_size**0.5,
+        logit_soft_cap=raw.number("final_logit_softcapping") if raw.has("final_logit_softcapping") else 0.0,
+    )
+
+
+def _rotaries(raw: JsonConfig, head_dim: int) -> tuple[RotaryConfig, RotaryConfig]:
+    if raw.has("rope_parameters"):
+        parameters = raw.section("rope_parameters")
+        if parameters.has("full_attention"):
+            full, sliding = parameters.section("full_attention"), parameters.section("sliding_attention")
+            return (
+                read_scaling(full, full.number("rope_theta", 1e6), head_dim, raw),
+                read_scaling(sliding, sliding.number("rope_theta", 1e4), head_dim, raw),
+            )
+    return read_rotary(raw, head_dim, default_base=1e6), RotaryConfig(raw.number("rope_local_base_freq", 1e4))

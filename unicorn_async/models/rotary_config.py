@@ -1,0 +1,123 @@
+"""What config.json says of rotary embeddings.
+
+Source: transformers' `modeling_rope_utils.py`; YaRN (arXiv 2309.00071), LongRoPE (arXiv 2402.13753).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from unicorn_async.config import RotaryConfig, RotaryScaling
+from unicorn_async.errors import CheckpointError, UnsupportedModelError
+
+if TYPE_CHECKING:
+    from unicorn_async.checkpoint.json_config import JsonConfig
+
+_LONGROPE = ("longrope", "su")
+
+
+def read_rotary(
+    raw: JsonConfig, head_dim: int, *, default_base: float = 10_000.0, default_part: float = 1.0
+) -> RotaryConfig:
+    """Return the rotary embedding of `rope_parameters`, or of `rope_theta` and `rope_scaling`.
+
+    `default_part` is the share of a head that rotates where the file does not say it.
+    """
+    base, part = raw.number("rope_theta", default_base), raw.number("partial_rotary_factor", default_part)
+    name = next((name for name in ("rope_parameters", "rope_scaling") if raw.has(name)), None)
+    section = None if name is None else raw.section(name)
+    if section is not None:
+        part = section.number("partial_rotary_factor", part)
+        base = section.number("rope_theta", base) if name == "rope_parameters" else base
+    dim = int(head_dim * part)
+    if not 0 < dim <= head_dim or dim % 2:
+        raise UnsupportedModelError(f"{raw.where}: partial_rotary_factor: {part} of a head of {head_dim} elements")
+    if section is None:
+        return RotaryConfig(base, dim=dim % head_dim)
+    return replace(read_scaling(section, base, dim, raw), dim=dim % head_dim)
+
+
+def read_scaling(section: JsonConfig, base: float, dim: int, raw: JsonConfig) -> RotaryConfig:
+    """Read an object as the scaling of an embedding that rotates `dim` elements; `raw` has what lies beside it."""
+    kind = section.text("rope_type", section.text("type", "default"))
+    if kind == "default":
+        return RotaryConfig(base)
+    if kind == "linear":
+        return RotaryConfig(base, RotaryScaling.LINEAR, section.number("factor"))
+    if kind == "llama3":
+        return RotaryConfig(
+            base,
+            RotaryScaling.LLAMA3,
+            section.number("factor"),
+            section.number("low_freq_factor"),
+            section.number("high_freq_factor"),
+            section.count("original_max_position_embeddings"),
+        )
+    if kind == "factors":
+        return RotaryConfig(base, RotaryScaling.FACTORS, factors=section.numbers("factors"))
+    if kind == "yarn":
+        return _yarn(section, base, dim, raw)
+    if kind in _LONGROPE:
+        return _longrope(section, base, dim, raw)
+    raise UnsupportedModelError(
+        f"{section.where}: rope_type {kind!r} is not supported; known are default, linear, llama3, yarn, longrope"
+    )
+
+
+def original_positions(section: JsonConfig, raw: JsonConfig) -> int:
+    """Return the context that a model had before it was scaled; the key beside the section comes first."""
+    name = "original_max_position_embeddings"
+    inner = section.count(name, raw.count("max_position_embeddings"))
+    found = raw.count(name, inner)
+    if found < 2:
+        raise CheckpointError(f"{raw.where}: {name}: expected at least 2, got {found}")
+    return found
+
+
+def _yarn(section: JsonConfig, base: float, dim: int, raw: JsonConfig) -> RotaryConfig:
+    """Pairs that turn often enough keep their frequency, slow ones are divided, those between a mixture."""
+    if base <= 1.0:
+        raise CheckpointError(f"{section.where}: rope_theta: expected more than 1, got {base}")
+    original = original_positions(section, raw)
+    factor = section.number("factor")
+
+    def pair(rotations: float) -> float:
+        return dim * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(base))
+
+    low, high = pair(section.number("beta_fast", 32.0)), pair(section.number("beta_slow", 1.0))
+    if section.flag("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
+    span = high - low or 0.001
+    divided = [min(max((index - low) / span, 0.0), 1.0) for index in range(dim // 2)]
+    factors = tuple(1.0 / (share / factor + 1.0 - share) for share in divided)
+    amplitude = _yarn_amplitude(factor, 1.0)
+    if section.has("mscale") and section.has("mscale_all_dim"):
+        whole = _yarn_amplitude(factor, section.number("mscale_all_dim"))
+        amplitude = _yarn_amplitude(factor, section.number("mscale")) / whole
+    amplitude = section.number("attention_factor", amplitude)
+    return RotaryConfig(base, RotaryScaling.FACTORS, factors=factors, amplitude=amplitude)
+
+
+def _yarn_amplitude(factor: float, weight: float) -> float:
+    return 0.1 * weight * math.log(factor) + 1.0 if factor > 1.0 else 1.0
+
+
+def _longrope(section: JsonConfig, base: float, dim: int, raw: JsonConfig) -> RotaryConfig:
+    original = original_positions(section, raw)
+    factor = section.number("factor", raw.count("max_position_embeddings") / original)
+    short, long = section.numbers("short_factor"), section.numbers("long_factor")
+    for name, factors in (("short_factor", short), ("long_factor", long)):
+        if len(factors) != dim // 2:
+            raise CheckpointError(f"{section.where}: {name}: expected {dim // 2} numbers, got {len(factors)}")
+    amplitude = math.sqrt(1.0 + math.log(factor) / math.log(original)) if factor > 1.0 else 1.0
+    return RotaryConfig(
+        base,
+        RotaryScaling.FACTORS,
+        original_max_position=original,
+        factors=short,
+        long_factors=long,
+        amplitude=section.number("attention_factor", amplitude),
+    )

@@ -1,0 +1,180 @@
+"""What a model is made of: blocks in layers, between embeddings and an output head. Pure.
+
+A block is the one place that knows its weights, its room in the workspace, its state and how it is recorded; what a
+load reads, which memory is planned and which kernels are compiled follows from that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from unicorn_async.errors import UnsupportedModelError
+from unicorn_async.models.blocks.attention import Attention
+from unicorn_async.weights.placement import MemoryGroup
+from unicorn_async.weights.plan import WantedTensor
+from unicorn_async.weights.rules import WeightKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from unicorn_async.models.blocks.block import Block
+    from unicorn_async.models.blocks.declarations import Residue, WeightSpec
+    from unicorn_async.models.blocks.embedding import Embedding
+    from unicorn_async.models.blocks.head import Head
+
+EMBED_LAYER = -1
+_DERIVED = (".rotary_emb.inv_freq", ".self_attn.masked_bias", ".self_attn.bias")  # follow from config.json
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Blocks that are loaded together, and activated at once; `prefix` leads their tensors' names on disk."""
+
+    blocks: tuple[Block, ...]
+    prefix: str
+
+    @property
+    def attention(self) -> Attention:
+        """The block that attends."""
+        return next(block for block in self.blocks if isinstance(block, Attention))
+
+    @property
+    def before_attention(self) -> tuple[Block, ...]:
+        """The blocks before that one."""
+        return self.blocks[: self.blocks.index(self.attention)]
+
+    @property
+    def after_attention(self) -> tuple[Block, ...]:
+        """The blocks behind it."""
+        return self.blocks[self.blocks.index(self.attention) + 1 :]
+
+    @property
+    def weights(self) -> tuple[WeightSpec, ...]:
+        """The tensors of all its blocks."""
+        return tuple(weight for block in self.blocks for weight in block.weights)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """A model: its blocks, and what is said of the whole.
+
+    All its layers attend with the same numbers of heads, of one size.
+    """
+
+    architecture: str  # as in config.json, e.g. "Gemma3ForCausalLM"
+    hidden_size: int
+    vocab_size: int
+    max_position: int
+    embedding: Embedding
+    layers: tuple[Layer, ...]
+    head: Head
+    bos_token_id: int | None = None
+    eos_token_ids: tuple[int, ...] = field(default=())
+
+    @property
+    def num_layers(self) -> int:
+        """How many layers there are."""
+        return len(self.layers)
+
+    @property
+    def attention(self) -> Attention:
+        """The first layer's attention, whose heads all layers have."""
+        return self.layers[0].attention
+
+    @property
+    def num_heads(self) -> int:
+        """Heads of queries."""
+        return self.attention.num_heads
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Heads of keys and values."""
+        return self.attention.num_kv_heads
+
+    @property
+    def head_dim(self) -> int:
+        """Elements of a head."""
+        return self.attention.head_dim
+
+    @property
+    def layer_windows(self) -> tuple[int, ...]:
+        """The window of each layer in tokens, 0 = all."""
+        return tuple(layer.attention.window for layer in self.layers)
+
+    @property
+    def workspace(self) -> Mapping[str, int]:
+        """Elements a token of each intermediate result of a layer."""
+        columns: dict[str, int] = {}
+        for blocks in dict.fromkeys(layer.blocks for layer in self.layers):
+            for block in blocks:
+                for name, count in block.workspace.items():
+                    columns[name] = max(columns.get(name, 0), count)
+        return columns
+
+    @property
+    def widest_input(self) -> int:
+        """The most columns of a matrix."""
+        return max(weight.shape[-1] for weight in self._weights() if weight.kind is not WeightKind.VECTOR)
+
+    def residue(self, layer: int) -> Residue | None:
+        """Return how what is left in front of a layer, or of the head (L), is added; None behind the embeddings."""
+        if layer == 0:
+            return None
+        return self.layers[layer - 1].blocks[-1].residue.behind(f"layers.{layer - 1}.")
+
+    def wanted_tensors(self) -> tuple[WantedTensor, ...]:
+        """Return all tensors in the order in which a first prompt needs them."""
+        wanted = [_wanted(weight, EMBED_LAYER) for weight in self.embedding.weights]
+        for number, layer in enumerate(self.layers):
+            dest = f"layers.{number}."
+            wanted += [_wanted(weight, number, layer.prefix, dest) for weight in layer.weights]
+        return (*wanted, *(_wanted(weight, self.num_layers) for weight in self.head.weights))
+
+    def memory_groups(self) -> Mapping[str, MemoryGroup]:
+        """Return what each destination is read for; a table that is embeddings and head counts as the head."""
+        groups = {weight.dest: weight.group for weight in (*self.embedding.weights, *self.head.weights)}
+        for number, layer in enumerate(self.layers):
+            groups |= {f"layers.{number}.{weight.dest}": weight.group for weight in layer.weights}
+        groups[self.head.table] = MemoryGroup.HEAD
+        return groups
+
+    def check_unused(self, names: Iterable[str]) -> None:
+        """Check that what a checkpoint has beyond the wanted tensors does not belong to the model.
+
+        Raises:
+            UnsupportedModelError: a tensor would change the result, and nothing here computes with it.
+        """
+        for name in names:
+            unused_head = self.head.is_tied and name == "lm_head.weight"
+            if not unused_head and not name.endswith(_DERIVED):
+                raise UnsupportedModelError(
+                    f"tensor {name!r}: {self.architecture} as it is supported here has no such tensor"
+                )
+
+    def _weights(self) -> Iterator[WeightSpec]:
+        yield from self.embedding.weights
+        for blocks in dict.fromkeys(layer.blocks for layer in self.layers):
+            for block in blocks:
+                yield from block.weights
+        yield from self.head.weights
+
+
+def matrix_names(blocks: Sequence[Block]) -> tuple[str, ...]:
+    """Return the destinations of blocks' matrices, each once."""
+    return tuple(
+        dict.fromkeys(weight.dest for block in blocks for weight in block.weights if weight.kind is WeightKind.MATRIX)
+    )
+
+
+def _wanted(weight: WeightSpec, layer: int, source: str = "", dest: str = "") -> WantedTensor:
+    return WantedTensor(
+        source + weight.name,
+        weight.shape,
+        layer,
+        dest + weight.dest,
+        weight.row_offset,
+        as_f32=weight.kind is WeightKind.VECTOR,
+        is_table=weight.kind is WeightKind.TABLE,
+        head_order=weight.head_order,
+    )

@@ -1,0 +1,144 @@
+"""What a model's steps would dispatch on a device, found by recording them over tensors that have no memory.
+
+Whoever has to know beforehand which kernels a model needs, or which products its steps consist of, asks here: there is
+no second description of a layer. Layers with the same blocks over weights of the same types are recorded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+from unicorn_async.gpu.listing import KernelListing
+from unicorn_async.models.activations import Activations, Residual
+from unicorn_async.models.block_recorder import DecoderState, LayerAttention, RecordingTools
+from unicorn_async.models.decoder import Decoder
+from unicorn_async.models.step_arrays import StepArrays
+from unicorn_async.ops.attention import GpuAttention
+from unicorn_async.ops.attention_device import AttentionBatch, DecodeScratch
+from unicorn_async.ops.attention_plan import MAX_ROTATING_TOKENS
+from unicorn_async.ops.kv_cache import KVCache
+from unicorn_async.ops.linear_scratch import LinearScratch
+from unicorn_async.ops.page_touch import pays_to_touch
+from unicorn_async.ops.sampling import SampleArguments, record_counts, record_sampling
+from unicorn_async.tensor import DType, Tensor
+from unicorn_async.weights.tensors import unplaced_matrices
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator
+
+    from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.gpu.listing import ListedDispatch
+    from unicorn_async.gpu.memory import Buffer
+    from unicorn_async.models.spec import ModelSpec
+    from unicorn_async.ops.kv_cache import AttentionShape
+    from unicorn_async.ops.sample_rows import SamplingPath
+    from unicorn_async.weights.plan import LoadPlan
+
+_PLACE = 256  # the address of everything that is not left out
+_CACHE = KVCache(_PLACE, _PLACE)
+_ARRAYS = StepArrays(_PLACE, _PLACE, _PLACE, _PLACE, _PLACE, _PLACE, _PLACE, Residual(_PLACE, _PLACE))
+_BATCH = AttentionBatch(0, 0, 0, 0, 1, 0, 0, DecodeScratch(0, 0), cast("Buffer", None), 0, 0)
+
+
+class _Nowhere(Mapping[object, int]):
+    """The address of anything by its name."""
+
+    def __getitem__(self, key: object) -> int:
+        return _PLACE
+
+    def __iter__(self) -> Iterator[object]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+class DryRun:
+    """Lists the dispatches of a model's steps; an instance is used by one thread."""
+
+    def __init__(
+        self, info: DeviceInfo, spec: ModelSpec, shape: AttentionShape, plan: LoadPlan, *, attends: bool = True
+    ) -> None:
+        """List for a device; `shape` is that of the cache which it writes, where it `attends` or another does."""
+        self._spec = spec
+        self._listing = listing = KernelListing()
+        self._matrices = unplaced_matrices(plan)
+        vectors = {dest.name: Tensor(0, dest.shape, DType.F32) for dest in plan.destinations if len(dest.shape) == 1}
+        scratch = LinearScratch.at(0, 1 << 30, spec.widest_input)
+        activations = Activations(cast("Mapping[str, int]", _Nowhere()), scratch)
+        freqs = {layer.attention.rotary: 0 for layer in spec.layers}
+        state = DecoderState(vectors, self._matrices, freqs, activations, last_token=0)
+        touches = attends and pays_to_touch(info, self._matrices.values())
+        self._decoder = Decoder(spec, RecordingTools(listing, info, shape, state), touches_pages=touches)
+        self._info = info
+        self._attention = None
+        if attends:
+            self._attention = GpuAttention(info, listing, shape, soft_cap=spec.attention.soft_cap)
+        self._known: dict[Hashable, tuple[ListedDispatch, ...]] = {}
+        self._signatures = tuple(self._signature(layer) for layer in range(spec.num_layers))
+        self._unique = [self._signatures.index(signature) for signature in dict.fromkeys(self._signatures)]
+
+    def embedding(self) -> tuple[ListedDispatch, ...]:
+        """List what comes before the first layer."""
+        self._decoder.record_embed(self._listing, _ARRAYS, 1)
+        return self._listing.take()
+
+    def layers(self, num_tokens: int) -> Iterator[tuple[ListedDispatch, ...]]:
+        """List each layer of steps recorded for so many tokens, prompts among them."""
+        return (self._layer(num_tokens, layer, has_prefill=True) for layer in range(self._spec.num_layers))
+
+    def unique_layers(self, num_tokens: int) -> Iterator[ListedDispatch]:
+        """List what layers dispatch in steps recorded for so many tokens, with prompts or without; of like ones one."""
+        for layer in self._unique:
+            if num_tokens <= MAX_ROTATING_TOKENS:  # few tokens that are all decoded are rotated while they attend
+                yield from self._layer(num_tokens, layer, has_prefill=False)
+            yield from self._layer(num_tokens, layer, has_prefill=True)
+
+    def head(self, num_rows: int) -> tuple[ListedDispatch, ...]:
+        """List the output head of steps with so many rows of logits."""
+        self._decoder.record_head(self._listing, _ARRAYS, num_rows, num_rows)
+        return self._listing.take()
+
+    def sampling(self, path: SamplingPath, *, counts: bool = False) -> tuple[ListedDispatch, ...]:
+        """List what chooses tokens, and what `counts` those that were seen."""
+        logits = Tensor(0, (1, self._spec.vocab_size), DType.F32)
+        record_sampling(self._listing, self._listing, self._info, path, SampleArguments(logits, 0, 0, 0, 0))
+        if counts:
+            vocab_size = self._spec.vocab_size
+            record_counts(
+                self._listing,
+                self._listing,
+                resets=0,
+                num_slots=1,
+                marks=0,
+                num_marks=1,
+                counts=0,
+                vocab_size=vocab_size,
+            )
+        return self._listing.take()
+
+    def _signature(self, layer: int) -> Hashable:
+        """What decides a layer's dispatches: its blocks, the types of its weights, and how it begins."""
+        found = self._spec.layers[layer]
+        names = dict.fromkeys(weight.dest for weight in found.weights)
+        matrices = (self._matrices.get(f"layers.{layer}.{name}") for name in names)
+        return found.blocks, tuple(matrices), layer == 0
+
+    def _layer(self, num_tokens: int, layer: int, *, has_prefill: bool) -> tuple[ListedDispatch, ...]:
+        key = num_tokens, self._signatures[layer], has_prefill
+        if key not in self._known:
+            self._known[key] = self._recorded(num_tokens, layer, has_prefill=has_prefill)
+        return self._known[key]
+
+    def _recorded(self, num_tokens: int, layer: int, *, has_prefill: bool) -> tuple[ListedDispatch, ...]:
+        decoder, listing, attention = self._decoder, self._listing, self._attention
+        if attention is None:
+            rows = Tensor(0, (num_tokens, self._spec.attention.columns), DType.F32)
+            decoder.record_before_attention(listing, _ARRAYS, layer, q=rows, cache=_CACHE, slot_mapping=0)
+            decoder.record_after_attention(listing, _ARRAYS, num_tokens, layer, rows)
+            return listing.take()
+        place = LayerAttention(attention, _CACHE, 0, replace(_BATCH, has_prefill=has_prefill))
+        decoder.record_layer(listing, _ARRAYS, num_tokens, layer, place)
+        return listing.take()
