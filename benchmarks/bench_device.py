@@ -21,11 +21,14 @@ from unicorn_async.resources import resource_dir
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from unicorn_async.config import EngineConfig
+    from unicorn_async.gpu.binding import CData
     from unicorn_async.gpu.device_info import DeviceInfo
+
+    Extend = Callable[[Instance, DeviceInfo], tuple[str, CData] | None]
 
 DEVICE_HELP = "index or part of the name (default: the fastest GPU); a software device is taken only when it is named"
 ARGUMENT, DEVICE = 2, 1  # exit statuses: by what a script is refused
@@ -53,8 +56,8 @@ def chosen_info(wanted: str | None) -> DeviceInfo:
 
 
 @contextlib.contextmanager
-def opened_device(wanted: str | None) -> Iterator[Device]:
-    """Open the device that `chosen_info` names, and print what it is.
+def opened_device(wanted: str | None, extend: Extend | None = None) -> Iterator[Device]:
+    """Open the device that `chosen_info` names, and print what it is; `extend` says what else to enable of it.
 
     Raises:
         DeviceError, ConfigError: as that, or it can't be opened.
@@ -62,7 +65,8 @@ def opened_device(wanted: str | None) -> Iterator[Device]:
     with Instance.create() as instance:
         info = select_device(instance.devices(), wanted)
         print(device_text(info), flush=True)
-        with Device.open(instance, info, cache_dir=None, shader_dir=resource_dir("shaders")) as device:
+        extra = None if extend is None else extend(instance, info)
+        with Device.open(instance, info, cache_dir=None, shader_dir=resource_dir("shaders"), extra=extra) as device:
             yield device
 
 

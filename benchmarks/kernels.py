@@ -40,15 +40,14 @@ from command_line import add_part, amount, matrix_shape, out_file, run_part, run
 from unicorn_async.cli.options import count
 from unicorn_async.errors import ConfigError
 from unicorn_async.gpu.command import CommandPool, TimestampPool
-from unicorn_async.gpu.kernel import KernelRequest
 from unicorn_async.gpu.memory import MemoryKind
-from unicorn_async.ops.linear_candidates import Product, candidates
-from unicorn_async.ops.linear_quant_plan import fuses_gate, leaves_blocks
+from unicorn_async.ops.linear_plans.candidates import candidates
+from unicorn_async.ops.linear_plans.product import Product
+from unicorn_async.ops.linear_plans.rules import can_gate, pays_to_block, plan_linear
 from unicorn_async.ops.matrix_fragments import find_matrix_fragments
 from unicorn_async.ops.rates import read_rate
 from unicorn_async.tensor import DType, QuantFormat
-from unicorn_async.tune.product_bench import ProductBench
-from unicorn_async.tune.products import weight_bytes
+from unicorn_async.tune.product_bench import ProductBench, product_kernel
 from unicorn_async.tune.random_memory import random_memory
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.device_info import DeviceInfo
-    from unicorn_async.ops.linear_plan import LinearPlan
+    from unicorn_async.ops.linear_plans.plan import LinearPlan
 
 FORMATS = {kind.value: kind for kind in (DType.F16, DType.BF16, DType.F32, *QuantFormat)}
 SHAPES = ((21504, 5376), (5376, 21504), (8192, 5376), (5376, 4096), (4096, 14336))
@@ -86,7 +85,7 @@ class Figure:
         constants = " ".join(f"{name.lower()}={value}" for name, value in plan.constants)
         sizes = product.tokens, product.n, product.k
         flops = 2.0 * product.tokens * product.n * product.k
-        return cls(*sizes, product.weights, plan.entry, constants, ns / 1e3, weight_bytes(product) / ns, flops / ns)
+        return cls(*sizes, product.weights, plan.entry, constants, ns / 1e3, product.weight_bytes / ns, flops / ns)
 
     def line(self, mark: str) -> str:
         """Return it for people."""
@@ -100,8 +99,8 @@ def products(info: DeviceInfo, options: argparse.Namespace) -> Iterator[Product]
     """All that is asked for; a gate is fused, and the output left in blocks, where the engine does so."""
     for name, (n, k), tokens in itertools.product(options.format, options.shape, options.tokens):
         product = Product.of(FORMATS[name], tokens, n, k)
-        if options.gated and isinstance(product.element, QuantFormat) and fuses_gate(info, tokens, k):
-            product = replace(product, gated=True, blocked=leaves_blocks(info, tokens, k))
+        if options.gated and product.is_quantised and can_gate(info, product):
+            product = replace(product, gated=True, blocked=pays_to_block(info, product))
         yield product
 
 
@@ -110,11 +109,11 @@ def measure_products(device: Device, options: argparse.Namespace) -> Iterator[Fi
     found = list(products(device.info, options))
     with ProductBench(device, found) as bench:
         for product in found:
-            every = candidates(device.info, product) if options.candidates else (product.rule(device.info),)
+            every = candidates(device.info, product) if options.candidates else (plan_linear(device.info, product),)
             rule, plans = every[0], [plan for plan in every if options.only in plan.entry]
             if not plans:
                 continue
-            device.kernels.prepare(KernelRequest(p.entry, dict(p.constants), p.subgroup_size) for p in (rule, *plans))
+            device.kernels.prepare(product_kernel(product, plan) for plan in (rule, *plans))
             bench.keep_busy(product, rule, bench.first_ns(product, rule))
             first = {plan: bench.first_ns(product, plan) for plan in plans}
             times = {

@@ -31,8 +31,8 @@ from unicorn_async.ops.attention import GpuAttention
 from unicorn_async.ops.attention_device import AttentionBatch, DecodeScratch
 from unicorn_async.ops.attention_plan import AttentionPlan, DecodeCut
 from unicorn_async.ops.kv_cache import AttentionShape, KVCache, head_nbytes
-from unicorn_async.ops.linear_plan import known_subgroup_size
 from unicorn_async.ops.rotary import HeadNorms, HeadRotation, frequencies, kernels_for, rope_cache, rotation_constants
+from unicorn_async.ops.subgroups import known_subgroup_size
 from unicorn_async.tensor import DType, Tensor
 
 if TYPE_CHECKING:

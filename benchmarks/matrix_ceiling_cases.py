@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from matrix2.extension import EXTENSION, FEATURE, flexible_shapes
+from matrix2.rate import SHADERS, Matrix2Tile, matrix2_rate
 
 from unicorn_async.gpu.command import CommandPool
-from unicorn_async.gpu.cooperative_matrix2 import EXTENSION_MATRIX2, MATRIX2_FEATURES
-from unicorn_async.gpu.kernel import KernelRequest
+from unicorn_async.gpu.kernel import KernelLibrary
 from unicorn_async.gpu.memory import MemoryKind
-from unicorn_async.ops.linear import dispatch_plan, row_to_half
-from unicorn_async.ops.linear_input import HalfRows, InputForm, LinearScratch
-from unicorn_async.ops.linear_plan import matrix_subgroup_size, plan_linear
-from unicorn_async.ops.linear_quant import dispatch_quant_plan
-from unicorn_async.ops.linear_quant_plan import plan_linear_quant
-from unicorn_async.ops.rates import Matrix2Tile, matrix2_rate, matrix_rate, matrix_rate_request
-from unicorn_async.tensor import DType, QuantFormat, QuantTensor, Tensor
+from unicorn_async.ops.linear import dispatch_plan, kernel_request, prepare_input
+from unicorn_async.ops.linear_plans.product import Product
+from unicorn_async.ops.linear_plans.rules import plan_linear
+from unicorn_async.ops.linear_scratch import LinearScratch
+from unicorn_async.ops.rates import matrix_rate, matrix_rate_request
+from unicorn_async.ops.subgroups import matrix_subgroup_size
+from unicorn_async.tensor import DType, QuantFormat, QuantTensor, Tensor, element_of
 from unicorn_async.tune.random_memory import random_memory
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device import Device
+    from unicorn_async.gpu.kernel import KernelRequest
     from unicorn_async.gpu.memory import Buffer
 
     Shape = tuple[int, int, int]
@@ -54,6 +56,7 @@ class Case:
     kernel: str
     shape: str
     flops: int
+    kernels: KernelLibrary
     request: KernelRequest
     allowed: float
     prepare: Callable[[CommandRecorder], None]
@@ -63,20 +66,17 @@ class Case:
 
 def lacking(device: Device) -> list[str]:
     """Say for each extension what the device has of it, or why nothing is measured."""
-    info, physical = device.info, device.physical
-    size = matrix_subgroup_size(info)
+    size = matrix_subgroup_size(device.info)
     khr = f"subgroups of {size}" if size else "no 16×16×16 products of halves summed in single: not measured"
-    absent = sorted(MATRIX2_FEATURES.keys() - physical.supported)
-    shapes = [s for s in info.flexible_matrix if s.scope == "workgroup" and s.a == s.b == "f16"]
-    if not physical.has_extension(EXTENSION_MATRIX2):
-        second = "the driver does not offer it: not measured"
-    elif absent:
-        second = f"the driver lacks {', '.join(absent)}: not measured"
+    found = flexible_shapes(device.api, device.physical)
+    shapes = [] if isinstance(found, str) else [s for s in found if s.scope == "workgroup" and s.a == s.b == "f16"]
+    if isinstance(found, str):
+        second = f"{found}: not measured"
     elif not shapes:
         second = "no products of halves of a workgroup's scope: not measured"
     else:
         second = "; ".join(f"{s.m}×{s.n}×{s.k} {s.result} with {s.invocations} invocations" for s in shapes)
-    return [f"VK_KHR_cooperative_matrix: {khr}", f"{EXTENSION_MATRIX2}: {second}"]
+    return [f"VK_KHR_cooperative_matrix: {khr}", f"{EXTENSION}: {second}"]
 
 
 class Cases:
@@ -84,6 +84,11 @@ class Cases:
 
     def __init__(self, device: Device, shapes: list[Shape]) -> None:
         self._device, self._shapes = device, shapes
+        found = flexible_shapes(device.api, device.physical)
+        self._flexible = () if isinstance(found, str) else found
+        if self._flexible:
+            device.info = replace(device.info, features=device.info.features | {FEATURE})
+        self._matrix2 = KernelLibrary(device, SHADERS, cache_dir=None)
         self.pool = CommandPool(device, device.compute)
         most = max(n * k * 2 for _, n, k in shapes)
         tokens, columns = max(m for m, _, _ in shapes), max(k for _, _, k in shapes)
@@ -103,7 +108,8 @@ class Cases:
 
     def close(self) -> None:
         """Free the memory."""
-        for thing in (self._scratch, self._y, self._floats, self._halves, self._weights, self.pool):
+        things = self._scratch, self._y, self._floats, self._halves, self._weights, self.pool, self._matrix2
+        for thing in things:
             thing.close()
 
     def all(self) -> Iterator[Case]:
@@ -123,15 +129,15 @@ class Cases:
 
     def _second(self, sums: str, m: int, n: int, invocations: int) -> Iterator[Case]:
         """VK_NV_cooperative_matrix2, by one tile."""
-        info = self._device.info
+        info, flexible = self._device.info, self._flexible
         for k, unroll in REGISTER_STEPS:
             tile = Matrix2Tile(sums, m, n, k, invocations, unroll)
-            if tile.fits(info) and tile.divides(*SQUARE):
+            if tile.fits(info, flexible) and tile.divides(*SQUARE):
                 yield self._matrix2(tile, SQUARE, once=True)
         for k, unroll in MEMORY_STEPS:
             tile = Matrix2Tile(sums, m, n, k, invocations, unroll)
             for shape in self._shapes:
-                if tile.fits(info) and tile.divides(*shape):
+                if tile.fits(info, flexible) and tile.divides(*shape):
                     yield self._matrix2(tile, shape, once=False)
 
     def _khr(self, group: str, *, from_shared: bool) -> Case:
@@ -164,6 +170,7 @@ class Cases:
             kernel="matrix_rate",
             shape="",
             flops=2 * SIDE * SIDE * 32 * ROUNDS * WORKGROUPS,
+            kernels=self._device.kernels,
             request=request,
             allowed=1e-4,
             prepare=lambda _: None,
@@ -180,8 +187,7 @@ class Cases:
         def dispatch(recorder: CommandRecorder, copy: int, times: int) -> None:
             matrix2_rate(
                 recorder,
-                self._device.kernels,
-                self._device.info,
+                self._matrix2,
                 tile,
                 a=self._halves.address + SKIP,
                 b=self._copy(n * k * 2, copy),
@@ -205,6 +211,7 @@ class Cases:
             kernel=f"{tile.m}×{tile.n}×{tile.k} with {tile.invocations} lanes, {tile.unroll} at a time",
             shape="" if once else "x".join(map(str, shape)),
             flops=per_round * rounds if once else 2 * m * n * k,
+            kernels=self._matrix2,
             request=tile.request(from_memory=not once),
             allowed=ALLOWED[tile.sums],
             prepare=lambda _: None,
@@ -213,47 +220,20 @@ class Cases:
         )
 
     def _dense(self, shape: Shape) -> Case:
-        m, n, k = shape
-        plan = plan_linear(self._device.info, num_tokens=m, n=n, k=k, dtype=DType.F16)
-
-        def record(recorder: CommandRecorder, copy: int) -> None:
-            weight = Tensor(self._copy(n * k * 2, copy), (n, k), DType.F16)
-            dispatch_plan(
-                recorder,
-                self._device.kernels,
-                plan,
-                x=self._room.half_rows(m, k),
-                weight=weight,
-                out_address=self._y.address,
-                num_tokens=m,
-                scratch=self._room,
-            )
+        _, n, k = shape
 
         def weights(places: list[int]) -> Doubles:
             return self._rows(self._weights, 0, k, places)
 
-        request = KernelRequest(plan.entry, dict(plan.constants), plan.subgroup_size)
-        return self._own("ours, F16", shape, request, record, weights)
+        def copy(index: int) -> Tensor:
+            return Tensor(self._copy(n * k * 2, index), (n, k), DType.F16)
+
+        return self._own("ours, F16", shape, copy, weights)
 
     def _quantised(self, shape: Shape) -> Case:
-        m, n, k = shape
+        _, n, k = shape
         kind = QuantFormat.Q4_0
-        plan = plan_linear_quant(self._device.info, num_tokens=m, n=n, k=k, quant_format=kind)
         nbytes = QuantTensor.size((n, k), kind)
-        rows = self._room.half_rows(m, k, plan.form) if plan.form is not InputForm.BLOCKS else self._room.blocks(m, k)
-
-        def record(recorder: CommandRecorder, copy: int) -> None:
-            dispatch_quant_plan(
-                recorder,
-                self._device.kernels,
-                plan,
-                x=rows,
-                weight=QuantTensor(self._copy(nbytes, copy), (n, k), kind),
-                out=self._y.address,
-                num_tokens=m,
-                scratch=self._room,
-                stride=n,
-            )
 
         def weights(places: list[int]) -> Doubles:
             quants, _, scales = (place - self._weights.address for place in self._quant(shape).planes)
@@ -262,8 +242,10 @@ class Cases:
             factors = self._read(self._weights, [scales + row * blocks * 2 for row in places], np.float16, blocks)
             return np.stack([_decode(*row) for row in zip(codes, factors, strict=True)])
 
-        request = KernelRequest(plan.entry, dict(plan.constants), plan.subgroup_size)
-        return self._own("ours, Q4_0", shape, request, record, weights)
+        def copy(index: int) -> QuantTensor:
+            return QuantTensor(self._copy(nbytes, index), (n, k), kind)
+
+        return self._own("ours, Q4_0", shape, copy, weights)
 
     def _quant(self, shape: Shape) -> QuantTensor:
         return QuantTensor(self._weights.address, shape[1:], QuantFormat.Q4_0)
@@ -272,17 +254,30 @@ class Cases:
         self,
         group: str,
         shape: Shape,
-        request: KernelRequest,
-        record: Callable[[CommandRecorder, int], None],
+        copy: Callable[[int], Tensor | QuantTensor],
         weights: Callable[[list[int]], Doubles],
     ) -> Case:
+        """One of the engine's kernels, by its plan for weights of which `copy` gives one of many, `weights` rows."""
         m, n, k = shape
+        plan = plan_linear(self._device.info, Product.of(element_of(copy(0)), m, n, k))
+        request, x = kernel_request(plan), Tensor(self._floats.address, (m, k), DType.F32)
+        rows = self._room.rows(x, plan.form)
 
         def prepare(recorder: CommandRecorder) -> None:
-            x = Tensor(self._floats.address, (m, k), DType.F32)
-            rows = self._room.half_rows(m, k)
-            assert isinstance(rows, HalfRows)
-            row_to_half(recorder, self._device.kernels, self._device.info, x=x, out=rows)
+            if not isinstance(rows, Tensor):
+                prepare_input(recorder, self._device.kernels, self._device.info, x=x, out=rows)
+
+        def record(recorder: CommandRecorder, index: int) -> None:
+            dispatch_plan(
+                recorder,
+                self._device.kernels,
+                plan,
+                x=rows,
+                weight=copy(index),
+                out=Tensor(self._y.address, (m, n), DType.F32),
+                num_tokens=m,
+                scratch=self._room,
+            )
 
         def error() -> float:
             def both(recorder: CommandRecorder) -> None:
@@ -291,9 +286,9 @@ class Cases:
                 record(recorder, 0)
 
             self._run(both)
-            rows, places = _samples(m), _samples(n)
-            x = self._rows(self._floats, 0, k, rows, np.float32)
-            return self._off(x @ weights(places).T, rows, places, n, "f32")
+            sampled, places = _samples(m), _samples(n)
+            floats = self._rows(self._floats, 0, k, sampled, np.float32)
+            return self._off(floats @ weights(places).T, sampled, places, n, "f32")
 
         constants = request.constants
         tile = "×".join(str(constants.get(name, "?")) for name in ("TILE_T", "TILE_N", "TILE_K"))
@@ -302,6 +297,7 @@ class Cases:
             kernel=f"{request.name} {tile}, {constants.get('SPLITS', 1)} splits",
             shape="x".join(map(str, shape)),
             flops=2 * m * n * k,
+            kernels=self._device.kernels,
             request=request,
             allowed=ALLOWED["f32"],
             prepare=prepare,

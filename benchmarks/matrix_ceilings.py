@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from bench_device import device_facts, opened_device
 from command_line import add_part, amount
+from matrix2.extension import enabled
 from matrix_ceiling_cases import Cases, lacking
 
 from unicorn_async.cli.options import count
@@ -71,12 +72,12 @@ def dimensions(text: str) -> tuple[int, int, int]:
     return m, n, k
 
 
-def usable(device: Device, cases: list[Case]) -> list[Case]:
+def usable(cases: list[Case]) -> list[Case]:
     """Compile all kernels; those that the driver does not compile are told and left out."""
 
     def fault(case: Case) -> str | None:
         try:
-            device.kernels.get(
+            case.kernels.get(
                 case.request.name, constants=case.request.constants, subgroup_size=case.request.subgroup_size
             )
         except DeviceError as exc:
@@ -160,7 +161,7 @@ def measure(device: Device, options: argparse.Namespace) -> list[Rate]:
     """Run everything."""
     bench = Cases(device, options.shape)
     try:
-        cases = usable(device, list(bench.all()))
+        cases = usable(list(bench.all()))
         right = checked(cases)
         print(f"{len(right)} of {len(cases)} kernels and shapes are right", flush=True)
         return time_in_turns(device, bench, right, options) if right else []
@@ -174,7 +175,7 @@ def run(options: argparse.Namespace, _: argparse.ArgumentParser) -> None:
     Raises:
         DeviceError: the device has nothing that could be measured.
     """
-    with opened_device(options.device) as device:
+    with opened_device(options.device, enabled) as device:
         print("\n".join(lacking(device)), flush=True)
         rates = measure(device, options)
     if not rates:

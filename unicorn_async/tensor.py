@@ -180,7 +180,7 @@ class QuantTensor:
 
 
 @dataclass(frozen=True, slots=True)
-class RowParts:
+class MixedTensor:
     """A matrix whose rows come from several quantised ones, of different formats, one after the other."""
 
     parts: tuple[QuantTensor, ...]
@@ -191,8 +191,18 @@ class RowParts:
         return sum(part.shape[0] for part in self.parts), self.parts[0].shape[1]
 
 
-Weight: TypeAlias = "Tensor | QuantTensor | RowParts"
+Weight: TypeAlias = "Tensor | QuantTensor | MixedTensor"
 ElementType: TypeAlias = "DType | QuantFormat"
+
+
+def parts_of(weight: Weight) -> tuple[Tensor | QuantTensor, ...]:
+    """Return what a weight consists of, from its first row on: itself, unless its rows come from several tensors."""
+    return weight.parts if isinstance(weight, MixedTensor) else (weight,)
+
+
+def element_of(tensor: Tensor | QuantTensor) -> ElementType:
+    """Return the type of a tensor's elements, whichever kind of type that is."""
+    return tensor.dtype if isinstance(tensor, Tensor) else tensor.format
 
 
 def _product(shape: tuple[int, ...]) -> int:

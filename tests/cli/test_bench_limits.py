@@ -8,7 +8,7 @@ import pytest
 from tests.conftest import VALIDATION
 from unicorn_async.cli import bench_limits
 from unicorn_async.cli.bench_limits import Limits, measure_limits
-from unicorn_async.ops.linear_plan import matrix_subgroup_size
+from unicorn_async.ops.subgroups import matrix_subgroup_size
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.device import Device

@@ -12,7 +12,8 @@ from tests.conftest import VALIDATION
 from unicorn_async.cli.banner import tuning_lines
 from unicorn_async.cli.main import main
 from unicorn_async.engine.user_folders import tuning_folder
-from unicorn_async.ops.linear_candidates import Product, candidates, choice
+from unicorn_async.ops.linear_plans.candidates import candidates, choice
+from unicorn_async.ops.linear_plans.product import Product
 from unicorn_async.tune.table import MAX_CHOICES
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from tests.golden.cases import CASES, FIRST_CASES
 from tests.golden.checkpoints import Golden, golden
 from unicorn_async.config import KVDType
 from unicorn_async.errors import UnsupportedModelError
-from unicorn_async.ops.linear_plan import matrix_subgroup_size
+from unicorn_async.ops.subgroups import matrix_subgroup_size
 
 if TYPE_CHECKING:
     from tests.engine.conftest import OpenEngine

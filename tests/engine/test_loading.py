@@ -12,7 +12,7 @@ import pytest
 
 from unicorn_async.errors import CheckpointError, MissingFeatureError
 from unicorn_async.gpu.kernel import KernelLibrary
-from unicorn_async.ops.linear_plan import matrix_subgroup_size
+from unicorn_async.ops.subgroups import matrix_subgroup_size
 
 from .answers import PROMPT, answer, prompt_of
 from .layer_log import LayerLog

@@ -11,7 +11,7 @@ import pytest
 from tests.golden.checkpoints import golden
 from unicorn_async.config import SamplingParams
 from unicorn_async.errors import QueueFullError, RequestError
-from unicorn_async.ops.linear_plan import matrix_subgroup_size
+from unicorn_async.ops.subgroups import matrix_subgroup_size
 from unicorn_async.scheduler.step_budget import StepBudget
 
 from .answers import PROMPT, answer, prompt_of

@@ -72,6 +72,15 @@ def test_closing_the_device_closes_everything_on_it(open_device: Callable[..., D
     assert buffer.owner is None
 
 
+def test_an_extension_that_the_package_does_not_use_is_enabled_on_request(instance: Instance, info: DeviceInfo) -> None:
+    name, struct = "VK_EXT_custom_border_color", "VkPhysicalDeviceCustomBorderColorFeaturesEXT"
+    if not instance.physical(info).has_extension(name):
+        pytest.skip(f"{info.name} lacks {name}")
+    extra = name, instance.api.struct(struct, customBorderColors=1)
+    with Device.open(instance, info, cache_dir=None, shader_dir=SHADERS, extra=extra) as device:
+        assert device.compute.timeline.completed() == 0
+
+
 def test_a_device_that_is_not_closed_warns(instance: Instance, info: DeviceInfo) -> None:
     device = Device.open(instance, info, cache_dir=None, shader_dir=SHADERS)
     with pytest.warns(ResourceWarning, match="was not closed"):

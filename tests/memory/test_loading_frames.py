@@ -13,7 +13,7 @@ from tests.engine.answers import answer, prompt_of
 from tests.engine.layer_log import LayerLog
 from tests.engine.loading_gate import HELD_FROM, LoadingGate, some_layers
 from unicorn_async.errors import DeviceLostError, OutOfMemoryError
-from unicorn_async.ops.linear_plan import matrix_subgroup_size
+from unicorn_async.ops.subgroups import matrix_subgroup_size
 from unicorn_async.step.evaluation_copy import EvaluationCopy
 from unicorn_async.step.frame import Frame
 

@@ -18,7 +18,7 @@ from unicorn_async.models.step_arrays import StepArrays
 from unicorn_async.ops.attention import GpuAttention
 from unicorn_async.ops.attention_device import AttentionBatch, DecodeScratch
 from unicorn_async.ops.kv_cache import AttentionShape, KVCache
-from unicorn_async.ops.linear_input import LinearScratch
+from unicorn_async.ops.linear_scratch import LinearScratch
 from unicorn_async.tensor import DType, Tensor
 
 from .test_registry import GEMMA, LLAMA

@@ -8,41 +8,41 @@ import numpy as np
 import pytest
 
 from tests.ops.quant_arrays import read_blocks
-from unicorn_async.ops.linear_input import MAX_SPLIT_TILES, HalfRows, InputBlocks, InputForm
+from unicorn_async.ops.rows import MAX_SPLIT_TILES, BlockRows, HalfRows, RowForm
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .arrays import Arrays
 
-FORMS = [form for form in InputForm if form is not InputForm.FLOATS]
+FORMS = [form for form in RowForm if form is not RowForm.FLOATS]
 
 
 class FormedRows:
     """Poisoned memory for rows in a form other than floats."""
 
-    def __init__(self, arrays: Arrays, form: InputForm, num_rows: int, columns: int) -> None:
-        if form is not InputForm.BLOCKS and not arrays.device.info.float16:
+    def __init__(self, arrays: Arrays, form: RowForm, num_rows: int, columns: int) -> None:
+        if form is not RowForm.BLOCKS and not arrays.device.info.float16:
             pytest.skip(f"{arrays.device.info.name} has no shaderFloat16")
         self.shape = num_rows, columns
-        self.room = (-(-num_rows // 16) * 16 if form is InputForm.FRAGMENTS else num_rows) * columns * 2
+        self.room = (-(-num_rows // 16) * 16 if form is RowForm.FRAGMENTS else num_rows) * columns * 2
         self.values = arrays.put(np.full(self.room + 64, 0xFF, np.uint8))
         self.scales = arrays.poisoned(num_rows)
         self.counters = arrays.put(np.full(MAX_SPLIT_TILES, 7, np.uint32))
-        self.place: HalfRows | InputBlocks = HalfRows(
+        self.place: HalfRows | BlockRows = HalfRows(
             self.values.address, self.scales.address, self.counters.address, form
         )
-        if form is InputForm.BLOCKS:
-            self.place = InputBlocks.at(self.values.address, num_rows, columns)
+        if form is RowForm.BLOCKS:
+            self.place = BlockRows.at(self.values.address, num_rows, columns)
 
     def check_unscaled(self, expected: NDArray[np.float64], rtol: float, atol: float) -> None:
         """Raise where rows whose scale in half precision is 1 are not what was expected; rows of NaN are left alone."""
         rows, columns = self.shape
         live = ~np.isnan(expected).any(axis=1)
         close = atol + rtol * np.abs(expected[live])
-        if isinstance(self.place, InputBlocks):
+        if isinstance(self.place, BlockRows):
             memory = self.values.values.copy()
-            for part in (memory[: rows * columns], memory[rows * columns : InputBlocks.size(rows, columns)]):
+            for part in (memory[: rows * columns], memory[rows * columns : BlockRows.size(rows, columns)]):
                 dead = part.reshape(rows, -1)[~live]
                 assert (dead == 0xFF).all()
                 part.reshape(rows, -1)[~live] = 0
@@ -50,7 +50,7 @@ class FormedRows:
             steps = np.repeat(scales, 32, axis=1)[live]
             assert (np.abs(codes[live] * steps - expected[live]) <= 0.501 * steps + close).all()
             assert (np.abs(codes[live]).reshape(live.sum(), -1, 32).max(axis=2) == 127).all()
-            assert (self.values.values[InputBlocks.size(rows, columns) :] == 0xFF).all()
+            assert (self.values.values[BlockRows.size(rows, columns) :] == 0xFF).all()
             return
         assert (self.scales.values[live] == 1).all() and np.isnan(self.scales.values[~live]).all()
         error = np.abs(self._halves()[live].astype(np.float64) - expected[live])
@@ -61,13 +61,13 @@ class FormedRows:
     def check(self, expected: NDArray[np.float64]) -> None:
         """Raise where they are not what was expected, as far as the form holds it, or where more was written."""
         rows, columns = self.shape
-        if isinstance(self.place, InputBlocks):
+        if isinstance(self.place, BlockRows):
             codes, scales = read_blocks(self.values.values, rows, columns)
             steps = np.repeat(scales, 32, axis=1)
             largest = np.abs(expected.reshape(rows, -1, 32)).max(axis=2)
             np.testing.assert_allclose(scales, largest / 127, rtol=1e-5, atol=1e-9)
             assert (np.abs(codes * steps - expected) <= 0.501 * steps + 1e-5 * np.abs(expected)).all()
-            assert (self.values.values[InputBlocks.size(rows, columns) :] == 0xFF).all()
+            assert (self.values.values[BlockRows.size(rows, columns) :] == 0xFF).all()
             return
         halves = self._halves().astype(np.float64)
         scales = self.scales.values
@@ -83,7 +83,7 @@ class FormedRows:
         rows, columns = self.shape
         found = self.values.values[: self.room].view(np.float16)
         assert isinstance(self.place, HalfRows)
-        if self.place.form is InputForm.HALVES:
+        if self.place.form is RowForm.HALVES:
             return found.reshape(rows, columns)
         parts = found.reshape(-1, columns // 128, 8, 8, 4, 2, 4)  # tiles, chunks, matrices, g, q, row half, elements
         return parts.transpose(0, 5, 3, 1, 4, 2, 6).reshape(-1, columns)[:rows]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unicorn_async.ops.embedding_quant import embed_quant
+from unicorn_async.ops.embedding import embed
 from unicorn_async.ops.quantize import quantize, relayout
 from unicorn_async.tensor import QuantFormat, QuantTensor, Tensor
 
@@ -68,7 +68,7 @@ def read_back(arrays: Arrays, tensor: QuantTensor) -> NDArray[np.float32]:
     ids = arrays.put(np.arange(rows, dtype=np.int32))
     out = arrays.poisoned(rows, columns)
     arrays.run(
-        lambda recorder: embed_quant(
+        lambda recorder: embed(
             recorder,
             arrays.device.kernels,
             table=tensor,

@@ -13,8 +13,8 @@ from unicorn_async.ops.attention import GpuAttention
 from unicorn_async.ops.attention_device import AttentionBatch, DecodeScratch
 from unicorn_async.ops.attention_plan import MAX_FEW_TOKENS, AttentionPlan, DecodeCut
 from unicorn_async.ops.kv_cache import AttentionShape, KVCache
-from unicorn_async.ops.linear_input import InputBlocks, InputForm
-from unicorn_async.ops.linear_plan import MATRIX_FEATURE
+from unicorn_async.ops.rows import BlockRows, RowForm
+from unicorn_async.ops.subgroups import MATRIX_FEATURE
 from unicorn_async.tensor import DType, Tensor
 
 from .formed_rows import FORMS, FormedRows
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.device_info import DeviceInfo
-    from unicorn_async.ops.linear_input import LinearInput
+    from unicorn_async.ops.rows import Rows
 
     from .arrays import Array, Arrays
 
@@ -133,7 +133,7 @@ class Step:
         soft_cap: float = 0.0,
         info: DeviceInfo | None = None,
         plan: AttentionPlan | None = None,
-        out: LinearInput | None = None,
+        out: Rows | None = None,
         times: int = 1,
         **flags: bool,
     ) -> np.ndarray[Any, Any]:
@@ -215,14 +215,14 @@ def test_a_cache_in_int8_equals_the_reference_of_what_it_holds(
 
 @pytest.mark.parametrize(
     ("head_dim", "group", "form"),
-    [*((64, 2, form) for form in InputForm), (128, 2, InputForm.BLOCKS), (256, 2, InputForm.BLOCKS)],
+    [*((64, 2, form) for form in RowForm), (128, 2, RowForm.BLOCKS), (256, 2, RowForm.BLOCKS)],
 )
 def test_a_cache_in_int8_is_attended_with_the_constants_of_a_gpu(
-    device: Device, arrays: Arrays, head_dim: int, group: int, form: InputForm
+    device: Device, arrays: Arrays, head_dim: int, group: int, form: RowForm
 ) -> None:
     info = replace(device.info, type=DeviceType.DISCRETE)
     step = Step(arrays, AttentionShape(group, 1, head_dim, 16, KVDType.INT8), [*MIXED, Query(1500)])
-    if form is InputForm.FLOATS:
+    if form is RowForm.FLOATS:
         check(step.run(device, arrays, info=info), step.expected(), step.plan)
         return
     rows = FormedRows(arrays, form, *step.q.values.shape)
@@ -230,9 +230,9 @@ def test_a_cache_in_int8_is_attended_with_the_constants_of_a_gpu(
     rows.check_unscaled(step.expected(), **tolerance(step.plan))
 
 
-@pytest.mark.parametrize("form", [InputForm.HALVES, InputForm.BLOCKS])
+@pytest.mark.parametrize("form", [RowForm.HALVES, RowForm.BLOCKS])
 def test_a_cache_in_int8_leaves_what_a_linear_reads_on_a_software_device_s_cut(
-    device: Device, arrays: Arrays, form: InputForm
+    device: Device, arrays: Arrays, form: RowForm
 ) -> None:
     step = Step(arrays, AttentionShape(4, 2, 128, 16, KVDType.INT8), MIXED)
     rows = FormedRows(arrays, form, *step.q.values.shape)
@@ -286,7 +286,7 @@ def test_a_decode_workgroup_fits_into_little_shared_memory(device: Device) -> No
     ("head_dim", "num_heads", "as_gpu"), [(32, 8, False), (64, 4, False), (128, 6, True), (256, 4, False)]
 )
 def test_the_result_has_the_form_that_a_linear_reads(
-    device: Device, arrays: Arrays, head_dim: int, num_heads: int, as_gpu: bool, form: InputForm
+    device: Device, arrays: Arrays, head_dim: int, num_heads: int, as_gpu: bool, form: RowForm
 ) -> None:
     info = replace(device.info, type=DeviceType.DISCRETE) if as_gpu else device.info
     sequences = [*MIXED, Query(1500)]  # one with several splits
@@ -305,7 +305,7 @@ def test_a_cut_of_decode_leaves_blocks_whether_or_not_subgroups_share_it(
     plan = AttentionPlan.of(device.info, step.shape)
     cut = DecodeCut(workgroup, subgroups, lanes=8, tile=plan.few.tile, unroll=plan.few.unroll)
     plan = replace(with_cut(plan, cut), decode_heads=2)
-    rows = FormedRows(arrays, InputForm.BLOCKS, *step.q.values.shape)
+    rows = FormedRows(arrays, RowForm.BLOCKS, *step.q.values.shape)
     step.run(device, arrays, plan=plan, out=rows.place)
     rows.check_unscaled(step.expected(), **tolerance(None))
 
@@ -317,7 +317,7 @@ def test_values_at_the_ends_of_half_precision_survive_in_halves(device: Device, 
         values[...] = np.float64(np.sign(values) * size).astype(np.float16)
         for token in range(len(values)):
             step.v_cache.values[step.table.values[row, token // 16], :, token % 16] = values[token]
-    rows = FormedRows(arrays, InputForm.HALVES, *step.q.values.shape)
+    rows = FormedRows(arrays, RowForm.HALVES, *step.q.values.shape)
     step.run(device, arrays, out=rows.place)
     rows.check_unscaled(step.expected(), rtol=3e-3, atol=3e-3 * size)
 
@@ -325,11 +325,11 @@ def test_values_at_the_ends_of_half_precision_survive_in_halves(device: Device, 
 def test_forms_that_a_cache_or_a_head_does_not_allow_are_refused(device: Device, arrays: Arrays) -> None:
     floats = GpuAttention(device.info, device.kernels, AttentionShape(2, 1, 64, 16, KVDType.F32))
     odd = GpuAttention(device.info, device.kernels, AttentionShape(2, 1, 40, 16, KVDType.F16))
-    assert [form for form in InputForm if floats.writes(form)] == [InputForm.FLOATS, InputForm.BLOCKS]
-    assert [form for form in InputForm if not odd.writes(form)] == [InputForm.BLOCKS]
+    assert [form for form in RowForm if floats.writes(form)] == [RowForm.FLOATS, RowForm.BLOCKS]
+    assert [form for form in RowForm if not odd.writes(form)] == [RowForm.BLOCKS]
     step = Step(arrays, odd.plan.shape, [Query(9)])
     with pytest.raises(UnsupportedModelError, match="blocks of heads of 40"):
-        step.run(device, arrays, out=InputBlocks(0, 0))
+        step.run(device, arrays, out=BlockRows(0, 0))
 
 
 @pytest.mark.parametrize("window", [0, 20])

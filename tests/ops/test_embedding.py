@@ -5,30 +5,34 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from unicorn_async.errors import UnsupportedModelError
-from unicorn_async.ops.embedding import embed, kernels_for
-from unicorn_async.tensor import DType, Tensor
-
-from .arrays import bf16, from_bf16
+from tests.ops.linear_case import weights
+from unicorn_async.errors import ConfigError, UnsupportedModelError
+from unicorn_async.gpu.listing import KernelListing
+from unicorn_async.ops.embedding import embed
+from unicorn_async.tensor import DType, QuantFormat, QuantTensor, Tensor
 
 if TYPE_CHECKING:
+    from tests.ops.arrays import Arrays
     from unicorn_async.gpu.device import Device
-
-    from .arrays import Arrays
+    from unicorn_async.tensor import ElementType
 
 VOCAB = 37
 
 
-@pytest.mark.parametrize("dtype", list(DType))
-@pytest.mark.parametrize("columns", [8, 72, 640])
+@pytest.mark.parametrize(
+    ("element", "columns"),
+    [
+        *((dtype, columns) for dtype in DType for columns in (8, 72, 640)),
+        (QuantFormat.Q8_0, 32),
+        (QuantFormat.Q4_0, 2080),
+        (QuantFormat.Q6_K, 768),
+    ],
+    ids=lambda value: getattr(value, "value", value),
+)
 def test_rows_of_literal_ids_and_of_sampled_tokens_are_scaled(
-    device: Device, arrays: Arrays, dtype: DType, columns: int
+    device: Device, arrays: Arrays, element: ElementType, columns: int
 ) -> None:
-    rng = np.random.default_rng(columns)
-    values = rng.standard_normal((VOCAB, columns)).astype(np.float32)
-    stored = {DType.F32: values, DType.F16: values.astype(np.float16), DType.BF16: bf16(values)}[dtype]
-    exact = (from_bf16(stored) if dtype is DType.BF16 else stored).astype(np.float64)
-    table = arrays.put(stored)
+    table, exact = weights(arrays, VOCAB, columns, element)
     last_token = arrays.put(np.array([5, 36, 11], np.uint32))
     token_ids = arrays.put(np.array([0, 36, -1, -2, -3, 7], np.int32))
     out = arrays.poisoned(6, columns)
@@ -37,7 +41,7 @@ def test_rows_of_literal_ids_and_of_sampled_tokens_are_scaled(
         lambda rec: embed(
             rec,
             device.kernels,
-            table=table.tensor,
+            table=table,
             token_ids=token_ids.address,
             last_token=last_token.address,
             out=out.tensor,
@@ -48,37 +52,45 @@ def test_rows_of_literal_ids_and_of_sampled_tokens_are_scaled(
     np.testing.assert_allclose(out.values, exact[[0, 36, 5, 36, 11, 7]] * 3.7, rtol=1e-6)
 
 
-def test_an_id_outside_of_the_vocabulary_reads_row_0(device: Device, arrays: Arrays) -> None:
-    table = arrays.put(np.arange(VOCAB * 8, dtype=np.float16).reshape(VOCAB, 8))
+@pytest.mark.parametrize("element", [DType.F16, QuantFormat.Q8_0], ids=lambda element: element.value)
+def test_an_id_outside_of_the_vocabulary_reads_row_0(device: Device, arrays: Arrays, element: ElementType) -> None:
+    table, exact = weights(arrays, VOCAB, 32, element)
     last_token = arrays.put(np.array([0xFFFFFFFF], np.uint32))
     token_ids = arrays.put(np.array([VOCAB, -1], np.int32))
-    out = arrays.poisoned(2, 8)
+    out = arrays.poisoned(2, 32)
     arrays.run(
         lambda rec: embed(
             rec,
             device.kernels,
-            table=table.tensor,
+            table=table,
             token_ids=token_ids.address,
             last_token=last_token.address,
             out=out.tensor,
         )
     )
-    np.testing.assert_array_equal(out.values, table.values[[0, 0]].astype(np.float32))
+    np.testing.assert_array_equal(out.values, exact[[0, 0]].astype(np.float32))
 
 
-def test_a_hidden_size_that_is_no_multiple_of_8_is_refused(device: Device, arrays: Arrays) -> None:
-    with pytest.raises(UnsupportedModelError, match="12"):
-        arrays.run(
-            lambda rec: embed(
-                rec,
-                device.kernels,
-                table=Tensor(0, (VOCAB, 12), DType.F16),
-                token_ids=0,
-                last_token=0,
-                out=Tensor(0, (1, 12), DType.F32),
-            )
-        )
+@pytest.mark.parametrize(
+    ("table", "columns", "error", "message"),
+    [
+        (Tensor(0, (VOCAB, 12), DType.F16), 12, UnsupportedModelError, "a multiple of 8, got 12"),
+        (QuantTensor(0, (VOCAB, 96), QuantFormat.NF4), 96, UnsupportedModelError, "a multiple of 64 for nf4, got 96"),
+        (Tensor(0, (VOCAB,), DType.F16), 8, ConfigError, "expected two dimensions"),
+        (Tensor(0, (VOCAB, 8), DType.F16), 16, ConfigError, "embed: out"),
+    ],
+)
+def test_tables_that_no_kernel_reads_are_refused(
+    device: Device, arrays: Arrays, table: Tensor | QuantTensor, columns: int, error: type[Exception], message: str
+) -> None:
+    out = Tensor(0, (1, columns), DType.F32)
+    with pytest.raises(error, match=message):
+        arrays.run(lambda rec: embed(rec, device.kernels, table=table, token_ids=0, last_token=0, out=out))
 
 
-def test_kernels_for_names_the_tables_pipeline() -> None:
-    assert [kernels_for(dtype)[0].name for dtype in DType] == ["embed_f32", "embed_f16", "embed_bf16"]
+def test_tables_that_lie_alike_have_one_kernel() -> None:
+    listing = KernelListing()
+    for kind in (QuantFormat.INT4, QuantFormat.Q4_0):
+        out = Tensor(0, (1, 64), DType.F32)
+        embed(listing, listing, table=QuantTensor(0, (8, 64), kind), token_ids=0, last_token=0, out=out)
+    assert [dispatch.request.name for dispatch in listing.take()] == ["embed_quant_q4", "embed_quant_q4"]

@@ -15,7 +15,7 @@ from .formed_rows import FORMS, FormedRows
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.device import Device
-    from unicorn_async.ops.linear_input import InputForm
+    from unicorn_async.ops.rows import RowForm
 
     from .arrays import Arrays
 
@@ -63,7 +63,7 @@ def test_operands_of_other_shapes_are_refused(device: Device, arrays: Arrays) ->
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("tokens", "columns"), [(1, 128), (3, 21504), (18, 2048)])
 def test_the_output_has_the_form_that_a_linear_reads(
-    device: Device, arrays: Arrays, form: InputForm, tokens: int, columns: int
+    device: Device, arrays: Arrays, form: RowForm, tokens: int, columns: int
 ) -> None:
     values = np.random.default_rng(columns).standard_normal((tokens, 2 * columns)) * 4
     gate_up, rows = arrays.put(values.astype(np.float32)), FormedRows(arrays, form, tokens, columns)

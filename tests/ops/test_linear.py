@@ -1,255 +1,136 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from tests.ops.arrays import Arrays, bf16, from_bf16
+from tests.gpu.made_up import DISCRETE, SOFTWARE
+from tests.ops.linear_case import GUARD, Case, weights
+from tests.ops.quant_arrays import read_blocks
 from unicorn_async.config import Activation
 from unicorn_async.errors import UnsupportedModelError
-from unicorn_async.ops.gated import ACTIVATION_NUMBER
-from unicorn_async.ops.linear import dispatch_plan, kernels_for, linear, row_to_half, row_to_half_kernel
-from unicorn_async.ops.linear_input import InputForm, LinearScratch
-from unicorn_async.ops.linear_plan import FORMATS as SUFFIXES
-from unicorn_async.ops.linear_plan import (
-    TileTuning,
-    VecTuning,
-    coopmat_plan,
+from unicorn_async.gpu.device_info import DeviceType
+from unicorn_async.gpu.listing import KernelListing, unique_requests
+from unicorn_async.ops.linear import (
+    NO_EPILOGUE,
+    Epilogue,
+    dispatch_plan,
     fuses_gate,
-    many_plan,
-    matrix_subgroup_size,
-    plan_linear,
-    reads_half,
-    vec_plan,
+    input_form,
+    input_rows,
+    leaves_blocks,
+    linear,
+    prepare_input,
 )
-from unicorn_async.tensor import DType, Tensor
+from unicorn_async.ops.linear_plans.product import Product
+from unicorn_async.ops.linear_plans.rules import plan_linear
+from unicorn_async.ops.linear_scratch import LinearScratch
+from unicorn_async.ops.rows import BlockRows, RowForm
+from unicorn_async.tensor import DType, MixedTensor, QuantFormat, QuantTensor, Tensor
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from unicorn_async.gpu.command import CommandRecorder
+    from tests.ops.arrays import Arrays
     from unicorn_async.gpu.device_info import DeviceInfo
-    from unicorn_async.ops.linear_input import HalfRows
-    from unicorn_async.ops.linear_plan import LinearPlan
-
-FORMATS = [DType.F16, DType.BF16, DType.F32]
-SHAPES = [(1, 8), (5, 24), (67, 136), (130, 1080)]  # n, k
-GUARD = 64  # elements after an output that must stay as they were
-SINGLE = 3e-6  # of the sum of magnitudes: rounding of sums in single precision
-HALF = 1e-3  # of the sum of magnitudes: activations in half precision
-
-VEC = [
-    VecTuning(1, 1, 1),
-    VecTuning(1, 2, 2),
-    VecTuning(2, 3, 4),
-    VecTuning(8, 1, 8),
-    VecTuning(16, 4, 2),
-    VecTuning(32, 1, 2),
-]
-MANY = [TileTuning(0, 64, 64, 16, 16), TileTuning(0, 32, 64, 4, 8), TileTuning(0, 16, 16, 2, 4)]
-COOPMAT = [
-    TileTuning(0, 16, 64, 1, 4, 64),
-    TileTuning(0, 32, 64, 1, 4, 64, buffers=1, splits=2),
-    TileTuning(0, 64, 64, 2, 2, 32, splits=3),
-    TileTuning(0, 128, 128, 2, 2, 32),
-    TileTuning(0, 256, 128, 4, 2, 32, buffers=1),
-]
+    from unicorn_async.gpu.listing import ListedDispatch
+    from unicorn_async.tensor import ElementType, Weight
 
 
-def weights(values: NDArray[np.float64], dtype: DType) -> tuple[NDArray[Any], NDArray[np.float64]]:
-    """The values' bits in a format, and what these bits stand for."""
-    if dtype is not DType.BF16:
-        bits = values.astype(np.float16 if dtype is DType.F16 else np.float32)
-        return bits, bits.astype(np.float64)
-    return bf16(values), from_bf16(bf16(values)).astype(np.float64)
+@pytest.mark.parametrize("element", [*DType, QuantFormat.INT8, QuantFormat.Q4_K], ids=lambda e: e.value)
+@pytest.mark.parametrize("tokens", [1, 2, 7, 32, 40, 300])
+def test_linear_adds_the_bias_and_caps(arrays: Arrays, element: ElementType, tokens: int) -> None:
+    cap = 3.0
+    case = Case(arrays, tokens, 67, 512, element)
+    case.run_linear(Epilogue(arrays.put(case.bias).address, cap))
+    case.magnitudes += 1.0  # of the bias and the cap
+    case.check(case.form, cap * np.tanh((case.expected + case.bias) / cap))
 
 
-class Case:
-    """One product: its operands on the device, and its result in double precision."""
+@pytest.mark.parametrize("kind", [DeviceType.SOFTWARE, DeviceType.DISCRETE], ids=lambda kind: f"as_{kind.name.lower()}")
+@pytest.mark.parametrize("activation", list(Activation))
+@pytest.mark.parametrize(
+    ("element", "tokens"), [(DType.F16, 1), *((QuantFormat.Q5_0, tokens) for tokens in (1, 2, 3, 8))]
+)
+def test_linear_applies_the_gate(
+    arrays: Arrays,
+    monkeypatch: pytest.MonkeyPatch,
+    element: ElementType,
+    tokens: int,
+    activation: Activation,
+    kind: DeviceType,
+) -> None:
+    """By the rules for either kind of device; those for GPUs hold one or two tokens in registers."""
+    monkeypatch.setattr(arrays.device, "info", replace(arrays.device.info, type=kind))
+    case = Case(arrays, tokens, 2 * 33, 256, element)
+    if not fuses_gate(arrays.device.info, case.weight, tokens):
+        pytest.skip("matrix kernels take so many tokens, and apply no gate")
+    case.run_linear(Epilogue(gate=activation))
+    case.check_gated(activation)
 
-    def __init__(self, arrays: Arrays, tokens: int, n: int, k: int, dtype: DType, *, magnitude: float = 1.0) -> None:
-        rng = np.random.default_rng(tokens * 1_000_003 + n * 1009 + k)
-        x = (rng.standard_normal((tokens, k)) * magnitude).astype(np.float32)
-        bits, exact = weights(rng.standard_normal((n, k)) * 0.2, dtype)
-        self.arrays, self.tokens, self.n, self.k = arrays, tokens, n, k
-        self.weight = arrays.put(bits).tensor
-        self.x = arrays.put(x)
-        self.bias = rng.standard_normal(n).astype(np.float32)
-        self.expected = x.astype(np.float64) @ exact.T
-        self.magnitudes = np.abs(x.astype(np.float64)) @ np.abs(exact).T
-        self.y = arrays.poisoned(tokens * n + GUARD)
-        room = arrays.put(np.full(LinearScratch.size(tokens, k), 0xFF, np.uint8))
-        self.scratch = LinearScratch.at(room.address, tokens, k)
 
-    def rows(self, *, half: bool) -> Tensor | HalfRows:
-        """The input as a kernel reads it."""
-        return self.scratch.half_rows(self.tokens, self.k) if half else self.x.tensor
+@pytest.mark.parametrize("tokens", [1, 3, 8])
+@pytest.mark.parametrize("width", [32, 160])
+def test_a_gate_s_output_may_be_left_in_blocks(arrays: Arrays, tokens: int, width: int) -> None:
+    case = Case(arrays, tokens, 2 * width, 512, QuantFormat.Q4_0)
+    if not leaves_blocks(arrays.device.info, case.weight, tokens):
+        pytest.skip("the output of so many tokens is left in floats")
+    room = arrays.put(np.full(BlockRows.size(tokens, width) + GUARD, 0xFF, np.uint8))
+    case.run_linear(Epilogue(gate=Activation.SILU), out=BlockRows.at(room.address, tokens, width))
+    gates, allowed = case.gated(Activation.SILU)
+    codes, scales = read_blocks(room.values, tokens, width)
+    step = np.repeat(scales, 32, axis=1)
+    assert (np.abs(codes * step - gates) <= allowed + 0.5001 * step).all()
+    assert (room.values[BlockRows.size(tokens, width) :] == 0xFF).all()
 
-    def to_half(self, recorder: CommandRecorder) -> None:
-        device = self.arrays.device
-        out = self.scratch.half_rows(self.tokens, self.k)
-        row_to_half(recorder, device.kernels, device.info, x=self.x.tensor, out=out)
 
-    def run(self, plan: LinearPlan, *, soft_cap: float = 0.0) -> None:
-        """Run one kernel by a plan of the test's own."""
-        if plan.form is InputForm.HALVES:
-            self.arrays.run(self.to_half)
-        self.arrays.run(
-            lambda recorder: dispatch_plan(
-                recorder,
-                self.arrays.device.kernels,
-                plan,
-                x=self.rows(half=plan.form is InputForm.HALVES),
-                weight=self.weight,
-                out_address=self.y.address,
-                num_tokens=self.tokens,
-                soft_cap=soft_cap,
-                scratch=self.scratch,
-            )
+@pytest.mark.parametrize("tokens", [2, 40])
+def test_weights_in_parts_leave_an_output_side_by_side(arrays: Arrays, tokens: int) -> None:
+    first = Case(arrays, tokens, 67, 256, QuantFormat.Q8_0)
+    parts = first, Case(arrays, tokens, 33, 256, QuantFormat.Q6_K, x=first.x)
+    bias = arrays.put(np.concatenate([part.bias for part in parts]))
+    out, device = arrays.poisoned(tokens + 1, 100), arrays.device
+    whole = MixedTensor(tuple(part.weight for part in parts))
+    arrays.run(
+        lambda recorder: linear(
+            recorder,
+            device.kernels,
+            device.info,
+            x=first.x.tensor,
+            weight=whole,
+            out=Tensor(out.address, (tokens, 100), DType.F32),
+            num_tokens=tokens,
+            scratch=first.scratch,
+            epilogue=Epilogue(bias.address),
+        )
+    )
+    assert np.isnan(out.values[tokens]).all()
+    for part, columns in zip(parts, (slice(67), slice(67, None)), strict=True):
+        part.y.values[: tokens * part.n] = out.values[:tokens, columns].ravel()
+        part.magnitudes += 1.0  # of the bias
+        part.check(input_form(device.info, whole, tokens), part.expected + part.bias)
+
+
+def test_weights_in_parts_apply_no_gate(arrays: Arrays) -> None:
+    part = QuantTensor(0, (64, 256), QuantFormat.Q8_0)
+    whole, device = MixedTensor((part, part)), arrays.device
+    assert not fuses_gate(device.info, whole, 1) and not leaves_blocks(device.info, whole, 1)
+    scratch = LinearScratch.at(0, 1, 256)
+    with pytest.raises(ValueError, match="no kernel applies the gate to weights in several parts"):
+        linear(
+            KernelListing(),
+            KernelListing(),
+            device.info,
+            x=scratch.blocks(1, 256),
+            weight=whole,
+            out=Tensor(0, (1, 64), DType.F32),
+            num_tokens=1,
+            scratch=scratch,
+            epilogue=Epilogue(gate=Activation.SILU),
         )
 
-    def run_linear(self, *, bias: Tensor | None = None, soft_cap: float = 0.0) -> None:
-        """Run what `linear` chooses."""
-        device = self.arrays.device
 
-        def record(recorder: CommandRecorder) -> None:
-            half = reads_half(device.info, self.tokens, self.weight.dtype)
-            if half:
-                self.to_half(recorder)
-                recorder.barrier()
-            linear(
-                recorder,
-                device.kernels,
-                device.info,
-                x=self.rows(half=half),
-                weight=self.weight,
-                out_address=self.y.address,
-                num_tokens=self.tokens,
-                bias=bias,
-                soft_cap=soft_cap,
-                scratch=self.scratch,
-            )
-
-        self.arrays.run(record)
-
-    def check(self, tolerance: float, expected: NDArray[np.float64] | None = None) -> None:
-        count = self.tokens * self.n
-        assert np.isnan(self.y.values[count:]).all(), "wrote past the end of the output"
-        found = self.y.values[:count].reshape(self.tokens, self.n)
-        error = np.abs(found - (self.expected if expected is None else expected))
-        worst = np.max(error / (tolerance * self.magnitudes + 1e-30))
-        assert worst <= 1.0, f"error is {worst:.3g} times what rounding explains"
-
-
-def skip_without_matrices(info: DeviceInfo) -> None:
-    if matrix_subgroup_size(info) is None:
-        pytest.skip(f"{info.name} has no VK_KHR_cooperative_matrix of 16×16×16, f16 into f32")
-
-
-@pytest.mark.parametrize("dtype", FORMATS, ids=lambda d: d.value)
-@pytest.mark.parametrize("tuning", VEC, ids=lambda t: f"tokens{t.tokens}-subgroups{t.subgroups}-rows{t.rows}")
-def test_linear_vec_equals_the_product(arrays: Arrays, dtype: DType, tuning: VecTuning) -> None:
-    for tokens in sorted({1, tuning.tokens, tuning.tokens + 1, max(1, tuning.tokens - 3)}):
-        for n, k in SHAPES:
-            case = Case(arrays, tokens, n, k, dtype)
-            case.run(vec_plan(arrays.device.info, tuning, tokens, n, dtype))
-            case.check(SINGLE)
-
-
-@pytest.mark.parametrize("dtype", FORMATS, ids=lambda d: d.value)
-@pytest.mark.parametrize("tuning", MANY, ids=lambda t: f"tile{t.tile_t}x{t.tile_n}-lanes{t.parts_t}x{t.parts_n}")
-def test_linear_many_equals_the_product(arrays: Arrays, dtype: DType, tuning: TileTuning) -> None:
-    for tokens in (1, 33, 130):
-        for n, k in SHAPES:
-            case = Case(arrays, tokens, n, k, dtype)
-            case.run(many_plan(tuning, tokens, n, f"linear_many_{SUFFIXES[dtype]}"))
-            case.check(SINGLE)
-
-
-@pytest.mark.parametrize("dtype", [DType.F16, DType.BF16], ids=lambda d: d.value)
-@pytest.mark.parametrize("tuning", COOPMAT, ids=lambda t: f"tile{t.tile_t}x{t.tile_n}x{t.tile_k}-splits{t.splits}")
-def test_linear_many_coopmat_equals_the_product(arrays: Arrays, dtype: DType, tuning: TileTuning) -> None:
-    skip_without_matrices(arrays.device.info)
-    for tokens in (1, 15, 33, 300):
-        for n, k in SHAPES:
-            case = Case(arrays, tokens, n, k, dtype)
-            case.run(coopmat_plan(arrays.device.info, tuning, tokens, n, f"linear_many_coopmat_{SUFFIXES[dtype]}"))
-            case.check(HALF)
-
-
-@pytest.mark.parametrize("magnitude", [1e-6, 1e5], ids=["tiny", "huge"])
-@pytest.mark.parametrize("dtype", FORMATS, ids=lambda d: d.value)
-def test_activations_far_from_half_range_keep_their_precision(arrays: Arrays, dtype: DType, magnitude: float) -> None:
-    info = arrays.device.info
-    plans = [vec_plan(info, VEC[3], 9, 67, dtype), many_plan(MANY[1], 9, 67, f"linear_many_{SUFFIXES[dtype]}")]
-    if matrix_subgroup_size(info) is not None and dtype is not DType.F32:
-        plans.append(coopmat_plan(info, COOPMAT[0], 9, 67, f"linear_many_coopmat_{SUFFIXES[dtype]}"))
-    for plan in plans:
-        case = Case(arrays, 9, 67, 136, dtype, magnitude=magnitude)
-        case.run(plan)
-        case.check(HALF if plan.form is InputForm.HALVES else SINGLE)
-
-
-@pytest.mark.parametrize("dtype", FORMATS, ids=lambda d: d.value)
-@pytest.mark.parametrize("tokens", [1, 2, 7, 32, 40, 300])
-def test_linear_adds_the_bias_and_caps(arrays: Arrays, dtype: DType, tokens: int) -> None:
-    cap = 3.0
-    case = Case(arrays, tokens, 67, 136, dtype)
-    case.run_linear(bias=arrays.put(case.bias).tensor, soft_cap=cap)
-    case.magnitudes += 1.0  # of the bias and the cap
-    tolerance = HALF if reads_half(arrays.device.info, tokens, dtype) else SINGLE
-    case.check(tolerance, cap * np.tanh((case.expected + case.bias) / cap))
-
-
-@pytest.mark.parametrize("activation", list(Activation), ids=lambda a: a.value)
-@pytest.mark.parametrize("tuning", [VEC[1], VecTuning(1, 1, 8), VEC[2]], ids=lambda t: f"tokens{t.tokens}-rows{t.rows}")
-def test_linear_vec_applies_the_gate(arrays: Arrays, activation: Activation, tuning: VecTuning) -> None:
-    tokens, width, k = tuning.tokens, 67, 136
-    case = Case(arrays, tokens, 2 * width, k, DType.BF16)
-    options = (("GATED", True), ("ACT", ACTIVATION_NUMBER[activation]))
-    case.run(vec_plan(arrays.device.info, tuning, tokens, 2 * width, DType.BF16, options))
-    gate, up = case.expected[:, :width], case.expected[:, width:]
-    found = case.y.values[: tokens * width].reshape(tokens, width)
-    assert np.isnan(case.y.values[tokens * width :]).all(), "wrote past the end of the output"
-    error = np.abs(found - activated(activation, gate) * up)
-    slope = case.magnitudes[:, :width] * np.abs(up) + case.magnitudes[:, width:] * np.abs(gate)
-    assert (error <= 2 * SINGLE * slope + 1e-6).all()
-
-
-def activated(activation: Activation, x: NDArray[np.float64]) -> NDArray[np.float64]:
-    if activation is Activation.SILU:
-        return x / (1 + np.exp(-x))
-    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
-
-
-def test_a_step_of_one_token_has_its_gate_applied_by_the_linear(arrays: Arrays) -> None:
-    info = arrays.device.info
-    assert fuses_gate(1)
-    plan = plan_linear(info, num_tokens=1, n=134, k=136, dtype=DType.F16, activation=Activation.SILU)
-    assert dict(plan.constants)["GATED"] is True
-
-
-def test_more_rows_than_one_grid_dimension_holds(arrays: Arrays) -> None:
-    n = 32768 * 2 + 77
-    case = Case(arrays, 1, n, 8, DType.BF16)
-    case.run(vec_plan(arrays.device.info, VecTuning(1, 1, 2), 1, n, DType.BF16))
-    case.check(SINGLE)
-
-
-def test_a_soft_cap_neither_overflows_nor_loses_small_values(arrays: Arrays) -> None:
-    device, cap = arrays.device, 30.0
-    x = np.array([-1e30, -1e3, -31.0, -3.75, -0.1, -1e-6, 0.0, 1e-3, 3.7, 3.8, 50.0, 1e30], np.float32)
-    case = Case(arrays, len(x), 1, 8, DType.F16)
-    case.x.values[:] = 0
-    case.x.values[:, 0] = x
-    case.weight = arrays.put(np.eye(1, 8, dtype=np.float16)).tensor
-    case.run(vec_plan(device.info, VEC[0], len(x), 1, DType.F16, (("HAS_SOFT_CAP", True),)), soft_cap=cap)
-    exact = cap * np.tanh(x.astype(np.float64) / cap)
-    np.testing.assert_allclose(case.y.values[: len(x)], exact, rtol=5e-6, atol=1e-12)
-
-
-def test_row_to_half_scales_each_row_by_a_power_of_two(arrays: Arrays) -> None:
+def test_rows_of_halves_are_scaled_by_a_power_of_two_each(arrays: Arrays) -> None:
     if not arrays.device.info.float16:
         pytest.skip(f"{arrays.device.info.name} has no shaderFloat16")
     factors = np.array([1, 1e5, 1e-5, 1e30, 1e-30, 3e4, 0], np.float32)
@@ -258,7 +139,7 @@ def test_row_to_half_scales_each_row_by_a_power_of_two(arrays: Arrays) -> None:
     case.x.values[:] *= factors[:, None]
     room = arrays.put(np.full(LinearScratch.size(rows, k), 0xFF, np.uint8))
     case.scratch = LinearScratch.at(room.address, rows, k)
-    arrays.run(case.to_half)
+    arrays.run(lambda recorder: case.prepare(recorder, RowForm.HALVES))
     halves = room.values[: rows * k * 2].view(np.float16).reshape(rows, k).astype(np.float64)
     scales = room.values[case.scratch.scales - room.address :][: rows * 4].view(np.float32).astype(np.float64)
     assert (np.frexp(scales)[0] == 0.5).all()
@@ -269,30 +150,137 @@ def test_row_to_half_scales_each_row_by_a_power_of_two(arrays: Arrays) -> None:
     assert (np.abs(halves * scales[:, None] - exact) <= np.abs(exact) * 2**-11 + scales[:, None] * 2**-25).all()
 
 
-def test_prepared_kernels_are_those_that_linear_asks_for(arrays: Arrays) -> None:
-    kernels, sizes = arrays.device.kernels, (1, 8, 64)
-    kernels.prepare(kernels_for(arrays.device.info, num_tokens=sizes, n=96, k=64, dtype=DType.BF16))
-    kernels.prepare([row_to_half_kernel(arrays.device.info, 64)])
+def test_activations_of_any_size_keep_a_scale_of_their_block(arrays: Arrays) -> None:
+    case = Case(arrays, 4, 3, 128, QuantFormat.Q8_0)
+    case.x.values[:] *= np.array([[1e-30], [0.0], [1e5], [1.0]], np.float32)
+    case.x.values[3, :32] *= 1e4
+    room = arrays.put(np.full(LinearScratch.size(4, 128), 0xFF, np.uint8))
+    case.scratch = LinearScratch.at(room.address, 4, 128)
+    case.arrays.run(lambda recorder: case.prepare(recorder, RowForm.BLOCKS))
+    codes, scales = read_blocks(room.values, case.tokens, case.k)
+    blocks = case.x.values.reshape(case.tokens, -1, 32)
+    largest = np.abs(blocks).max(axis=2)
+    np.testing.assert_allclose(scales, largest / np.float32(127), rtol=1e-6)
+    errors = np.abs(codes.reshape(blocks.shape) * scales[:, :, None] - blocks)
+    assert (errors <= 0.5001 * scales[:, :, None])[largest > 1e-30].all()
+
+
+@pytest.mark.parametrize(("element", "sizes"), [(DType.BF16, (1, 8, 64)), (QuantFormat.INT4, (1, 4, 64))])
+def test_what_a_dry_run_lists_is_all_that_linear_asks_for(
+    arrays: Arrays, element: ElementType, sizes: tuple[int, ...]
+) -> None:
+    kernels, info = arrays.device.kernels, arrays.device.info
+    weight = weights(arrays, 96, 256, element)
+    listed = [dispatch.request for tokens in sizes for dispatch in dry_run(info, weight[0], tokens)]
+    kernels.prepare(unique_requests(listed))
     built = kernels.num_kernels
     for tokens in sizes:
-        case = Case(arrays, tokens, 96, 64, DType.BF16)
+        case = Case(arrays, tokens, 96, 256, element, weight=weight)
         case.run_linear()
-        case.check(HALF if reads_half(arrays.device.info, tokens, DType.BF16) else SINGLE)
+        case.check(case.form)
     assert kernels.num_kernels == built
+
+
+def dry_run(
+    info: DeviceInfo, weight: Weight, tokens: int, epilogue: Epilogue = NO_EPILOGUE, *, floats: bool = True
+) -> tuple[ListedDispatch, ...]:
+    """What `linear` would dispatch, of operands without memory; with an input in f32, or as it reads it."""
+    listing, (n, k) = KernelListing(), weight.shape
+    x, scratch = Tensor(0, (tokens, k), DType.F32), LinearScratch.at(0, tokens, k)
+    linear(
+        listing,
+        listing,
+        info,
+        x=x if floats else input_rows(info, weight, tokens, floats=x, scratch=scratch),
+        weight=weight,
+        out=Tensor(0, (tokens, n if epilogue.gate is None else n // 2), DType.F32),
+        num_tokens=tokens,
+        scratch=scratch,
+        epilogue=epilogue,
+    )
+    return listing.take()
+
+
+@pytest.mark.parametrize("tokens", [1, 8, 64, 512])
+@pytest.mark.parametrize(
+    ("weight", "names"),
+    [
+        (Tensor(0, (64, 256), DType.BF16), ["bf16"]),
+        (QuantTensor(0, (64, 256), QuantFormat.Q4_0), ["q4"]),
+        (
+            MixedTensor(tuple(QuantTensor(0, (64, 256), kind) for kind in (QuantFormat.Q5_1, QuantFormat.Q6_K))),
+            ["q5_1", "q6_k"],
+        ),
+    ],
+    ids=["dense", "quantised", "parts"],
+)
+def test_what_is_recorded_of_weights_without_memory_names_kernels_and_products(
+    tokens: int, weight: Any, names: list[str]
+) -> None:
+    for info in (SOFTWARE, DISCRETE):
+        fuses = fuses_gate(info, weight, tokens)
+        epilogue = Epilogue(gate=Activation.SILU) if fuses else Epilogue(bias=0)
+        dispatches = dry_run(info, weight, tokens, epilogue, floats=False)
+        products = [Product.recorded(found.request.name, found.request.constants, found.fields) for found in dispatches]
+        assert products == [Product(name, tokens, 64, 256, gated=fuses) for name in names]
+        assert all(("HAS_BIAS" in found.request.constants) is not fuses for found in dispatches)
+
+
+def test_kernels_that_make_no_product_have_none() -> None:
+    assert Product.recorded("embed_quant_q4", {}, {"blocks": 8, "vocab": 2}) is None
 
 
 @pytest.mark.parametrize(
     ("weight", "message"),
     [
-        (Tensor(0, (4, 12), DType.BF16), "multiple of 8"),
+        (Tensor(0, (4, 12), DType.BF16), "rows of weights have 12 elements, expected a multiple of 8"),
+        (QuantTensor(0, (4, 48), QuantFormat.Q8_0), "rows of Q8_0 weights have 48 elements, expected a multiple of 32"),
         (Tensor(0, (64,), DType.F16), "two dimensions"),
     ],
 )
-def test_weights_that_no_kernel_takes_are_refused(arrays: Arrays, weight: Tensor, message: str) -> None:
-    device, x = arrays.device, Tensor(0, (1, 16), DType.F32)
+def test_weights_that_no_kernel_takes_are_refused(arrays: Arrays, weight: Tensor | QuantTensor, message: str) -> None:
+    k = weight.shape[-1]
+    scratch = LinearScratch.at(0, 1, 64)
+    x = scratch.half_rows(1, k) if isinstance(weight, QuantTensor) else Tensor(0, (1, k), DType.F32)
     with pytest.raises(UnsupportedModelError, match=message):
-        arrays.run(
-            lambda recorder: linear(
-                recorder, device.kernels, device.info, x=x, weight=weight, out_address=0, num_tokens=1
-            )
+        linear(
+            KernelListing(),
+            KernelListing(),
+            arrays.device.info,
+            x=x,
+            weight=weight,
+            out=Tensor(0, (1, 4), DType.F32),
+            num_tokens=1,
+            scratch=scratch,
         )
+
+
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [
+        (Tensor(0, (1, 65), DType.F32), "linear_vec_f32 can't write 64 columns"),
+        (BlockRows(0, 0), "linear_vec_f32 can't write 64 columns"),
+    ],
+)
+def test_dense_weights_write_whole_rows_of_floats(out: Tensor | BlockRows, message: str) -> None:
+    plan = plan_linear(SOFTWARE, Product("f32", 1, 64, 64))
+    scratch = LinearScratch.at(0, 1, 64)
+    x, weight = Tensor(0, (1, 64), DType.F32), Tensor(0, (64, 64), DType.F32)
+    listing = KernelListing()
+    with pytest.raises(ValueError, match=message):
+        dispatch_plan(listing, listing, plan, x=x, weight=weight, out=out, num_tokens=1, scratch=scratch)
+    with pytest.raises(ValueError, match="can't read"):
+        wrong = scratch.half_rows(1, 64)
+        dispatch_plan(listing, listing, plan, x=wrong, weight=weight, out=out, num_tokens=1, scratch=scratch)
+
+
+def test_an_input_that_is_no_whole_unit_is_refused(arrays: Arrays) -> None:
+    with pytest.raises(UnsupportedModelError, match="multiple of 8, got 12"):
+        x, out = Tensor(0, (1, 12), DType.F32), LinearScratch.at(0, 1, 16).half_rows(1, 12)
+        prepare_input(KernelListing(), KernelListing(), arrays.device.info, x=x, out=out)
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "soft cap"])
+def test_a_gate_with_what_kernels_would_do_to_one_half_alone_is_refused(*, bias: bool) -> None:
+    with pytest.raises(ValueError, match=f"no kernel applies a gate with a {'bias' if bias else 'soft cap'}"):
+        Epilogue(0 if bias else None, 0.0 if bias else 1.0, Activation.SILU)

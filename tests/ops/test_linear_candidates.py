@@ -8,34 +8,28 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from tests.gpu.made_up import SOFTWARE
+from tests.ops.linear_case import Case, skip_without_matrices
 from tests.ops.quant_arrays import read_blocks
-from tests.ops.test_linear import HALF, SINGLE, activated, skip_without_matrices
-from tests.ops.test_linear import Case as DenseCase
-from tests.ops.test_linear_quant import Case as QuantCase
-from tests.ops.test_linear_quant import gated
 from unicorn_async.config import Activation
 from unicorn_async.errors import ConfigError, UnsupportedModelError
 from unicorn_async.gpu.device_info import DeviceType
-from unicorn_async.ops.linear import kernels_for
-from unicorn_async.ops.linear_candidates import WEIGHTS, Product, candidates, choice
-from unicorn_async.ops.linear_input import InputBlocks, InputForm
-from unicorn_async.ops.linear_plan import (
-    FRAGMENTS_FEATURE,
-    MATRIX_FEATURE,
-    NARROW_FEATURE,
-    TileTuning,
-    can_split,
-    plan_linear,
-    software_passes,
-    tuned_plan,
-)
+from unicorn_async.ops.linear import Epilogue, kernel_request
+from unicorn_async.ops.linear_plans.candidates import candidates, choice
+from unicorn_async.ops.linear_plans.product import WEIGHTS, Product
+from unicorn_async.ops.linear_plans.rules import plan_linear, tuned_plan
+from unicorn_async.ops.linear_plans.tiles import TileTuning, can_split
+from unicorn_async.ops.linear_plans.vec import software_passes
+from unicorn_async.ops.rows import BlockRows
+from unicorn_async.ops.subgroups import FRAGMENTS_FEATURE, MATRIX_FEATURE, NARROW_FEATURE
 from unicorn_async.tensor import DType, QuantFormat
 
 if TYPE_CHECKING:
     from tests.ops.arrays import Arrays
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.device_info import DeviceInfo
-    from unicorn_async.ops.linear_plan import LinearPlan
+    from unicorn_async.ops.linear_plans.plan import LinearPlan
+    from unicorn_async.tensor import ElementType
 
 TOKENS = (1, 2, 3, 8, 33)
 MATRIX_TOKENS = (12, 24, 130)  # for which matrix units have tiles of their own
@@ -52,51 +46,31 @@ def plans(arrays: Arrays, product: Product) -> list[LinearPlan]:
     return list({plan.pipeline: plan for plan in found}.values())
 
 
+@pytest.mark.parametrize("element", [DType.BF16, QuantFormat.INT4], ids=lambda element: element.value)
 @pytest.mark.parametrize("tokens", (*TOKENS, *MATRIX_TOKENS))
-def test_every_candidate_for_dense_weights_equals_the_product(arrays: Arrays, tokens: int) -> None:
+def test_every_candidate_equals_the_product(arrays: Arrays, tokens: int, element: ElementType) -> None:
     if tokens in MATRIX_TOKENS:
         skip_without_matrices(arrays.device.info)
-    case = DenseCase(arrays, tokens, ROWS, COLUMNS, DType.BF16)
-    for plan in plans(arrays, Product.of(DType.BF16, tokens, ROWS, COLUMNS)):
-        case.y.values[:] = np.nan
+    case = Case(arrays, tokens, ROWS, COLUMNS, element)
+    for plan in plans(arrays, case.product):
         case.run(plan)
-        case.check(HALF if plan.form is InputForm.HALVES else SINGLE)
+        case.check(plan.form)
 
 
-@pytest.mark.parametrize("tokens", (*TOKENS, *MATRIX_TOKENS))
-def test_every_candidate_for_quantised_weights_equals_the_product(arrays: Arrays, tokens: int) -> None:
-    if tokens in MATRIX_TOKENS:
-        skip_without_matrices(arrays.device.info)
-    case = QuantCase(arrays, tokens, ROWS, COLUMNS, QuantFormat.INT4)
-    for plan in plans(arrays, Product.of(QuantFormat.INT4, tokens, ROWS, COLUMNS)):
-        case.y.values[:] = np.nan
-        case.run(plan)
-
-
+@pytest.mark.parametrize("element", [DType.F32, QuantFormat.Q6_K], ids=lambda element: element.value)
 @pytest.mark.parametrize("tokens", [1, 8])
-def test_candidates_take_the_other_types_of_weights_too(arrays: Arrays, tokens: int) -> None:
-    dense = DenseCase(arrays, tokens, ROWS, COLUMNS, DType.F32)
-    for plan in candidates(arrays.device.info, Product.of(DType.F32, tokens, ROWS, COLUMNS)):
-        dense.y.values[:] = np.nan
-        dense.run(plan)
-        dense.check(SINGLE)
-    case = QuantCase(arrays, tokens, ROWS, COLUMNS, QuantFormat.Q6_K)
-    for plan in candidates(arrays.device.info, Product.of(QuantFormat.Q6_K, tokens, ROWS, COLUMNS)):
-        case.y.values[:] = np.nan
+def test_candidates_take_the_other_types_of_weights_too(arrays: Arrays, tokens: int, element: ElementType) -> None:
+    case = Case(arrays, tokens, ROWS, COLUMNS, element)
+    for plan in candidates(arrays.device.info, case.product):
         case.run(plan)
+        case.check(plan.form)
 
 
 def test_every_candidate_for_dense_weights_applies_the_gate(arrays: Arrays) -> None:
-    width = 67
-    case = DenseCase(arrays, 1, 2 * width, 136, DType.BF16)
-    gate, up = case.expected[:, :width], case.expected[:, width:]
-    slope = case.magnitudes[:, :width] * np.abs(up) + case.magnitudes[:, width:] * np.abs(gate)
-    for plan in plans(arrays, replace(Product.of(DType.BF16, 1, 2 * width, 136), gated=True)):
-        case.y.values[:] = np.nan
-        case.run(plan)
-        error = np.abs(case.y.values[:width] - activated(Activation.SILU, gate) * up)
-        assert (error <= 2 * SINGLE * slope + 1e-6).all()
-        assert np.isnan(case.y.values[width:]).all()
+    case = Case(arrays, 1, 2 * 67, 136, DType.BF16)
+    for plan in plans(arrays, replace(case.product, gated=True)):
+        case.run(plan, Epilogue(gate=Activation.SILU))
+        case.check_gated(Activation.SILU)
 
 
 @pytest.mark.parametrize("blocked", [False, True], ids=["floats", "blocks"])
@@ -104,40 +78,34 @@ def test_every_candidate_for_dense_weights_applies_the_gate(arrays: Arrays) -> N
 def test_every_candidate_for_quantised_weights_applies_the_gate(
     arrays: Arrays, monkeypatch: pytest.MonkeyPatch, tokens: int, *, blocked: bool
 ) -> None:
-    width = 160
-    case = QuantCase(arrays, tokens, 2 * width, 512, QuantFormat.Q4_0)
-    product = replace(Product.of(QuantFormat.Q4_0, tokens, 2 * width, 512), gated=True, blocked=blocked)
-    expected, allowed = gated(case, Activation.GELU_TANH)
+    width, gelu = 160, Activation.GELU_TANH
+    case = Case(arrays, tokens, 2 * width, 512, QuantFormat.Q4_0)
+    product = replace(case.product, gated=True, blocked=blocked)
+    expected, allowed = case.gated(gelu)
     info = arrays.device.info
-    room = arrays.put(np.zeros(InputBlocks.size(tokens, width), np.uint8))
+    room = arrays.put(np.zeros(BlockRows.size(tokens, width), np.uint8))
     for plan in plans(arrays, product):
         monkeypatch.setattr(arrays.device, "info", replace(info, tuned=dict([choice(info, product, plan)])))
         case.y.values[:] = np.nan
-        out = InputBlocks.at(room.address, tokens, width) if blocked else None
-        case.run_linear(activation=Activation.GELU_TANH, out=out)
+        case.run_linear(Epilogue(gate=gelu), out=BlockRows.at(room.address, tokens, width) if blocked else None)
         if blocked:
             codes, scales = read_blocks(room.values, tokens, width)
             step = np.repeat(scales, 32, axis=1)
             assert (np.abs(codes * step - expected) <= allowed + 0.5001 * step).all()
         else:
-            found = case.y.values[: tokens * width].reshape(tokens, width)
-            assert (np.abs(found - expected) <= allowed).all()
+            case.check_gated(gelu)
 
 
-def test_a_choice_takes_the_place_of_the_rules_for_its_product_alone(device: Device) -> None:
-    info, product = device.info, Product("bf16", 1, 96, 64)
-    rule, *others = candidates(info, product)
-    tuned = replace(info, tuned=dict([choice(info, product, others[0])]))
-    assert tuned_plan(tuned, rule, num_tokens=1, n=96, k=64) == others[0]
-    assert tuned_plan(tuned, rule, num_tokens=1, n=96, k=128) == rule
-    assert tuned_plan(tuned, rule, num_tokens=2, n=96, k=64) == rule
-    gate = plan_linear(info, num_tokens=1, n=96, k=64, dtype=DType.BF16, activation=Activation.SILU)
-    assert tuned_plan(tuned, gate, num_tokens=1, n=96, k=64) == gate
-    biased = plan_linear(info, num_tokens=1, n=96, k=64, dtype=DType.BF16, has_bias=True)
-    found = tuned_plan(tuned, biased, num_tokens=1, n=96, k=64)
-    assert found == replace(others[0], constants=(*others[0].constants, ("HAS_BIAS", True)))
-    (request,) = kernels_for(tuned, num_tokens=(1,), n=96, k=64, dtype=DType.BF16)
-    assert request.constants == dict(others[0].constants)
+def test_a_choice_takes_the_place_of_the_rules_for_its_product_alone() -> None:
+    product = Product("bf16", 1, 96, 64)
+    rule, *others = candidates(SOFTWARE, product)
+    tuned = replace(SOFTWARE, tuned=dict([choice(SOFTWARE, product, others[0])]))
+    assert tuned_plan(tuned, product) == others[0] != rule
+    for other in (replace(product, k=128), replace(product, tokens=2), replace(product, gated=True)):
+        assert tuned_plan(tuned, other) == plan_linear(tuned, other)
+    for epilogue, extra in ((Epilogue(), {}), (Epilogue(bias=0), {"HAS_BIAS": True})):
+        constants = kernel_request(tuned_plan(tuned, product), epilogue).constants
+        assert constants == {**dict(others[0].constants), **extra}
 
 
 def test_candidates_begin_with_the_rules_and_read_and_leave_what_they_do(device: Device) -> None:
@@ -158,10 +126,10 @@ def test_candidates_begin_with_the_rules_and_read_and_leave_what_they_do(device:
             for tokens in (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 512):
                 product = Product(weights, tokens, 4096, 4096)
                 found = candidates(info, product)
-                assert found[0] == product.rule(info)
+                assert found[0] == plan_linear(info, product)
                 assert len(found) <= 40
                 assert {plan.form for plan in found} == {found[0].form}
-                assert all(has_room(plan, tokens, 4096) for plan in found)
+                assert all(has_room(plan, product) for plan in found)
                 assert len({plan.pipeline for plan in found}) == len(found)
 
 
@@ -176,14 +144,14 @@ def test_candidates_on_a_cpu_have_as_few_workgroups_as_the_rules_would_make_of_t
             assert cut["PASSES"] == software_passes(product.n // cut["ROWS"])
 
 
-def has_room(plan: LinearPlan, tokens: int, n: int) -> bool:
+def has_room(plan: LinearPlan, product: Product) -> bool:
     """Whether the scratch holds what a plan's workgroups leave for each other."""
     constants = dict(plan.constants)
     if constants.get("SPLITS", 1) == 1:
         return True
     tile_t = constants.get("TILE_T") or constants["FRAGMENT_TOKENS"] * constants["FRAGMENTS_T"]
     tile_n = constants.get("TILE_N") or 16 * constants["FRAGMENTS_N"] * constants["SUBGROUPS_N"]
-    return can_split(TileTuning(tokens, tile_t, tile_n, 1, 1, splits=constants["SPLITS"]), tokens, n)
+    return can_split(TileTuning(0, tile_t, tile_n, 1, 1, splits=constants["SPLITS"]), product)
 
 
 def test_products_are_named_by_what_kernels_are_named_by() -> None:

@@ -15,7 +15,7 @@ from .formed_rows import FORMS, FormedRows
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.device import Device
-    from unicorn_async.ops.linear_input import InputForm
+    from unicorn_async.ops.rows import RowForm
 
     from .arrays import Arrays
 
@@ -171,7 +171,7 @@ def test_selected_rows_leave_the_residual_alone_and_may_repeat(device: Device, a
 @pytest.mark.parametrize("software", [True, False])
 @pytest.mark.parametrize(("columns", "tokens"), [(128, 1), (1152, 3), (5376, 18)])
 def test_the_output_has_the_form_that_a_linear_reads(
-    device: Device, arrays: Arrays, form: InputForm, columns: int, tokens: int, software: bool
+    device: Device, arrays: Arrays, form: RowForm, columns: int, tokens: int, software: bool
 ) -> None:
     x, hidden, post_weight, weight = operands(columns, tokens, 100.0)
     given, stream, rows = arrays.put(x), arrays.put(hidden), FormedRows(arrays, form, tokens, columns)
@@ -226,7 +226,7 @@ def test_rows_are_centred_and_scaled(device: Device, arrays: Arrays, columns: in
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("added", [False, True])
 def test_without_a_weight_the_stream_itself_has_the_form_that_a_linear_reads(
-    device: Device, arrays: Arrays, form: InputForm, added: bool
+    device: Device, arrays: Arrays, form: RowForm, added: bool
 ) -> None:
     x, hidden, post_weight, _ = operands(1152, 3, 100.0)
     given, stream, post = arrays.put(x), arrays.put(hidden), arrays.put(post_weight)

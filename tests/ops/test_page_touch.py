@@ -9,7 +9,7 @@ import pytest
 from tests.gpu.made_up import SOFTWARE
 from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.ops.page_touch import pays_to_touch, touch_pages
-from unicorn_async.tensor import DType, QuantFormat, QuantTensor, RowParts, Tensor
+from unicorn_async.tensor import DType, MixedTensor, QuantFormat, QuantTensor, Tensor
 
 if TYPE_CHECKING:
     from tests.ops.arrays import Arrays
@@ -50,5 +50,5 @@ def test_it_pays_on_gpus_for_models_of_more_than_they_remember() -> None:
     assert not pays_to_touch(GPU, [small, small])
     assert pays_to_touch(GPU, [small, small, small])
     assert pays_to_touch(GPU, [large])
-    assert pays_to_touch(GPU, [RowParts((small, small, small))])
+    assert pays_to_touch(GPU, [MixedTensor((small, small, small))])
     assert not pays_to_touch(SOFTWARE, [large])

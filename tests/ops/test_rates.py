@@ -7,15 +7,11 @@ import numpy as np
 import pytest
 
 from tests.gpu.made_up import SOFTWARE
-from unicorn_async.errors import MissingFeatureError
-from unicorn_async.gpu.device_info import FlexibleMatrixShape
-from unicorn_async.ops.linear_plan import MATRIX_FEATURE
-from unicorn_async.ops.rates import Matrix2Tile, copy_rate, fma_rate, matrix2_rate, matrix_rate
+from unicorn_async.ops.rates import copy_rate, fma_rate, matrix_rate
+from unicorn_async.ops.subgroups import MATRIX_FEATURE
 
 if TYPE_CHECKING:
     from tests.ops.arrays import Arrays
-    from unicorn_async.gpu.command import CommandRecorder
-    from unicorn_async.gpu.device_info import DeviceInfo
 
 
 @pytest.mark.parametrize("blocks", [1, 1023, 4096, 5000])
@@ -60,55 +56,3 @@ def test_operations_of_matrices_are_those_of_the_fragments_that_four_subgroups_m
     assert (noted.workgroups, noted.rounds) == (3, 5)
     fragments = 4 * 4 * 2  # of a subgroup and round: 4 × 4 sums, each of two products along the columns
     assert flops == 3 * 5 * 4 * fragments * (2 * 16 * 16 * 16) == 15_728_640
-
-
-FLEXIBLE = replace(
-    SOFTWARE,
-    flexible_matrix=(
-        FlexibleMatrixShape(16, 16, 16, "f16", "f16", "f32", "f32", "workgroup", 256),
-        FlexibleMatrixShape(16, 8, 16, "f16", "f16", "f16", "f16", "subgroup", 0),
-    ),
-)
-
-
-@pytest.mark.parametrize(
-    ("tile", "fits"),
-    [
-        (Matrix2Tile("f32", 128, 256, 32, 256, 1), True),
-        (Matrix2Tile("f32", 128, 256, 32, 128, 1), False),
-        (Matrix2Tile("f32", 128, 248, 32, 256, 1), False),
-        (Matrix2Tile("f16", 128, 256, 32, 256, 1), False),
-    ],
-)
-def test_a_tile_of_a_workgroup_fits_a_device_that_has_its_types_sizes_and_invocations(
-    tile: Matrix2Tile, *, fits: bool
-) -> None:
-    assert tile.fits(FLEXIBLE) is fits
-    assert not tile.fits(SOFTWARE)
-
-
-def test_a_tile_divides_products_of_whole_tiles_and_of_whole_unrolled_steps() -> None:
-    tile = Matrix2Tile("f32", 128, 256, 32, 256, 4)
-    assert tile.divides(512, 43008, 5376)
-    assert not tile.divides(500, 43008, 5376)
-    assert not tile.divides(512, 43008, 5376 + 64)
-
-
-@pytest.mark.parametrize(
-    ("info", "shape", "rounds", "error"),
-    [
-        (SOFTWARE, (128, 256, 128), None, MissingFeatureError),
-        (FLEXIBLE, (128, 255, 128), None, ValueError),
-        (FLEXIBLE, (128, 256, 128), 6, ValueError),
-    ],
-)
-def test_what_a_device_cannot_multiply_is_refused(
-    arrays: Arrays, info: DeviceInfo, shape: tuple[int, int, int], rounds: int | None, error: type[Exception]
-) -> None:
-    tile = Matrix2Tile("f32", 128, 256, 32, 256, 4)
-
-    def record(recorder: CommandRecorder) -> None:
-        with pytest.raises(error):
-            matrix2_rate(recorder, arrays.device.kernels, info, tile, a=0, b=0, y=0, shape=shape, rounds=rounds)
-
-    arrays.run(record)

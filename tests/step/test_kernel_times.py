@@ -13,8 +13,8 @@ from unicorn_async.gpu.manifest import Manifest
 from unicorn_async.gpu.timed_recorder import DispatchTime
 from unicorn_async.ops.attention import GpuAttention
 from unicorn_async.ops.attention_plan import MAX_ROTATING_TOKENS
-from unicorn_async.ops.linear_input import InputForm
 from unicorn_async.ops.page_touch import MAX_TOUCH_TOKENS, touch_pages
+from unicorn_async.ops.rows import RowForm
 from unicorn_async.resources import resource_dir
 from unicorn_async.step.buckets import bucket_for, bucket_sizes
 from unicorn_async.step.kernel_times import KernelTimes
@@ -117,7 +117,7 @@ async def test_attention_leaves_what_the_next_linear_reads_without_a_dispatch_be
             return found
 
     direct = await dispatches_of_a_token()
-    monkeypatch.setattr(GpuAttention, "writes", lambda self, form: form is InputForm.FLOATS)
+    monkeypatch.setattr(GpuAttention, "writes", lambda self, form: form is RowForm.FLOATS)
     converted = await dispatches_of_a_token()
     assert direct["attention_decode_f16_blocks"] == converted["attention_decode_f16_floats"] == 1
     assert "quantize_activations" not in direct and converted["quantize_activations"] == 1

@@ -14,7 +14,8 @@ from tests.tune.tuning_tables import PRODUCTS, table_of, tuned_product
 from unicorn_async.config import SamplingParams, WeightScheme
 from unicorn_async.engine.model_on_disk import ModelOnDisk
 from unicorn_async.engine.user_folders import tuning_folder
-from unicorn_async.ops.linear_candidates import candidates, choice
+from unicorn_async.ops.linear_plans.candidates import candidates, choice
+from unicorn_async.ops.linear_plans.rules import plan_linear
 from unicorn_async.tune.choices import fitting, use_tuning
 from unicorn_async.tune.folder import TuningFolder
 from unicorn_async.tune.products import products_of
@@ -167,7 +168,7 @@ async def test_the_products_that_are_measured_are_those_of_the_steps(
         info, model, options = engine.device, engine.model_spec, engine.config
     on_disk = ModelOnDisk.read(model_directory("llama"), weights)
     products = [one.product for one in products_of(replace(info, tuned={}), model, on_disk.plan, options)]
-    named = {choice(replace(info, tuned={}), product, product.rule(info))[0] for product in products}
+    named = {choice(replace(info, tuned={}), product, plan_linear(info, product))[0] for product in products}
     # Evaluations alone have more rows of logits than there are sequences; tuning leaves them to the rules.
     evaluations = {(rows, model.vocab_size) for rows in range(options.max_num_seqs + 1, 49)}
     steps = {key for key in asked.keys_asked if key.sizes[0] in (1, 48) and key.sizes[:2] not in evaluations}

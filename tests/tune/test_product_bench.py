@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from unicorn_async.gpu.command import CommandRecorder, TimestampPool
-from unicorn_async.ops.linear_candidates import Product, candidates
+from unicorn_async.ops.linear_plans.candidates import candidates
+from unicorn_async.ops.linear_plans.product import Product
 from unicorn_async.tune.product_bench import ProductBench
 
 if TYPE_CHECKING:

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from unicorn_async.errors import OutOfMemoryError, UnsupportedModelError
-from unicorn_async.ops.linear_candidates import Product, candidates
+from unicorn_async.ops.linear_plans.candidates import candidates
+from unicorn_async.ops.linear_plans.product import Product
 from unicorn_async.tensor import QuantFormat, QuantTensor
 from unicorn_async.tune.product_bench import ProductBench
-from unicorn_async.tune.products import weight_bytes
 from unicorn_async.tune.tuner import Tuner
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from unicorn_async.gpu.device import Device
-    from unicorn_async.ops.linear_plan import LinearPlan
+    from unicorn_async.ops.linear_plans.plan import LinearPlan
 
 PRODUCTS = (
     Product("bf16", 1, 128, 256),
@@ -202,5 +202,5 @@ def test_products_that_no_kernel_takes_or_that_have_no_room_are_refused(device: 
 
 
 def test_the_weights_bytes_are_those_that_lie_on_the_device() -> None:
-    assert weight_bytes(Product("bf16", 8, 6, 16)) == 6 * 16 * 2
-    assert weight_bytes(Product("q6_k", 8, 6, 512)) == QuantTensor.size((6, 512), QuantFormat.Q6_K)
+    assert Product("bf16", 8, 6, 16).weight_bytes == 6 * 16 * 2
+    assert Product("q6_k", 8, 6, 512).weight_bytes == QuantTensor.size((6, 512), QuantFormat.Q6_K)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unicorn_async.ops.linear_candidates import Product, candidates
+from unicorn_async.ops.linear_plans.candidates import candidates
+from unicorn_async.ops.linear_plans.product import Product
 from unicorn_async.tune.choices import shaders_digest
 from unicorn_async.tune.table import DeviceKey, PlanKey, TunedProduct, TuningTable
 

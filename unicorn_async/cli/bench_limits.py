@@ -12,8 +12,8 @@ from unicorn_async.gpu.device import Device
 from unicorn_async.gpu.device_info import select_device
 from unicorn_async.gpu.instance import Instance
 from unicorn_async.gpu.memory import MemoryKind
-from unicorn_async.ops.linear_plan import matrix_subgroup_size
 from unicorn_async.ops.rates import copy_rate, fma_rate, matrix_rate, read_rate
+from unicorn_async.ops.subgroups import matrix_subgroup_size
 from unicorn_async.resources import resource_dir
 from unicorn_async.tune.random_memory import random_memory
 

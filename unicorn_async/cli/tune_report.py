@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from unicorn_async.gpu.device_info import DeviceInfo
-    from unicorn_async.ops.linear_candidates import Product
+    from unicorn_async.ops.linear_plans.product import Product
     from unicorn_async.tune.folder import TuningFolder
     from unicorn_async.tune.products import ModelProduct
     from unicorn_async.tune.table import TuningTable

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from unicorn_async.errors import DeviceLostError, MissingFeatureError
 from unicorn_async.gpu.binding import DeviceHandle, check
-from unicorn_async.gpu.cooperative_matrix2 import EXTENSION_MATRIX2
 from unicorn_async.gpu.kernel import KernelLibrary
 from unicorn_async.gpu.memory import Memory
 from unicorn_async.gpu.physical import EXTENSION_BUDGET, EXTENSION_HOST_MEMORY, EXTENSION_MATRIX
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from unicorn_async.gpu.binding import Api
+    from unicorn_async.gpu.binding import Api, CData
     from unicorn_async.gpu.device_info import DeviceInfo, MemoryHeap
     from unicorn_async.gpu.instance import Instance
     from unicorn_async.gpu.physical import PhysicalDevice
@@ -63,8 +62,18 @@ class Device:
         self.kernels = KernelLibrary(self, shaders[0], cache_dir=shaders[1])
 
     @classmethod
-    def open(cls, instance: Instance, info: DeviceInfo, *, cache_dir: Path | None, shader_dir: Path) -> Device:
+    def open(
+        cls,
+        instance: Instance,
+        info: DeviceInfo,
+        *,
+        cache_dir: Path | None,
+        shader_dir: Path,
+        extra: tuple[str, CData] | None = None,
+    ) -> Device:
         """Open the device that `info` describes; pipelines are cached in `cache_dir`, None = not at all.
+
+        `extra` is an extension that it has and the package does not use, with the struct of what to enable of it.
 
         Raises:
             MissingFeatureError: the device lacks what every kernel needs; all of it is named.
@@ -84,11 +93,12 @@ class Device:
                     "VkDeviceQueueCreateInfo", queueFamilyIndex=family, queueCount=count, pQueuePriorities=priorities
                 )
             )
-        wanted = (EXTENSION_MATRIX, EXTENSION_MATRIX2, EXTENSION_BUDGET, EXTENSION_HOST_MEMORY)
+        wanted = (EXTENSION_MATRIX, EXTENSION_BUDGET, EXTENSION_HOST_MEMORY)
         extensions = [name for name in wanted if physical.has_extension(name)]
+        extensions += [] if extra is None else [extra[0]]
         create = api.struct(
             "VkDeviceCreateInfo",
-            pNext=physical.feature_chain(),
+            pNext=physical.feature_chain(None if extra is None else extra[1]),
             queueCreateInfoCount=len(queues),
             pQueueCreateInfos=api.array("VkDeviceQueueCreateInfo", queues),
             enabledExtensionCount=len(extensions),

@@ -65,28 +65,6 @@ class CooperativeMatrixShape:
 
 
 @dataclass(frozen=True, slots=True)
-class FlexibleMatrixShape:
-    """Products of VK_NV_cooperative_matrix2: m, n and k are what the sizes must be multiples of.
-
-    `invocations` is how many a workgroup must have; 0 where the scope is a subgroup.
-    """
-
-    m: int
-    n: int
-    k: int
-    a: str
-    b: str
-    c: str
-    result: str
-    scope: str
-    invocations: int
-
-    def takes(self, m: int, n: int, k: int) -> bool:
-        """Whether a product of these sizes is one of them."""
-        return not (m % self.m or n % self.n or k % self.k)
-
-
-@dataclass(frozen=True, slots=True)
 class DeviceInfo:
     """A physical device's identity, memory, features and limits, as its driver reports them.
 
@@ -130,7 +108,6 @@ class DeviceInfo:
     timestamp_period_ns: float
     features: frozenset[str]
     missing: tuple[str, ...]
-    flexible_matrix: tuple[FlexibleMatrixShape, ...] = ()
     tuned: Tuned = field(default_factory=dict, repr=False, compare=False)
 
     @property

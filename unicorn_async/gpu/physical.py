@@ -6,21 +6,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.errors import MissingFeatureError
 from unicorn_async.gpu.binding import STAGE_COMPUTE
-from unicorn_async.gpu.cooperative_matrix2 import (
-    EXTENSION_MATRIX2,
-    FEATURES_MATRIX2,
-    MATRIX2_FEATURES,
-    features_of,
-    features_struct,
-    flexible_dimensions,
-)
-from unicorn_async.gpu.device_info import (
-    CooperativeMatrixShape,
-    DeviceInfo,
-    DeviceType,
-    FlexibleMatrixShape,
-    MemoryHeap,
-)
+from unicorn_async.gpu.device_info import CooperativeMatrixShape, DeviceInfo, DeviceType, MemoryHeap
 from unicorn_async.gpu.host_memory import HostMemory
 
 if TYPE_CHECKING:
@@ -53,7 +39,6 @@ OPTIONAL: Mapping[str, tuple[str, ...]] = {
     FEATURES_12: ("shaderFloat16", "shaderInt8", "shaderSubgroupExtendedTypes"),
     FEATURES_13: ("subgroupSizeControl", "computeFullSubgroups", "shaderIntegerDotProduct"),
     FEATURES_MATRIX: ("cooperativeMatrix",),
-    FEATURES_MATRIX2: tuple(MATRIX2_FEATURES),
 }
 EXTENSION_MATRIX = "VK_KHR_cooperative_matrix"
 EXTENSION_BUDGET = "VK_EXT_memory_budget"
@@ -65,7 +50,6 @@ _SHADER_FEATURES = {
     "shaderIntegerDotProduct": "integer_dot",
     "subgroupSizeControl": "subgroup_size_control",
 }
-_FLEXIBLE_FEATURE = "cooperative_matrix2"
 _TYPES = {
     1: DeviceType.INTEGRATED,
     2: DeviceType.DISCRETE,
@@ -82,6 +66,7 @@ class PhysicalDevice:
 
     def __init__(self, api: Api, instance: InstanceHandle, handle: PhysicalDeviceHandle, index: int) -> None:
         self._api = api
+        self.instance = instance
         self.handle = handle
         found = api.enumerate("vkEnumerateDeviceExtensionProperties", "VkExtensionProperties", handle, api.null)
         self._extensions = frozenset(api.text(item.extensionName) for item in found)
@@ -90,7 +75,7 @@ class PhysicalDevice:
         version = self._properties.properties.apiVersion
         self.api_version = (version >> 22 & 0x7F, version >> 12 & 0x3FF, version & 0xFFF)
         self.supported = self._query_features()
-        self.info = self._describe(instance, index)
+        self.info = self._describe(index)
 
     @property
     def is_software(self) -> bool:
@@ -106,11 +91,13 @@ class PhysicalDevice:
         """Whether the driver offers the extension."""
         return name in self._extensions
 
-    def feature_chain(self) -> CData:
-        """Return a VkPhysicalDeviceFeatures2 chain of all that is required, and what there is of the optional."""
-        return self._chain(
-            {name for group in (REQUIRED, OPTIONAL) for names in group.values() for name in names} & self.supported
-        )
+    def feature_chain(self, last: CData | None = None) -> CData:
+        """Return a VkPhysicalDeviceFeatures2 chain of all that is required, and what there is of the optional.
+
+        `last` is the struct of an extension that the package itself does not use.
+        """
+        wanted = {name for group in (REQUIRED, OPTIONAL) for names in group.values() for name in names}
+        return self._chain(wanted & self.supported, last)
 
     def heaps(self) -> tuple[MemoryHeap, ...]:
         """Return the heaps with their budgets as of now."""
@@ -148,9 +135,8 @@ class PhysicalDevice:
         names = [FEATURES_11, FEATURES_12, FEATURES_13] if self.api_version >= MIN_API_VERSION else []
         return [*names, FEATURES_MATRIX] if names and self.has_extension(EXTENSION_MATRIX) else names
 
-    def _chain(self, enabled: set[str]) -> CData:
-        has_matrix2 = self.has_extension(EXTENSION_MATRIX2)
-        following = features_struct(self._api, enabled) if has_matrix2 else self._api.null
+    def _chain(self, enabled: set[str], last: CData | None) -> CData:
+        following = self._api.null if last is None else last
         for struct in self._structs():
             wanted = (*REQUIRED.get(struct, ()), *OPTIONAL.get(struct, ()))
             following = self._api.struct(struct, pNext=following, **{name: 1 for name in wanted if name in enabled})
@@ -160,22 +146,20 @@ class PhysicalDevice:
         return chain
 
     def _query_features(self) -> frozenset[str]:
-        matrix2 = features_struct(self._api)
-        following, structs = matrix2 if self.has_extension(EXTENSION_MATRIX2) else self._api.null, {}
+        following, structs = self._api.null, {}
         for struct in self._structs():
             following = structs[struct] = self._api.struct(struct, pNext=following)
         chain = self._api.struct("VkPhysicalDeviceFeatures2", pNext=following)
         self._api.lib.vkGetPhysicalDeviceFeatures2(self.handle, chain)
         structs[FEATURES_CORE] = chain.features
-        found = frozenset(
+        return frozenset(
             name
             for struct, answer in structs.items()
             for name in (*REQUIRED.get(struct, ()), *OPTIONAL.get(struct, ()))
             if getattr(answer, name)
         )
-        return found | features_of(self._api, matrix2)
 
-    def _describe(self, instance: InstanceHandle, index: int) -> DeviceInfo:
+    def _describe(self, index: int) -> DeviceInfo:
         api, core = self._api, self._properties.properties
         limits = core.limits
         modern = self.api_version >= MIN_API_VERSION
@@ -186,12 +170,11 @@ class PhysicalDevice:
         v11 = api.struct("VkPhysicalDeviceVulkan11Properties", pNext=v12)
         if modern:
             api.lib.vkGetPhysicalDeviceProperties2(self.handle, api.struct("VkPhysicalDeviceProperties2", pNext=v11))
-        shapes, flexible = self._cooperative_matrix(instance), self._flexible_matrix(instance)
+        shapes = self._cooperative_matrix()
         features = {name for vulkan_name, name in _SHADER_FEATURES.items() if vulkan_name in self.supported}
         if not v13.requiredSubgroupSizeStages & STAGE_COMPUTE:
             features.discard("subgroup_size_control")
         features |= {shape.feature for shape in shapes if shape.feature is not None}
-        features |= {_FLEXIBLE_FEATURE} if flexible else set()
         return DeviceInfo(
             index=index,
             name=api.text(core.deviceName),
@@ -228,7 +211,6 @@ class PhysicalDevice:
             timestamp_period_ns=float(limits.timestampPeriod),
             features=frozenset(features),
             missing=self._missing(),
-            flexible_matrix=flexible,
         )
 
     def _missing(self) -> tuple[str, ...]:
@@ -242,12 +224,12 @@ class PhysicalDevice:
         mapped = _DEVICE_LOCAL | _HOST_VISIBLE | _HOST_COHERENT
         return any(flags & mapped == mapped and heap == largest for flags, heap in self.memory_types())
 
-    def _cooperative_matrix(self, instance: InstanceHandle) -> tuple[CooperativeMatrixShape, ...]:
+    def _cooperative_matrix(self) -> tuple[CooperativeMatrixShape, ...]:
         if "cooperativeMatrix" not in self.supported:
             return ()
         api, kind = self._api, "VkCooperativeMatrixPropertiesKHR"
         try:
-            function = api.instance_function(instance, "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR")
+            function = api.instance_function(self.instance, "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR")
         except MissingFeatureError:
             return ()
         return tuple(
@@ -255,33 +237,21 @@ class PhysicalDevice:
                 m=int(item.MSize),
                 n=int(item.NSize),
                 k=int(item.KSize),
-                a=_component(item.AType),
-                b=_component(item.BType),
-                c=_component(item.CType),
-                result=_component(item.ResultType),
-                scope=_SCOPES.get(item.scope, f"scope {item.scope}"),
+                a=component_name(item.AType),
+                b=component_name(item.BType),
+                c=component_name(item.CType),
+                result=component_name(item.ResultType),
+                scope=scope_name(item.scope),
             )
             for item in api.enumerate(function, kind, self.handle, struct=True)
         )
 
-    def _flexible_matrix(self, instance: InstanceHandle) -> tuple[FlexibleMatrixShape, ...]:
-        if not self.supported.issuperset(MATRIX2_FEATURES):
-            return ()
-        return tuple(
-            FlexibleMatrixShape(
-                m=m,
-                n=n,
-                k=k,
-                a=_component(a),
-                b=_component(b),
-                c=_component(c),
-                result=_component(result),
-                scope=_SCOPES.get(scope, f"scope {scope}"),
-                invocations=invocations,
-            )
-            for m, n, k, a, b, c, result, _, scope, invocations in flexible_dimensions(self._api, instance, self.handle)
-        )
 
-
-def _component(value: int) -> str:
+def component_name(value: int) -> str:
+    """Return the short name of a VkComponentTypeKHR."""
     return _COMPONENTS[value] if 0 <= value < len(_COMPONENTS) else f"type{value}"
+
+
+def scope_name(value: int) -> str:
+    """Return the name of a VkScopeKHR."""
+    return _SCOPES.get(value, f"scope {value}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unicorn_async.ops.linear_input import LinearScratch
+from unicorn_async.ops.linear_scratch import LinearScratch
 from unicorn_async.tensor import DType, Tensor
 
 if TYPE_CHECKING:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from unicorn_async.models.projection import input_rows, project
+from unicorn_async.ops.linear import NO_EPILOGUE, input_rows, linear
 from unicorn_async.ops.norm import add_rms_norm, rms_norm
 from unicorn_async.ops.page_touch import MAX_TOUCH_TOKENS, touch_pages
 from unicorn_async.tensor import DType, Tensor
@@ -13,7 +13,7 @@ from unicorn_async.tensor import DType, Tensor
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from unicorn_async.config import Activation, RotaryConfig
+    from unicorn_async.config import RotaryConfig
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.recorder import Kernels, Recorder
     from unicorn_async.models.activations import Activations
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from unicorn_async.models.step_arrays import StepArrays
     from unicorn_async.ops.attention_device import AttentionBatch, AttentionDevice
     from unicorn_async.ops.kv_cache import AttentionShape, KVCache
-    from unicorn_async.ops.linear_input import InputBlocks, LinearInput
+    from unicorn_async.ops.linear import Epilogue
+    from unicorn_async.ops.rows import BlockRows, Rows
     from unicorn_async.tensor import Weight
 
 
@@ -123,7 +124,7 @@ class BlockRecorder:
         """Return the first rows of an intermediate result as (num_rows, columns) f32; by default the step's tokens."""
         return self._state.activations.rows(name, self.num_tokens if num_rows is None else num_rows, columns)
 
-    def input(self, weight: str, name: str, num_rows: int | None = None) -> LinearInput:
+    def input(self, weight: str, name: str, num_rows: int | None = None) -> Rows:
         """Where the input of a weight belongs: the scratch, or the result `name` where floats are wanted."""
         matrix = self.weight(weight)
         floats = self.rows(name, matrix.shape[1], num_rows)
@@ -132,17 +133,17 @@ class BlockRecorder:
 
     def linear(
         self,
-        x: LinearInput,
+        x: Rows,
         name: str,
-        out: Tensor | InputBlocks,
+        out: Tensor | BlockRows,
         *,
-        soft_cap: float = 0.0,
-        activation: Activation | None = None,
+        epilogue: Epilogue = NO_EPILOGUE,
     ) -> None:
-        """Record out = x · weight^T plus the weight's bias, if it has one; see `project`."""
+        """Record out = x · weight^T with the epilogue, to which the weight's bias is added if it has one."""
         full_name = self._prefix + name
+        bias = self._state.weights.get(f"{full_name}_bias")
         self.commands.label(name)
-        project(
+        linear(
             self.commands,
             self.kernels,
             self.info,
@@ -151,12 +152,10 @@ class BlockRecorder:
             out=out,
             num_tokens=out.shape[0] if isinstance(out, Tensor) else self.num_tokens,
             scratch=self._state.activations.scratch,
-            bias=self._state.weights.get(f"{full_name}_bias"),
-            soft_cap=soft_cap,
-            activation=activation,
+            epilogue=epilogue if bias is None else replace(epilogue, bias=bias.address),
         )
 
-    def enter(self, norm: Norm | None, weight: str, *, adds_after: bool = False) -> LinearInput:
+    def enter(self, norm: Norm | None, weight: str, *, adds_after: bool = False) -> Rows:
         """Record the addition of what was left and the norm of the stream; returns that as input of `weight`.
 
         Without a norm it is the stream itself. With `adds_after` it is made of the stream before the addition.
@@ -169,7 +168,7 @@ class BlockRecorder:
         self,
         norm: Norm | None,
         *,
-        out: LinearInput,
+        out: Rows,
         rows: int = 0,
         num_rows: int | None = None,
         scale: float = 1.0,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from unicorn_async.models.spec import ModelSpec
     from unicorn_async.models.step_arrays import StepArrays
     from unicorn_async.ops.kv_cache import KVCache
-    from unicorn_async.ops.linear_input import LinearInput
+    from unicorn_async.ops.rows import Rows
     from unicorn_async.tensor import Tensor
 
 
@@ -67,7 +67,7 @@ class Decoder:
         found.attention.record_before(recorder, q=q, cache=cache, slot_mapping=slot_mapping)
 
     def record_after_attention(
-        self, commands: Recorder, arrays: StepArrays, num_tokens: int, layer: int, attended: LinearInput
+        self, commands: Recorder, arrays: StepArrays, num_tokens: int, layer: int, attended: Rows
     ) -> None:
         """Record the rest of a layer, see `Attention.record_after`."""
         recorder = self._recorder(commands, arrays, num_tokens, layer)

@@ -8,8 +8,7 @@ from unicorn_async.config import KVDType
 from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.gpu.kernel import KernelRequest
 from unicorn_async.ops.attention_plan import AttentionPlan
-from unicorn_async.ops.linear_input import InputForm
-from unicorn_async.ops.row_form import form_fields, form_of
+from unicorn_async.ops.rows import RowForm, form_fields, form_of
 from unicorn_async.tensor import QUANT_BLOCK, DType, Tensor
 
 if TYPE_CHECKING:
@@ -19,8 +18,8 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.recorder import Kernels, Recorder
     from unicorn_async.ops.attention_device import AttentionBatch
     from unicorn_async.ops.kv_cache import AttentionShape, KVCache
-    from unicorn_async.ops.linear_input import LinearInput
     from unicorn_async.ops.rotary import HeadRotation
+    from unicorn_async.ops.rows import Rows
 
 _MAX_PREFETCH_DIM = 128  # larger heads leave no registers for the keys and values that are under way
 
@@ -35,16 +34,16 @@ class GpuAttention:
         self._soft_cap = soft_cap
         self._suffix = shape.kv_dtype.value
 
-    def writes(self, form: InputForm) -> bool:
+    def writes(self, form: RowForm) -> bool:
         """See `AttentionDevice`: halves are for values that come out of a cache of halves and can't overflow them."""
         shape = self.plan.shape
-        if form is InputForm.BLOCKS:
+        if form is RowForm.BLOCKS:
             return shape.head_dim % QUANT_BLOCK == 0 and self.plan.few.lanes * self.plan.lane_elements >= QUANT_BLOCK
-        return form is InputForm.FLOATS or shape.kv_dtype is not KVDType.F32
+        return form is RowForm.FLOATS or shape.kv_dtype is not KVDType.F32
 
     def kernels_for(
         self,
-        forms: Iterable[InputForm] = (InputForm.FLOATS,),
+        forms: Iterable[RowForm] = (RowForm.FLOATS,),
         rotation: Mapping[str, float | bool] | None = None,
         *,
         num_tokens: int = 1,
@@ -63,7 +62,7 @@ class GpuAttention:
             )
         )
 
-    def _decode_request(self, form: InputForm, rotation: Mapping[str, float | bool], num_tokens: int) -> KernelRequest:
+    def _decode_request(self, form: RowForm, rotation: Mapping[str, float | bool], num_tokens: int) -> KernelRequest:
         plan, shape, cut = self.plan, self.plan.shape, self.plan.cut(num_tokens)
         constants: dict[str, int | float | bool] = {
             "WORKGROUP": cut.workgroup,
@@ -82,7 +81,7 @@ class GpuAttention:
         }
         return KernelRequest(f"attention_decode_{self._suffix}_{form.value}", constants)
 
-    def _prefill_request(self, form: InputForm) -> KernelRequest:
+    def _prefill_request(self, form: RowForm) -> KernelRequest:
         plan, shape = self.plan, self.plan.shape
         constants: dict[str, int | float | bool] = {
             "HEAD_DIM": shape.head_dim,
@@ -106,7 +105,7 @@ class GpuAttention:
         cache: KVCache,
         window: int,
         batch: AttentionBatch,
-        out: LinearInput,
+        out: Rows,
         rotation: HeadRotation | None = None,
     ) -> None:
         """Record one layer's attention, as `AttentionDevice.record` says; decode and prefill run side by side.
@@ -135,7 +134,7 @@ class GpuAttention:
         cache: KVCache,
         window: int,
         batch: AttentionBatch,
-        out: LinearInput,
+        out: Rows,
         rotation: HeadRotation | None,
     ) -> None:
         norms = None if rotation is None else rotation.norms
@@ -167,7 +166,7 @@ class GpuAttention:
         cache: KVCache,
         window: int,
         batch: AttentionBatch,
-        out: LinearInput,
+        out: Rows,
     ) -> None:
         request = self._prefill_request(form_of(out))
         kernel = self._kernels.get(request.name, constants=request.constants, subgroup_size=request.subgroup_size)

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.memory import Buffer
     from unicorn_async.gpu.recorder import Recorder
     from unicorn_async.ops.kv_cache import KVCache
-    from unicorn_async.ops.linear_input import InputForm, LinearInput
     from unicorn_async.ops.rotary import HeadRotation
+    from unicorn_async.ops.rows import RowForm, Rows
     from unicorn_async.tensor import Tensor
 
 
@@ -54,7 +54,7 @@ class AttentionBatch:
 class AttentionDevice(Protocol):
     """A device that computes softmax(q · K^T) · V over the paged cache."""
 
-    def writes(self, form: InputForm) -> bool:
+    def writes(self, form: RowForm) -> bool:
         """Whether `record` can leave its result in this form."""
 
     def record(
@@ -65,7 +65,7 @@ class AttentionDevice(Protocol):
         cache: KVCache,
         window: int,
         batch: AttentionBatch,
-        out: LinearInput,
+        out: Rows,
         rotation: HeadRotation | None = None,
     ) -> None:
         """Record one layer's attention of a batch.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from unicorn_async.config import KVDType
 from unicorn_async.errors import UnsupportedModelError
-from unicorn_async.ops.linear_plan import known_subgroup_size, matrix_subgroup_size
+from unicorn_async.ops.subgroups import known_subgroup_size, matrix_subgroup_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

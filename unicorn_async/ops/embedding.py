@@ -6,53 +6,60 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.errors import ConfigError, UnsupportedModelError
 from unicorn_async.gpu.kernel import KernelRequest
-from unicorn_async.tensor import DType, Tensor
+from unicorn_async.tensor import QUANT_BLOCK, DType, QuantFormat, Tensor, element_of
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.recorder import Kernels, Recorder
+    from unicorn_async.tensor import ElementType, QuantTensor
 
 _WORKGROUP = 64
-_ELEMENTS = 8  # of one invocation
+_ELEMENTS = 8  # of one invocation, of a dense table
 _ENTRIES = {DType.F16: "embed_f16", DType.BF16: "embed_bf16", DType.F32: "embed_f32"}
 
 
-def kernels_for(table_dtype: DType) -> tuple[KernelRequest, ...]:
-    """Name the pipelines that `embed` will get."""
-    return (KernelRequest(_ENTRIES[table_dtype], {"WORKGROUP": _WORKGROUP}),)
+def _kernel_request(element: ElementType) -> KernelRequest:
+    """Name the pipeline that `embed` will get for a table of this type."""
+    name = f"embed_quant_{element.layout.name}" if isinstance(element, QuantFormat) else _ENTRIES[element]
+    return KernelRequest(name, {"WORKGROUP": _WORKGROUP})
 
 
 def embed(
     recorder: Recorder,
     kernels: Kernels,
     *,
-    table: Tensor,
+    table: Tensor | QuantTensor,
     token_ids: int,
     last_token: int,
     out: Tensor,
     scale: float = 1.0,
 ) -> None:
-    """Record out = table[ids] * scale.
+    """Record out = table[ids] * scale; of a quantised table each element exactly as its format defines it, in f32.
 
-    `table` is (vocab, columns) of any element type, columns a multiple of 8; `out` (tokens, columns) f32. `token_ids`
-    is the address of (tokens) i32: an id, or -1 - slot for the id that `last_token`, the address of (state slots) u32,
-    holds there when the kernel runs. An id outside of the vocabulary reads row 0. Raises ConfigError for other shapes.
+    `table` is (vocab, columns), columns a multiple of 8, or whole units of the format; `out` (tokens, columns) f32.
+    `token_ids` is the address of (tokens) i32: an id, or -1 - slot for the id that `last_token`, the address of (state
+    slots) u32, holds there when the kernel runs. An id outside of the vocabulary reads row 0.
+
+    Raises:
+        ConfigError: the shapes do not fit.
+        UnsupportedModelError: a row is no whole number of units.
     """
     if len(table.shape) != 2 or len(out.shape) != 2:
         raise ConfigError(f"embed: expected two dimensions, got table {table.shape}, out {out.shape}")
     vocab, columns = table.shape
-    if columns % _ELEMENTS:
-        raise UnsupportedModelError(f"embed: expected a hidden size that is a multiple of {_ELEMENTS}, got {columns}")
     num_tokens = out.shape[0]
+    places: dict[str, int]
+    if isinstance(table, Tensor):
+        unit, unit_name, lane_elements = _ELEMENTS, f"{_ELEMENTS}", _ELEMENTS
+        places = {"table": table.address, "columns": columns // _ELEMENTS}
+    else:
+        unit, lane_elements = table.format.layout.unit, QUANT_BLOCK
+        unit_name = f"{unit} for {table.format.value}"
+        quants, high, scales = table.planes
+        places = {"quants": quants, "high": high, "scales": scales, "blocks": columns // QUANT_BLOCK}
+    if columns % unit:
+        raise UnsupportedModelError(f"embed: expected a hidden size that is a multiple of {unit_name}, got {columns}")
     out.expect("embed: out", (num_tokens, columns), DType.F32)
-    (request,) = kernels_for(table.dtype)
+    request = _kernel_request(element_of(table))
     kernel = kernels.get(request.name, constants=request.constants)
-    push = kernel.pack(
-        table=table.address,
-        token_ids=token_ids,
-        last_token=last_token,
-        y=out.address,
-        columns=columns // _ELEMENTS,
-        vocab=vocab,
-        scale=scale,
-    )
-    recorder.dispatch(kernel, push, -(-columns // (_ELEMENTS * _WORKGROUP)), num_tokens)
+    push = kernel.pack(**places, token_ids=token_ids, last_token=last_token, y=out.address, vocab=vocab, scale=scale)
+    recorder.dispatch(kernel, push, -(-columns // (lane_elements * _WORKGROUP)), num_tokens)

@@ -6,24 +6,23 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.config import Activation
 from unicorn_async.gpu.kernel import KernelRequest
-from unicorn_async.ops.linear_input import InputForm
-from unicorn_async.ops.row_form import check_columns, form_fields, form_of, row_constants
+from unicorn_async.ops.rows import RowForm, check_columns, form_fields, form_of, row_constants
 from unicorn_async.tensor import DType, Tensor
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.recorder import Kernels, Recorder
-    from unicorn_async.ops.linear_input import LinearInput
+    from unicorn_async.ops.rows import Rows
 
 _WORKGROUP = 64
 _VECTOR = 4
 ACTIVATION_NUMBER = {Activation.GELU_TANH: 0, Activation.SILU: 1}
 
 
-def _kernel_request(info: DeviceInfo, columns: int, activation: Activation, form: InputForm) -> KernelRequest:
+def _kernel_request(info: DeviceInfo, columns: int, activation: Activation, form: RowForm) -> KernelRequest:
     """Name the pipeline that `gated` will get."""
     lanes = {"WORKGROUP": _WORKGROUP, "VECTORS": 1}
-    if form in (InputForm.HALVES, InputForm.FRAGMENTS):  # rows have a scale, so workgroups have rows
+    if form in (RowForm.HALVES, RowForm.FRAGMENTS):  # rows have a scale, so workgroups have rows
         lanes = row_constants(info, columns)
     return KernelRequest(f"gated_{form.value}", {**lanes, "ACT": ACTIVATION_NUMBER[activation]})
 
@@ -34,7 +33,7 @@ def gated(
     info: DeviceInfo,
     *,
     gate_up: Tensor,
-    out: LinearInput,
+    out: Rows,
     activation: Activation,
 ) -> None:
     """Record out = act(gate) * up.

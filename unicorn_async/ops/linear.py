@@ -1,33 +1,95 @@
-"""Linear layers: y = x · W^T + bias, optionally soft-capped.
+"""Linear layers: y = x · W^T, with weights of any type, and what follows the sums at once.
 
-    if reads_half(info, num_tokens, w.dtype):
-        rows = scratch.half_rows(num_tokens, k)
-        row_to_half(recorder, kernels, info, x=x, out=rows); recorder.barrier()
-    linear(recorder, kernels, info, x=rows or x, weight=w, out_address=y, num_tokens=num_tokens, scratch=scratch)
+    rows = input_rows(info, w, num_tokens, floats=floats, scratch=scratch)  # where whoever makes the input leaves it
+    linear(recorder, kernels, info, x=rows, weight=w, out=y, num_tokens=num_tokens, scratch=scratch)
 
-Several linears of the same input share one `row_to_half`, and none is needed where a kernel writes such rows itself.
+An input is in the form that the kernel for so many tokens reads: f32, halves with a scale for each row, or blocks of 32
+int8 with a scale in single precision (off by half a scale at most). Several linears of one input share it.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.gpu.kernel import KernelRequest
-from unicorn_async.ops.linear_input import HalfRows, InputForm
-from unicorn_async.ops.linear_plan import LinearPlan, pipelines_for, plan_linear, tuned_plan
-from unicorn_async.ops.row_form import check_columns, form_fields, form_of, row_constants
+from unicorn_async.ops.gated import ACTIVATION_NUMBER
+from unicorn_async.ops.grid import split_grid
+from unicorn_async.ops.linear_plans.product import Product, check_rows
+from unicorn_async.ops.linear_plans.rules import can_gate, pays_to_block, reads_form, tuned_plan
+from unicorn_async.ops.rows import BlockRows, HalfRows, RowForm, check_columns, form_fields, form_of, row_constants
+from unicorn_async.tensor import QUANT_BLOCK, MixedTensor, QuantTensor, Tensor, element_of, parts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from unicorn_async.config import Activation
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.recorder import Kernels, Recorder
-    from unicorn_async.ops.linear_input import LinearScratch
-    from unicorn_async.tensor import DType, Tensor
+    from unicorn_async.ops.linear_plans.plan import LinearPlan
+    from unicorn_async.ops.linear_scratch import LinearScratch
+    from unicorn_async.ops.rows import Rows
+    from unicorn_async.tensor import Weight
 
+_WORKGROUP = 64
 _VECTOR = 4
+_BLOCK_WRITERS = ("linear_quant_vec", "linear_quant_held")  # kernels that can leave their output in blocks of int8
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """What a linear does with its sums before it leaves them: adds a bias and caps, or applies a gate.
+
+    `bias` is the address of (n) f32, aligned to 4 bytes. A `soft_cap` above zero makes cap · tanh(y / cap) of y. With a
+    `gate`, where `fuses_gate` allows it, the output is act of y's first half of columns, times the second.
+
+    Raises:
+        ValueError: a gate with a bias or a soft cap, which kernels would apply to the half that is activated alone.
+    """
+
+    bias: int | None = None
+    soft_cap: float = 0.0
+    gate: Activation | None = None
+
+    def __post_init__(self) -> None:
+        if self.gate is not None and (self.bias is not None or self.soft_cap > 0.0):
+            extra = "soft cap" if self.bias is None else "bias"
+            raise ValueError(f"linear: no kernel applies a gate with a {extra}")
+
+    @property
+    def constants(self) -> dict[str, int | bool]:
+        """The constants by which kernels do it."""
+        if self.gate is not None:
+            return {"GATED": True, "ACT": ACTIVATION_NUMBER[self.gate]}
+        flags = (("HAS_BIAS", self.bias is not None), ("HAS_SOFT_CAP", self.soft_cap > 0.0))
+        return {name: True for name, wanted in flags if wanted}
+
+    def from_row(self, row: int) -> Epilogue:
+        """The same for the rows of the weights from one on."""
+        return self if self.bias is None or not row else replace(self, bias=self.bias + 4 * row)
+
+
+NO_EPILOGUE = Epilogue()
+
+
+def input_form(info: DeviceInfo, weight: Weight, num_tokens: int) -> RowForm:
+    """The form in which `linear` reads an input of so many tokens."""
+    return reads_form(info, _first_product(weight, num_tokens))
+
+
+def fuses_gate(info: DeviceInfo, weight: Weight, num_tokens: int) -> bool:
+    """Whether `linear` can apply the gate of a gated FFN by itself."""
+    return not isinstance(weight, MixedTensor) and can_gate(info, _first_product(weight, num_tokens))
+
+
+def leaves_blocks(info: DeviceInfo, weight: Weight, num_tokens: int) -> bool:
+    """Whether `linear` had better leave what it gated in blocks of int8, if the next linear reads these."""
+    return not isinstance(weight, MixedTensor) and pays_to_block(info, _first_product(weight, num_tokens))
+
+
+def input_rows(info: DeviceInfo, weight: Weight, num_tokens: int, *, floats: Tensor, scratch: LinearScratch) -> Rows:
+    """Where to put an input of `weight`: `floats`, (tokens, k) f32, or the scratch's room for the form it wants."""
+    form = input_form(info, weight, num_tokens)
+    return floats if form is RowForm.FLOATS else scratch.rows(floats, form)
 
 
 def linear(
@@ -35,52 +97,69 @@ def linear(
     kernels: Kernels,
     info: DeviceInfo,
     *,
-    x: Tensor | HalfRows,
-    weight: Tensor,
-    out_address: int,
+    x: Rows,
+    weight: Weight,
+    out: Tensor | BlockRows,
     num_tokens: int,
-    bias: Tensor | int | None = None,
-    soft_cap: float = 0.0,
-    scratch: LinearScratch | None = None,
-    activation: Activation | None = None,
+    scratch: LinearScratch,
+    epilogue: Epilogue = NO_EPILOGUE,
 ) -> None:
-    """Record y (num_tokens, n) f32 = x (num_tokens, k) f32 · weight (n, k)^T, plus bias (n) f32, then soft-capped.
+    """Record out (tokens, n) f32 = x (tokens, k) · weight (n, k)^T and its epilogue, with a barrier after it.
 
-    With an `activation`, where `fuses_gate` allows it, the output is (num_tokens, n / 2): act of y's first half of
-    columns, times the second; it takes no bias and no soft cap.
-    Addresses: `x` aligned to 16 bytes, the others to 4. Where `reads_half` says so, `x` is in half precision, and what
-    workgroups leave for each other goes to `scratch`. The caller records the barriers.
+    `x` is as `input_rows` gave it, or f32 aligned to 16 bytes, and brought into the scratch then. With a gate the
+    output is (tokens, n / 2), and blocks of int8 where it is given as such, see `leaves_blocks`. `scratch` takes what
+    workgroups leave for each other.
 
     Raises:
-        UnsupportedModelError: the weights have a shape or type that no kernel takes.
+        UnsupportedModelError: the weights have a shape that no kernel takes.
         ValueError: no kernel does what is asked for.
     """
-    if len(weight.shape) != 2:
-        raise UnsupportedModelError(f"linear: weights have shape {weight.shape}, expected two dimensions")
-    n, k = weight.shape
-    rule = plan_linear(
-        info,
-        num_tokens=num_tokens,
-        n=n,
-        k=k,
-        dtype=weight.dtype,
-        has_bias=bias is not None,
-        has_soft_cap=soft_cap > 0.0,
-        activation=activation,
-    )
-    plan = tuned_plan(info, rule, num_tokens=num_tokens, n=n, k=k)
-    dispatch_plan(
-        recorder,
-        kernels,
-        plan,
-        x=x,
-        weight=weight,
-        out_address=out_address,
-        num_tokens=num_tokens,
-        bias=bias,
-        soft_cap=soft_cap,
-        scratch=scratch,
-    )
+    parts = parts_of(weight)
+    for part in parts:
+        if len(part.shape) != 2:
+            raise UnsupportedModelError(f"linear: weights have shape {part.shape}, expected two dimensions")
+    if epilogue.gate is not None and len(parts) > 1:
+        raise ValueError("linear: no kernel applies the gate to weights in several parts")
+    if isinstance(x, Tensor):
+        x = _prepared(recorder, kernels, info, x=x, weight=weight, scratch=scratch)
+    first_row = 0
+    for part in parts:
+        if first_row and isinstance(x, HalfRows):
+            recorder.barrier()  # what the parts before it have left in the scratch must have been read
+        product = product_of(part, num_tokens, gated=epilogue.gate is not None, blocked=isinstance(out, BlockRows))
+        dispatch_plan(
+            recorder,
+            kernels,
+            tuned_plan(info, product),
+            x=x,
+            weight=part,
+            out=replace(out, address=out.address + 4 * first_row) if isinstance(out, Tensor) and first_row else out,
+            num_tokens=num_tokens,
+            scratch=scratch,
+            epilogue=epilogue.from_row(first_row),
+        )
+        first_row += part.shape[0]
+    recorder.barrier()
+
+
+def product_of(part: Tensor | QuantTensor, num_tokens: int, *, gated: bool = False, blocked: bool = False) -> Product:
+    """Name the product of so many tokens with a weight, or a part of one.
+
+    Raises:
+        UnsupportedModelError: rows of the weights have a length that no kernel takes.
+    """
+    n, k = part.shape
+    element = element_of(part)
+    check_rows(element, k)  # before the name is as good for weights of another format that lie alike
+    return Product.of(element, num_tokens, n, k, gated=gated, blocked=blocked)
+
+
+def kernel_request(plan: LinearPlan, epilogue: Epilogue = NO_EPILOGUE, *, blocked: bool = False) -> KernelRequest:
+    """Name the pipeline of a plan with an epilogue, and an output that is `blocked` or not."""
+    constants = {**dict(plan.constants), **epilogue.constants}
+    if blocked:
+        constants["BLOCKED"] = True
+    return KernelRequest(plan.entry, constants, plan.subgroup_size)
 
 
 def dispatch_plan(
@@ -88,77 +167,99 @@ def dispatch_plan(
     kernels: Kernels,
     plan: LinearPlan,
     *,
-    x: Tensor | HalfRows,
-    weight: Tensor,
-    out_address: int,
+    x: Rows,
+    weight: Tensor | QuantTensor,
+    out: Tensor | BlockRows,
     num_tokens: int,
-    bias: Tensor | int | None = None,
-    soft_cap: float = 0.0,
-    scratch: LinearScratch | None = None,
+    scratch: LinearScratch,
+    epilogue: Epilogue = NO_EPILOGUE,
 ) -> None:
-    """Record a linear by a plan that the caller chose; arguments as for `linear`."""
-    n, k = weight.shape
-    fields: dict[str, int | float] = {
-        "weight": weight.address,
-        "bias": 0 if bias is None else bias if isinstance(bias, int) else bias.address,
-        "y": out_address,
-        "tokens": num_tokens,
-        "n": n,
-        "k": k,
-        "soft_cap": soft_cap,
-    }
+    """Record a product by a plan that the caller chose, which reads `x` as it is; no barrier.
+
+    Other arguments as for `linear`. Of quantised weights `out` may have more columns than these have rows.
+
+    Raises:
+        ValueError: the kernel reads another form, or can't write such an output.
+    """
     if plan.form is not form_of(x):
         raise ValueError(f"linear: {plan.entry} can't read {x}")
+    n, k = weight.shape
+    width = n if epilogue.gate is None else n // 2
+    blocks = out if isinstance(out, BlockRows) else None
+    y, stride = (0, width) if isinstance(out, BlockRows) else (out.address, out.shape[1])
+    fields: dict[str, int | float] = {
+        "bias": epilogue.bias or 0,
+        "y": y,
+        "tokens": num_tokens,
+        "n": n,
+        "soft_cap": epilogue.soft_cap,
+    }
+    if isinstance(weight, QuantTensor):
+        quants, high, scales = weight.planes
+        fields |= {"quants": quants, "high": high, "scales": scales, "blocks": k // QUANT_BLOCK, "stride": stride}
+        if plan.entry.startswith(_BLOCK_WRITERS):
+            fields |= {"y_codes": blocks.codes if blocks else 0, "y_scale": blocks.scales if blocks else 0}
+    elif blocks is not None or stride != width:
+        raise ValueError(f"linear: {plan.entry} can't write {width} columns to {out}")
+    else:
+        fields |= {"weight": weight.address, "k": k}
     if isinstance(x, HalfRows):
-        assert scratch is not None, "linear: matrix kernels need a scratch"
         fields |= {"xh": x.values, "scale": x.scales, "partials": scratch.partials, "counters": x.counters}
+    elif isinstance(x, BlockRows):
+        fields |= {"x": x.codes, "x_scale": x.scales}
     else:
         fields["x"] = x.address
-    kernel = kernels.get(plan.entry, constants=dict(plan.constants), subgroup_size=plan.subgroup_size)
+    request = kernel_request(plan, epilogue, blocked=blocks is not None)
+    kernel = kernels.get(request.name, constants=request.constants, subgroup_size=request.subgroup_size)
     recorder.dispatch(kernel, kernel.pack(**fields), *plan.grid)
 
 
-def row_to_half(recorder: Recorder, kernels: Kernels, info: DeviceInfo, *, x: Tensor, out: HalfRows) -> None:
-    """Record bringing x (tokens, k) f32 into half precision, each row divided by a power of two of its own.
+def prepare_input(
+    recorder: Recorder, kernels: Kernels, info: DeviceInfo, *, x: Tensor, out: HalfRows | BlockRows
+) -> None:
+    """Record bringing x (tokens, k) f32, aligned to 16 bytes, into a form that kernels read; no barrier.
 
-    Raises UnsupportedModelError for k that is no multiple of the form's unit.
+    Each row of halves is divided by a power of two of its own.
+
+    Raises:
+        UnsupportedModelError: k is no multiple of the form's unit.
     """
     num_tokens, k = x.shape
-    request = row_to_half_kernel(info, k, out.form)
-    check_columns("linear", k, out.form)
+    check_columns("linear", k, form_of(out))
+    request = input_kernel(info, k, form_of(out))
     kernel = kernels.get(request.name, constants=request.constants)
+    if isinstance(out, BlockRows):
+        push = kernel.pack(x=x.address, codes=out.codes, scale=out.scales, rows=num_tokens, blocks=k // QUANT_BLOCK)
+        recorder.dispatch(kernel, push, *split_grid(-(-num_tokens * k // (_VECTOR * _WORKGROUP))))
+        return
     recorder.dispatch(kernel, kernel.pack(**form_fields(out), x=x.address, columns=k // _VECTOR), num_tokens)
 
 
-def kernels_for(
+def input_kernel(info: DeviceInfo, k: int, form: RowForm) -> KernelRequest:
+    """Name the pipeline that `prepare_input` will get for rows of `k` elements."""
+    if form is RowForm.BLOCKS:
+        return KernelRequest("quantize_activations", {"WORKGROUP": _WORKGROUP})
+    return KernelRequest(f"row_to_half_{form.value}", row_constants(info, k))
+
+
+def _prepared(
+    recorder: Recorder,
+    kernels: Kernels,
     info: DeviceInfo,
     *,
-    num_tokens: Iterable[int],
-    n: int,
-    k: int,
-    dtype: DType,
-    has_bias: bool = False,
-    has_soft_cap: bool = False,
-    activation: Activation | None = None,
-) -> tuple[KernelRequest, ...]:
-    """List the pipelines that steps of these sizes want, for `Kernels.prepare`.
-
-    An `activation` is applied by those sizes for which `fuses_gate` allows it.
-    """
-    sizes = tuple(num_tokens)
-    plans = pipelines_for(
-        info,
-        num_tokens=sizes,
-        n=n,
-        k=k,
-        dtype=dtype,
-        has_bias=has_bias,
-        has_soft_cap=has_soft_cap,
-        activation=activation,
-    )
-    return tuple(KernelRequest(plan.entry, dict(plan.constants), plan.subgroup_size) for plan in plans)
+    x: Tensor,
+    weight: Weight,
+    scratch: LinearScratch,
+) -> Rows:
+    rows = input_rows(info, weight, x.shape[0], floats=x, scratch=scratch)
+    if not isinstance(rows, Tensor):
+        prepare_input(recorder, kernels, info, x=x, out=rows)
+        recorder.barrier()
+    return rows
 
 
-def row_to_half_kernel(info: DeviceInfo, k: int, form: InputForm = InputForm.HALVES) -> KernelRequest:
-    """Name the pipeline that `row_to_half` will get for rows of `k` elements."""
-    return KernelRequest(f"row_to_half_{form.value}", row_constants(info, k))
+def _first_product(weight: Weight, num_tokens: int) -> Product:
+    """A product with a weight that tells what depends on no more than its kind, its columns and the tokens."""
+    part = parts_of(weight)[0]
+    n, k = part.shape
+    return Product.of(element_of(part), num_tokens, n, k)

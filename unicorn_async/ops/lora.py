@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.gpu.kernel import KernelRequest
-from unicorn_async.ops.linear_plan import split_grid
+from unicorn_async.ops.grid import split_grid
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.command import CommandRecorder

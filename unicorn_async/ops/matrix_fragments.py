@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.gpu.command import CommandPool
 from unicorn_async.gpu.memory import MemoryKind
-from unicorn_async.ops.linear_plan import (
+from unicorn_async.ops.subgroups import (
     FRAGMENTS_FEATURE,
     NARROW_FEATURE,
     NARROW_MATRIX_FEATURE,

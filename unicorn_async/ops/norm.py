@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.errors import ConfigError
 from unicorn_async.gpu.kernel import KernelRequest
-from unicorn_async.ops.linear_input import InputForm
-from unicorn_async.ops.row_form import check_columns, form_fields, form_of, row_constants
+from unicorn_async.ops.rows import RowForm, check_columns, form_fields, form_of, row_constants
 from unicorn_async.tensor import DType, Tensor
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.recorder import Kernels, Recorder
-    from unicorn_async.ops.linear_input import LinearInput
+    from unicorn_async.ops.rows import Rows
 
 _VECTOR = 4
 _RMS_NORM, _LAYER_NORM, _NO_NORM = 0, 1, 2  # KIND in shaders/rms_norm.comp
@@ -24,7 +23,7 @@ def _request(
     info: DeviceInfo,
     columns: int,
     *,
-    form: InputForm = InputForm.FLOATS,
+    form: RowForm = RowForm.FLOATS,
     residual: int,
     with_norm: bool = True,
     with_rows: bool,
@@ -53,7 +52,7 @@ def rms_norm(
     *,
     x: Tensor,
     weight: Tensor | None,
-    out: LinearInput,
+    out: Rows,
     eps: float,
     plus_one: bool = False,
     centred: bool = False,
@@ -92,7 +91,7 @@ def add_rms_norm(
     hidden: Tensor,
     post_weight: Tensor | None,
     weight: Tensor | None,
-    out: LinearInput | None,
+    out: Rows | None,
     eps: float,
     plus_one: bool = False,
     centred: bool = False,
@@ -145,7 +144,7 @@ def _record(
     hidden: Tensor | None,
     post_weight: Tensor | None,
     weight: Tensor | None,
-    out: LinearInput | None,
+    out: Rows | None,
     num_rows: int,
     rows: int,
     eps: float,
@@ -156,7 +155,7 @@ def _record(
     adds_after: bool = False,
 ) -> None:
     num_tokens, columns = x.shape
-    form = InputForm.FLOATS if out is None else form_of(out)
+    form = RowForm.FLOATS if out is None else form_of(out)
     check_columns("rms_norm", columns, form)
     x.expect("rms_norm: x", (num_tokens, columns), DType.F32)
     if hidden is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unicorn_async.gpu.kernel import KernelRequest
-from unicorn_async.tensor import RowParts
+from unicorn_async.tensor import parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -48,5 +48,5 @@ def touch_pages(recorder: Recorder, kernels: Kernels, weights: Sequence[Weight],
 
 def _ranges(weight: Weight) -> list[tuple[int, int]]:
     """Where a weight lies: addresses and sizes in bytes."""
-    parts = weight.parts if isinstance(weight, RowParts) else (weight,)
+    parts = parts_of(weight)
     return [(part.address, part.nbytes) for part in parts]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unicorn_async.gpu.kernel import KernelRequest
-from unicorn_async.ops.linear_plan import split_grid
+from unicorn_async.ops.grid import split_grid
 from unicorn_async.tensor import QUANT_BLOCK, DType, QuantFormat
 
 if TYPE_CHECKING:

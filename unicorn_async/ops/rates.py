@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import MissingFeatureError
 from unicorn_async.gpu.kernel import KernelRequest
-from unicorn_async.ops.linear_plan import matrix_subgroup_size, split_grid
+from unicorn_async.ops.grid import split_grid
+from unicorn_async.ops.subgroups import matrix_subgroup_size
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.command import CommandRecorder
@@ -20,47 +20,6 @@ _COPIES = 4  # that it copies
 _FMA_FLOPS = 8 * 4 * 2  # of a lane and round
 _MATRIX_FLOPS = 2 * 128 * 128 * 32  # of a workgroup and round
 _MATRIX_SUBGROUPS = 4
-_WHOLE_BLOCKS = 64  # columns, of which matrix2_rate wants a multiple
-
-
-@dataclass(frozen=True, slots=True)
-class Matrix2Tile:
-    """What a workgroup of matrix2_rate makes: `m` × `n` sums ("f16" or "f32") of `k` columns at a time.
-
-    `unroll` of these steps are written out one after another.
-    """
-
-    sums: str
-    m: int
-    n: int
-    k: int
-    invocations: int
-    unroll: int
-
-    def fits(self, info: DeviceInfo) -> bool:
-        """Whether the device multiplies such matrices of a workgroup."""
-        return self.invocations <= info.max_workgroup_invocations and any(
-            (shape.a, shape.b, shape.c, shape.result) == ("f16", "f16", self.sums, self.sums)
-            and (shape.scope, shape.invocations) == ("workgroup", self.invocations)
-            and shape.takes(self.m, self.n, self.k)
-            for shape in info.flexible_matrix
-        )
-
-    def divides(self, m: int, n: int, k: int) -> bool:
-        """Whether a product (m, k) · (n, k)^T is a whole number of these tiles."""
-        return not (m % self.m or n % self.n or k % (self.k * self.unroll) or k % _WHOLE_BLOCKS)
-
-    def request(self, *, from_memory: bool) -> KernelRequest:
-        """The kernel that makes such tiles."""
-        constants = {
-            "WORKGROUP": self.invocations,
-            "TILE_M": self.m,
-            "TILE_N": self.n,
-            "TILE_K": self.k,
-            "UNROLL": self.unroll,
-            "FROM_MEMORY": from_memory,
-        }
-        return KernelRequest(f"matrix2_rate_{self.sums}", constants)
 
 
 def read_rate(recorder: CommandRecorder, kernels: KernelLibrary, *, source: int, sink: int, num_bytes: int) -> None:
@@ -123,37 +82,3 @@ def matrix_rate_request(info: DeviceInfo, *, from_shared: bool) -> KernelRequest
     constants = {"WORKGROUP": _MATRIX_SUBGROUPS * subgroup_size, "FROM_SHARED": from_shared}
     wanted = subgroup_size if "subgroup_size_control" in info.features else None
     return KernelRequest("matrix_rate", constants, wanted)
-
-
-def matrix2_rate(
-    recorder: CommandRecorder,
-    kernels: KernelLibrary,
-    info: DeviceInfo,
-    tile: Matrix2Tile,
-    *,
-    a: int,
-    b: int,
-    y: int,
-    shape: tuple[int, int, int],
-    rounds: int | None = None,
-) -> int:
-    """Record y (m, n) = a (m, k) · b (n, k)^T for `shape` (m, n, k); returns the number of floating-point operations.
-
-    `a` and `b` are halves, `y` is of the type of the tile's sums. With `rounds` every tile's first `tile.k` columns are
-    read once, and their product is added up `rounds` times: a rate of units that wait for no memory.
-
-    Raises:
-        MissingFeatureError: the device does not multiply such matrices.
-        ValueError: the product is no whole number of tiles, or the rounds of steps.
-    """
-    m, n, k = shape
-    if not tile.fits(info):
-        raise MissingFeatureError(f"{info.name}: no products of {tile}")
-    if not tile.divides(m, n, k) or (rounds or 0) % tile.unroll:
-        raise ValueError(f"matrix2_rate: {shape}, {rounds} rounds: expected multiples of {tile}")
-    request = tile.request(from_memory=rounds is None)
-    kernel = kernels.get(request.name, constants=request.constants)
-    columns = k if rounds is None else rounds * tile.k
-    push = kernel.pack(a=a, b=b, y=y, m=m, n=n, k=k, steps=columns // (tile.k * tile.unroll))
-    recorder.dispatch(kernel, push, m // tile.m, n // tile.n)
-    return 2 * m * n * columns

@@ -8,8 +8,9 @@ import numpy as np
 
 from unicorn_async.config import KVDType
 from unicorn_async.ops.kv_cache import head_nbytes
-from unicorn_async.ops.linear_input import InputBlocks, InputForm
-from unicorn_async.tensor import QUANT_BLOCK, QuantFormat
+from unicorn_async.ops.linear_plans.product import Product
+from unicorn_async.ops.rows import BlockRows, RowForm
+from unicorn_async.tensor import QUANT_BLOCK, DType, QuantFormat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,13 +23,6 @@ _F32 = 4
 _VECTOR = 4  # elements in which rows are counted
 _ITEM_BYTES = {"f16": 2, "bf16": 2, "f32": 4}
 _LAYOUTS = {kind.layout.name: kind.layout for kind in QuantFormat}
-_QUANT_KERNELS = (
-    "linear_quant_vec_",
-    "linear_quant_held_",
-    "linear_quant_many_",
-    "linear_quant_coopmat_",
-    "linear_quant_fragments_",
-)
 
 
 class DispatchWork(NamedTuple):
@@ -53,16 +47,11 @@ def dispatch_work(time: DispatchTime) -> DispatchWork:
 
 
 def _product(time: DispatchTime, fields: Mapping[str, int]) -> DispatchWork:
-    rows, columns = fields["n"], fields["k"] if "k" in fields else fields["blocks"] * QUANT_BLOCK
-    nbytes = _weight_bytes(time.kernel.name, rows * columns)
-    return DispatchWork(f"{rows}x{columns}", nbytes, 2 * rows * columns * fields["tokens"])
-
-
-def _weight_bytes(kernel: str, num_elements: int) -> int:
-    for prefix in _QUANT_KERNELS:
-        if kernel.startswith(prefix):
-            return sum(_LAYOUTS[kernel.removeprefix(prefix)].plane_bytes(num_elements))
-    return num_elements * _ITEM_BYTES.get(kernel.rpartition("_")[2], 0)
+    product = Product.recorded(time.kernel.name, time.kernel.constants, fields)
+    assert product is not None, f"{time.kernel.name} makes no product"
+    count, element = product.n * product.k, product.element
+    nbytes = count * element.itemsize if isinstance(element, DType) else sum(element.layout.plane_bytes(count))
+    return DispatchWork(f"{product.n}x{product.k}", nbytes, 2 * count * product.tokens)
 
 
 def _attention_decode(time: DispatchTime, fields: Mapping[str, int]) -> DispatchWork:
@@ -122,7 +111,7 @@ def _row_to_half(time: DispatchTime, fields: Mapping[str, int]) -> DispatchWork:
 
 def _quantize_activations(_: DispatchTime, fields: Mapping[str, int]) -> DispatchWork:
     rows, columns = fields["rows"], fields["blocks"] * QUANT_BLOCK
-    return DispatchWork(nbytes=rows * columns * _F32 + InputBlocks.size(rows, columns))
+    return DispatchWork(nbytes=rows * columns * _F32 + BlockRows.size(rows, columns))
 
 
 def _rotation(time: DispatchTime, fields: Mapping[str, int]) -> DispatchWork:
@@ -164,10 +153,10 @@ _FAMILIES: dict[str, Callable[[DispatchTime, Mapping[str, int]], DispatchWork]] 
 
 def _row_bytes(time: DispatchTime, columns: int) -> int:
     """Bytes of a row in the form that a kernel writes, which its name ends with."""
-    form = InputForm(time.kernel.name.rpartition("_")[2])
-    if form is InputForm.BLOCKS:
-        return InputBlocks.size(1, columns)
-    return columns * _F32 if form is InputForm.FLOATS else columns * 2 + _F32
+    form = RowForm(time.kernel.name.rpartition("_")[2])
+    if form is RowForm.BLOCKS:
+        return BlockRows.size(1, columns)
+    return columns * _F32 if form is RowForm.FLOATS else columns * 2 + _F32
 
 
 def _by_row(time: DispatchTime, address: int, rows: NDArray[np.uint32]) -> NDArray[np.int64]:

@@ -19,7 +19,7 @@ from unicorn_async.ops.attention import GpuAttention
 from unicorn_async.ops.attention_device import AttentionBatch, DecodeScratch
 from unicorn_async.ops.attention_plan import MAX_ROTATING_TOKENS
 from unicorn_async.ops.kv_cache import KVCache
-from unicorn_async.ops.linear_input import LinearScratch
+from unicorn_async.ops.linear_scratch import LinearScratch
 from unicorn_async.ops.page_touch import pays_to_touch
 from unicorn_async.ops.sampling import SampleArguments, record_counts, record_sampling
 from unicorn_async.tensor import DType, Tensor

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.errors import TuningError, UnicornError
 from unicorn_async.gpu.manifest import manifest_digest
-from unicorn_async.ops.linear_candidates import choice, others
-from unicorn_async.ops.linear_plan import cut_of
+from unicorn_async.ops.linear_plans.candidates import choice, others
+from unicorn_async.ops.linear_plans.rules import plan_linear
 from unicorn_async.public_text import printable
 from unicorn_async.resources import resource_dir
 from unicorn_async.tune.table import DeviceKey, PlanKey
@@ -75,12 +75,12 @@ def shaders_digest() -> str:
 def fitting(info: DeviceInfo, one: TunedProduct) -> tuple[Work, Launch] | None:
     """Return the entry of the device's `tuned` that a choice asks for; None for one that can't be used (any more)."""
     try:
-        rule = one.product.rule(info)
+        rule = plan_linear(info, one.product)
         if PlanKey.of(rule) != one.rule or one.choice == one.rule:
             return None
         plans = others(info, one.product, rule)
         wanted = one.choice.kernel, one.choice.constants
-        plan = next((plan for plan in plans if (plan.entry, cut_of(plan)) == wanted), None)
+        plan = next((plan for plan in plans if (plan.entry, plan.constants) == wanted), None)
     except (UnicornError, ValueError):
         return None
     return None if plan is None else choice(info, one.product, plan)

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from unicorn_async.config import Activation
 from unicorn_async.gpu.command import CommandPool, TimestampPool
 from unicorn_async.gpu.memory import MemoryKind
-from unicorn_async.ops.linear import dispatch_plan
-from unicorn_async.ops.linear_input import InputBlocks, InputForm, LinearScratch
-from unicorn_async.ops.linear_quant import dispatch_quant_plan, prepare_input
+from unicorn_async.ops.linear import NO_EPILOGUE, Epilogue, dispatch_plan, kernel_request, prepare_input
+from unicorn_async.ops.linear_scratch import LinearScratch
+from unicorn_async.ops.rows import BlockRows
 from unicorn_async.tensor import DType, QuantTensor, Tensor
-from unicorn_async.tune.products import weight_bytes
 from unicorn_async.tune.random_memory import random_memory
 
 if TYPE_CHECKING:
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
     from unicorn_async.gpu.command import CommandBuffer, CommandRecorder
     from unicorn_async.gpu.device import Device
+    from unicorn_async.gpu.kernel import KernelRequest
     from unicorn_async.gpu.memory import Buffer
-    from unicorn_async.ops.linear_candidates import Product
-    from unicorn_async.ops.linear_input import LinearInput
-    from unicorn_async.ops.linear_plan import LinearPlan
+    from unicorn_async.ops.linear_plans.plan import LinearPlan
+    from unicorn_async.ops.linear_plans.product import Product
+    from unicorn_async.ops.rows import Rows
 
 _GPU_POOL_BYTES, _SOFTWARE_POOL_BYTES = 512 << 20, 64 << 20  # of copies of the weights, so that no cache holds them
 _GPU_SAMPLE_NS, _SOFTWARE_SAMPLE_NS = 200_000, 2_000_000  # that dispatches between two timestamps should take
@@ -35,7 +36,17 @@ _GPU_BUSY_NS = 2_000_000  # longer than the host takes to record a call
 _MAX_BUSY_DISPATCHES = 512
 _MIN_WARM, _MAX_WARM = 5, 50  # times the busy time, until clocks are taken to be steady
 _STEADY_RUNS, _STEADY = 3, 0.03  # that agree so closely
+_GATE = Epilogue(gate=Activation.SILU)  # either costs the same
 _SHORT = 0.7  # of the busy time: recorded anew, so that it covers what the host does meanwhile
+
+
+def product_kernel(product: Product, plan: LinearPlan) -> KernelRequest:
+    """Name the pipeline that a product is timed with by a plan."""
+    return kernel_request(plan, _epilogue(product), blocked=product.blocked)
+
+
+def _epilogue(product: Product) -> Epilogue:
+    return _GATE if product.gated else NO_EPILOGUE
 
 
 class ProductBench:
@@ -51,7 +62,7 @@ class ProductBench:
 
     def __init__(self, device: Device, products: Iterable[Product], *, busy_ns: int | None = None) -> None:
         products = tuple(products)
-        largest = max(weight_bytes(product) for product in products)
+        largest = max(product.weight_bytes for product in products)
         software = device.info.is_software
         self._device = device
         self._sample_ns = _SOFTWARE_SAMPLE_NS if software else _GPU_SAMPLE_NS
@@ -168,58 +179,35 @@ class ProductBench:
             max(stop - start, 1) / count for count, start, stop in zip(repeats, stamps[::2], stamps[1::2], strict=True)
         )
 
-    def _prepare(self, recorder: CommandRecorder, product: Product, plan: LinearPlan) -> LinearInput:
+    def _prepare(self, recorder: CommandRecorder, product: Product, plan: LinearPlan) -> Rows:
         """Record what brings the activations into the form that a plan reads."""
-        rows = self._rows(product, plan.form)
+        floats = Tensor(self._input.address, (product.tokens, product.k), DType.F32)
+        rows = self._scratch.rows(floats, plan.form)
         if not isinstance(rows, Tensor):
-            kernels, info = self._device.kernels, self._device.info
-            prepare_input(recorder, kernels, info, x=self._floats(product), out=rows)
+            prepare_input(recorder, self._device.kernels, self._device.info, x=floats, out=rows)
         recorder.barrier()
         return rows
 
-    def _dispatch(self, recorder: CommandRecorder, product: Product, plan: LinearPlan, rows: LinearInput) -> None:
+    def _dispatch(self, recorder: CommandRecorder, product: Product, plan: LinearPlan, rows: Rows) -> None:
         """Record one product, with the next copy of the weights, and a barrier."""
-        element, shape, out = product.element, (product.n, product.k), self._output.address
-        nbytes = weight_bytes(product)
+        nbytes = product.weight_bytes
         self._copy = (self._copy + 1) % (self._weights.nbytes // nbytes)
-        address, kernels = self._weights.address + self._copy * nbytes, self._device.kernels
-        if isinstance(element, DType):
-            assert not isinstance(rows, InputBlocks)
-            dispatch_plan(
-                recorder,
-                kernels,
-                plan,
-                x=rows,
-                weight=Tensor(address, shape, element),
-                out_address=out,
-                num_tokens=product.tokens,
-                scratch=self._scratch,
-            )
-        else:
-            assert not isinstance(rows, Tensor)
-            width = product.n // 2 if product.gated else product.n
-            dispatch_quant_plan(
-                recorder,
-                kernels,
-                plan,
-                x=rows,
-                weight=QuantTensor(address, shape, element),
-                out=InputBlocks.at(out, product.tokens, width) if product.blocked else out,
-                num_tokens=product.tokens,
-                scratch=self._scratch,
-                stride=width,
-            )
+        place, shape, element = self._weights.address + self._copy * nbytes, (product.n, product.k), product.element
+        outputs = product.tokens, product.num_outputs
+        dispatch_plan(
+            recorder,
+            self._device.kernels,
+            plan,
+            x=rows,
+            weight=Tensor(place, shape, element) if isinstance(element, DType) else QuantTensor(place, shape, element),
+            out=BlockRows.at(self._output.address, *outputs)
+            if product.blocked
+            else Tensor(self._output.address, outputs, DType.F32),
+            num_tokens=product.tokens,
+            scratch=self._scratch,
+            epilogue=_epilogue(product),
+        )
         recorder.barrier()
-
-    def _floats(self, product: Product) -> Tensor:
-        return Tensor(self._input.address, (product.tokens, product.k), DType.F32)
-
-    def _rows(self, product: Product, form: InputForm) -> LinearInput:
-        if form is InputForm.FLOATS:
-            return self._floats(product)
-        if form is InputForm.BLOCKS:
-            return self._scratch.blocks(product.tokens, product.k)
-        return self._scratch.half_rows(product.tokens, product.k, form)
 
     def _allocate(self, nbytes: int, name: str) -> Buffer:
         return self._keep(self._device.memory.allocate(nbytes, MemoryKind.DEVICE, name=name))

@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.memory.plan import attention_shape
-from unicorn_async.ops.linear_candidates import Product
+from unicorn_async.ops.linear_plans.product import Product
 from unicorn_async.step.buckets import bucket_for, bucket_sizes
 from unicorn_async.step.dry_run import DryRun
-from unicorn_async.tensor import DType, QuantTensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,15 +33,7 @@ class ModelProduct:
     @property
     def nbytes(self) -> int:
         """Bytes of the weights, of all layers."""
-        return self.count * weight_bytes(self.product)
-
-
-def weight_bytes(product: Product) -> int:
-    """Return the bytes of a product's weights."""
-    element, shape = product.element, (product.n, product.k)
-    if isinstance(element, DType):
-        return product.n * product.k * element.itemsize
-    return QuantTensor.size(shape, element)
+        return self.count * self.product.weight_bytes
 
 
 def products_of(info: DeviceInfo, model: ModelSpec, plan: LoadPlan, options: EngineConfig) -> tuple[ModelProduct, ...]:
@@ -70,6 +61,6 @@ def _of_step(run: DryRun, tokens: int, *, with_head: bool) -> Iterator[tuple[str
 
 def _products(dispatches: tuple[ListedDispatch, ...]) -> Iterator[tuple[str, Product]]:
     for dispatch in dispatches:
-        product = Product.listed(dispatch)
+        product = Product.recorded(dispatch.request.name, dispatch.request.constants, dispatch.fields)
         if product is not None:
             yield dispatch.label, product

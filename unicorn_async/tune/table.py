@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.checkpoint.strict_json import parse_object
 from unicorn_async.errors import CheckpointError, TuningError
-from unicorn_async.ops.linear_candidates import WEIGHTS, Product
-from unicorn_async.ops.linear_plan import cut_of
+from unicorn_async.ops.linear_plans.product import WEIGHTS, Product
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.device_info import DeviceInfo
-    from unicorn_async.ops.linear_plan import LinearPlan
+    from unicorn_async.ops.linear_plans.plan import LinearPlan
 
 TABLE_FORMAT = 2
 MAX_CHOICES = 1024
@@ -58,7 +57,7 @@ class PlanKey:
     @classmethod
     def of(cls, plan: LinearPlan) -> PlanKey:
         """Name a plan."""
-        return cls(plan.entry, tuple((name, int(value)) for name, value in cut_of(plan)))
+        return cls(plan.entry, tuple((name, int(value)) for name, value in plan.constants))
 
 
 @dataclass(frozen=True, slots=True)

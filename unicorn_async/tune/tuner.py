@@ -7,17 +7,16 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from unicorn_async.gpu.kernel import KernelRequest
-from unicorn_async.ops.linear_candidates import candidates
-from unicorn_async.tune.product_bench import ProductBench
+from unicorn_async.ops.linear_plans.candidates import candidates
+from unicorn_async.tune.product_bench import ProductBench, product_kernel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Self
 
     from unicorn_async.gpu.device import Device
-    from unicorn_async.ops.linear_candidates import Product
-    from unicorn_async.ops.linear_plan import LinearPlan
+    from unicorn_async.ops.linear_plans.plan import LinearPlan
+    from unicorn_async.ops.linear_plans.product import Product
 
 _MAX_CANDIDATES = 64
 _HOPELESS = 1.3  # times the fastest: slower ones are not measured again
@@ -76,7 +75,7 @@ class Tuner:
         needed_ns = bench.warm_ns() + bench.cost_ns(rule_ns, calls=calls, plans=2)
         if needed_ns * 1e-9 > most_s - (time.monotonic() - begun):
             return None
-        self._device.kernels.prepare(KernelRequest(p.entry, dict(p.constants), p.subgroup_size) for p in plans)
+        self._device.kernels.prepare(product_kernel(product, plan) for plan in plans)
         bench.keep_busy(product, rule, rule_ns)
         first = [(plan, bench.first_ns(product, plan)) for plan in plans]
         limit_ns = _HOPELESS * min(ns for _, ns in first)

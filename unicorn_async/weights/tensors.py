@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from unicorn_async.tensor import DType, QuantTensor, RowParts, Tensor
+from unicorn_async.tensor import DType, MixedTensor, QuantTensor, Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -88,7 +88,7 @@ def _matrix(members: Sequence[DestTensor], addresses: Sequence[int]) -> Weight:
         return tensors[0]
     parts = [tensor for tensor in tensors if isinstance(tensor, QuantTensor)]
     assert len(parts) == len(tensors), "only quantised weights come in parts"
-    return RowParts(tuple(parts))
+    return MixedTensor(tuple(parts))
 
 
 def _tensor(dest: DestTensor, address: int) -> Tensor | QuantTensor:

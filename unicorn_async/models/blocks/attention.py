@@ -9,7 +9,7 @@ from unicorn_async.models.blocks.declarations import Paged, Residue, WeightSpec,
 from unicorn_async.ops.attention_plan import MAX_ROTATING_TOKENS
 from unicorn_async.ops.norm import qk_norm
 from unicorn_async.ops.rotary import HeadNorms, HeadRotation, rope_cache, rotary_pairs
-from unicorn_async.ops.row_form import form_of
+from unicorn_async.ops.rows import form_of
 from unicorn_async.weights.placement import MemoryGroup
 from unicorn_async.weights.row_order import HeadOrder
 from unicorn_async.weights.rules import WeightKind
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from unicorn_async.models.block_recorder import BlockRecorder
     from unicorn_async.models.blocks.declarations import Norm
     from unicorn_async.ops.kv_cache import KVCache
-    from unicorn_async.ops.linear_input import LinearInput
+    from unicorn_async.ops.rows import Rows
     from unicorn_async.tensor import Tensor
 
 INPUT, OUTPUT = ("qkv",), ("o",)  # destinations of what is multiplied by before the attention, and after it
@@ -136,7 +136,7 @@ class Attention:
         )
         recorder.barrier()
 
-    def record_after(self, recorder: BlockRecorder, attended: LinearInput) -> None:
+    def record_after(self, recorder: BlockRecorder, attended: Rows) -> None:
         """Record the rest of it; `attended` is the attention's result, f32 or in the form that its linear reads."""
         recorder.linear(attended, "o", recorder.branch)
         recorder.leave(self.residue)

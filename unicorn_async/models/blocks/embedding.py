@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.models.blocks.declarations import WeightSpec
 from unicorn_async.ops.embedding import embed
-from unicorn_async.ops.embedding_quant import embed_quant
-from unicorn_async.tensor import DType, QuantTensor, Tensor
+from unicorn_async.tensor import DType, MixedTensor, element_of
 from unicorn_async.weights.placement import MemoryGroup
 from unicorn_async.weights.rules import WeightKind
 
 if TYPE_CHECKING:
     from unicorn_async.models.block_recorder import BlockRecorder
+    from unicorn_async.tensor import ElementType
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,22 +33,25 @@ class Embedding:
 
     def record(self, recorder: BlockRecorder, last_token: int) -> None:
         """Record the rows of a step's tokens into `hidden`; `last_token` is the address of (state slots) u32."""
-        table, out, ids = recorder.weight("embed"), recorder.hidden, recorder.arrays.token_ids
-        commands, kernels = recorder.commands, recorder.kernels
-        if isinstance(table, Tensor):
-            scale = embedding_scale(self.scale, table.dtype)
-            embed(commands, kernels, table=table, token_ids=ids, last_token=last_token, out=out, scale=scale)
-        else:
-            assert isinstance(table, QuantTensor), "the embeddings are one tensor"
-            embed_quant(commands, kernels, table=table, token_ids=ids, last_token=last_token, out=out, scale=self.scale)
+        table = recorder.weight("embed")
+        assert not isinstance(table, MixedTensor), "the embeddings are one tensor"
+        embed(
+            recorder.commands,
+            recorder.kernels,
+            table=table,
+            token_ids=recorder.arrays.token_ids,
+            last_token=last_token,
+            out=recorder.hidden,
+            scale=embedding_scale(self.scale, element_of(table)),
+        )
         recorder.barrier()
 
 
-def embedding_scale(scale: float, table_dtype: DType) -> float:
-    """Return the factor on embedding rows, rounded to the table's type as transformers does it."""
-    if table_dtype is DType.F16:
+def embedding_scale(scale: float, table_type: ElementType) -> float:
+    """Return the factor on embedding rows, rounded to the table's type as transformers does it, unless quantised."""
+    if table_type is DType.F16:
         return float(struct.unpack("<e", struct.pack("<e", scale))[0])
-    if table_dtype is DType.BF16:
+    if table_type is DType.BF16:
         bits = struct.unpack("<I", struct.pack("<f", scale))[0]
         rounded = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
         return float(struct.unpack("<f", struct.pack("<I", rounded))[0])

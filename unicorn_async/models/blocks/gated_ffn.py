@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.models.blocks.declarations import Residue, WeightSpec
-from unicorn_async.models.projection import fuses_gate, leaves_blocks
 from unicorn_async.ops.gated import gated
-from unicorn_async.ops.linear_input import InputBlocks
+from unicorn_async.ops.linear import Epilogue, fuses_gate, leaves_blocks
+from unicorn_async.ops.rows import BlockRows
 from unicorn_async.weights.placement import MemoryGroup
 from unicorn_async.weights.rules import WeightKind
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from unicorn_async.config import Activation
     from unicorn_async.models.block_recorder import BlockRecorder
     from unicorn_async.models.blocks.declarations import Norm
-    from unicorn_async.ops.linear_input import LinearInput
+    from unicorn_async.ops.rows import Rows
     from unicorn_async.tensor import Tensor
 
 
@@ -82,17 +82,17 @@ class GatedFFN:
         recorder.linear(self._gate(recorder, normed), "down", recorder.branch)
         recorder.leave(self.residue)
 
-    def _gate(self, recorder: BlockRecorder, normed: LinearInput) -> LinearInput:
+    def _gate(self, recorder: BlockRecorder, normed: Rows) -> Rows:
         """Record it up to its activations; returns these, in the form that `down` reads."""
         num_tokens, width = recorder.num_tokens, self.intermediate_size
         matrix = recorder.weight("gate_up")
         if fuses_gate(recorder.info, matrix, num_tokens):
-            out: Tensor | InputBlocks = recorder.rows("gated", width)
+            out: Tensor | BlockRows = recorder.rows("gated", width)
             wanted = recorder.input("down", "gated")
-            if isinstance(wanted, InputBlocks) and leaves_blocks(recorder.info, matrix, num_tokens):
+            if isinstance(wanted, BlockRows) and leaves_blocks(recorder.info, matrix, num_tokens):
                 # Not into the scratch, which holds the input. Blocks are smaller than the floats whose place they take.
-                out = InputBlocks.at(recorder.rows("gated", width).address, num_tokens, width)
-            recorder.linear(normed, "gate_up", out, activation=self.activation)
+                out = BlockRows.at(recorder.rows("gated", width).address, num_tokens, width)
+            recorder.linear(normed, "gate_up", out, epilogue=Epilogue(gate=self.activation))
             return out
         gate_up = recorder.rows("gate_up", 2 * width)
         recorder.linear(normed, "gate_up", gate_up)

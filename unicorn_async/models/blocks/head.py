@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.models.blocks.declarations import WeightSpec
+from unicorn_async.ops.linear import Epilogue
 from unicorn_async.weights.placement import MemoryGroup
 from unicorn_async.weights.rules import WeightKind
 
@@ -47,5 +48,5 @@ class Head:
         rows = recorder.arrays.logit_rows
         recorder.add_norm(self.norm, out=chosen, rows=rows, num_rows=num_rows, scale=self.scale)
         logits = recorder.rows("logits", self.vocab_size, num_rows)
-        recorder.linear(chosen, self.table, logits, soft_cap=self.soft_cap)
+        recorder.linear(chosen, self.table, logits, epilogue=Epilogue(soft_cap=self.soft_cap))
         return logits

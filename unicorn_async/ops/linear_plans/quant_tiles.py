@@ -10,11 +10,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.gpu.device_info import DeviceType
-from unicorn_async.ops.linear_input import MAX_PARTIALS, MAX_SPLIT_TILES
-from unicorn_async.ops.linear_plan import NARROW_FEATURE, TileTuning, coopmat_shared_bytes
+from unicorn_async.ops.linear_plans.plan import LinearPlan
+from unicorn_async.ops.linear_plans.tiles import TileTuning, coopmat_shared_bytes, num_tiles
+from unicorn_async.ops.linear_scratch import MAX_PARTIALS
+from unicorn_async.ops.rows import MAX_SPLIT_TILES, RowForm
+from unicorn_async.ops.subgroups import NARROW_FEATURE, matrix_subgroup_size
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.ops.linear_plans.product import Product
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +65,11 @@ class _CoopmatRule:
     slots: int
     min_steps: int = 0
 
-    def serves(self, info: DeviceInfo, num_tokens: int, n: int, k: int) -> bool:
+    def serves(self, info: DeviceInfo, product: Product) -> bool:
         """Whether the tile is for this product; its shared memory is another matter."""
-        steps = _num_tiles(self.tile, num_tokens, n) * -(-k // self.tile.tile_k)
+        steps = num_tiles(self.tile, product) * -(-product.k // self.tile.tile_k)
         fills = info.type is not DeviceType.DISCRETE or steps >= self.min_steps * self.slots
-        return num_tokens <= self.tile.tokens and fills
+        return product.tokens <= self.tile.tokens and fills
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,19 +138,20 @@ _MAX_SPLITS = 8
 _ENDS, _SPLIT_SUM = 4.5, 0.5  # steps along K that take as long as a workgroup's start and end, and as a split's sums
 
 
-def quant_coopmat_tuning(info: DeviceInfo, num_tokens: int, n: int, k: int) -> TileTuning:
-    """The tile of linear_quant_coopmat for (num_tokens, k) · (n, k)^T, and into how many parts K is cut."""
+def quant_coopmat_tuning(info: DeviceInfo, product: Product) -> TileTuning:
+    """The tile of linear_quant_coopmat for a product, and into how many parts K is cut."""
     fitting = [rule for rule in _COOPMAT if coopmat_shared_bytes(rule.tile) <= info.max_shared_memory]
-    rule = next((rule for rule in fitting if rule.serves(info, num_tokens, n, k)), fitting[-1])
-    return replace(rule.tile, splits=_splits(info, rule.tile, rule.slots, num_tokens, n, k))
+    rule = next((rule for rule in fitting if rule.serves(info, product)), fitting[-1])
+    return replace(rule.tile, splits=_splits(info, rule.tile, rule.slots, product))
 
 
-def fragment_tuning(info: DeviceInfo, num_tokens: int, n: int, k: int) -> FragmentTuning:
+def fragment_tuning(info: DeviceInfo, product: Product) -> FragmentTuning:
     """The same for linear_quant_fragments, which takes up to MAX_FRAGMENT_TOKENS tokens."""
-    if num_tokens <= NARROW_TOKENS and NARROW_FEATURE in info.features:
+    tokens, n, k = product.tokens, product.n, product.k
+    if tokens <= NARROW_TOKENS and NARROW_FEATURE in info.features:
         rules = _NARROW
     else:
-        rules = next(rules for rules in _FRAGMENTS if num_tokens <= rules.others[0].tokens)
+        rules = next(rules for rules in _FRAGMENTS if tokens <= rules.others[0].tokens)
     is_discrete = info.type is DeviceType.DISCRETE
     if n >= _MANY_ROWS:
         tuning, slots = rules.head if n >= _HEAD_ROWS and is_discrete else rules.many_rows
@@ -154,14 +159,33 @@ def fragment_tuning(info: DeviceInfo, num_tokens: int, n: int, k: int) -> Fragme
         tuning, slots = rules.short if n >= _SHORT_ROWS else rules.small
     else:
         tuning, slots = rules.others
-    return replace(tuning, splits=_splits(info, tuning, slots, num_tokens, n, k))
+    return replace(tuning, splits=_splits(info, tuning, slots, product))
 
 
-def _splits(info: DeviceInfo, tile: TileTuning | FragmentTuning, slots: int, num_tokens: int, n: int, k: int) -> int:
+def fragment_plan(info: DeviceInfo, tuning: FragmentTuning, product: Product) -> LinearPlan:
+    """linear_quant_fragments with the given tuning; the device must have FRAGMENTS_FEATURE."""
+    subgroup_size = matrix_subgroup_size(info)
+    assert subgroup_size is not None
+    constants = {
+        "WORKGROUP": subgroup_size * tuning.subgroups_n * tuning.subgroups_k,
+        "FRAGMENTS_T": tuning.fragments_t,
+        "FRAGMENTS_N": tuning.fragments_n,
+        "SUBGROUPS_N": tuning.subgroups_n,
+        "SUBGROUPS_K": tuning.subgroups_k,
+        "SPLITS": tuning.splits,
+        "FRAGMENT_TOKENS": tuning.fragment_tokens,
+    }
+    wanted = subgroup_size if "subgroup_size_control" in info.features else None
+    grid = (-(-product.tokens // tuning.tile_t), -(-product.n // tuning.tile_n), tuning.splits)
+    entry = f"linear_quant_fragments_{product.weights}"
+    return LinearPlan(entry, tuple(constants.items()), grid, wanted, RowForm.FRAGMENTS)
+
+
+def _splits(info: DeviceInfo, tile: TileTuning | FragmentTuning, slots: int, product: Product) -> int:
     """Into how many parts to cut K, each of two steps at least, so that a device that holds `slots` is done first."""
     if info.type is not DeviceType.DISCRETE:
         return 1
-    tiles = _num_tiles(tile, num_tokens, n)
+    tiles, k = num_tiles(tile, product), product.k
     most = min(_MAX_SPLITS, k // (2 * tile.tile_k), MAX_PARTIALS // (tiles * tile.tile_t * tile.tile_n))
     if tiles > MAX_SPLIT_TILES or most < 2:
         return 1
@@ -173,7 +197,3 @@ def _duration(tiles: int, steps: int, splits: int, slots: int) -> float:
     """How long all workgroups take, `slots` of them at a time, in units of a step."""
     sums = _SPLIT_SUM * splits if splits > 1 else 0.0
     return -(-tiles * splits // slots) * (-(-steps // splits) + _ENDS + sums)
-
-
-def _num_tiles(tile: TileTuning | FragmentTuning, num_tokens: int, n: int) -> int:
-    return -(-num_tokens // tile.tile_t) * -(-n // tile.tile_n)

@@ -6,18 +6,23 @@ of `pNext`, then members of 32 bits.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import MissingFeatureError
+from unicorn_async.gpu.physical import component_name, scope_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from unicorn_async.gpu.binding import Api, CData, InstanceHandle, PhysicalDeviceHandle
+    from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.gpu.instance import Instance
+    from unicorn_async.gpu.physical import PhysicalDevice
 
-EXTENSION_MATRIX2 = "VK_NV_cooperative_matrix2"
-FEATURES_MATRIX2 = "VkPhysicalDeviceCooperativeMatrix2FeaturesNV"
-MATRIX2_FEATURES: Mapping[str, int] = {  # of those that there are, what kernels use, and its place after `pNext`
+EXTENSION = "VK_NV_cooperative_matrix2"
+FEATURE = "cooperative_matrix2"  # in a shader's `requires`
+VULKAN_FEATURES: Mapping[str, int] = {  # of those that there are, what kernels use, and its place after `pNext`
     "cooperativeMatrixWorkgroupScope": 0,
     "cooperativeMatrixFlexibleDimensions": 1,
     "cooperativeMatrixTensorAddressing": 5,
@@ -30,20 +35,63 @@ _FUNCTION = "vkGetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNV"
 _ALIKE, _ALIKE_ITEM = "PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR", "VkCooperativeMatrixPropertiesKHR *"
 
 
+@dataclass(frozen=True, slots=True)
+class FlexibleMatrixShape:
+    """Products of VK_NV_cooperative_matrix2: m, n and k are what the sizes must be multiples of.
+
+    `invocations` is how many a workgroup must have; 0 where the scope is a subgroup.
+    """
+
+    m: int
+    n: int
+    k: int
+    a: str
+    b: str
+    c: str
+    result: str
+    scope: str
+    invocations: int
+
+    def takes(self, m: int, n: int, k: int) -> bool:
+        """Whether a product of these sizes is one of them."""
+        return not (m % self.m or n % self.n or k % self.k)
+
+
+def flexible_shapes(api: Api, physical: PhysicalDevice) -> tuple[FlexibleMatrixShape, ...] | str:
+    """Return the products that a device multiplies by the extension, or why there are none."""
+    if not physical.has_extension(EXTENSION):
+        return "the driver does not offer it"
+    found = features_struct(api)
+    api.lib.vkGetPhysicalDeviceFeatures2(physical.handle, api.struct("VkPhysicalDeviceFeatures2", pNext=found))
+    if absent := sorted(VULKAN_FEATURES.keys() - features_of(api, found)):
+        return f"the driver lacks {', '.join(absent)}"
+    return tuple(
+        FlexibleMatrixShape(m, n, k, *map(component_name, types), scope_name(scope), invocations)
+        for m, n, k, *types, _, scope, invocations in flexible_dimensions(api, physical.instance, physical.handle)
+    )
+
+
+def enabled(instance: Instance, info: DeviceInfo) -> tuple[str, CData] | None:
+    """Return what opening a device with the extension takes, see `Device.open`; None for a device without it."""
+    if isinstance(flexible_shapes(instance.api, instance.physical(info)), str):
+        return None
+    return EXTENSION, features_struct(instance.api, VULKAN_FEATURES)
+
+
 def features_struct(api: Api, enabled: Collection[str] = ()) -> CData:
-    """Make a struct of features, to be the last of a chain, with those of MATRIX2_FEATURES set that are `enabled`."""
+    """Make a struct of features, to be the last of a chain, with those of VULKAN_FEATURES set that are `enabled`."""
     struct = api.ffi.new("uint64_t[]", _FEATURES_WORDS // 2)
     words = api.ffi.cast("uint32_t *", struct)
     words[0] = _FEATURES_TYPE
-    for name, place in MATRIX2_FEATURES.items():
+    for name, place in VULKAN_FEATURES.items():
         words[_HEADER_WORDS + place] = int(name in enabled)
     return struct
 
 
 def features_of(api: Api, struct: CData) -> frozenset[str]:
-    """Return those of MATRIX2_FEATURES that a driver set in the struct."""
+    """Return those of VULKAN_FEATURES that a driver set in the struct."""
     words = api.ffi.cast("uint32_t *", struct)
-    return frozenset(name for name, place in MATRIX2_FEATURES.items() if words[_HEADER_WORDS + place])
+    return frozenset(name for name, place in VULKAN_FEATURES.items() if words[_HEADER_WORDS + place])
 
 
 def flexible_dimensions(

@@ -9,10 +9,12 @@ import pytest
 
 from tests.ops.test_linear_candidates import COLUMNS, MATRIX_TOKENS, ROWS, TOKENS
 from unicorn_async.gpu.device_info import DeviceType
-from unicorn_async.ops.linear_candidates import Product, candidates
-from unicorn_async.ops.linear_input import MAX_PARTIALS, MAX_SPLIT_TILES
-from unicorn_async.ops.linear_plan import FRAGMENTS_FEATURE, MATRIX_FEATURE, NARROW_FEATURE, coopmat_shared_bytes
-from unicorn_async.ops.quant_tiles import fragment_tuning, quant_coopmat_tuning
+from unicorn_async.ops.linear_plans.candidates import candidates
+from unicorn_async.ops.linear_plans.product import Product
+from unicorn_async.ops.linear_plans.quant_tiles import fragment_tuning, quant_coopmat_tuning
+from unicorn_async.ops.linear_plans.rules import plan_linear
+from unicorn_async.ops.linear_plans.tiles import can_split, coopmat_shared_bytes
+from unicorn_async.ops.subgroups import FRAGMENTS_FEATURE, MATRIX_FEATURE, NARROW_FEATURE
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.device import Device
@@ -42,13 +44,13 @@ def gpu(device: Device) -> DeviceInfo:
 
 def tile(info: DeviceInfo, tokens: int, shape: tuple[int, int]) -> tuple[int, int, int]:
     """Tokens and rows of a tile, and splits."""
-    tuning = quant_coopmat_tuning(info, tokens, *shape)
+    tuning = quant_coopmat_tuning(info, Product("q4", tokens, *shape))
     return tuning.tile_t, tuning.tile_n, tuning.splits
 
 
 def cut(info: DeviceInfo, tokens: int, shape: tuple[int, int]) -> tuple[int, int, int, int, int]:
     """Matrices along tokens and rows, subgroups along rows and K, and splits."""
-    tuning = fragment_tuning(info, tokens, *shape)
+    tuning = fragment_tuning(info, Product("q4", tokens, *shape))
     return tuning.fragments_t, tuning.fragments_n, tuning.subgroups_n, tuning.subgroups_k, tuning.splits
 
 
@@ -86,7 +88,8 @@ def test_few_tokens_share_k_no_further_than_it_pays(gpu: DeviceInfo) -> None:
 
 def test_matrices_of_eight_tokens_serve_up_to_eight(gpu: DeviceInfo) -> None:
     narrow = replace(gpu, features=gpu.features | {NARROW_FEATURE})
-    assert [fragment_tuning(narrow, tokens, *DOWN).fragment_tokens for tokens in (3, 8, 9, 64)] == [8, 8, 16, 16]
+    found = [fragment_tuning(narrow, Product("q4", tokens, *DOWN)).fragment_tokens for tokens in (3, 8, 9, 64)]
+    assert found == [8, 8, 16, 16]
     assert cut(narrow, 8, GATE_UP) == cut(narrow, 8, HEAD) == (1, 2, 1, 2, 1)
     assert [cut(narrow, 8, shape) for shape in (DOWN, QKV, OUT)] == [(1, 2, 1, 4, splits) for splits in (6, 4, 4)]
 
@@ -114,13 +117,12 @@ def test_what_splits_leave_for_each_other_has_room_and_each_has_columns(gpu: Dev
     for memory in (32768, 49152):
         info = replace(gpu, max_shared_memory=memory)
         for n, k in SHAPES:
-            tunings = [quant_coopmat_tuning(info, tokens, n, k)]
+            product = Product("q4", tokens, n, k)
+            tunings = [quant_coopmat_tuning(info, product)]
             assert coopmat_shared_bytes(tunings[0]) <= memory
-            tunings += [fragment_tuning(info, tokens, n, k)] if tokens <= 64 else []
+            tunings += [fragment_tuning(info, product)] if tokens <= 64 else []
             for tuning in tunings:
-                tiles = -(-tokens // tuning.tile_t) * -(-n // tuning.tile_n)
-                assert tuning.splits == 1 or tiles <= MAX_SPLIT_TILES
-                assert tuning.splits == 1 or tiles * tuning.splits * tuning.tile_t * tuning.tile_n <= MAX_PARTIALS
+                assert can_split(tuning, product)
                 assert tuning.splits == 1 or k >= 2 * tuning.splits * tuning.tile_k
 
 
@@ -140,5 +142,5 @@ def test_every_cut_for_matrix_units_is_one_that_is_compared_with_the_product_in_
         compared = set().union(*(cuts(info, tokens, ROWS, COLUMNS) for tokens in (*TOKENS, *MATRIX_TOKENS)))
         for n, k in SHAPES:
             for tokens in (3, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512):
-                rule = Product("q4", tokens, n, k).rule(info)
+                rule = plan_linear(info, Product("q4", tokens, n, k))
                 assert (rule.entry, *((name, v) for name, v in rule.constants if name != "SPLITS")) in compared

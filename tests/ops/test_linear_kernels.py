@@ -1,0 +1,204 @@
+"""Each kernel of a linear layer, by plans of the tests' own, makes the product."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tests.ops.gguf_blocks import GGUF_FORMATS
+from tests.ops.linear_case import Case, skip_without_matrices, weights
+from unicorn_async.config import Activation
+from unicorn_async.ops.linear import Epilogue
+from unicorn_async.ops.linear_plans.held import HeldTuning, held_plan
+from unicorn_async.ops.linear_plans.product import Product
+from unicorn_async.ops.linear_plans.quant_tiles import FragmentTuning, fragment_plan
+from unicorn_async.ops.linear_plans.tiles import TileTuning, can_split, coopmat_plan, many_plan
+from unicorn_async.ops.linear_plans.vec import QuantVecTuning, VecTuning, quant_vec_plan, vec_plan
+from unicorn_async.ops.rows import RowForm
+from unicorn_async.ops.subgroups import FRAGMENTS_FEATURE, NARROW_FEATURE, matrix_subgroup_size
+from unicorn_async.tensor import DType, QuantFormat
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.ops.arrays import Arrays
+    from unicorn_async.ops.linear_plans.plan import LinearPlan
+    from unicorn_async.tensor import ElementType
+
+DENSE = [DType.F16, DType.BF16, DType.F32]
+QUANTISED = [QuantFormat.NF4, *GGUF_FORMATS]
+
+VEC = [
+    VecTuning(1, 1, 1),
+    VecTuning(1, 2, 2),
+    VecTuning(2, 3, 4),
+    VecTuning(8, 1, 8),
+    VecTuning(16, 4, 2),
+    VecTuning(32, 1, 2),
+]
+MANY = [TileTuning(0, 64, 64, 16, 16), TileTuning(0, 32, 64, 4, 8), TileTuning(0, 16, 16, 2, 4)]
+COOPMAT = [
+    TileTuning(0, 16, 64, 1, 4, 64),
+    TileTuning(0, 32, 64, 1, 4, 64, buffers=1, splits=2),
+    TileTuning(0, 64, 64, 2, 2, 32, splits=3),
+    TileTuning(0, 128, 128, 2, 2, 32),
+    TileTuning(0, 256, 128, 4, 2, 32, buffers=1),
+]
+QUANT_VEC = [
+    QuantVecTuning(1, 1, 1),
+    QuantVecTuning(1, 2, 2, passes=3, unroll=3),
+    QuantVecTuning(2, 4, 3, passes=4),
+    QuantVecTuning(8, 1, 4, passes=2, unroll=2),
+]
+HELD = [
+    HeldTuning(1, 1, 1, 1),
+    HeldTuning(1, 4, 2, 2, passes=3),
+    HeldTuning(2, 4, 4, 3, passes=2),
+    HeldTuning(2, 8, 1, 4),
+    HeldTuning(1, 4, 2, 2, passes=3, ahead=True),
+    HeldTuning(2, 8, 1, 4, passes=2, ahead=True),
+]
+QUANT_MANY = [TileTuning(0, 64, 64, 16, 16), TileTuning(0, 16, 32, 4, 8)]
+QUANT_COOPMAT = [
+    TileTuning(0, 16, 64, 1, 4, 64),
+    TileTuning(0, 32, 64, 1, 4, 64, buffers=1),
+    TileTuning(0, 64, 64, 2, 2, 32, splits=3),
+    TileTuning(0, 128, 128, 2, 2, 32),
+    TileTuning(0, 16, 64, 1, 2, 128, splits=4),
+]
+FRAGMENTS = [
+    FragmentTuning(0, 1, 1, 1),
+    FragmentTuning(0, 1, 2, 4, splits=3),
+    FragmentTuning(0, 2, 2, 1, subgroups_k=4),
+    FragmentTuning(0, 4, 1, 2, subgroups_k=2, splits=2),
+]
+NARROW = [
+    FragmentTuning(0, 1, 1, 1, fragment_tokens=8),
+    FragmentTuning(0, 1, 2, 4, splits=3, fragment_tokens=8),
+    FragmentTuning(0, 1, 4, 1, subgroups_k=4, fragment_tokens=8),
+]
+
+
+def shapes(element: ElementType) -> list[tuple[int, int]]:
+    if isinstance(element, DType):
+        return [(1, 8), (5, 24), (67, 136), (130, 1080)]
+    unit = element.layout.unit
+    return [(1, unit), (67, 5 * unit), (130, 3 * unit)]
+
+
+def compare(
+    arrays: Arrays,
+    element: ElementType,
+    sizes: tuple[int, ...],
+    plan_of: Callable[[Product], LinearPlan],
+    shapes: list[tuple[int, int]],
+) -> None:
+    """Compare what plans make with the product, for numbers of tokens and shapes of weights."""
+    for n, k in shapes:
+        weight = weights(arrays, n, k, element)
+        for tokens in sizes:
+            case = Case(arrays, tokens, n, k, element, weight=weight)
+            plan = plan_of(case.product)
+            case.run(plan)
+            case.check(plan.form)
+
+
+@pytest.mark.parametrize("dtype", DENSE, ids=lambda d: d.value)
+@pytest.mark.parametrize("tuning", VEC, ids=lambda t: f"tokens{t.tokens}-subgroups{t.subgroups}-rows{t.rows}")
+def test_linear_vec_equals_the_product(arrays: Arrays, dtype: DType, tuning: VecTuning) -> None:
+    sizes = tuple(sorted({1, tuning.tokens, tuning.tokens + 1, max(1, tuning.tokens - 3)}))
+    compare(arrays, dtype, sizes, lambda product: vec_plan(arrays.device.info, tuning, product), shapes(dtype))
+
+
+@pytest.mark.parametrize("quant_format", QUANTISED, ids=lambda f: f.value)
+def test_linear_quant_vec_equals_the_product(arrays: Arrays, quant_format: QuantFormat) -> None:
+    for t in QUANT_VEC:
+        sizes = tuple(sorted({1, t.tokens, t.tokens + 1}))
+        own = shapes(quant_format)
+        compare(arrays, quant_format, sizes, lambda p, t=t: quant_vec_plan(arrays.device.info, t, p), own)
+
+
+@pytest.mark.parametrize("quant_format", QUANTISED, ids=lambda f: f.value)
+def test_linear_quant_held_equals_the_product(arrays: Arrays, quant_format: QuantFormat) -> None:
+    for t in HELD:
+        sizes = tuple(sorted({1, t.tokens, t.tokens + 1}))
+        compare(arrays, quant_format, sizes, lambda p, t=t: held_plan(arrays.device.info, t, p), shapes(quant_format))
+
+
+@pytest.mark.parametrize("element", [*DENSE, *QUANTISED], ids=lambda e: e.value)
+def test_linear_many_and_linear_quant_many_equal_the_product(arrays: Arrays, element: ElementType) -> None:
+    dense = isinstance(element, DType)
+    for tuning in MANY if dense else QUANT_MANY:
+        sizes = (1, 33, 130 if dense else 70)
+        compare(arrays, element, sizes, lambda p, tuning=tuning: many_plan(tuning, p), shapes(element))
+
+
+@pytest.mark.parametrize("element", [DType.F16, DType.BF16, *QUANTISED], ids=lambda e: e.value)
+def test_the_coopmat_kernels_equal_the_product(arrays: Arrays, element: ElementType) -> None:
+    skip_without_matrices(arrays.device.info)
+    dense = isinstance(element, DType)
+    for tuning in COOPMAT if dense else QUANT_COOPMAT:
+        sizes = (1, 15, 33, 300 if dense else 150)
+        assert all(can_split(tuning, Product.of(element, tokens, 130, 1080)) for tokens in sizes)
+        own = shapes(element)
+        compare(arrays, element, sizes, lambda p, t=tuning: coopmat_plan(arrays.device.info, t, p), own)
+
+
+@pytest.mark.parametrize("quant_format", QUANTISED, ids=lambda f: f.value)
+@pytest.mark.parametrize(
+    ("feature", "tunings", "sizes"),
+    [(FRAGMENTS_FEATURE, FRAGMENTS, (1, 15, 33, 150)), (NARROW_FEATURE, NARROW, (1, 3, 8))],
+    ids=["of_16_tokens", "of_8_tokens"],
+)
+def test_linear_quant_fragments_equals_the_product(
+    arrays: Arrays, quant_format: QuantFormat, feature: str, tunings: list[FragmentTuning], sizes: tuple[int, ...]
+) -> None:
+    info = arrays.device.info
+    if feature not in info.features:
+        pytest.skip(f"{info.name} has no matrices of which lanes hold the elements that the kernel needs: {feature}")
+    for t in tunings:
+        own = [(1, 256), (67, 5 * 256), (130, 3 * 256)]
+        compare(arrays, quant_format, sizes, lambda p, t=t: fragment_plan(info, t, p), own)
+
+
+@pytest.mark.parametrize("magnitude", [1e-6, 1e5], ids=["tiny", "huge"])
+@pytest.mark.parametrize("dtype", DENSE, ids=lambda d: d.value)
+def test_activations_far_from_half_range_keep_their_precision(arrays: Arrays, dtype: DType, magnitude: float) -> None:
+    info = arrays.device.info
+    case = Case(arrays, 9, 67, 136, dtype, magnitude=magnitude)
+    plans = [vec_plan(info, VEC[3], case.product), many_plan(MANY[1], case.product)]
+    if matrix_subgroup_size(info) is not None and dtype is not DType.F32:
+        plans.append(coopmat_plan(info, COOPMAT[0], case.product))
+    for plan in plans:
+        case.run(plan)
+        case.check(plan.form)
+
+
+@pytest.mark.parametrize("activation", list(Activation), ids=lambda a: a.value)
+@pytest.mark.parametrize("tuning", [VEC[1], VecTuning(1, 1, 8), VEC[2]], ids=lambda t: f"tokens{t.tokens}-rows{t.rows}")
+def test_linear_vec_applies_the_gate(arrays: Arrays, activation: Activation, tuning: VecTuning) -> None:
+    case = Case(arrays, tuning.tokens, 2 * 67, 136, DType.BF16)
+    product = replace(case.product, gated=True)
+    case.run(vec_plan(arrays.device.info, tuning, product), Epilogue(gate=activation))
+    case.check_gated(activation)
+
+
+def test_more_rows_than_one_grid_dimension_holds(arrays: Arrays) -> None:
+    case = Case(arrays, 1, 32768 * 2 + 77, 8, DType.BF16)
+    case.run(vec_plan(arrays.device.info, VecTuning(1, 1, 2), case.product))
+    case.check(RowForm.FLOATS)
+
+
+def test_a_soft_cap_neither_overflows_nor_loses_small_values(arrays: Arrays) -> None:
+    cap = 30.0
+    x = np.array([-1e30, -1e3, -31.0, -3.75, -0.1, -1e-6, 0.0, 1e-3, 3.7, 3.8, 50.0, 1e30], np.float32)
+    case = Case(arrays, len(x), 1, 8, DType.F16)
+    case.x.values[:] = 0
+    case.x.values[:, 0] = x
+    case.weight = arrays.put(np.eye(1, 8, dtype=np.float16)).tensor
+    case.run(vec_plan(arrays.device.info, VEC[0], case.product), Epilogue(soft_cap=cap))
+    exact = cap * np.tanh(x.astype(np.float64) / cap)
+    np.testing.assert_allclose(case.y.values[: len(x)], exact, rtol=5e-6, atol=1e-12)
