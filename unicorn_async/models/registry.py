@@ -2,50 +2,40 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from unicorn_async.checkpoint.json_config import JsonConfig
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
 from unicorn_async.models.blocks.gated_ffn import GatedFFN
-from unicorn_async.models.families.cohere2 import cohere2
-from unicorn_async.models.families.exaone4 import exaone4
-from unicorn_async.models.families.gemma import gemma3_multimodal, gemma3_text
-from unicorn_async.models.families.gemma2 import gemma2
-from unicorn_async.models.families.glm import glm, glm4
-from unicorn_async.models.families.granite import granite
-from unicorn_async.models.families.llama import llama, mistral
-from unicorn_async.models.families.ministral import ministral3, mistral3
-from unicorn_async.models.families.olmo import olmo2, olmo3
-from unicorn_async.models.families.phi3 import phi3
-from unicorn_async.models.families.qwen import qwen2, qwen3
-from unicorn_async.models.families.seed_oss import seed_oss
-from unicorn_async.models.families.smollm3 import smollm3
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from unicorn_async.models.spec import ModelSpec
 
-ARCHITECTURES: Mapping[str, Callable[[JsonConfig], ModelSpec]] = {
-    "Cohere2ForCausalLM": cohere2,
-    "Exaone4ForCausalLM": exaone4,
-    "Gemma2ForCausalLM": gemma2,
-    "Gemma3ForCausalLM": gemma3_text,
-    "Gemma3ForConditionalGeneration": gemma3_multimodal,
-    "Glm4ForCausalLM": glm4,
-    "GlmForCausalLM": glm,
-    "GraniteForCausalLM": granite,
-    "LlamaForCausalLM": llama,
-    "Ministral3ForCausalLM": ministral3,
-    "Mistral3ForConditionalGeneration": mistral3,
-    "MistralForCausalLM": mistral,
-    "Olmo2ForCausalLM": olmo2,
-    "Olmo3ForCausalLM": olmo3,
-    "Phi3ForCausalLM": phi3,
-    "Qwen2ForCausalLM": qwen2,
-    "Qwen3ForCausalLM": qwen3,
-    "SeedOssForCausalLM": seed_oss,
-    "SmolLM3ForCausalLM": smollm3,
+_FAMILIES = "unicorn_async.models.families"
+# The file and the function that reads each. A start imports its own alone, since weights are read after that.
+ARCHITECTURES: Mapping[str, str] = {
+    "Cohere2ForCausalLM": "cohere2.cohere2",
+    "Exaone4ForCausalLM": "exaone4.exaone4",
+    "Gemma2ForCausalLM": "gemma2.gemma2",
+    "Gemma3ForCausalLM": "gemma.gemma3_text",
+    "Gemma3ForConditionalGeneration": "gemma.gemma3_multimodal",
+    "Glm4ForCausalLM": "glm.glm4",
+    "GlmForCausalLM": "glm.glm",
+    "GraniteForCausalLM": "granite.granite",
+    "LlamaForCausalLM": "llama.llama",
+    "Ministral3ForCausalLM": "ministral.ministral3",
+    "Mistral3ForConditionalGeneration": "ministral.mistral3",
+    "MistralForCausalLM": "llama.mistral",
+    "Olmo2ForCausalLM": "olmo.olmo2",
+    "Olmo3ForCausalLM": "olmo.olmo3",
+    "Phi3ForCausalLM": "phi3.phi3",
+    "Qwen2ForCausalLM": "qwen.qwen2",
+    "Qwen3ForCausalLM": "qwen.qwen3",
+    "SeedOssForCausalLM": "seed_oss.seed_oss",
+    "SmolLM3ForCausalLM": "smollm3.smollm3",
 }
 
 
@@ -60,12 +50,18 @@ def model_spec(raw: Mapping[str, object], where: str = "config.json") -> ModelSp
     names = config.texts("architectures") or []
     for name in names:
         if name in ARCHITECTURES:
-            parsed = ARCHITECTURES[name](config)
+            parsed = _reader(name)(config)
             _check(parsed, where)
             return parsed
     raise UnsupportedModelError(
         f"{where}: architectures {names} is not supported; supported are {', '.join(ARCHITECTURES)}"
     )
+
+
+def _reader(architecture: str) -> Callable[[JsonConfig], ModelSpec]:
+    file, _, function = ARCHITECTURES[architecture].partition(".")
+    reader: Callable[[JsonConfig], ModelSpec] = getattr(import_module(f"{_FAMILIES}.{file}"), function)
+    return reader
 
 
 def _check(spec: ModelSpec, where: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -14,7 +13,6 @@ from unicorn_async.memory.plan import max_logit_rows
 from unicorn_async.ops.checksum import checksum_kernel
 from unicorn_async.ops.sample_rows import SamplingPath
 from unicorn_async.step.buckets import bucket_sizes
-from unicorn_async.step.dry_run import DryRun
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -26,6 +24,7 @@ if TYPE_CHECKING:
     from unicorn_async.lora.plan import LoraPlan
     from unicorn_async.models.spec import ModelSpec
     from unicorn_async.ops.kv_cache import AttentionShape
+    from unicorn_async.step.dry_run import DryRun
     from unicorn_async.weights.plan import LoadPlan
 
 _FIRST_STEPS = (32, 1)  # tokens: a short prompt, then decoding
@@ -52,7 +51,8 @@ class NeededKernels:
     ) -> None:
         self._load = (checksum_kernel(info),) if from_cache else conversion_kernels(plan, lora)
         self._seam = tuple(seam)
-        self._dry_run = partial(DryRun, info, spec, shape, plan, attends=attends)
+        self._model = info, spec, shape, plan
+        self._attends = attends
         self._options = options
         self._lock = Lock()
         self._requests: tuple[KernelRequest, ...] | None = None
@@ -63,7 +63,10 @@ class NeededKernels:
         with self._lock:
             if self._requests is None:
                 load = (replace(request, urgent=True) for request in self._load)
-                steps = step_kernels(self._dry_run(), self._seam, self._options)
+                from unicorn_async.step.dry_run import DryRun  # once the first reads are under way
+
+                run = DryRun(*self._model, attends=self._attends)
+                steps = step_kernels(run, self._seam, self._options)
                 self._requests = unique_requests([*load, *steps])
             return self._requests
 
