@@ -161,7 +161,7 @@ CONFIG_MISTAKES |= {
     },
     "smollm3": {
         "all layers rotate": set_key("no_rope_layers", value=[1] * 5),
-        "others stand still": set_key("no_rope_layers", value=[1, 1, 1, 0, 1]),
+        "others stand still": set_key("no_rope_layers", value=[1, 1, 0, 1, 1]),
     },
     "granite": {
         "no embedding multiplier": set_key("embedding_multiplier", value=1.0),

@@ -8,8 +8,9 @@ import pytest
 from tokenizers import Tokenizer
 
 from tests.checkpoint.gguf.builders import Tensor, write, write_parts
+from tests.checkpoint.gguf.family_files import FAMILY_FILES, write_family
 from tests.checkpoint.gguf.golden_files import gguf_metadata, gguf_tensors
-from tests.golden.cases import CASES, Layout
+from tests.golden.cases import FIRST_CASES, Layout
 from tests.golden.checkpoints import golden
 from tests.tokenizer.gguf.metadata import byte_level_metadata
 from unicorn_async.cli.main import main
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 MXFP4 = 39  # its number in a file
 TOLERANCE = 1e-2  # in standard deviations of the logits
-TEXT_CASES = [name for name, case in CASES.items() if case.layout is Layout.TEXT]
+TEXT_CASES = [name for name, case in FIRST_CASES.items() if case.layout is Layout.TEXT]
 
 
 def metadata(name: str, folder: Path) -> dict[str, object]:
@@ -41,6 +42,14 @@ async def test_logits_agree_with_the_reference(name: str, kind: str, tmp_path: P
     reference = golden(name)
     async with open_engine(path) as engine:
         assert engine.model_name == name
+        for index, prompt in enumerate(reference.prompts):
+            assert reference.error(index, await engine.logits(prompt)) <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", FAMILY_FILES)
+async def test_a_family_s_logits_agree_with_the_reference(name: str, tmp_path: Path, open_engine: OpenEngine) -> None:
+    reference = golden(name)
+    async with open_engine(write_family(tmp_path / f"{name}.gguf", name), skip_tokenizer=True) as engine:
         for index, prompt in enumerate(reference.prompts):
             assert reference.error(index, await engine.logits(prompt)) <= TOLERANCE
 

@@ -9,14 +9,16 @@ import pytest
 
 from tests.checkpoint.gguf.builders import write
 from tests.checkpoint.gguf.golden_files import gguf_tensors
-from tests.golden.adapters import BLENDS, golden_blend, write_adapter
-from tests.golden.checkpoints import golden
+from tests.golden.adapters import BLENDS, AdapterCase, factors, golden_blend, write_adapter
+from tests.golden.cases import CASES
+from tests.golden.checkpoints import encode, golden, safetensors_bytes, weights
 from tests.lora import adapters
 from unicorn_async.cache.lookup import CacheState
 from unicorn_async.config import LoraSpec, WeightScheme
 from unicorn_async.engine.model_on_disk import ModelOnDisk
 from unicorn_async.errors import CheckpointError, ConfigError, EngineClosedError, UnsupportedModelError
 
+from .checkpoint_files import write_model
 from .test_gguf import metadata
 from .test_quantised import quantised_files
 
@@ -84,6 +86,30 @@ async def test_a_gguf_file_s_dense_weights_are_blended_row_by_row_of_the_model(
     async with open_engine(path, loras=specs["llama"]) as engine:
         for index, prompt in enumerate(reference.prompts):
             assert reference.error(index, await engine.logits(prompt)) <= TOLERANCE["float16"]
+
+
+@pytest.mark.parametrize(
+    ("name", "targets"), [("phi4_mini", ("qkv_proj", "gate_up_proj")), ("glm4", ("q_proj", "k_proj"))]
+)
+async def test_rows_of_an_adapter_come_into_the_order_of_those_that_it_changes(
+    name: str, targets: tuple[str, ...], tmp_path: Path, open_engine: OpenEngine
+) -> None:
+    adapter = AdapterCase("one", targets, 8, 16.0, 0.75, "float32")
+    spec = LoraSpec(write_adapter(name, adapter, tmp_path / "adapter"), adapter.weight)
+    changes = {weight: b @ a for weight, a, b in factors(name, adapter)}
+    merged = write_model(name, "float32", tmp_path / "merged")
+    tensors = [
+        (weight, *encode(value + adapter.scale_of(weight.split(".")[-2]) * changes.get(weight, 0), "float32"))
+        for weight, value in weights(CASES[name])
+    ]
+    (merged / "model.safetensors").write_bytes(safetensors_bytes(tensors))
+    reference = golden(name)
+    found = []
+    for model, loras in ((merged, ()), (name, (spec,)), (name, ())):
+        async with open_engine(model, "float32", loras=loras) as engine:
+            found.append(await engine.logits(reference.prompts[2]))
+    error, change = (np.abs(found[0] - other).max() / reference.deviation for other in found[1:])
+    assert error <= TOLERANCE["float32"] < 0.3 < change
 
 
 async def test_without_adapters_nothing_is_blended(open_engine: OpenEngine) -> None:

@@ -148,7 +148,6 @@ FAMILIES = (
             "architectures": ["SmolLM3ForCausalLM"],
             "model_type": "smollm3",
             "num_hidden_layers": 5,
-            "no_rope_layers": [1, 1, 0, 1, 0],
             "mlp_bias": False,
             "tie_word_embeddings": True,
         },

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from unicorn_async.ops.rows import Rows
 
 _VECTOR = 4
-_RMS_NORM, _LAYER_NORM, _NO_NORM = 0, 1, 2  # KIND in shaders/rms_norm.comp
+_RMS_NORM, _LAYER_NORM, NO_NORM = 0, 1, 2  # KIND in shaders/rms_norm.comp
 _NO_RESIDUAL, _ADDED, _NORMED, _ADDED_AFTER = 0, 1, 2, 3  # RESIDUAL in it
 
 
@@ -174,7 +174,7 @@ def _record(
         with_norm=out is not None,
         with_rows=rows != 0,
         plus_one=plus_one,
-        kind=_NO_NORM if out is not None and weight is None else _LAYER_NORM if centred else _RMS_NORM,
+        kind=NO_NORM if out is not None and weight is None else _LAYER_NORM if centred else _RMS_NORM,
         branch_scale=branch_scale,
         out_scale=out_scale,
     )

@@ -9,6 +9,7 @@ import numpy as np
 from unicorn_async.config import KVDType
 from unicorn_async.ops.kv_cache import head_nbytes
 from unicorn_async.ops.linear_plans.product import Product
+from unicorn_async.ops.norm import NO_NORM
 from unicorn_async.ops.rows import BlockRows, RowForm
 from unicorn_async.tensor import QUANT_BLOCK, DType, QuantFormat
 
@@ -95,8 +96,14 @@ def _norm(time: DispatchTime, fields: Mapping[str, int]) -> DispatchWork:
     if fields["hidden"]:
         touched += 1 if fields["rows"] else 2
     weights = sum(fields[name] != 0 for name in ("weight", "post_weight"))
-    written = _row_bytes(time, columns) if fields["weight"] else 0
+    is_bare = time.kernel.constants.get("KIND") == NO_NORM  # the stream itself, in another form
+    written = _row_bytes(time, columns) if fields["weight"] or is_bare else 0
     return DispatchWork(nbytes=rows * (touched * columns * _F32 + written) + weights * columns * _F32)
+
+
+def _qk_norm(time: DispatchTime, fields: Mapping[str, int]) -> DispatchWork:
+    columns = _VECTOR * (fields["q_columns"] + fields["k_columns"])
+    return DispatchWork(nbytes=(2 * time.groups[1] + 1) * columns * _F32)
 
 
 def _gate(time: DispatchTime, fields: Mapping[str, int]) -> DispatchWork:
@@ -141,6 +148,7 @@ _FAMILIES: dict[str, Callable[[DispatchTime, Mapping[str, int]], DispatchWork]] 
     "attention_decode_": _attention_decode,
     "attention_prefill_": _attention_prefill,
     "rms_norm_": _norm,
+    "qk_norm": _qk_norm,
     "gated_": _gate,
     "row_to_half_": _row_to_half,
     "quantize_activations": _quantize_activations,

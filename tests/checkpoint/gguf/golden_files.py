@@ -56,9 +56,9 @@ def gguf_tensors(name: str, kind: str) -> dict[str, Tensor]:
         if architecture == "gemma3" and new.endswith("norm.weight"):
             values = values + np.float32(1)
         if architecture == "llama" and re.search(r"attn_[qk]\.", new):
-            values = _interleaved(values, _head_dim(case))
+            values = interleaved(values, _head_dim(case))
         result[new] = array(kind if values.ndim > 1 else "F32", values)
-    factors = _rope_factors(case)
+    factors = llama3_factors(case.text_config, _head_dim(case))
     if factors is not None:
         result["rope_freqs.weight"] = array("F32", factors)
     return result
@@ -106,19 +106,17 @@ def file_name(key: str, *, gemma: bool) -> str:
     return f"{prefix}{({**_NAMES, **_NORMS[gemma]})[part]}.{kind}"
 
 
-def _interleaved(values: NDArray[np.float32], head_dim: int) -> NDArray[np.float32]:
+def interleaved(values: NDArray[np.float32], head_dim: int) -> NDArray[np.float32]:
     """Put row i and row i + half of each head side by side."""
     shape = values.shape
     return values.reshape(-1, 2, head_dim // 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
 
 
-def _rope_factors(case: Case) -> NDArray[np.float32] | None:
-    """Divisors of the frequencies that stand for Llama 3's scaling."""
-    config = case.text_config
+def llama3_factors(config: Mapping[str, object], head_dim: int) -> NDArray[np.float32] | None:
+    """Divisors of the frequencies that stand for Llama 3's scaling, where there is one."""
     scaling = config.get("rope_parameters", config.get("rope_scaling"))
     if not isinstance(scaling, dict) or scaling.get("rope_type") != "llama3":
         return None
-    head_dim = _head_dim(case)
     factor, low, high, original = (
         float(scaling[key])
         for key in ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from unicorn_async.checkpoint.gguf.architectures import ARCHITECTURES, HEAD_PARTS
 from unicorn_async.checkpoint.gguf.fields import shown
-from unicorn_async.checkpoint.gguf.plain_strings import PlainStrings
+from unicorn_async.checkpoint.gguf.names import ROPE_FACTORS
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from unicorn_async.checkpoint.gguf.fields import GgufValue
     from unicorn_async.checkpoint.source_tensor import TensorEntry
 
-ROPE_FACTORS = "rope_freqs.weight"
-_GEMMA_27B_LAYERS = 62
-_SCALES = (1e-6, 1e6)
 _COUNTS = {
     "hidden_size": "embedding_length",
     "num_hidden_layers": "block_count",
@@ -34,10 +32,10 @@ class GgufConfig:
         self.source = source
         self.tensors = tensors
         self.architecture = self._text("general.architecture")
-        if self.architecture not in _ARCHITECTURES:
+        if self.architecture not in ARCHITECTURES:
             raise UnsupportedModelError(
                 f"{source}: general.architecture {self.architecture!r} is not supported; "
-                f"known are {', '.join(_ARCHITECTURES)}"
+                f"known are {', '.join(ARCHITECTURES)}"
             )
 
     def get(self, key: str) -> GgufValue | None:
@@ -71,6 +69,12 @@ class GgufConfig:
         """Elements of a head."""
         return self.count("attention.key_length", self.count("embedding_length") // self.count("attention.head_count"))
 
+    @property
+    def num_rotary_pairs(self) -> int:
+        """Pairs of a head that rotate."""
+        part = self.count("rope.dimension_count", self.head_dim) if self.architecture in HEAD_PARTS else self.head_dim
+        return part // 2
+
     def has(self, tensor: str) -> bool:
         """Whether the model has a tensor."""
         return tensor in self.tensors
@@ -98,8 +102,8 @@ class GgufConfig:
         return value
 
 
-def json_config(config: GgufConfig, rope_factors: Sequence[float] | None) -> dict[str, object]:
-    """Return what the models read; `rope_factors` are the values of the tensor ROPE_FACTORS where there is one.
+def json_config(config: GgufConfig, rope_factors: Mapping[str, Sequence[float]]) -> dict[str, object]:
+    """Return what the models read; `rope_factors` are the values of those of `factor_tensors` that the model has.
 
     Raises:
         CheckpointError: a key is missing, of a wrong type, or contradicts the tensors.
@@ -121,10 +125,10 @@ def json_config(config: GgufConfig, rope_factors: Sequence[float] | None) -> dic
         "bos_token_id": config.token_id("bos"),
         "eos_token_id": config.token_id("eos"),
         "rope_theta": config.number("rope.freq_base"),
-        "rope_scaling": _rope_scaling(config, rope_factors),
+        "rope_scaling": _rope_scaling(config, rope_factors.get(ROPE_FACTORS)),
         "norm_plus_one": False,  # the file's norm weights contain it
     }
-    return result | _ARCHITECTURES[config.architecture](config)
+    return result | ARCHITECTURES[config.architecture](config, rope_factors)
 
 
 def _check(config: GgufConfig) -> None:
@@ -133,13 +137,14 @@ def _check(config: GgufConfig) -> None:
         raise config.error("block_count", f"at most {len(config.tensors)}, the number of tensors", num_layers)
     if num_experts := config.number("expert_count"):
         raise config.unsupported("expert_count", f"{num_experts}: experts are not supported")
-    for key in ("attention.value_length", "rope.dimension_count"):
+    sizes = ["attention.value_length", *(() if config.architecture in HEAD_PARTS else ("rope.dimension_count",))]
+    for key in sizes:
         if config.count(key, head_dim) != head_dim:
             raise config.unsupported(key, f"{config.get(key)} is not supported, only the head's {head_dim}")
 
 
 def _norm_eps(config: GgufConfig) -> float:
-    value = config.number("attention.layer_norm_rms_epsilon")
+    value = config.number("attention.layer_norm_rms_epsilon") or config.number("attention.layer_norm_epsilon")
     if value is None:
         raise config.error("attention.layer_norm_rms_epsilon", "a number", None)
     return value
@@ -154,68 +159,20 @@ def _rope_scaling(config: GgufConfig, factors: Sequence[float] | None) -> dict[s
         if kind != "none":
             raise config.unsupported("rope.scaling.type", f"{kind!r} beside the tensor {ROPE_FACTORS!r}")
         return {"rope_type": "factors", "factors": list(factors)}
-    return None if kind == "none" else {"rope_type": kind, "factor": factor}
+    if kind == "none":
+        return None
+    return {"rope_type": kind, "factor": factor} | (_yarn(config) if kind == "yarn" else {})
 
 
-def _llama(config: GgufConfig) -> dict[str, object]:
-    window = config.number("attention.sliding_window")
-    if not window:
-        return {"architectures": ["LlamaForCausalLM"]}
-    if config.has("blk.0.attn_q.bias"):
-        raise config.unsupported("attention.sliding_window", f"{window} beside biases of the attention")
-    return {"architectures": ["MistralForCausalLM"], "sliding_window": window}
-
-
-def _qwen2(config: GgufConfig) -> dict[str, object]:
-    return {"architectures": ["Qwen2ForCausalLM"]} | _no_window(config)
-
-
-def _qwen3(config: GgufConfig) -> dict[str, object]:
-    return {"architectures": ["Qwen3ForCausalLM"]} | _no_window(config)
-
-
-def _no_window(config: GgufConfig) -> dict[str, object]:
-    """Qwen's windows are off unless a switch is on, which GGUF files do not have."""
-    context = config.count("context_length")
-    window = config.count("attention.sliding_window", context)
-    if window < context:
-        raise config.unsupported("attention.sliding_window", f"{window} is shorter than the context of {context}")
-    return {}
-
-
-def _gemma3(config: GgufConfig) -> dict[str, object]:
-    result: dict[str, object] = {
-        "architectures": ["Gemma3ForCausalLM"],
-        "sliding_window": config.count("attention.sliding_window"),
-        "rope_local_base_freq": config.number("rope.freq_base_swa"),
-        "query_pre_attn_scalar": _query_scalar(config),
-        "attn_logit_softcapping": config.number("attn_logit_softcapping") or None,
-        "final_logit_softcapping": config.number("final_logit_softcapping") or None,
+def _yarn(config: GgufConfig) -> dict[str, object]:
+    scaling: dict[str, object] = {
+        "original_max_position_embeddings": config.count("rope.scaling.original_context_length"),
+        "beta_fast": config.number("rope.scaling.yarn_beta_fast"),
+        "beta_slow": config.number("rope.scaling.yarn_beta_slow"),
+        "attention_factor": config.number("rope.scaling.yarn_attn_factor"),
     }
-    pattern = config.get("attention.sliding_window_pattern")
-    if isinstance(pattern, int | None):
-        return result | {"sliding_window_pattern": pattern}
-    if isinstance(pattern, float | str | tuple | PlainStrings):
-        raise config.error("attention.sliding_window_pattern", "an integer or one boolean a layer", pattern)
-    kinds = ["sliding_attention" if is_local else "full_attention" for is_local in pattern]
-    return result | {"layer_types": kinds}
-
-
-def _query_scalar(config: GgufConfig) -> float:
-    """The files leave it out: it is the head's size, but for the 27B, where it is the hidden size over the heads."""
-    scale = config.number("attention.scale")
-    if scale:
-        if not _SCALES[0] <= scale <= _SCALES[1]:
-            raise config.error("attention.scale", f"{_SCALES[0]} to {_SCALES[1]}", scale)
-        return scale**-2
-    if config.count("block_count") == _GEMMA_27B_LAYERS:
-        return config.count("embedding_length") / config.count("attention.head_count")
-    return config.head_dim
-
-
-_ARCHITECTURES: Mapping[str, Callable[[GgufConfig], dict[str, object]]] = {
-    "gemma3": _gemma3,
-    "llama": _llama,
-    "qwen2": _qwen2,
-    "qwen3": _qwen3,
-}
+    if growth := config.number("attention.temperature_scale"):
+        scaling["llama_4_scaling_beta"] = growth
+    if weight := config.number("rope.scaling.yarn_log_multiplier"):
+        scaling |= {"mscale": 1.0, "mscale_all_dim": weight}
+    return {key: value for key, value in scaling.items() if value is not None}

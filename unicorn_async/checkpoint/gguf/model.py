@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.checkpoint.file_stamp import FileStamp
-from unicorn_async.checkpoint.gguf.config import ROPE_FACTORS, GgufConfig, json_config
+from unicorn_async.checkpoint.gguf.config import GgufConfig, json_config
 from unicorn_async.checkpoint.gguf.header import read_header
-from unicorn_async.checkpoint.gguf.names import canonical_name, has_interleaved_heads, is_constant
+from unicorn_async.checkpoint.gguf.names import canonical_name, factor_tensors, has_interleaved_heads, is_constant
 from unicorn_async.checkpoint.gguf.split import check_parts, part_paths
 from unicorn_async.checkpoint.source_tensor import SourceTensor
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
@@ -54,10 +54,11 @@ class GgufModel:
         entries = _joined(files, [header.tensors for header in headers])
         metadata = headers[0].metadata
         config = GgufConfig(metadata, {name: entry for name, (entry, _) in entries.items()}, str(files[0]))
-        factors = None
-        if ROPE_FACTORS in entries:
-            entry, file = entries[ROPE_FACTORS]
-            factors = _rope_factors(files[file], entry, config.head_dim)
+        factors = {
+            name: _rope_factors(files[file], entry, config.num_rotary_pairs)
+            for name, (entry, file) in entries.items()
+            if name in factor_tensors(config.architecture)
+        }
         json = json_config(config, factors)
         tensors, skipped = _sources(files, entries, config)
         return cls(files, metadata, json, tensors, skipped, stamps)
@@ -73,13 +74,11 @@ def _joined(files: tuple[Path, ...], headers: list[Mapping[str, TensorEntry]]) -
     return entries
 
 
-def _rope_factors(path: Path, entry: TensorEntry, head_dim: int) -> tuple[float, ...]:
+def _rope_factors(path: Path, entry: TensorEntry, num_pairs: int) -> tuple[float, ...]:
     """The divisors of the rotary frequencies, one a pair."""
     where = f"{path}: tensor {entry.name!r}"
-    if entry.dtype != "F32" or entry.shape != (head_dim // 2,):
-        raise CheckpointError(
-            f"{where}: expected F32 of shape [{head_dim // 2}], got {entry.dtype} {list(entry.shape)}"
-        )
+    if entry.dtype != "F32" or entry.shape != (num_pairs,):
+        raise CheckpointError(f"{where}: expected F32 of shape [{num_pairs}], got {entry.dtype} {list(entry.shape)}")
     try:
         with path.open("rb") as file:
             file.seek(entry.offset)
@@ -88,7 +87,7 @@ def _rope_factors(path: Path, entry: TensorEntry, head_dim: int) -> tuple[float,
         raise CheckpointError(f"{path}: {exc.strerror or exc}") from exc
     if len(data) != entry.nbytes:
         raise CheckpointError(f"{where}: truncated while it was read")
-    factors: tuple[float, ...] = struct.unpack(f"<{head_dim // 2}f", data)
+    factors: tuple[float, ...] = struct.unpack(f"<{num_pairs}f", data)
     if not all(0 < factor < math.inf for factor in factors):
         raise CheckpointError(f"{where}: expected positive numbers")
     return factors

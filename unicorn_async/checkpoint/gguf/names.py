@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _GLOBAL = {
     "token_embd": "model.embed_tokens",
@@ -21,16 +25,41 @@ _IN_LAYER = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-_PLAIN_NORMS = {"ffn_norm": "post_attention_layernorm"}
-_GEMMA_NORMS = {
+_PLAIN = {"ffn_norm": "post_attention_layernorm"}
+_GEMMA = {
     "post_attention_norm": "post_attention_layernorm",
     "ffn_norm": "pre_feedforward_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
-_CONSTANTS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+_POST_NORMS = {
+    "post_attention_norm": "post_attention_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+_GLM4_NORMS = {
+    "post_attention_norm": "post_self_attn_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "post_ffw_norm": "post_mlp_layernorm",
+}
+_FUSED = {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
+# What is not the same in all architectures.
+_BY_ARCHITECTURE: Mapping[str, Mapping[str, str]] = {
+    "chatglm": {**_PLAIN, **_FUSED},
+    "cohere2": {},
+    "exaone4": _POST_NORMS,
+    "gemma2": _GEMMA,
+    "gemma3": _GEMMA,
+    "glm4": {**_GLM4_NORMS, **_FUSED},
+    "olmo2": _POST_NORMS,
+    "phi3": {**_PLAIN, **_FUSED},
+    "seed_oss": {"post_attention_norm": "post_attention_layernorm"},
+}
+_INTERLEAVED = ("granite", "llama", "mistral3", "smollm3")  # the converter has put rotary pairs side by side
+ROPE_FACTORS = "rope_freqs.weight"
+LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
+_CONSTANTS = (ROPE_FACTORS, LONG_FACTORS, SHORT_FACTORS)
 _LAYER_NAME = re.compile(r"blk\.(\d{1,5})\.([a-z_]+)\.(weight|bias)")
 _ROTARY_PARTS = ("attn_q", "attn_k")
-_WITH_BIAS = (*_ROTARY_PARTS, "attn_v", "attn_output")
+_WITH_BIAS = (*_ROTARY_PARTS, "attn_v", "attn_output", "attn_qkv")
 
 
 def canonical_name(name: str, architecture: str) -> str | None:
@@ -41,11 +70,16 @@ def canonical_name(name: str, architecture: str) -> str | None:
     match = _LAYER_NAME.fullmatch(name)
     if match is None:
         return None
-    parts = _IN_LAYER | (_GEMMA_NORMS if architecture == "gemma3" else _PLAIN_NORMS)
+    parts = {**_IN_LAYER, **_BY_ARCHITECTURE.get(architecture, _PLAIN)}
     part, kind = parts.get(match[2]), match[3]
     if part is None or (kind == "bias" and match[2] not in _WITH_BIAS):
         return None
     return f"model.layers.{int(match[1])}.{part}.{kind}"
+
+
+def factor_tensors(architecture: str) -> tuple[str, ...]:
+    """Return the names of tensors that have factors of rotary frequencies which count."""
+    return _CONSTANTS if architecture == "phi3" else (ROPE_FACTORS,)
 
 
 def is_constant(name: str) -> bool:
@@ -54,6 +88,6 @@ def is_constant(name: str) -> bool:
 
 
 def has_interleaved_heads(name: str, architecture: str) -> bool:
-    """Whether the rows of each head lie in rotary pairs: queries and keys of Llama's family."""
+    """Whether rows of queries and keys lie in rotary pairs, other than in the directory that a file was made from."""
     match = _LAYER_NAME.fullmatch(name)
-    return architecture == "llama" and match is not None and match[2] in _ROTARY_PARTS
+    return architecture in _INTERLEAVED and match is not None and match[2] in _ROTARY_PARTS

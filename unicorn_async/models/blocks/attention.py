@@ -196,6 +196,8 @@ class Attention:
             order = order and replace(order, num_heads=heads + kv_heads)
             rows = (heads + 2 * kv_heads) * self.head_dim
             yield replace(_matrix("self_attn.qkv_proj.weight", "qkv", rows, self.hidden_size), head_order=order)
+            if self.qkv_bias:
+                yield replace(vector("self_attn.qkv_proj.bias", "qkv_bias", rows), head_order=order)
             return
         row = 0
         for part, count in (("q", heads), ("k", kv_heads), ("v", kv_heads)):

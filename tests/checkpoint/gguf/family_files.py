@@ -1,0 +1,145 @@
+"""Golden checkpoints of the families as GGUF files, written with the gguf package by its own names."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+from gguf import MODEL_ARCH, MODEL_ARCH_NAMES, GGUFWriter, RopeScalingType, TensorNameMap, get_tensor_name_map
+
+from tests.golden.cases import CASES
+from tests.golden.checkpoints import weights
+
+from .golden_files import interleaved, llama3_factors
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+_KINDS = {
+    "cohere2": MODEL_ARCH.COHERE2,
+    "exaone4": MODEL_ARCH.EXAONE4,
+    "gemma2": MODEL_ARCH.GEMMA2,
+    "glm": MODEL_ARCH.CHATGLM,
+    "glm4": MODEL_ARCH.GLM4,
+    "granite": MODEL_ARCH.GRANITE,
+    "ministral3": MODEL_ARCH.MISTRAL3,
+    "olmo2": MODEL_ARCH.OLMO2,
+    "olmo3": MODEL_ARCH.OLMO2,
+    "phi3": MODEL_ARCH.PHI3,
+    "phi4_mini": MODEL_ARCH.PHI3,
+    "seed_oss": MODEL_ARCH.SEED_OSS,
+    "smollm3": MODEL_ARCH.SMOLLM3,
+}
+FAMILY_FILES = tuple(_KINDS)
+_INTERLEAVED = (MODEL_ARCH.GRANITE, MODEL_ARCH.MISTRAL3, MODEL_ARCH.SMOLLM3)
+
+
+def write_family(path: Path, name: str) -> Path:
+    """Write a case as a file whose matrices are F16; return its path."""
+    case, arch = CASES[name], _KINDS[name]
+    config = cast("Mapping[str, object]", case.text_config)
+    writer = GGUFWriter(path, MODEL_ARCH_NAMES[arch])
+    _add_sizes(writer, config)
+    _add_rotary(writer, config)
+    _add_attention(writer, config)
+    names = get_tensor_name_map(arch, _int(config["num_hidden_layers"]))
+    for key, drawn in weights(case):
+        values = drawn
+        if arch is MODEL_ARCH.GEMMA2 and "norm" in key:
+            values = values + np.float32(1)
+        if arch in _INTERLEAVED and re.search(r"[qk]_proj\.", key):
+            values = interleaved(values, _head_dim(config))
+        file_name = names.get_name(key, try_suffixes=(".weight", ".bias"))
+        assert file_name is not None, key
+        writer.add_tensor(file_name, values.astype(np.float16 if values.ndim > 1 else np.float32))
+    _add_factors(writer, config, names)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _add_sizes(writer: GGUFWriter, config: Mapping[str, object]) -> None:
+    writer.add_context_length(_int(config["max_position_embeddings"]))
+    writer.add_embedding_length(_int(config["hidden_size"]))
+    writer.add_block_count(_int(config["num_hidden_layers"]))
+    writer.add_feed_forward_length(_int(config["intermediate_size"]))
+    writer.add_head_count(_int(config["num_attention_heads"]))
+    writer.add_head_count_kv(_int(config["num_key_value_heads"]))
+    if "head_dim" in config:
+        writer.add_key_length(_int(config["head_dim"]))
+        writer.add_value_length(_int(config["head_dim"]))
+    if "rms_norm_eps" in config:
+        writer.add_layer_norm_rms_eps(_float(config["rms_norm_eps"]))
+    else:
+        writer.add_layer_norm_eps(_float(config["layer_norm_eps"]))
+
+
+def _add_rotary(writer: GGUFWriter, config: Mapping[str, object]) -> None:
+    scaling = config.get("rope_parameters", config.get("rope_scaling"))
+    parameters = scaling if isinstance(scaling, dict) else {}
+    writer.add_rope_freq_base(_float(parameters.get("rope_theta", config.get("rope_theta"))))
+    part = _float(config.get("partial_rotary_factor", 1.0))
+    writer.add_rope_dimension_count(int(part * _head_dim(config)))
+    kind = parameters.get("rope_type")
+    if kind == "longrope":
+        writer.add_rope_scaling_type(RopeScalingType.LONGROPE)
+        writer.add_rope_scaling_orig_ctx_len(_int(config["original_max_position_embeddings"]))
+    elif kind == "yarn":
+        writer.add_rope_scaling_type(RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(_float(parameters["factor"]))
+        writer.add_rope_scaling_orig_ctx_len(parameters["original_max_position_embeddings"])
+        writer.add_rope_scaling_yarn_beta_fast(_float(parameters["beta_fast"]))
+        writer.add_rope_scaling_yarn_beta_slow(_float(parameters["beta_slow"]))
+        if "mscale_all_dim" in parameters:
+            writer.add_rope_scaling_yarn_log_mul(_float(parameters["mscale_all_dim"]))
+            writer.add_attn_temperature_scale(_float(parameters["llama_4_scaling_beta"]))
+    elif "logit_scale" in config:
+        writer.add_rope_scaling_type(RopeScalingType.NONE)
+
+
+def _add_attention(writer: GGUFWriter, config: Mapping[str, object]) -> None:
+    if "sliding_window" in config:
+        writer.add_sliding_window(_int(config["sliding_window"] or 0))
+    if isinstance(kinds := config.get("layer_types"), list) and config["model_type"] != "cohere2":
+        writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in kinds])
+    for key, add in (
+        ("attn_logit_softcapping", writer.add_attn_logit_softcapping),
+        ("final_logit_softcapping", writer.add_final_logit_softcapping),
+        ("attention_multiplier", writer.add_attention_scale),
+        ("embedding_multiplier", writer.add_embedding_scale),
+        ("residual_multiplier", writer.add_residual_scale),
+        ("logits_scaling", writer.add_logit_scale),
+        ("logit_scale", writer.add_logit_scale),
+    ):
+        if key in config:
+            add(_float(config[key]))
+    if "query_pre_attn_scalar" in config:
+        writer.add_attention_scale(_float(config["query_pre_attn_scalar"]) ** -0.5)
+
+
+def _add_factors(writer: GGUFWriter, config: Mapping[str, object], names: TensorNameMap) -> None:
+    scaling = config.get("rope_scaling")
+    if isinstance(scaling, dict) and scaling["rope_type"] == "longrope":
+        for kind in ("long", "short"):
+            writer.add_tensor(f"rope_factors_{kind}.weight", np.array(scaling[f"{kind}_factor"], np.float32))
+    factors = llama3_factors(config, _head_dim(config))
+    if factors is not None:
+        writer.add_tensor("rope_freqs.weight", factors)
+
+
+def _head_dim(config: Mapping[str, object]) -> int:
+    return _int(config.get("head_dim", _int(config["hidden_size"]) // _int(config["num_attention_heads"])))
+
+
+def _int(value: object) -> int:
+    assert isinstance(value, int)
+    return value
+
+
+def _float(value: object) -> float:
+    assert isinstance(value, int | float)
+    return float(value)

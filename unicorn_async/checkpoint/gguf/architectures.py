@@ -1,0 +1,191 @@
+"""What each architecture of GGUF files is among the models, and the keys of its config.json that others have not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unicorn_async.checkpoint.gguf.names import LONG_FACTORS, SHORT_FACTORS
+from unicorn_async.checkpoint.gguf.plain_strings import PlainStrings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import TypeAlias
+
+    from unicorn_async.checkpoint.gguf.config import GgufConfig
+
+    _Factors: TypeAlias = Mapping[str, Sequence[float]]  # of rotary frequencies, by the names of their tensors
+    _Keys: TypeAlias = dict[str, object]
+
+HEAD_PARTS = ("chatglm", "glm4", "phi3")  # a part of each head may rotate
+_GEMMA2_27B_LAYERS, _GEMMA3_27B_LAYERS = 46, 62
+_SCALES = (1e-6, 1e6)
+
+
+def _llama(config: GgufConfig, _: _Factors) -> _Keys:
+    window = config.number("attention.sliding_window")
+    if not window:
+        return {"architectures": ["LlamaForCausalLM"]}
+    if config.has("blk.0.attn_q.bias"):
+        raise config.unsupported("attention.sliding_window", f"{window} beside biases of the attention")
+    return {"architectures": ["MistralForCausalLM"], "sliding_window": window}
+
+
+def _qwen2(config: GgufConfig, _: _Factors) -> _Keys:
+    return {"architectures": ["Qwen2ForCausalLM"]} | _no_window(config)
+
+
+def _qwen3(config: GgufConfig, _: _Factors) -> _Keys:
+    return {"architectures": ["Qwen3ForCausalLM"]} | _no_window(config)
+
+
+def _no_window(config: GgufConfig) -> _Keys:
+    """Qwen's windows are off unless a switch is on, which GGUF files do not have."""
+    context = config.count("context_length")
+    window = config.count("attention.sliding_window", context)
+    if window < context:
+        raise config.unsupported("attention.sliding_window", f"{window} is shorter than the context of {context}")
+    return {}
+
+
+def _gemma2(config: GgufConfig, _: _Factors) -> _Keys:
+    return {"architectures": ["Gemma2ForCausalLM"]} | _gemma(config, _GEMMA2_27B_LAYERS)
+
+
+def _gemma3(config: GgufConfig, _: _Factors) -> _Keys:
+    base = config.number("rope.freq_base_swa")
+    keys = _gemma(config, _GEMMA3_27B_LAYERS)
+    return {"architectures": ["Gemma3ForCausalLM"], "rope_local_base_freq": base} | keys
+
+
+def _gemma(config: GgufConfig, largest_layers: int) -> _Keys:
+    return {
+        "sliding_window": config.count("attention.sliding_window"),
+        "query_pre_attn_scalar": _query_scalar(config, largest_layers),
+        "attn_logit_softcapping": config.number("attn_logit_softcapping") or None,
+        "final_logit_softcapping": config.number("final_logit_softcapping") or None,
+    } | _pattern(config)
+
+
+def _query_scalar(config: GgufConfig, largest_layers: int) -> float:
+    """The files leave it out: it is the head's size, but for the 27B, where it is the hidden size over the heads."""
+    scale = config.number("attention.scale")
+    if scale:
+        if not _SCALES[0] <= scale <= _SCALES[1]:
+            raise config.error("attention.scale", f"{_SCALES[0]} to {_SCALES[1]}", scale)
+        return scale**-2
+    if config.count("block_count") == largest_layers:
+        return config.count("embedding_length") / config.count("attention.head_count")
+    return config.head_dim
+
+
+def _pattern(config: GgufConfig) -> _Keys:
+    """Which layers have a window."""
+    pattern = config.get("attention.sliding_window_pattern")
+    if isinstance(pattern, int | None):
+        return {"sliding_window_pattern": pattern}
+    if isinstance(pattern, float | str | tuple | PlainStrings):
+        raise config.error("attention.sliding_window_pattern", "an integer or one boolean a layer", pattern)
+    return {"layer_types": ["sliding_attention" if is_local else "full_attention" for is_local in pattern]}
+
+
+def _olmo2(config: GgufConfig, _: _Factors) -> _Keys:
+    window = config.number("attention.sliding_window")
+    if not window:
+        return {"architectures": ["Olmo2ForCausalLM"]}
+    return {"architectures": ["Olmo3ForCausalLM"], "sliding_window": window} | _pattern(config)
+
+
+def _phi3(config: GgufConfig, factors: _Factors) -> _Keys:
+    keys: _Keys = {
+        "architectures": ["Phi3ForCausalLM"],
+        "sliding_window": config.number("attention.sliding_window") or None,
+        "partial_rotary_factor": _head_part(config),
+    }
+    if LONG_FACTORS not in factors or SHORT_FACTORS not in factors:
+        return keys
+    scaling: _Keys = {
+        "rope_type": "longrope",
+        "short_factor": list(factors[SHORT_FACTORS]),
+        "long_factor": list(factors[LONG_FACTORS]),
+        "attention_factor": config.number("rope.scaling.attn_factor"),
+        "original_max_position_embeddings": config.count("rope.scaling.original_context_length"),
+    }
+    return keys | {"rope_scaling": scaling}
+
+
+def _head_part(config: GgufConfig) -> float:
+    return config.count("rope.dimension_count", config.head_dim) / config.head_dim
+
+
+def _smollm3(config: GgufConfig, _: _Factors) -> _Keys:
+    return {"architectures": ["SmolLM3ForCausalLM"]}
+
+
+def _granite(config: GgufConfig, _: _Factors) -> _Keys:
+    return {
+        "architectures": ["GraniteForCausalLM"],
+        "attention_multiplier": config.number("attention.scale"),
+        "embedding_multiplier": config.number("embedding_scale"),
+        "residual_multiplier": config.number("residual_scale"),
+        "logits_scaling": config.number("logit_scale"),
+    }
+
+
+def _glm4(config: GgufConfig, _: _Factors) -> _Keys:
+    return {"architectures": ["Glm4ForCausalLM"]} | _glm(config)
+
+
+def _chatglm(config: GgufConfig, _: _Factors) -> _Keys:
+    return {"architectures": ["GlmForCausalLM"]} | _glm(config)
+
+
+def _glm(config: GgufConfig) -> _Keys:
+    for key in ("nextn_predict_layers", "rope.dimension_sections"):
+        if (value := config.get(key)) is not None and value != 0:
+            raise config.unsupported(key, "layers for several tokens, and positions of images, are not supported")
+    is_fused = config.has("blk.0.attn_qkv.weight")
+    bias = config.has("blk.0.attn_qkv.bias" if is_fused else "blk.0.attn_q.bias")
+    return {"partial_rotary_factor": _head_part(config), "fused_qkv": is_fused, "attention_bias": bias}
+
+
+def _mistral3(config: GgufConfig, _: _Factors) -> _Keys:
+    window = config.number("attention.sliding_window")
+    return {"architectures": ["Ministral3ForCausalLM"], "sliding_window": window or None}
+
+
+def _cohere2(config: GgufConfig, _: _Factors) -> _Keys:
+    return {
+        "architectures": ["Cohere2ForCausalLM"],
+        "sliding_window": config.count("attention.sliding_window"),
+        "layer_norm_eps": config.number("attention.layer_norm_epsilon"),
+        "logit_scale": config.number("logit_scale"),
+    } | _pattern(config)
+
+
+def _exaone4(config: GgufConfig, _: _Factors) -> _Keys:
+    window = config.number("attention.sliding_window")
+    return {"architectures": ["Exaone4ForCausalLM"], "sliding_window": window or None} | _pattern(config)
+
+
+def _seed_oss(config: GgufConfig, _: _Factors) -> _Keys:
+    bias = config.has("blk.0.attn_output.bias")
+    return {"architectures": ["SeedOssForCausalLM"], "attention_out_bias": bias}
+
+
+ARCHITECTURES: Mapping[str, Callable[[GgufConfig, _Factors], _Keys]] = {
+    "chatglm": _chatglm,
+    "cohere2": _cohere2,
+    "exaone4": _exaone4,
+    "gemma2": _gemma2,
+    "gemma3": _gemma3,
+    "glm4": _glm4,
+    "granite": _granite,
+    "llama": _llama,
+    "mistral3": _mistral3,
+    "olmo2": _olmo2,
+    "phi3": _phi3,
+    "qwen2": _qwen2,
+    "qwen3": _qwen3,
+    "seed_oss": _seed_oss,
+    "smollm3": _smollm3,
+}
