@@ -292,7 +292,7 @@ def product_to_time(info: DeviceInfo, kind: ElementType, tokens: int, n: int, k:
     product = Product.of(kind, tokens, n, k)
     if not gated or not can_gate(info, product):
         return product
-    return replace(product, gated=True, blocked=pays_to_block(info, product))
+    return product._replace(gated=True, blocked=pays_to_block(info, product))
 
 
 def measure(device: Device, options: argparse.Namespace) -> Iterator[Figure]:

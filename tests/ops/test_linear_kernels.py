@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -181,7 +180,7 @@ def test_activations_far_from_half_range_keep_their_precision(arrays: Arrays, dt
 @pytest.mark.parametrize("tuning", [VEC[1], VecTuning(1, 1, 8), VEC[2]], ids=lambda t: f"tokens{t.tokens}-rows{t.rows}")
 def test_linear_vec_applies_the_gate(arrays: Arrays, activation: Activation, tuning: VecTuning) -> None:
     case = Case(arrays, tuning.tokens, 2 * 67, 136, DType.BF16)
-    product = replace(case.product, gated=True)
+    product = case.product._replace(gated=True)
     case.run(vec_plan(arrays.device.info, tuning, product), Epilogue(gate=activation))
     case.check_gated(activation)
 

@@ -102,7 +102,7 @@ def test_few_tokens_of_quantised_weights_on_a_gpu_are_cut_by_a_table_of_their_ow
 def test_the_grid_covers_the_output(weights: str, n: int, tokens: int) -> None:
     for info in DEVICES:
         product = Product(weights, tokens, n, 4096)
-        gated = replace(product, gated=n % 2 == 0 and can_gate(info, product))
+        gated = product._replace(gated=n % 2 == 0 and can_gate(info, product))
         for own in (product, gated):
             chosen = plan_linear(info, own)
             assert covers(chosen, tokens, n), chosen
@@ -248,7 +248,7 @@ def test_few_pipelines_serve_all_sizes_of_a_step(weights: str, most: int) -> Non
 
 def test_plans_are_remembered_by_the_device_s_description_and_not_by_what_it_says() -> None:
     product = Product("q4", 1, 4096, 4096)
-    assert tuned_plan(GPU, product) is tuned_plan(GPU, replace(product))
+    assert tuned_plan(GPU, product) is tuned_plan(GPU, product._replace())
     alike = replace(GPU)
     assert alike == GPU and tuned_plan(alike, product) is not tuned_plan(GPU, product)
 
