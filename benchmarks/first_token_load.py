@@ -1,8 +1,4 @@
-#!/usr/bin/env python3
 """When a prompt that was sent at the start of a process gets its first token, beside the end of the load behind it.
-
-    first_token_load.py MODEL [--weights SCHEME] [--device NAME] [--repeat 5] [--short 16] [--long N] [--tokens 64]
-                        [--one-step] [--only cold] [--llama "COMMAND {file}" [--gguf FILE]] [--json FILE]
 
 MODEL is a directory or a GGUF file. Every start is a process of its own, with the prompt as random token ids and
 without a tokenizer, whose own time is measured apart. A round has, cold (the files dropped from the page cache) and
@@ -40,18 +36,18 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from bench_device import check_fit
+from command_line import LlamaCommand, add_part, out_file
 from first_token_start import CONTEXT, REST_S, SETTLED, Start, engine_config
-from fit import check_fit
-from llama_command import LlamaCommand
 from load import drop, warm
 from load_methods import files_to_read
-from out_file import out_file
 
 from unicorn_async.cli.options import count
 from unicorn_async.config import EngineConfig, WeightScheme
 from unicorn_async.engine.engine import Engine
 from unicorn_async.engine.model_on_disk import ModelOnDisk
 
+HERE = Path(__file__).parent
 TIMEOUT_S = 600
 LLAMA_TIMES = re.compile(r"\b(init|load|context|first_decode)=([\d.]+)s")
 SPARE_S = 0.05
@@ -69,7 +65,7 @@ class Rounds:
 
 def start(options: argparse.Namespace, prompt: int, *, wait: bool = False) -> Start:
     """Run one start in a process of its own, with compiled modules kept, as those of an installed package are."""
-    script = Path(__file__).parent / "first_token_start.py"
+    script = HERE / "first_token_start.py"
     command = [sys.executable, str(script), str(options.model), f"--weights={options.weights}", f"--prompt={prompt}"]
     command += [f"--device={options.device}"] * bool(options.device) + [f"--tokens={options.tokens}"]
     command += ["--wait"] * wait + ["--one-step"] * options.one_step
@@ -98,7 +94,7 @@ def run_llama(options: argparse.Namespace) -> dict[str, float]:
 
 def make_tokenizer(model: ModelOnDisk) -> float:
     """Return how long the model's tokenizer takes by itself."""
-    command = [sys.executable, __file__, str(model.checkpoint.path), "--tokenizer"]
+    command = [sys.executable, str(HERE / "first_token.py"), "load", str(model.checkpoint.path), "--tokenizer"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     if done.returncode:
         raise SystemExit(done.stderr)
@@ -117,7 +113,7 @@ def run(options: argparse.Namespace) -> dict[str, Rounds]:
     first = start(options, options.short, wait=True)  # makes the weight cache's entry and the driver's shader cache
     if options.weights != WeightScheme.AUTO.value:
         subprocess.run(
-            [sys.executable, str(Path(__file__).parent / "load_methods.py"), "fill-cache", str(options.model)]
+            [sys.executable, str(HERE / "load_methods.py"), "fill-cache", str(options.model)]
             + [f"--weights={options.weights}"]
             + [f"--device={options.device}"] * bool(options.device),
             check=True,
@@ -208,46 +204,18 @@ def lines(state: str, rounds: Rounds) -> list[str]:
     return found
 
 
-def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """Parse the command line; ends the script with a message if the starts could not be measured."""
-    options = parser.parse_args()
+def run_part(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """Measure, print, write; ends the script with a message if the starts could not be measured."""
     options.gguf = options.gguf or options.model
     if options.tokenizer:
-        return options
+        print(asyncio.run(tokenizer_time(options)))
+        return
     if options.llama and not options.gguf.is_file():
         parser.error("--llama needs a GGUF file, as MODEL or by --gguf")
     if options.tokens <= SETTLED:
         parser.error(f"--tokens: expected more than {SETTLED}, after which there is a rate, got {options.tokens}")
     prompts = (options.short, options.long or options.short)
     check_fit(parser, options.model, *(engine_config(options, prompt) for prompt in prompts))
-    return options
-
-
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description="First tokens of prompts that are sent before a model is loaded.")
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--weights", choices=[scheme.value for scheme in WeightScheme], default=WeightScheme.AUTO.value)
-    parser.add_argument("--device")
-    parser.add_argument("--repeat", type=count, default=5, metavar="N")
-    parser.add_argument("--short", type=count, default=16, metavar="N", help="tokens of the short prompt")
-    parser.add_argument("--long", type=count, metavar="N", help="tokens of the long prompt (default: measured)")
-    parser.add_argument("--tokens", type=count, default=64, metavar="N", help="tokens to decode")
-    parser.add_argument("--one-step", action="store_true", help="have a step hold the whole prompt")
-    parser.add_argument("--only", choices=["cold", "warm"])
-    parser.add_argument(
-        "--llama",
-        type=LlamaCommand.parse,
-        metavar="COMMAND",
-        help="a llama.cpp command that prints its times, see llama_load_time.cpp; {file}",
-    )
-    parser.add_argument("--gguf", type=Path, metavar="FILE", help="the same model for llama.cpp (default: MODEL)")
-    parser.add_argument("--json", type=out_file, metavar="FILE")
-    parser.add_argument("--tokenizer", action="store_true", help=argparse.SUPPRESS)
-    options = parsed(parser)
-    if options.tokenizer:
-        print(asyncio.run(tokenizer_time(options)))
-        return
     found = run(options)
     one = next(iter(found.values())).short[0]
     kind = "SOFTWARE device" if one.software else "GPU"
@@ -259,5 +227,20 @@ def main() -> None:
         options.json.write_text(json.dumps({state: asdict(rounds) for state, rounds in found.items()}, indent=1))
 
 
-if __name__ == "__main__":
-    main()
+def add(parts: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the part of first_token.py."""
+    part = add_part(parts, "load", run_part, "First tokens of prompts that are sent before a model is loaded.")
+    part.add_argument("model", type=Path)
+    part.add_argument("--weights", choices=[scheme.value for scheme in WeightScheme], default=WeightScheme.AUTO.value)
+    part.add_argument("--device")
+    part.add_argument("--repeat", type=count, default=5, metavar="N")
+    part.add_argument("--short", type=count, default=16, metavar="N", help="tokens of the short prompt")
+    part.add_argument("--long", type=count, metavar="N", help="tokens of the long prompt (default: measured)")
+    part.add_argument("--tokens", type=count, default=64, metavar="N", help="tokens to decode")
+    part.add_argument("--one-step", action="store_true", help="have a step hold the whole prompt")
+    part.add_argument("--only", choices=["cold", "warm"])
+    text = "a llama.cpp command that prints its times, see llama_load_time.cpp; {file}"
+    part.add_argument("--llama", type=LlamaCommand.parse, metavar="COMMAND", help=text)
+    part.add_argument("--gguf", type=Path, metavar="FILE", help="the same model for llama.cpp (default: MODEL)")
+    part.add_argument("--json", type=out_file, metavar="FILE")
+    part.add_argument("--tokenizer", action="store_true", help=argparse.SUPPRESS)

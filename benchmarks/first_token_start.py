@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""One start of a process that asks a model at once, or once it is loaded; first_token_load.py runs it.
+"""One start of a process that asks a model at once, or once it is loaded; `first_token.py load` runs it.
 
     first_token_start.py MODEL --started S --prompt N [--tokens N] [--weights SCHEME] [--device NAME] [--wait]
                          [--one-step]
 
-It imports what such a process needs and nothing else, because its imports are in the measured time, and prints one JSON
-object. `--started` is the moment of `time.monotonic` at which the process was begun.
+It imports what such a process needs and nothing else, because its imports are in the measured time, and opens Vulkan
+beside them, as `unicorn generate` does it. It prints one JSON object. `--started` is the moment of `time.monotonic` at
+which the process was begun.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from early_vulkan import VULKAN
+from unicorn_async.gpu.instance_start import InstanceStart
 
-from unicorn_async.config import EngineConfig, SamplingParams, WeightScheme
-from unicorn_async.engine.engine import Engine
-from unicorn_async.errors import UnicornError
+VULKAN = InstanceStart() if any(argument.startswith("--started=") for argument in sys.argv) else None
+
+from unicorn_async.config import EngineConfig, SamplingParams, WeightScheme  # noqa: E402 - while Vulkan is opened
+from unicorn_async.engine.engine import Engine  # noqa: E402
+from unicorn_async.errors import UnicornError  # noqa: E402
 
 CONTEXT = 256  # beside the prompt
 REST_S = 3.0  # without work, after which a GPU may have to wake up
@@ -150,7 +153,7 @@ async def one_start(options: argparse.Namespace) -> Start:
 
 def main() -> None:
     """Start, ask and print."""
-    parser = argparse.ArgumentParser(description="One start, which first_token_load.py times.")
+    parser = argparse.ArgumentParser(description="One start, which `first_token.py load` times.")
     parser.add_argument("model", type=Path)
     parser.add_argument("--started", type=float, required=True)
     parser.add_argument("--prompt", type=int, required=True)

@@ -1,9 +1,4 @@
-#!/usr/bin/env python3
 """Times decode attention on a device: bytes of keys and values read, against the device's copy rate.
-
-    kernels_attention.py [--device NAME] [--shape 32:16:128 ...] [--context 1024 8192 32768] [--streams 1 ...]
-                         [--rotates no passing apart] [--sweep] [--splits N ...] [--tile N ...] [--best N]
-                         [--kv-dtype f16 int8 ...] [--json FILE]
 
 A shape is query heads, kv heads and the size of a head; by default those of Gemma 3 27B and Llama 3 8B. Each figure is
 a layer's attention as a step pays for it, with the splits' join and the barrier after it: the median over rounds of
@@ -17,23 +12,19 @@ timed: not at all, in attention's own kernel in passing, or in a dispatch apart 
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import statistics
-import sys
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from amounts import head_shape
-from bench_device import DEVICE_HELP, chosen_info, device_facts, opened_device
-from out_file import out_file
+from bench_device import chosen_info, device_facts, opened_device
+from command_line import add_part, head_shape
 
 from unicorn_async.cli.bench_limits import Limits, measure_limits
 from unicorn_async.cli.options import count
 from unicorn_async.config import KVDType, RotaryConfig
-from unicorn_async.errors import UnicornError
 from unicorn_async.gpu.command import CommandPool, TimestampPool
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.ops.attention import GpuAttention
@@ -45,6 +36,7 @@ from unicorn_async.ops.subgroups import known_subgroup_size
 from unicorn_async.tensor import DType, Tensor
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator
 
     from unicorn_async.gpu.device import Device
@@ -266,37 +258,29 @@ def measure(device: Device, limits: Limits, options: argparse.Namespace) -> Iter
             yield figure
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Time decode attention.")
-    parser.add_argument("--device", help=DEVICE_HELP)
-    parser.add_argument(
-        "--shape", type=head_shape, nargs="+", default=SHAPES, help="query heads:kv heads:size of a head"
-    )
-    parser.add_argument("--context", nargs="+", type=count, default=[1024, 8192, 32768])
-    parser.add_argument("--streams", nargs="+", type=count, default=[1])
-    parser.add_argument("--rotates", nargs="+", choices=ROTATES, default=["no"], help="where to time the rotation")
-    parser.add_argument("--repeats", type=count, default=20, help="layers between two timestamps")
-    parser.add_argument("--pool-mib", type=count, default=2048, help="memory for caches")
-    parser.add_argument("--sweep", action="store_true", help="time every candidate")
-    parser.add_argument("--splits", nargs="+", type=count, help="most splits to try")
-    parser.add_argument("--tile", nargs="+", type=count, help="keys of the shortest splits to try, multiples of 32")
-    parser.add_argument("--best", type=count, default=6, help="how many of a sweep to print")
-    parser.add_argument("--kv-dtype", nargs="+", choices=[kind.value for kind in KVDType], default=["f16"])
-    parser.add_argument("--json", type=out_file, help="write the figures there")
-    options = parser.parse_args(arguments)
-    try:
-        limits = measure_limits(str(chosen_info(options.device).index))
-        with opened_device(options.device) as device:
-            print("\n".join([*limits.lines(), "* = what the engine takes"]), flush=True)
-            figures = list(measure(device, limits, options))
-    except UnicornError as exc:
-        print(f"kernels_attention: {exc}", file=sys.stderr)
-        return 1
+def run(options: argparse.Namespace, _: argparse.ArgumentParser) -> None:
+    """Measure, print, write."""
+    limits = measure_limits(str(chosen_info(options.device).index))
+    with opened_device(options.device) as device:
+        print("\n".join([*limits.lines(), "* = what the engine takes"]), flush=True)
+        figures = list(measure(device, limits, options))
     if options.json:
         report = device_facts(device.info) | {"limits": asdict(limits), "figures": [asdict(one) for one in figures]}
         options.json.write_text(json.dumps(report, indent=1) + "\n")
-    return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def add(parts: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    """Add the part of kernels.py."""
+    part = add_part(parts, "attention", run, "Decode attention, beside the device's copy.")
+    part.add_argument("--shape", type=head_shape, nargs="+", default=SHAPES, help="query heads:kv heads:size of a head")
+    part.add_argument("--context", nargs="+", type=count, default=[1024, 8192, 32768])
+    part.add_argument("--streams", nargs="+", type=count, default=[1])
+    part.add_argument("--rotates", nargs="+", choices=ROTATES, default=["no"], help="where to time the rotation")
+    part.add_argument("--repeats", type=count, default=20, help="layers between two timestamps")
+    part.add_argument("--pool-mib", type=count, default=2048, help="memory for caches")
+    part.add_argument("--sweep", action="store_true", help="time every candidate")
+    part.add_argument("--splits", nargs="+", type=count, help="most splits to try")
+    part.add_argument("--tile", nargs="+", type=count, help="keys of the shortest splits to try, multiples of 32")
+    part.add_argument("--best", type=count, default=6, help="how many of a sweep to print")
+    part.add_argument("--kv-dtype", nargs="+", choices=[kind.value for kind in KVDType], default=["f16"])
+    return part

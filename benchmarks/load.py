@@ -39,12 +39,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from amounts import amount
-from bare_reads import back_memory
-from fit import check_fit
-from llama_command import LlamaCommand
+from bench_device import check_fit
+from command_line import LlamaCommand, amount, out_file
+from compared_loads import back_memory
 from load_methods import FILL, engine_config, files_to_read
-from out_file import out_file
 
 from unicorn_async.cli.options import count
 from unicorn_async.config import WeightScheme

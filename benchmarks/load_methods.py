@@ -14,22 +14,24 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import ctypes
 import json
+import mmap
 import sys
+import threading
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 from unittest import mock
 
-from amounts import amount
-from bare_reads import BARE, Clock, Job, back_memory
-from host_memory import HostMemoryWatch
-from load_peers import PEERS
+import numpy as np
+from command_line import amount
+from compared_loads import BARE, PEERS, Clock, Job, back_memory
 
 from unicorn_async.cache.lookup import CacheState
 from unicorn_async.config import EngineConfig, WeightScheme
-from unicorn_async.engine import load_start
+from unicorn_async.engine import load_start, model_on_disk
 from unicorn_async.engine.engine import Engine
 from unicorn_async.engine.load_start import read_model
 from unicorn_async.engine.model_load import ModelLoad
@@ -39,6 +41,7 @@ from unicorn_async.errors import UnicornError
 from unicorn_async.gpu.device import Device
 from unicorn_async.gpu.device_info import select_device
 from unicorn_async.gpu.instance import Instance
+from unicorn_async.gpu.memory_types import MemoryKind
 from unicorn_async.loader.read_facts import resident_share
 from unicorn_async.loader.read_strategy import ReadFacts, choose_read_strategy
 from unicorn_async.loader.stream import LoadStream
@@ -49,9 +52,12 @@ if TYPE_CHECKING:
 
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.first_uses import FirstUses
+    from unicorn_async.gpu.memory import Buffer
 
 ENGINE_METHODS = ("engine", "engine-direct", "engine-alone")
 FILL = "fill-cache"
+INTERVAL_S = 0.005
+PAGE_BYTES = mmap.PAGESIZE
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +98,68 @@ class Load:
             info.is_software,
         )
         return asdict(load)
+
+
+class HostMemoryWatch:
+    """Samples this process's own memory (RssAnon and RssShmem of /proc/self/status) while its block runs.
+
+    What the device's memory has of it is subtracted, page by page as mincore sees it, because on a software device it
+    is host memory. Staging memory counts as the host's, unless it lies in the GPU's own; what a driver holds of it
+    outside of this process's pages is added. File pages that are mapped (RssFile) are the page cache, which the kernel
+    takes back, and are left out.
+    Sampling costs time: do not time the same load.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="host-memory")
+        self._libc = ctypes.CDLL(None)
+        self._libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
+        self.start_bytes = self.peak_bytes = self.sample()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+        self.peak_bytes = max(self.peak_bytes, self.sample())
+
+    def sample(self) -> int:
+        """Return the bytes that are held now."""
+        software, heaps = self._device.info.is_software, self._device.info.heaps
+        buffers = list(self._device.memory._live)
+        own = _own_bytes()
+        for buffer in buffers:
+            is_staging = buffer.kind is not MemoryKind.DEVICE
+            if software and not is_staging:
+                own -= self._resident(buffer)
+            elif is_staging and not software and not heaps[buffer.heap].device_local:
+                own += buffer.allocated_bytes
+        return own
+
+    def _run(self) -> None:
+        while not self._end.wait(INTERVAL_S):
+            self.peak_bytes = max(self.peak_bytes, self.sample())
+
+    def _resident(self, buffer: Buffer) -> int:
+        mapped = buffer.mapped
+        if mapped is None:  # closed meanwhile
+            return 0
+        address = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
+        start = address // PAGE_BYTES * PAGE_BYTES
+        size = address + mapped.nbytes - start
+        pages = np.zeros(-(-size // PAGE_BYTES), np.uint8)
+        if self._libc.mincore(start, size, pages.ctypes.data):  # freed meanwhile
+            return 0
+        return int(np.count_nonzero(pages & 1)) * PAGE_BYTES
+
+
+def _own_bytes() -> int:
+    with open("/proc/self/status", encoding="ascii") as status:
+        return sum(int(line.split()[1]) << 10 for line in status if line.startswith(("RssAnon:", "RssShmem:")))
 
 
 def files_to_read(model: ModelOnDisk) -> tuple[Path, ...]:
@@ -194,8 +262,8 @@ async def engine_load(options: argparse.Namespace) -> dict[str, Any]:
     config = replace(engine_config(options), skip_tokenizer=is_alone)
     resident = resident_share(files_to_read(ModelOnDisk.read(options.model, config.weights)))
     run = WatchedRun(memory=options.memory)
-    name = "unicorn_async.engine.model_on_disk.choose_read_strategy"
-    direct = mock.patch(name, without_memory) if options.method == "engine-direct" else nullcontext()
+    is_direct = options.method == "engine-direct"
+    direct = mock.patch.object(model_on_disk, "choose_read_strategy", without_memory) if is_direct else nullcontext()
     if is_alone:
         begin = mock.patch.object(ModelLoad, "_load", compile_first)
     else:

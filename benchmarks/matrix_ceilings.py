@@ -1,7 +1,4 @@
-#!/usr/bin/env python3
 """What a device's matrix units can come to by each extension, and which share of it the prompt's kernels reach.
-
-    matrix_ceilings.py [--device NAME] [--shape 512x43008x5376 ...] [--warm-s 2] [--rounds 5] [--all] [--json FILE]
 
 Products of halves, by bare kernels: of VK_KHR_cooperative_matrix with factors from registers, and from shared memory;
 of VK_NV_cooperative_matrix2 with factors read once, and read from memory as y (m, n) = a (m, k) · b (n, k)^T has to,
@@ -20,20 +17,18 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from amounts import amount
-from bench_device import DEVICE_HELP, device_facts, opened_device
+from bench_device import device_facts, opened_device
+from command_line import add_part, amount
 from matrix2.extension import enabled
 from matrix_ceiling_cases import Cases, lacking
-from out_file import out_file
 
 from unicorn_async.cli.options import count
-from unicorn_async.errors import DeviceError, UnicornError
+from unicorn_async.errors import DeviceError
 from unicorn_async.gpu.command import TimestampPool
 
 if TYPE_CHECKING:
@@ -174,32 +169,28 @@ def measure(device: Device, options: argparse.Namespace) -> list[Rate]:
         bench.close()
 
 
-def main() -> int:
-    """Run the command."""
-    parser = argparse.ArgumentParser(description="What matrix units can come to, and what of it the kernels reach.")
-    parser.add_argument("--device", metavar="NAME", help=DEVICE_HELP)
-    parser.add_argument("--shape", type=dimensions, nargs="+", default=[dimensions(text) for text in SHAPES])
-    parser.add_argument("--warm-s", type=amount, default=2.0, metavar="N", help="seconds of work ahead")
-    parser.add_argument("--rounds", type=count, default=5, metavar="N")
-    parser.add_argument("--all", action="store_true", help="print every tile's rate")
-    parser.add_argument("--json", type=out_file, metavar="FILE")
-    options = parser.parse_args()
-    try:
-        with opened_device(options.device, enabled) as device:
-            print("\n".join(lacking(device)), flush=True)
-            rates = measure(device, options)
-    except UnicornError as exc:
-        print(f"matrix_ceilings.py: {exc}", file=sys.stderr)
-        return 1
+def run(options: argparse.Namespace, _: argparse.ArgumentParser) -> None:
+    """Measure, print, write.
+
+    Raises:
+        DeviceError: the device has nothing that could be measured.
+    """
+    with opened_device(options.device, enabled) as device:
+        print("\n".join(lacking(device)), flush=True)
+        rates = measure(device, options)
     if not rates:
-        print(f"matrix_ceilings.py: {device.info.name}: nothing to measure", file=sys.stderr)
-        return 1
+        raise DeviceError(f"{device.info.name}: nothing to measure")
     print("\n".join([*(rate.line() for rate in rates if options.all), *summary(rates)]))
     if options.json:
         report = device_facts(device.info) | {"rates": [asdict(rate) for rate in rates]}
         options.json.write_text(json.dumps(report, indent=1) + "\n")
-    return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def add(parts: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    """Add the part of kernels.py."""
+    part = add_part(parts, "ceilings", run, "What matrix units can come to, and what of it the kernels reach.")
+    part.add_argument("--shape", type=dimensions, nargs="+", default=[dimensions(text) for text in SHAPES])
+    part.add_argument("--warm-s", type=amount, default=2.0, metavar="N", help="seconds of work ahead")
+    part.add_argument("--rounds", type=count, default=5, metavar="N")
+    part.add_argument("--all", action="store_true", help="print every tile's rate")
+    return part

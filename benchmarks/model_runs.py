@@ -1,4 +1,4 @@
-"""What the scripts that measure whole models share: prompts, and windows of decoding."""
+"""What the scripts that measure whole models share: prompts, windows of decoding, and the least work of a step."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import itertools
 import statistics
 import time
 from dataclasses import asdict, dataclass, replace
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from unicorn_async.cli.bench_kernels import kernel_lines
@@ -15,14 +16,16 @@ from unicorn_async.cli.bench_limits import Limits, measure_limits
 from unicorn_async.cli.bench_run import measure_prompt
 from unicorn_async.config import EngineConfig, SamplingParams
 from unicorn_async.engine.engine import Engine
+from unicorn_async.ops.kv_cache import head_nbytes
 from unicorn_async.step.buckets import bucket_for, bucket_sizes
+from unicorn_async.weights.rules import WeightKind
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
     from random import Random
 
-    from step_work import StepWork
-
+    from unicorn_async.engine.model_on_disk import ModelOnDisk
+    from unicorn_async.models.spec import ModelSpec
     from unicorn_async.step.kernel_times import KernelTime
 
 WARM_UP = 3  # prompts: a step of a new shape is recorded once for each frame, and the first one is cut fine
@@ -30,6 +33,53 @@ WARM_UP_TOKENS = 16
 SMALLEST_CHUNK = 16  # tokens of prompts in a step, at least
 SPARE_TOKENS = 16
 BUSY_STEPS = 32  # from which on the ends count little
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    """Least work of steps; bytes as the weights lie on the device.
+
+    `weight_bytes` are of all weights that a step with a sampled token reads: of embeddings that are not the output head
+    too, only a few rows, which do not count. `layer_weights` and `head_weights` are numbers in matrices.
+    `kv_token_bytes` are of one position in one layer, `windows` those of the layers, 0 where a layer sees everything.
+    """
+
+    weight_bytes: int
+    layer_weights: int
+    head_weights: int
+    kv_token_bytes: int
+    windows: tuple[int, ...]
+
+    @classmethod
+    def of(cls, model: ModelOnDisk, options: EngineConfig) -> StepWork:
+        """Count for a model that is opened with these options."""
+        config = model.config
+        skipped = {"embed"} - {config.head.table}
+        return cls(
+            weight_bytes=sum(dest.nbytes for dest in model.plan.destinations if dest.name not in skipped),
+            layer_weights=layer_weights(config),
+            head_weights=config.vocab_size * config.hidden_size,
+            kv_token_bytes=2 * config.num_kv_heads * head_nbytes(config.head_dim, options.kv_dtype),
+            windows=config.layer_windows,
+        )
+
+    def kv_bytes(self, context: float) -> float:
+        """Keys and values that one token after `context` others has to see, in bytes."""
+        return self.kv_token_bytes * sum(min(context, window or context) for window in self.windows)
+
+    def prompt_flops(self, num_tokens: int) -> float:
+        """Operations of a prompt in matrices; attention is not counted, and the head has one row."""
+        return 2.0 * (num_tokens * self.layer_weights + self.head_weights)
+
+    def decode_flops(self, streams: int) -> float:
+        """Operations in matrices of a step that decodes one token of each stream."""
+        return 2.0 * streams * (self.layer_weights + self.head_weights)
+
+
+def layer_weights(config: ModelSpec) -> int:
+    """Numbers in the matrices of all layers."""
+    weights = (weight for layer in config.layers for weight in layer.weights)
+    return sum(prod(weight.shape) for weight in weights if weight.kind is WeightKind.MATRIX)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@
     peers.py FILE --llama DIRECTORY [--device NAME] [--prompt 512] [--tokens 64] [--streams 1 8 32 64] [--context 256]
              [--repeat 3] [--json FILE]
 
-FILE is what both compute on (benchmarks/random_gguf.py makes one); DIRECTORY has llama-bench and llama-batched-bench.
+FILE is what both compute on (tools/make_gguf.py makes one); DIRECTORY has llama-bench and llama-batched-bench.
 Each round runs both engines, in turn forwards and backwards, in processes of their own. One stream decodes after an
 empty context, as llama-bench does it; several decode after prompts of `--context` tokens each, and the rate is their
 sum. llama.cpp computes with flash attention and all layers on the device; GGML_VK_VISIBLE_DEVICES chooses it. Medians
@@ -25,10 +25,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bench_device import DEVICE_HELP, device_text
-from fit import check_fit
-from out_file import out_file
-from refusals import run_script
+from bench_device import DEVICE_HELP, check_fit, device_text
+from command_line import out_file, run_script
 
 from unicorn_async.cli.bench_run import measure_decode, measure_prompt
 from unicorn_async.cli.options import count

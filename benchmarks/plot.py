@@ -1,23 +1,16 @@
-#!/usr/bin/env python3
-"""Draws what batched.py measured, as SVG without any library.
+"""Plots of reports, as SVG without any library; report.py draws them.
 
-    plot.py throughput OUT.svg REPORT.json ...    tokens per second against the number of streams, a line each report
-    plot.py kernels OUT.svg REPORT.json           shares of a step's time by kernel, a bar each number of streams
-
-The files are those of `batched.py --json`; kernels need its `--kernels`. Device, driver and software devices are named
-under every plot. Both axes of the throughput are logarithmic; whiskers reach from the lowest to the highest window.
+Device, driver and software devices are named under every plot. Both axes of the throughput are logarithmic; whiskers
+reach from the lowest to the highest window.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections import defaultdict
 from html import escape
 from pathlib import Path
 from typing import Any
-
-from report_files import SOURCE, Expected, a_count, a_text, above_zero, an_amount, check, read_reports
 
 WIDTH, HEIGHT = 760, 440
 LEFT, RIGHT, TOP, BOTTOM = 72, 170, 44, 76
@@ -25,19 +18,6 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7
 INK, FAINT = "#333333", "#dddddd"
 BAR, GAP, LEGEND = 34, 18, 22
 FAMILIES = ("attention", "rms_norm", "rope_cache", "gated", "quantize_activations", "row_to_half", "sample", "embed")
-THROUGHPUT: dict[str, Expected] = {
-    **SOURCE,
-    "decode": [
-        {
-            "streams": a_count,
-            "context": an_amount,
-            "tokens_per_s": {"median": above_zero, "lowest": above_zero, "highest": above_zero},
-        }
-    ],
-}
-KERNELS: dict[str, Expected] = {
-    "kernel_times": [{"tokens": a_count, "kernel": a_text, "detail": a_text, "ns": an_amount, "steps": a_count}],
-}
 
 
 def text(x: float, y: float, words: str, *, size: int = 12, anchor: str = "start", colour: str = INK) -> str:
@@ -160,38 +140,3 @@ def kernels(report: dict[str, Any]) -> str:
     parts.append(text(LEFT, height - 24, "every dispatch timed by the device's clock, which slows steps down", size=11))
     parts.append(text(LEFT, height - 8, source(report), size=11))
     return picture(parts, WIDTH, height)
-
-
-def main() -> None:
-    """Draw one plot."""
-    parser = argparse.ArgumentParser(description="Draws what batched.py measured, as SVG.")
-    parser.add_argument("plot", choices=("throughput", "kernels"))
-    parser.add_argument("out", type=Path, metavar="OUT.svg")
-    parser.add_argument("reports", nargs="+", metavar="REPORT.json")
-    options = parser.parse_args()
-    try:
-        options.out.write_text(drawn(options.plot, options.reports), encoding="utf-8")
-    except (argparse.ArgumentTypeError, OSError) as exc:
-        parser.error(str(exc))
-
-
-def drawn(plot: str, names: list[str]) -> str:
-    """Read the reports and draw a plot of them.
-
-    Raises:
-        argparse.ArgumentTypeError: a file is not one of reports, or there is no one report of kernels.
-    """
-    if plot == "throughput":
-        return throughput([report for name in names for report in read_reports(name, THROUGHPUT)])
-    reports = [(name, report) for name in names for report in read_reports(name, SOURCE)]
-    timed = [(name, report) for name, report in reports if report.get("kernel_times")]
-    if len(timed) != 1:
-        found = f"found {len(timed)} of {len(reports)}"
-        raise argparse.ArgumentTypeError(f"expected one report with the times of kernels, {found}")
-    ((name, report),) = timed
-    check(name, report, KERNELS)
-    return kernels(report)
-
-
-if __name__ == "__main__":
-    main()

@@ -31,11 +31,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from amounts import whole
+from command_line import out_file, whole
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from out_file import out_file
 
 from tests.checkpoint.gguf.demo_file import (
     DEMO_MODEL,

@@ -37,7 +37,7 @@ from unicorn_async.errors import ConfigError
         ("max_mixed_step_s", float("nan")),
         ("max_mixed_step_s", float("inf")),
         ("block_size", 12),
-        ("kv_dtype", "f16"),
+        ("kv_dtype", "f12"),
         ("weights", "int3"),
         ("device", 0),
     ],

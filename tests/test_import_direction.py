@@ -11,7 +11,7 @@ import pytest
 import unicorn_async
 
 PACKAGE = Path(unicorn_async.__file__).parent
-BASE = {"errors", "config", "tensor", "resources", "background"}  # every room may import these
+BASE = {"errors", "converted", "config", "tensor", "resources", "background"}  # every room may import these
 FILES = {*BASE, "gpu", "ops", "checkpoint", "weights", "lora", "loader", "cache"}  # from a checkpoint to device memory
 MODELS = {*BASE, "gpu", "ops", "checkpoint", "weights", "models"}
 STEPS = {*FILES, "models", "scheduler", "npu", "memory", "step"}
@@ -19,7 +19,8 @@ OPENING = {*STEPS, "public_text", "tune", "tokenizer", "hybrid"}
 # From the ground up: what each room may import.
 ALLOWED = {
     "errors": set(),
-    "config": {"errors"},
+    "converted": {"errors"},
+    "config": {"errors", "converted"},
     "tensor": {"errors", "config"},
     "resources": {"errors"},
     "background": set(),

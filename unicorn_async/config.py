@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 from math import inf
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Literal
 
+from unicorn_async.converted import Converted, member_of, path_of
 from unicorn_async.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 BLOCK_SIZES = (8, 16, 32, 64)
 MAX_TOP_LOGPROBS = 20
@@ -61,10 +60,26 @@ class WeightScheme(Enum):
 class LoraSpec:
     """A LoRA adapter to blend into the weights, and how much of it: `weight` multiplies its own scale."""
 
-    path: Path  # its directory, or its name in the Hugging Face cache
+    path: Converted[Path, str] = Converted()  # its directory, or its name in the Hugging Face cache
     weight: float = 1.0
 
+    @classmethod
+    def parse(cls, text: str) -> LoraSpec:
+        """Parse DIR or DIR=WEIGHT, where a name in the Hugging Face cache may stand for the directory.
+
+        Raises:
+            ConfigError: the weight is no moderate number.
+        """
+        name, separator, weight = text.rpartition("=")
+        if not separator or Path(text).expanduser().is_dir():
+            return cls(text)
+        try:
+            return cls(name, float(weight))
+        except (ValueError, ConfigError) as exc:
+            raise ConfigError(f"expected DIR or DIR=WEIGHT with a number, got {text!r}") from exc
+
     def __post_init__(self) -> None:
+        object.__setattr__(self, "path", path_of("adapter", self.path))
         if not _is_number(self.weight, -MAX_LORA_WEIGHT, MAX_LORA_WEIGHT):
             raise ConfigError(f"adapter {self.path}: weight: expected a number of at most 1000, got {self.weight!r}")
 
@@ -117,6 +132,24 @@ class ExchangeKind(Enum):
     COPIED = "copied"  # the host copies between mapped memory of both
 
 
+def _attention(value: object) -> AttentionTarget:
+    if isinstance(value, AttentionTarget):
+        return value
+    if isinstance(value, str):
+        return AttentionTarget.parse(value)
+    raise ConfigError(f"attention: expected an AttentionTarget or a string, got {value!r}")
+
+
+def _adapters(values: object) -> tuple[LoraSpec, ...]:
+    if not isinstance(values, tuple) or not all(isinstance(value, LoraSpec | Path | str) for value in values):
+        raise ConfigError(f"loras: expected a tuple of LoraSpec, paths or texts DIR=WEIGHT, got {values!r}")
+    try:
+        specs = (LoraSpec.parse(value) if isinstance(value, str) else value for value in values)
+        return tuple(LoraSpec(spec) if isinstance(spec, Path) else spec for spec in specs)
+    except ConfigError as exc:
+        raise ConfigError(f"loras: {exc}") from exc
+
+
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """What an engine is opened with; sizes are counts of tokens unless the name says otherwise."""
@@ -130,9 +163,10 @@ class EngineConfig:
     block_size: int = 16  # tokens of one KV-cache block; with attention on an NPU more, where its kernels want it
     num_frames: int = 2  # steps in flight
     num_loading_frames: int = 64  # steps in flight at most while layers are missing: fewer where memory is short
-    kv_dtype: KVDType = KVDType.F16  # an NPU's cache is bf16
-    weights: WeightScheme = WeightScheme.AUTO
-    loras: tuple[LoraSpec, ...] = ()  # adapters to blend into the weights, in this order
+    kv_dtype: Converted[KVDType, Literal["f16", "f32", "int8"]] = Converted(KVDType.F16)  # an NPU's cache is bf16
+    weights: Converted[WeightScheme, Literal["auto", "f16", "int8", "int4", "nf4"]] = Converted(WeightScheme.AUTO)
+    # adapters to blend into the weights, in this order; text is DIR or DIR=WEIGHT
+    loras: Converted[tuple[LoraSpec, ...], tuple[LoraSpec | Path | str, ...]] = Converted(())
     kv_cache_bytes: int | None = None  # None = what is left of the budget, within reason
     vram_bytes: int | None = None  # at most so much of the device's own memory; None = what is free
     gtt_bytes: int | None = None  # of the host's; None = what is free on a GPU that shares it, nothing on others
@@ -147,13 +181,19 @@ class EngineConfig:
     weight_cache: bool = True  # keep weights that were quantised or blended in device layout, and take them from there
     cache_bytes: int | None = None  # of all models in the weight cache; None = 64 GiB, or half of what is free
     tuning: bool = True  # choose kernels by what `unicorn tune` has measured on the device, where it has
-    load_trace: Path | None = None  # file to write a trace of the load to, for the Perfetto UI
-    attention: AttentionTarget = AttentionTarget()  # where the attention runs
-    attention_split: SplitMode = SplitMode.AUTO  # with attention elsewhere alone
-    attention_exchange: ExchangeKind | None = None  # with attention elsewhere alone; None = shared where that can be
-    step_trace: Path | None = None  # file to write a trace of the last steps to; with attention elsewhere alone
+    # file to write a trace of the load to, for the Perfetto UI
+    load_trace: Converted[Path | None, str] = Converted(None)
+    # where the attention runs; text is gpu, npu or vulkan:DEVICE
+    attention: Converted[AttentionTarget, str] = Converted(AttentionTarget())
+    # with attention elsewhere alone
+    attention_split: Converted[SplitMode, Literal["auto", "always", "never"]] = Converted(SplitMode.AUTO)
+    # with attention elsewhere alone; None = shared where that can be
+    attention_exchange: Converted[ExchangeKind | None, Literal["shared", "copied"]] = Converted(None)
+    # file to write a trace of the last steps to; with attention elsewhere alone
+    step_trace: Converted[Path | None, str] = Converted(None)
 
     def __post_init__(self) -> None:
+        self._convert()
         counts = ("max_num_seqs", "max_num_batched_tokens", "max_waiting", "num_frames", "num_loading_frames")
         for name in (*counts, "staging_bytes"):
             if not _is_count(getattr(self, name)):
@@ -162,24 +202,12 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and not _is_count(value):
                 raise ConfigError(f"{name}: expected a whole number of at least 1, or None, got {value!r}")
-        for name, kind in (
-            ("kv_dtype", KVDType),
-            ("weights", WeightScheme),
-            ("attention", AttentionTarget),
-            ("attention_split", SplitMode),
-        ):
-            if not isinstance(getattr(self, name), kind):
-                raise ConfigError(f"{name}: expected a {kind.__name__}, got {getattr(self, name)!r}")
-        if not isinstance(self.loras, tuple) or not all(isinstance(spec, LoraSpec) for spec in self.loras):
-            raise ConfigError(f"loras: expected a tuple of LoraSpec, got {self.loras!r}")
         if len(self.loras) > MAX_LORAS:
             raise ConfigError(f"loras: expected at most {MAX_LORAS} adapters, got {len(self.loras)}")
         if self.device is not None and not isinstance(self.device, str):
             raise ConfigError(f"device: expected a string, got {self.device!r}")
         if not self.submission_budget_s > 0:
             raise ConfigError(f"submission_budget_s: expected more than 0, got {self.submission_budget_s!r}")
-        if self.attention_exchange is not None and not isinstance(self.attention_exchange, ExchangeKind):
-            raise ConfigError(f"attention_exchange: expected an ExchangeKind or None, got {self.attention_exchange!r}")
         for name, value in (
             ("attention_split", self.attention_split is not SplitMode.AUTO),
             ("attention_exchange", self.attention_exchange is not None),
@@ -195,6 +223,21 @@ class EngineConfig:
             raise ConfigError(f"kv_dtype: the NPU's cache is bf16, {self.kv_dtype.value} can't be asked for")
         if self.block_size not in BLOCK_SIZES:
             raise ConfigError(f"block_size: expected 8, 16, 32 or 64, got {self.block_size}")
+
+    def _convert(self) -> None:
+        """Make of every option that was given as text what it means."""
+        names: dict[str, type[Enum]] = {"kv_dtype": KVDType, "weights": WeightScheme, "attention_split": SplitMode}
+        if self.attention_exchange is not None:
+            names["attention_exchange"] = ExchangeKind
+        given: dict[str, object] = {name: member_of(kind, name, getattr(self, name)) for name, kind in names.items()}
+        given |= {
+            name: path_of(name, path)
+            for name, path in (("load_trace", self.load_trace), ("step_trace", self.step_trace))
+            if path is not None
+        }
+        given |= {"attention": _attention(self.attention), "loras": _adapters(self.loras)}
+        for name, value in given.items():
+            object.__setattr__(self, name, value)
 
     @property
     def attends_elsewhere(self) -> bool:

@@ -16,13 +16,13 @@ from unicorn_async.step.kernel_times import KernelTime
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "benchmarks"))
 
-import dispatch_floor
-import host_time
+import host
+import kernels
 import make_checkpoint
 import model_runs as runs
 import peers
-import smooth_decode
-from step_work import StepWork
+import speed
+from model_runs import StepWork
 
 
 @pytest.mark.parametrize(
@@ -86,13 +86,13 @@ def test_a_steps_weights_are_those_of_the_layers_and_the_head_but_not_of_embeddi
 
 
 def test_gaps_of_the_device_are_from_the_end_of_a_step_to_the_begin_of_the_next() -> None:
-    watch = host_time.Watch(start_s=1.0, stop_s=1.003)
+    watch = host.Watch(start_s=1.0, stop_s=1.003)
     watch.steps = [(0.0, 0.001, 1), (0.0015, 0.001, 2), (0.0026, 0.0014, 3)]  # begin and length
     watch.cpu_ns.update(schedule=300_000, submit=600_000)
     watch.calls.update(write=3, submit=6)
     first = runs.Moment(time_s=0.0, tokens=0, steps=10, device_s=0.0, host_s=0.5)
     last = runs.Moment(time_s=0.006, tokens=0, steps=13, device_s=0.0, host_s=0.5009)
-    found = host_time.host_run(watch, 8, first, last)
+    found = host.host_run(watch, 8, first, last)
     assert watch.gaps_us() == pytest.approx([500.0, 100.0])
     assert (found.gap_us, found.gap_p99_us) == (pytest.approx(300.0), pytest.approx(500.0))
     assert found.gap_share == pytest.approx(0.6 / 4.0)  # of the time from the first begin to the last end
@@ -103,14 +103,14 @@ def test_gaps_of_the_device_are_from_the_end_of_a_step_to_the_begin_of_the_next(
 
 
 def test_one_step_has_no_gap_and_is_refused() -> None:
-    watch = host_time.Watch(steps=[(0.0, 0.001, 1)])
+    watch = host.Watch(steps=[(0.0, 0.001, 1)])
     moments = runs.Moment(0.0, 0, 1, 0.0, 0.0), runs.Moment(0.1, 1, 2, 0.0, 0.0)
     with pytest.raises(ConfigError, match="1 streams: 1 steps were seen, 2 are needed"):
-        host_time.host_run(watch, 1, *moments)
+        host.host_run(watch, 1, *moments)
 
 
 def test_a_prompts_gaps_are_those_that_end_after_it_came() -> None:
-    during, usual = smooth_decode.gaps([[1.0, 2.0, 5.0], [1.5, 4.0, 4.5]], start=2.0)
+    during, usual = speed.gaps([[1.0, 2.0, 5.0], [1.5, 4.0, 4.5]], start=2.0)
     assert sorted(during) == [0.5, 2.5, 3.0]
     assert usual == [1.0]
 
@@ -125,18 +125,18 @@ def test_a_ratio_is_ours_over_theirs_in_the_same_round() -> None:
 
 
 def test_a_dispatch_takes_its_share_of_a_round_of_them() -> None:
-    assert dispatch_floor.Floor.of(16, [4_000.0, 5_000.0, 9_000.0], repeats=5) == dispatch_floor.Floor(16, 1.0)
+    assert kernels.Floor.of(16, [4_000.0, 5_000.0, 9_000.0], repeats=5) == kernels.Floor(16, 1.0)
 
 
 def test_what_a_read_takes_beyond_its_bytes_is_by_the_rate_of_the_largest_size() -> None:
     sizes = ((16, 2.0), (1_000_000, 4.0), (2_000_000, 6.0))  # 500,000 bytes a microsecond, and 2 above
-    floors = [dispatch_floor.Floor(*size) for size in sizes]
-    first, second, third = dispatch_floor.lines(floors)
+    floors = [kernels.Floor(*size) for size in sizes]
+    first, second, third = kernels.floor_lines(floors)
     assert first.endswith("   2.00 µs above") and third.endswith("   2.00 µs above")
     assert second.split() == ["1.00", "MB", "4.00", "µs", "250.0", "GB/s", "2.00", "µs", "above"]
 
 
 def test_nothing_is_derived_from_a_largest_size_that_took_no_longer() -> None:
-    *rows, last = dispatch_floor.lines([dispatch_floor.Floor(100_000, 5.0), dispatch_floor.Floor(200_000, 4.9)])
+    *rows, last = kernels.floor_lines([kernels.Floor(100_000, 5.0), kernels.Floor(200_000, 4.9)])
     assert not any("above" in row for row in rows)
     assert "nothing can be said about a rate" in last

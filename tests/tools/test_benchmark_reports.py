@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "benchmar
 
 import plot
 import quality
-import roofline
-from step_work import StepWork
+import report as reports
+from model_runs import StepWork
 
 WORK = {
     "weight_bytes": 1_000,
@@ -63,16 +63,16 @@ def test_a_prompt_computes_the_output_head_once() -> None:
 
 
 def test_another_device_is_taken_to_reach_the_same_fraction_of_its_own_limit() -> None:
-    measured, other = roofline.Limits(10_000.0, 1e9), roofline.Limits(1_000.0, 1e9)
-    (found,) = roofline.estimates(report(run(1, 5.0)), measured, other, context=0, streams=[1])
+    measured, other = reports.Limits(10_000.0, 1e9), reports.Limits(1_000.0, 1e9)
+    (found,) = reports.estimates(report(run(1, 5.0)), measured, other, context=0, streams=[1])
     assert found.fraction == pytest.approx(0.5)  # 1,000 bytes at 10,000 a second are 0.1 s, and a step took 0.2
     assert (found.bound, found.tokens_per_s) == ("memory", pytest.approx(0.5))
 
 
 def test_more_streams_than_were_measured_get_the_fraction_of_the_most() -> None:
-    limits = roofline.Limits(10_000.0, 1e9)
+    limits = reports.Limits(10_000.0, 1e9)
     runs = report(run(1, 5.0), run(4, 10.0, kv_bytes=1_000.0))
-    few, many = roofline.estimates(runs, limits, limits, context=0, streams=[3, 9])
+    few, many = reports.estimates(runs, limits, limits, context=0, streams=[3, 9])
     assert (few.measured_streams, many.measured_streams) == (4, 4)
     assert few.fraction == many.fraction == pytest.approx(0.5)
 
@@ -85,8 +85,8 @@ def test_rows_beyond_what_was_measured_say_so_and_are_not_in_the_verdict(
 
     def verdict(target: float) -> str:
         options = ["--streams", "2", "4", "8", "--seed-target", str(target), "--bandwidth", "1e-5", "--context", "0"]
-        monkeypatch.setattr(sys, "argv", ["roofline.py", str(file), *options])
-        roofline.main()
+        monkeypatch.setattr(sys, "argv", ["report.py", "estimate", str(file), *options])
+        reports.main()
         *rows, last = capsys.readouterr().out.splitlines()
         beyond = [int(row.split()[0]) for row in rows[2:] if "beyond what was measured" in row]
         assert beyond == [8]
@@ -122,7 +122,7 @@ def test_a_report_with_something_else_in_it_is_refused_with_its_place(
     file = tmp_path / "report.json"
     file.write_text(json.dumps({"reports": [changed]}), encoding="utf-8")
     with pytest.raises(argparse.ArgumentTypeError) as caught:
-        roofline.reports_of(str(file))
+        reports.reports_of(str(file))
     assert str(caught.value).startswith(f"{file}: ")
     assert named in str(caught.value)
     assert len(str(caught.value)) < len(str(file)) + 200
@@ -132,7 +132,7 @@ def test_a_file_of_brackets_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     file.write_text("[" * 100_000, encoding="utf-8")
     with pytest.raises(argparse.ArgumentTypeError, match="nested too deeply"):
-        roofline.reports_of(str(file))
+        reports.reports_of(str(file))
 
 
 def test_times_of_kernels_that_lack_something_are_refused(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_times_of_kernels_that_lack_something_are_refused(tmp_path: Path) -> Non
     times = [{**time(1, "kernel", "", 1.0), "steps": 0}]
     file.write_text(json.dumps({"reports": [report(run(1, 5.0), kernel_times=times)]}), encoding="utf-8")
     with pytest.raises(argparse.ArgumentTypeError, match=r"kernel_times\[0\].steps: expected a positive whole number"):
-        plot.drawn("kernels", [str(file)])
+        reports.drawn("kernels", [str(file)])
 
 
 def test_quality_keeps_the_rows_of_formats_that_are_done_where_a_later_one_fails(

@@ -15,9 +15,9 @@ from unicorn_async.errors import ConfigError
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "benchmarks"))
 
+import bench_model
 import make_checkpoint
-import model_options
-from made_checkpoint import WRITTEN, MadeCheckpoint
+from bench_model import WRITTEN, MadeCheckpoint
 
 TINY = make_checkpoint.Shape("LlamaForCausalLM", "llama", 64, 3, 2, 1, 64, 96, 300, True)
 
@@ -47,10 +47,10 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
             (folder / name).write_text("{}", encoding="utf-8")
 
     monkeypatch.setattr(MadeCheckpoint, "make", make)
-    monkeypatch.setattr(model_options, "chosen_info", lambda _: None)
+    monkeypatch.setattr(bench_model, "chosen_info", lambda _: None)
 
 
-@pytest.mark.parametrize("script", ["decode", "model", "prefill", "batched", "host_time", "smooth_decode"])
+@pytest.mark.parametrize("script", ["speed decode", "speed prompt", "speed smooth", "host steps"])
 def test_a_folder_with_something_else_in_it_is_refused_and_stays_as_it_is(
     script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -66,8 +66,8 @@ def test_nothing_is_made_for_a_device_that_is_not_there(tmp_path: Path, monkeypa
     def fail(wanted: str | None) -> None:
         raise ConfigError(f"device {wanted}")
 
-    monkeypatch.setattr(model_options, "chosen_info", fail)
-    with pytest.raises(ConfigError), model_options.model_path(made(tmp_path / "new")):
+    monkeypatch.setattr(bench_model, "chosen_info", fail)
+    with pytest.raises(ConfigError), bench_model.model_path(made(tmp_path / "new")):
         pass
     assert not (tmp_path / "new").exists()
 
@@ -76,25 +76,25 @@ def test_a_file_as_folder_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
-    status, line = refusal("decode", f"llama-135m --folder {tmp_path / 'file'}", monkeypatch, capsys)
+    status, line = refusal("speed decode", f"llama-135m --folder {tmp_path / 'file'}", monkeypatch, capsys)
     assert (status, "file is no directory" in line) == (2, True)
 
 
 def test_a_folder_that_was_made_is_removed_with_the_checkpoint(tmp_path: Path) -> None:
-    with model_options.model_path(made(tmp_path / "deep" / "new")) as path:
+    with bench_model.model_path(made(tmp_path / "deep" / "new")) as path:
         assert (Path(path) / "config.json").exists()
     assert not (tmp_path / "deep" / "new").exists()
 
 
 def test_an_empty_folder_that_was_there_is_empty_again(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), model_options.model_path(made(tmp_path)):
+    with pytest.raises(RuntimeError), bench_model.model_path(made(tmp_path)):
         raise RuntimeError("a measurement fails")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_others_put_beside_the_checkpoint_stays(tmp_path: Path) -> None:
     folder = tmp_path / "new"
-    with model_options.model_path(made(folder)):
+    with bench_model.model_path(made(folder)):
         (folder / "notes").write_text("one", encoding="utf-8")
     assert [file.name for file in folder.iterdir()] == ["notes"]
 
@@ -106,7 +106,7 @@ def test_what_others_put_there_while_it_was_made_stays(tmp_path: Path, monkeypat
         (folder / "notes").write_text("one", encoding="utf-8")
 
     monkeypatch.setattr(MadeCheckpoint, "make", make)
-    with model_options.model_path(made(tmp_path / "new")):
+    with bench_model.model_path(made(tmp_path / "new")):
         pass
     assert sorted(file.name for file in (tmp_path / "new").iterdir()) == ["notes", "sub"]
 
@@ -119,7 +119,7 @@ def test_all_that_is_written_of_a_checkpoint_is_removed(tiny: Path) -> None:
 def test_a_checkpoint_that_is_kept_stays_and_its_place_is_told(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    with model_options.model_path(made(tmp_path / "new", keep=True)):
+    with bench_model.model_path(made(tmp_path / "new", keep=True)):
         pass
     assert (tmp_path / "new" / "config.json").exists()
     assert f"stays in {tmp_path / 'new'}" in capsys.readouterr().out
@@ -131,7 +131,7 @@ def test_what_was_made_before_making_failed_is_removed(tmp_path: Path, monkeypat
         raise KeyboardInterrupt
 
     monkeypatch.setattr(MadeCheckpoint, "make", fail)
-    with pytest.raises(KeyboardInterrupt), model_options.model_path(made(tmp_path / "new")):
+    with pytest.raises(KeyboardInterrupt), bench_model.model_path(made(tmp_path / "new")):
         pass
     assert not (tmp_path / "new").exists()
 
@@ -174,14 +174,14 @@ def test_tensors_that_a_checkpoint_lacks_make_it_another_one(tiny: Path) -> None
 def test_another_checkpoint_is_not_measured_under_a_shapes_name(
     arguments: str, named: str, tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, line = refusal("decode", arguments.format(tiny=tiny), monkeypatch, capsys)
+    status, line = refusal("speed decode", arguments.format(tiny=tiny), monkeypatch, capsys)
     assert status == 2
     assert named in line
 
 
 def test_a_checkpoint_that_is_there_is_opened_and_stays(tiny: Path) -> None:
     options = argparse.Namespace(model="tiny", dtype="F16", layers=2, folder=tiny, keep=False, device=None)
-    with model_options.model_path(options) as path:
+    with bench_model.model_path(options) as path:
         assert path == str(tiny)
     assert (tiny / "config.json").exists()
 

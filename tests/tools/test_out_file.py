@@ -12,28 +12,28 @@ from tests.tools.test_benchmark_arguments import refusal
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "benchmarks"))
 
-from out_file import out_file
+from command_line import out_file
 
 
 @pytest.mark.parametrize(
     "command",
     [
-        "decode demo --json",
-        "batched demo --json",
-        "prefill demo --json",
-        "model demo --json",
-        "host_time demo --json",
-        "host_time demo --trace",
-        "smooth_decode demo --json",
+        "speed decode demo --json",
+        "speed prompt demo --json",
+        "speed smooth demo --json",
+        "host steps demo --json",
+        "host steps demo --trace",
+        "load x --json",
         "peers x --json",
-        "kernels --json",
-        "kernels_attention --json",
-        "dispatch_floor --json",
-        "matrix_ceilings --json",
-        "interleave demo --json",
-        "first_start x --json",
+        "kernels linear --json",
+        "kernels attention --json",
+        "kernels floor --json",
+        "kernels ceilings --json",
+        "far_attention gpu demo --json",
+        "far_attention npu --json",
+        "first_token caches x --json",
+        "first_token load x --json",
         "quality --json",
-        "npu_host --json",
     ],
 )
 def test_a_file_in_a_directory_that_is_not_there_is_refused_at_once(

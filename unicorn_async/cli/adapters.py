@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import re
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unicorn_async.config import LoraSpec
@@ -32,13 +31,10 @@ def add_lora_option(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -
 
 def lora_spec(text: str) -> LoraSpec:
     """Parse an adapter's directory, or its name in the Hugging Face cache, with a weight if there is one."""
-    name, separator, weight = text.rpartition("=")
-    if not separator or Path(text).expanduser().is_dir():
-        return LoraSpec(Path(text))
     try:
-        return LoraSpec(Path(name), float(weight))
-    except (ValueError, ConfigError) as exc:
-        raise argparse.ArgumentTypeError(f"expected DIR or DIR=WEIGHT with a number, got {text!r}") from exc
+        return LoraSpec.parse(text)
+    except ConfigError as exc:
+        raise argparse.ArgumentTypeError(str(exc)) from exc
 
 
 def adapter_lines(adapters: tuple[LoraAdapter, ...]) -> list[str]:

@@ -31,6 +31,10 @@ _SAME_NAMES = (  # as in EngineConfig
     "load_trace",
     "step_trace",
     "attention",
+    "attention_split",
+    "attention_exchange",
+    "kv_dtype",
+    "weights",
     "validation",
 )
 MODEL_HELP = "a directory in Hugging Face's layout or its name in their cache, a GGUF file, or `demo` (bundled)"
@@ -131,15 +135,7 @@ def engine_config(options: argparse.Namespace) -> EngineConfig:
     given |= {"tuning": not getattr(options, "no_tuning", False)}
     config = EngineConfig(loras=tuple(options.lora), **given)
     max_mixed_step_s = getattr(options, "max_mixed_step", None)
-    if max_mixed_step_s is not None:
-        config = replace(config, max_mixed_step_s=max_mixed_step_s or None)
-    if options.weights:
-        config = replace(config, weights=WeightScheme(options.weights))
-    if getattr(options, "attention_split", None):
-        config = replace(config, attention_split=SplitMode(options.attention_split))
-    if getattr(options, "attention_exchange", None):
-        config = replace(config, attention_exchange=ExchangeKind(options.attention_exchange))
-    return replace(config, kv_dtype=KVDType(options.kv_dtype)) if options.kv_dtype else config
+    return config if max_mixed_step_s is None else replace(config, max_mixed_step_s=max_mixed_step_s or None)
 
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:

@@ -261,7 +261,14 @@ class Engine:
         *,
         request_id: str | None = None,
     ) -> AsyncGenerator[Token, None]:
-        """Generate tokens for a text, or for token ids; see `EngineAPI.stream`."""
+        """Generate tokens for a text, or for token ids; leaving the loop, or cancelling its task, ends the request.
+
+        `sampling` is greedy without one.
+
+        Raises:
+            RequestError: at the first iteration, when the request is refused.
+            UnicornError: when the load fails, or the engine fails or is closed meanwhile.
+        """
         from unicorn_async.engine.request_stream import RequestStream
 
         if isinstance(prompt, str):
@@ -280,7 +287,12 @@ class Engine:
             self._loop.cancel(sequence)
 
     async def logits(self, token_ids: SequenceOf[int]) -> NDArray[np.float32]:
-        """Return the logits after every token, (tokens, vocabulary), as the device computed them."""
+        """Return the logits after every token, (tokens, vocabulary), as the device computed them.
+
+        Raises:
+            RequestError: the tokens are refused.
+            UnicornError: when the load fails, or the engine fails or is closed meanwhile.
+        """
         import numpy as np
 
         sequence = self._sequence(token_ids, SamplingParams(max_tokens=1), None)

@@ -19,6 +19,7 @@ class InstanceStart:
     """
 
     def __init__(self, *, validation: bool = False) -> None:
+        """Begin, with Vulkan's validation layers if wanted."""
         self._validation = validation
         self._instance: Instance | None = None
         self._error: Exception | None = None

@@ -2,7 +2,7 @@
 
 A device that has not used a page for a while has to look up first where it is. On an H200 a model of 15.6 GB decodes
 faster when its pages are looked up beside a kernel that leaves memory alone, as the attention of few tokens does; one
-of 4.8 GB gains nothing (docs/performance.md).
+of 4.8 GB gains nothing (docs/notebook.md).
 """
 
 from __future__ import annotations

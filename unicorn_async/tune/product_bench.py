@@ -9,7 +9,7 @@ import numpy as np
 from unicorn_async.config import Activation
 from unicorn_async.gpu.command import CommandPool, TimestampPool
 from unicorn_async.gpu.memory import MemoryKind
-from unicorn_async.ops.linear import NO_EPILOGUE, Epilogue, dispatch_plan, prepare_input
+from unicorn_async.ops.linear import NO_EPILOGUE, Epilogue, dispatch_plan, kernel_request, prepare_input
 from unicorn_async.ops.linear_scratch import LinearScratch
 from unicorn_async.ops.rows import BlockRows
 from unicorn_async.tensor import DType, QuantTensor, Tensor
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.gpu.command import CommandBuffer, CommandRecorder
     from unicorn_async.gpu.device import Device
+    from unicorn_async.gpu.kernel import KernelRequest
     from unicorn_async.gpu.memory import Buffer
     from unicorn_async.ops.linear_plans.plan import LinearPlan
     from unicorn_async.ops.linear_plans.product import Product
@@ -37,6 +38,15 @@ _MIN_WARM, _MAX_WARM = 5, 50  # times the busy time, until clocks are taken to b
 _STEADY_RUNS, _STEADY = 3, 0.03  # that agree so closely
 _GATE = Epilogue(gate=Activation.SILU)  # either costs the same
 _SHORT = 0.7  # of the busy time: recorded anew, so that it covers what the host does meanwhile
+
+
+def product_kernel(product: Product, plan: LinearPlan) -> KernelRequest:
+    """Name the pipeline that a product is timed with by a plan."""
+    return kernel_request(plan, _epilogue(product), blocked=product.blocked)
+
+
+def _epilogue(product: Product) -> Epilogue:
+    return _GATE if product.gated else NO_EPILOGUE
 
 
 class ProductBench:
@@ -195,7 +205,7 @@ class ProductBench:
             else Tensor(self._output.address, outputs, DType.F32),
             num_tokens=product.tokens,
             scratch=self._scratch,
-            epilogue=_GATE if product.gated else NO_EPILOGUE,
+            epilogue=_epilogue(product),
         )
         recorder.barrier()
 

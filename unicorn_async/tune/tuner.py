@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from unicorn_async.gpu.kernel import KernelRequest
 from unicorn_async.ops.linear_plans.candidates import candidates
-from unicorn_async.tune.product_bench import ProductBench
+from unicorn_async.tune.product_bench import ProductBench, product_kernel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -76,7 +75,7 @@ class Tuner:
         needed_ns = bench.warm_ns() + bench.cost_ns(rule_ns, calls=calls, plans=2)
         if needed_ns * 1e-9 > most_s - (time.monotonic() - begun):
             return None
-        self._device.kernels.prepare(KernelRequest(p.entry, dict(p.constants), p.subgroup_size) for p in plans)
+        self._device.kernels.prepare(product_kernel(product, plan) for plan in plans)
         bench.keep_busy(product, rule, rule_ns)
         first = [(plan, bench.first_ns(product, plan)) for plan in plans]
         limit_ns = _HOPELESS * min(ns for _, ns in first)

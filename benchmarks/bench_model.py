@@ -1,6 +1,7 @@
-"""What the scripts that measure whole models ask for, and write: which model, how it is opened, reports.
+"""The models of the scripts that measure whole ones: which, made if need be; how it is opened; reports.
 
-A report is what one model in one format did on one device; files hold `{"reports": [...]}`.
+Checkpoints are made by tools/make_checkpoint.py; what was made is removed again, and nothing else. A report is what one
+model in one format did on one device; files hold `{"reports": [...]}`.
 """
 
 from __future__ import annotations
@@ -8,18 +9,25 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from dataclasses import asdict
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench_device import DEVICE_HELP, chosen_info, device_facts, device_text
-from made_checkpoint import SHAPES, MadeCheckpoint
-from out_file import out_file
-from step_work import StepWork
+from command_line import out_file
+from model_runs import StepWork
 
+from unicorn_async.checkpoint.checkpoint import CONFIG_FILE, INDEX_FILE, Checkpoint
 from unicorn_async.cli.options import count
 from unicorn_async.config import EngineConfig, KVDType, WeightScheme
 from unicorn_async.engine.model_on_disk import ModelOnDisk
+from unicorn_async.errors import UnicornError
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
+from make_checkpoint import SHAPES, config, tensors
 
 if TYPE_CHECKING:
     import argparse
@@ -28,9 +36,102 @@ if TYPE_CHECKING:
     from unicorn_async.cli.bench_limits import Limits
     from unicorn_async.engine.engine import Engine
 
+MAKE = Path(__file__).parent.parent / "tools" / "make_checkpoint.py"
+WRITTEN = (CONFIG_FILE, INDEX_FILE, "model-*-of-*.safetensors", "tokenizer.json", "tokenizer_config.json")  # by it
 DTYPES = ("BF16", "F16")  # the first is the default
 FORMATS = tuple(scheme.value for scheme in WeightScheme)
-WEIGHTS_HELP = "what weights become while they are loaded"
+
+
+@dataclass(frozen=True, slots=True)
+class MadeCheckpoint:
+    """A checkpoint of random weights: a shape of tools/make_checkpoint.py, `layers` of it (None: all)."""
+
+    shape: str
+    dtype: str
+    layers: int | None = None
+
+    @property
+    def name(self) -> str:
+        """What a measurement of it is called."""
+        every = SHAPES[self.shape].layers
+        part = "" if self.layers in (None, every) else f", {self.layers} layers of {every}"
+        return f"{self.shape} in {self.dtype}{part}"
+
+    def refusal(self, folder: Path) -> str:
+        """Say why a folder can't be where the checkpoint lies, or is written; "" if it can be."""
+        if not folder.exists():
+            return ""
+        if not folder.is_dir():
+            return f"{folder} is no directory"
+        if (folder / CONFIG_FILE).exists():
+            if difference := self.difference(folder):
+                return f"{folder} is not {self.name}: {difference}; to measure what it is, name it as the model"
+            return ""
+        if any(folder.iterdir()):
+            return f"{folder} is neither empty nor a checkpoint: nothing is written there"
+        return ""
+
+    def difference(self, folder: Path) -> str:
+        """Say in what the checkpoint of a folder is not this one; "" if it is. No tensor's bytes are read."""
+        try:
+            found = Checkpoint.read(folder)
+        except UnicornError as exc:
+            return str(exc)
+        sizes = SHAPES[self.shape]
+        shape = replace(sizes, layers=self.layers or sizes.layers)
+        expected = config(shape)
+        for key in sorted(expected.keys() | found.config.keys()):
+            if expected.get(key) != found.config.get(key):
+                return f"{key}: expected {expected.get(key)}, got {found.config.get(key)}"
+        wanted = {name: (self.dtype, dims) for name, dims in tensors(shape) if name not in found.skipped}
+        there = {source.name: (source.dtype, source.shape) for source in found.tensors.values()}
+        for name in sorted(wanted.keys() | there.keys()):
+            if wanted.get(name) != there.get(name):
+                return f"tensor {name}: expected {wanted.get(name)}, got {there.get(name)}"
+        return ""
+
+    @contextlib.contextmanager
+    def in_folder(self, folder: Path | None, *, keep: bool) -> Iterator[Path]:
+        """Yield the folder (None: a temporary one) with the checkpoint, which is made unless it is there.
+
+        At the end the files that were made are removed unless they are to be kept, and the folder if it was made; of
+        what else has come to be in it nothing is.
+        """
+        if folder is not None and (folder / CONFIG_FILE).exists():
+            yield folder
+            return
+        is_new = folder is None or not folder.exists()
+        folder = Path(tempfile.mkdtemp(prefix="unicorn-bench-")) if folder is None else folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as exc:
+            raise SystemExit(f"{folder}: {exc.strerror}") from exc
+        before, made = set(folder.iterdir()), set[Path]()
+        try:
+            try:
+                self.make(folder)
+            finally:
+                made = {file for pattern in WRITTEN for file in folder.glob(pattern)} - before
+            yield folder
+        finally:
+            if keep:
+                print(f"the checkpoint stays in {folder}", flush=True)
+            else:
+                for file in made:
+                    file.unlink(missing_ok=True)
+                if is_new:
+                    with contextlib.suppress(OSError):  # something of somebody else's is in it
+                        folder.rmdir()
+
+    def make(self, folder: Path) -> None:
+        """Write it; ends the script if that fails."""
+        if status := subprocess.run(self.command(folder), check=False).returncode:
+            raise SystemExit(f"{folder}: the checkpoint was not made, make_checkpoint.py ended with status {status}")
+
+    def command(self, folder: Path) -> list[str]:
+        """Return what writes it."""
+        layers = [] if self.layers is None else [f"--layers={self.layers}"]
+        return [sys.executable, str(MAKE), self.shape, str(folder), "--dtype", self.dtype, *layers]
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -49,14 +150,13 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 
 def add_format_option(parser: argparse.ArgumentParser) -> None:
     """Add the one format that is measured."""
-    parser.add_argument(
-        "--weights", choices=FORMATS, default=WeightScheme.AUTO.value, help=f"{WEIGHTS_HELP} (default: what they are)"
-    )
+    text = "what weights become while they are loaded (default: what they are)"
+    parser.add_argument("--weights", choices=FORMATS, default=WeightScheme.AUTO.value, help=text)
 
 
 def add_formats_option(parser: argparse.ArgumentParser) -> None:
     """Add the formats that are measured, one after the other."""
-    text = f"{WEIGHTS_HELP}, one report each (default: what they are)"
+    text = "what weights become while they are loaded, one report each (default: what they are)"
     parser.add_argument("--weights", nargs="+", choices=FORMATS, default=[WeightScheme.AUTO.value], help=text)
 
 
@@ -71,9 +171,8 @@ def add_kernels_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kernels", action="store_true", help="open the model again and time every dispatch")
 
 
-def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """Parse the command line; ends the script with a message if there is no such model."""
-    options = parser.parse_args()
+def check_model(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """End the script with a message if there is no such model."""
     if options.model == "demo" or Path(options.model).exists():
         for name in ("dtype", "layers", "folder"):
             if getattr(options, name) is not None:
@@ -84,7 +183,6 @@ def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
         parser.error(f"{options.model}: no such folder or file, and none of demo, {', '.join(SHAPES)}")
     elif options.folder is not None and (refusal := checkpoint_of(options).refusal(options.folder)):
         parser.error(f"--folder: {refusal}")
-    return options
 
 
 def model_name(options: argparse.Namespace) -> str:

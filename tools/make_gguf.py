@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Write a GGUF file with random weights in the shapes of a real model, that llama.cpp loads too.
 
-    random_gguf.py gemma3-27b:Q4_0 FILE
+    tools/make_gguf.py gemma3-27b:Q4_0 FILE
 
 Shapes are those of tools/make_checkpoint.py; types F16, Q8_0, Q4_0 and Q4_K. Embeddings are Q6_K beside the types of 4
 bits, as llama.cpp's own files have them; rows that are no multiple of 256 take the type that llama.cpp would. Blocks
@@ -21,8 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
 from make_checkpoint import SHAPES, Shape
 
 POOL_BYTES = 32 << 20

@@ -1,46 +1,56 @@
 #!/usr/bin/env python3
 """What the host does for a step and for a token that is sent, and whether the device ever waits for it.
 
-    host_time.py MODEL [--streams 1 8 32 64] [--context 8] [--tokens 128] [--server-tokens 20000] [--device NAME]
-                 [--weights int4] [--trace FILE] [--json FILE] [--dtype BF16] [--layers N] [--folder DIRECTORY] [--keep]
+    host.py steps MODEL [--streams 1 8 32 64] [--context 8] [--tokens 128] [--device NAME] [--weights int4]
+            [--trace FILE] [--json FILE] [--kv-dtype f16] [--dtype BF16] [--layers N] [--folder DIRECTORY] [--keep]
+    host.py server [--clients 1 8] [--tokens 20000] [--transports websocket sse chat]
 
-The runner: for each number of streams that decode at once, wall time a step outside of waiting (what `stats` calls
+steps: for each number of streams that decode at once, wall time a step outside of waiting (what `stats` calls
 host_us_per_step), CPU time of the event loop's thread a step, and of that the parts that make a step: which tokens
 (schedule), their arguments (write), the call to the driver (submit), what was sampled (read), what comes of it
 (commit). The rest is the loop itself, waking up, and the consumers of the tokens, which are in this process here.
-Clocks around each part are in all of these figures.
+Clocks around each part are in all of these figures. Of the device: submissions a step, and the gaps between consecutive
+steps by its own timestamps, from the end of one to the begin of the next. --trace writes both beside each other, for
+the Perfetto UI; the device's clock is placed so that no step ends after the host has seen it.
 
-The device: submissions a step, and the gaps between consecutive steps by the device's own timestamps, from the end of
-one to the begin of the next. --trace writes both beside each other, for the Perfetto UI; the device's clock is placed
-so that no step ends after the host has seen it.
-
-The server: CPU time a token that it sends, without a model, as server_tokens.py measures it. 0 tokens: not measured.
+server: CPU time of the server for each token that it sends, without a model. A stand-in engine gives tokens as fast as
+they are taken, to several answers at once; a client process reads them. The CPU time is the server process's own, from
+the first token to the last. No device takes part: the one that each result names, as the server's /health does, is the
+stand-in's.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import functools
 import itertools
 import json
+import multiprocessing
 import statistics
+import sys
 import time
+import urllib.request
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-import model_options
+import bench_model
 import model_runs as runs
-import server_tokens
 import uvloop
-from amounts import whole
-from out_file import out_file
-from refusals import run_script
+from command_line import add_part, out_file, run_part, run_script
+from websockets.asyncio.client import connect
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tests.server.conftest import serving
+from tests.server.fake_engine import FakeEngine
 from unicorn_async.cli.options import count
 from unicorn_async.engine.engine_loop import EngineLoop
+from unicorn_async.engine.types import FinishReason, Token
 from unicorn_async.errors import ConfigError
 from unicorn_async.gpu.queue import Queue
 from unicorn_async.scheduler.scheduler import Scheduler
@@ -49,8 +59,9 @@ from unicorn_async.step.batch_writer import BatchWriter
 from unicorn_async.step.runner import Runner
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncGenerator, Iterator, Sequence
 
+    from unicorn_async.config import SamplingParams
     from unicorn_async.step.result import StepResult
 
 PARTS: tuple[tuple[str, Any, str], ...] = (
@@ -61,6 +72,7 @@ PARTS: tuple[tuple[str, Any, str], ...] = (
     ("commit", EngineLoop, "_commit"),
 )
 SEED = 27
+TRANSPORTS = ("websocket", "sse", "chat")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,14 +170,14 @@ class Watch:
         ]
 
 
-async def measure_runner(options: argparse.Namespace, path: str) -> dict[str, Any]:
+async def measure_steps(options: argparse.Namespace, path: str) -> dict[str, Any]:
     """Open the model, and decode with every number of streams."""
     most = max(options.streams)
     room = runs.decode_room(options.context, most, options.tokens, 1)
-    config = model_options.engine_config(options, options.weights, streams=most, context=room)
+    config = bench_model.engine_config(options, options.weights, streams=most, context=room)
     rng, found, trace = Random(SEED), [], []
     async with runs.opened(path, config) as engine:
-        print(model_options.heading(engine, options, options.weights), flush=True)
+        print(bench_model.heading(engine, options, options.weights), flush=True)
         for streams in options.streams:
             watch = Watch()
             with watch.watching():
@@ -182,7 +194,7 @@ async def measure_runner(options: argparse.Namespace, path: str) -> dict[str, An
             print("\n".join(run.lines()), flush=True)
             found.append(run)
             trace = watch.trace()
-        report = model_options.facts(engine, options, options.weights, model_options.read_work(path, config))
+        report = bench_model.facts(engine, options, options.weights, bench_model.read_work(path, config))
     if options.trace:
         options.trace.write_text(json.dumps({"traceEvents": trace}))
     return report | {"host": found}
@@ -213,41 +225,131 @@ def host_run(watch: Watch, streams: int, first: runs.Moment, last: runs.Moment) 
     )
 
 
-def measure_server(num_tokens: int) -> list[dict[str, object]]:
-    """Measure what the server's process takes for a token, by transport and number of clients."""
-    found = []
-    for transport, clients in itertools.product(("websocket", "sse", "chat"), (1, 8)):
-        run = uvloop.run(server_tokens.measure(transport, clients, num_tokens))
-        print(f"server, {transport:9} {clients} clients: {run['cpu_us_per_token']} µs CPU a token", flush=True)
-        found.append(run)
-    return found
+class EndlessEngine(FakeEngine):
+    """Gives a token to every answer in each turn of the loop, as a step of a batch does."""
+
+    def __init__(self, num_tokens: int) -> None:
+        super().__init__()
+        self.num_tokens = num_tokens
+        self.max_context = num_tokens + 100
+
+    async def stream(
+        self, prompt: str | Sequence[int], sampling: SamplingParams | None = None, *, request_id: str | None = None
+    ) -> AsyncGenerator[Token, None]:
+        for index in range(self.num_tokens):
+            await asyncio.sleep(0)
+            yield Token(index, " token", finish_reason=FinishReason.STOP if index == self.num_tokens - 1 else None)
 
 
-def main() -> None:
+async def read_websocket(url: str) -> None:
+    """Read an answer's events."""
+    async with connect(url.replace("http", "ws") + "/v1/responses", compression=None) as socket:
+        await socket.send(json.dumps({"type": "response.create", "input": "Hi", "store": False}))
+        async for message in socket:
+            if '"type":"response.completed"' in message:
+                return
+
+
+async def read_sse(url: str, path: str, body: dict[str, object]) -> None:
+    """Read an answer's bytes."""
+    host, port = url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    payload = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nhost: {host}:{port}\r\nconnection: close\r\ncontent-length: {len(payload)}\r\n\r\n"
+    writer.write(head.encode() + payload)
+    status = await reader.readline()
+    if b" 200 " not in status:
+        raise SystemExit(f"{path}: {status!r}")
+    while await reader.read(1 << 16):
+        pass
+    writer.close()
+
+
+def read_all(url: str, transport: str, num_clients: int) -> None:
+    """Be so many clients; what the process of the clients runs."""
+
+    async def run() -> None:
+        if transport == "websocket":
+            await asyncio.gather(*(read_websocket(url) for _ in range(num_clients)))
+            return
+        ask: dict[str, object] = {"stream": True, "store": False, "input": "Hi"}
+        chat: dict[str, object] = {"stream": True, "messages": [{"role": "user", "content": "Hi"}]}
+        path, body = ("/v1/responses", ask) if transport == "sse" else ("/v1/chat/completions", chat)
+        await asyncio.gather(*(read_sse(url, path, body) for _ in range(num_clients)))
+
+    uvloop.run(run())
+
+
+def read_health(url: str) -> dict[str, Any]:
+    """Ask the server what it runs on."""
+    with urllib.request.urlopen(f"{url}/health", timeout=30) as answer:
+        health: dict[str, Any] = json.load(answer)
+    return health
+
+
+async def measure_server(transport: str, num_clients: int, num_tokens: int) -> dict[str, object]:
+    """Have clients read answers of so many tokens each."""
+    async with serving(EndlessEngine(num_tokens)) as served:
+        health = await asyncio.to_thread(read_health, served.url)
+        context = multiprocessing.get_context("spawn")
+        client = context.Process(target=read_all, args=(served.url, transport, num_clients))
+        client.start()
+        cpu, wall = time.process_time(), time.perf_counter()
+        await asyncio.to_thread(client.join)
+        cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+    if client.exitcode:
+        raise SystemExit(f"{transport}, {num_clients} clients: their process ended with status {client.exitcode}")
+    tokens = num_clients * num_tokens
+    device = health["device"]
+    return {
+        "device": device["name"],
+        "driver": f"{device['driver']} {device['driver_info']}",
+        "software": device["software"],
+        "kernels": health["kernels"],
+        "transport": transport,
+        "clients": num_clients,
+        "tokens": tokens,
+        "cpu_us_per_token": round(cpu / tokens * 1e6, 1),
+        "tokens_per_s": round(tokens / wall),
+    }
+
+
+def run_steps(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(description="What the host does for a step and for a token that is sent.")
-    model_options.add_model_options(parser)
-    model_options.add_format_option(parser)
-    parser.add_argument("--streams", type=count, nargs="+", default=[1, 8, 32, 64], metavar="N")
-    parser.add_argument("--context", type=count, default=8, metavar="N", help="tokens of each prompt (default 8)")
-    parser.add_argument("--tokens", type=count, default=128, metavar="N", help="steps that count (default 128)")
-    parser.add_argument(
-        "--server-tokens", type=whole, default=20_000, metavar="N", help="of each answer; 0 = no server"
-    )
-    parser.add_argument(
-        "--trace", type=out_file, metavar="FILE", help="of the last number of streams, for the Perfetto UI"
-    )
-    options = model_options.parsed(parser)
+    bench_model.check_model(options, parser)
     if options.tokens < 2:
         parser.error(f"--tokens: expected 2 steps or more, between which there is a gap, got {options.tokens}")
     if options.trace is not None and options.trace == options.json:
         parser.error(f"--trace and --json: both are to be written to {options.json}")
-    with model_options.model_path(options) as path:
-        report = uvloop.run(measure_runner(options, path))
-    model_options.write_reports(options, [report])  # the next part may be cut off
-    if options.server_tokens:
-        report["server"] = measure_server(options.server_tokens)
-    model_options.write_reports(options, [report])
+    with bench_model.model_path(options) as path:
+        bench_model.write_reports(options, [uvloop.run(measure_steps(options, path))])
+
+
+def run_server(options: argparse.Namespace, _: argparse.ArgumentParser) -> None:
+    """Measure and print, by transport and number of clients."""
+    for transport, clients in itertools.product(options.transports, options.clients):
+        print(json.dumps(uvloop.run(measure_server(transport, clients, options.tokens))), flush=True)
+
+
+def main() -> None:
+    """Run the part that is asked for."""
+    parser = argparse.ArgumentParser(description="What the host does for a step, and for a token that is sent.")
+    parts = parser.add_subparsers(required=True, metavar="steps or server")
+
+    steps = add_part(parts, "steps", run_steps, "The host's time a step, and how long the device waits for it.")
+    bench_model.add_model_options(steps)
+    bench_model.add_format_option(steps)
+    steps.add_argument("--streams", type=count, nargs="+", default=[1, 8, 32, 64], metavar="N")
+    steps.add_argument("--context", type=count, default=8, metavar="N", help="tokens of each prompt (default 8)")
+    steps.add_argument("--tokens", type=count, default=128, metavar="N", help="steps that count (default 128)")
+    text = "of the last number of streams, for the Perfetto UI"
+    steps.add_argument("--trace", type=out_file, metavar="FILE", help=text)
+
+    server = add_part(parts, "server", run_server, "The server's CPU time a token, without a model.")
+    server.add_argument("--tokens", type=count, default=20_000, help="of each answer")
+    server.add_argument("--clients", type=count, nargs="+", default=[1, 8])
+    server.add_argument("--transports", choices=TRANSPORTS, nargs="+", default=TRANSPORTS)
+    run_part(parser)
 
 
 if __name__ == "__main__":
