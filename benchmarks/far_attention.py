@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Attention on a second device: what it costs, and what two halves that alternate bring back.
 
-    far_attention.py gpu MODEL [--device NAME] [--attention vulkan:NAME] [--weights int4] [--streams 1 8 32] [--context 256]
-              [--prompt 512] [--tokens 32] [--repeat 5] [--json FILE]
+    far_attention.py gpu MODEL [--device NAME] [--attention vulkan:NAME] [--weights int4] [--streams 1 8 32]
+              [--context 256] [--prompt 512] [--tokens 32] [--repeat 5] [--json FILE]
     far_attention.py npu [--heads 32] [--kv-heads 8] [--head-dim 128] [--chip npu1] [--repeat 7] [--json FILE]
 
 gpu: MODEL is a directory, a GGUF file or `demo`. Four engines are open at once and measured in turns: attention on the
