@@ -18,7 +18,7 @@ from unicorn_async.ops.linear import Epilogue, kernel_request
 from unicorn_async.ops.linear_plans.candidates import candidates, choice
 from unicorn_async.ops.linear_plans.product import WEIGHTS, Product
 from unicorn_async.ops.linear_plans.rules import plan_linear, tuned_plan
-from unicorn_async.ops.linear_plans.tiles import TileTuning, can_split
+from unicorn_async.ops.linear_plans.tiles import TileTuning, most_splits
 from unicorn_async.ops.linear_plans.vec import software_passes
 from unicorn_async.ops.rows import BlockRows
 from unicorn_async.ops.subgroups import FRAGMENTS_FEATURE, MATRIX_FEATURE, NARROW_FEATURE
@@ -151,7 +151,7 @@ def has_room(plan: LinearPlan, product: Product) -> bool:
         return True
     tile_t = constants.get("TILE_T") or constants["FRAGMENT_TOKENS"] * constants["FRAGMENTS_T"]
     tile_n = constants.get("TILE_N") or 16 * constants["FRAGMENTS_N"] * constants["SUBGROUPS_N"]
-    return can_split(TileTuning(0, tile_t, tile_n, 1, 1, splits=constants["SPLITS"]), product)
+    return constants["SPLITS"] <= most_splits(TileTuning(0, tile_t, tile_n, 1, 1), product)
 
 
 def test_products_are_named_by_what_kernels_are_named_by() -> None:

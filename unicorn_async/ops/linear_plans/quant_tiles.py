@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.ops.linear_plans.plan import LinearPlan
-from unicorn_async.ops.linear_plans.tiles import TileTuning, coopmat_shared_bytes, num_tiles
-from unicorn_async.ops.linear_scratch import MAX_PARTIALS
-from unicorn_async.ops.rows import MAX_SPLIT_TILES, RowForm
+from unicorn_async.ops.linear_plans.tiles import TileTuning, coopmat_shared_bytes, most_splits, num_tiles
+from unicorn_async.ops.rows import RowForm
 from unicorn_async.ops.subgroups import NARROW_FEATURE, matrix_subgroup_size
 
 if TYPE_CHECKING:
@@ -185,11 +184,10 @@ def _splits(info: DeviceInfo, tile: TileTuning | FragmentTuning, slots: int, pro
     """Into how many parts to cut K, each of two steps at least, so that a device that holds `slots` is done first."""
     if info.type is not DeviceType.DISCRETE:
         return 1
-    tiles, k = num_tiles(tile, product), product.k
-    most = min(_MAX_SPLITS, k // (2 * tile.tile_k), MAX_PARTIALS // (tiles * tile.tile_t * tile.tile_n))
-    if tiles > MAX_SPLIT_TILES or most < 2:
+    most = min(_MAX_SPLITS, product.k // (2 * tile.tile_k), most_splits(tile, product))
+    if most < 2:
         return 1
-    steps = -(-k // tile.tile_k)
+    tiles, steps = num_tiles(tile, product), -(-product.k // tile.tile_k)
     return min(range(1, most + 1), key=lambda splits: _duration(tiles, steps, splits, slots))
 
 
