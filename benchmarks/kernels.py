@@ -29,7 +29,7 @@ import argparse
 import itertools
 import json
 import statistics
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import kernels_attention
@@ -100,7 +100,7 @@ def products(info: DeviceInfo, options: argparse.Namespace) -> Iterator[Product]
     for name, (n, k), tokens in itertools.product(options.format, options.shape, options.tokens):
         product = Product.of(FORMATS[name], tokens, n, k)
         if options.gated and product.is_quantised and can_gate(info, product):
-            product = replace(product, gated=True, blocked=pays_to_block(info, product))
+            product = product._replace(gated=True, blocked=pays_to_block(info, product))
         yield product
 
 

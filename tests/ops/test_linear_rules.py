@@ -12,7 +12,7 @@ from unicorn_async.ops.grid import MAX_GRID_X, split_grid
 from unicorn_async.ops.linear import fuses_gate, leaves_blocks
 from unicorn_async.ops.linear_plans.product import WEIGHTS, Product
 from unicorn_async.ops.linear_plans.rules import can_gate, pays_to_block, plan_linear, reads_form, tuned_plan
-from unicorn_async.ops.linear_plans.tiles import TileTuning, can_split, coopmat_shared_bytes
+from unicorn_async.ops.linear_plans.tiles import TileTuning, coopmat_shared_bytes, most_splits
 from unicorn_async.ops.linear_scratch import MAX_PARTIALS
 from unicorn_async.ops.rows import MAX_SPLIT_TILES, RowForm
 from unicorn_async.ops.subgroups import FRAGMENTS_FEATURE, MATRIX_FEATURE
@@ -102,7 +102,7 @@ def test_few_tokens_of_quantised_weights_on_a_gpu_are_cut_by_a_table_of_their_ow
 def test_the_grid_covers_the_output(weights: str, n: int, tokens: int) -> None:
     for info in DEVICES:
         product = Product(weights, tokens, n, 4096)
-        gated = replace(product, gated=n % 2 == 0 and can_gate(info, product))
+        gated = product._replace(gated=n % 2 == 0 and can_gate(info, product))
         for own in (product, gated):
             chosen = plan_linear(info, own)
             assert covers(chosen, tokens, n), chosen
@@ -237,7 +237,7 @@ def test_what_splits_leave_for_each_other_has_room() -> None:
             if splits > 1:
                 assert x * y <= MAX_SPLIT_TILES
                 assert x * y * splits * constants["TILE_T"] * constants["TILE_N"] <= MAX_PARTIALS
-    assert not can_split(TileTuning(0, 128, 128, 2, 2, splits=8), Product("q4", 2048, 4096, 4096))
+    assert most_splits(TileTuning(0, 128, 128, 2, 2), Product("q4", 2048, 4096, 4096)) == 1
 
 
 @pytest.mark.parametrize(("weights", "most"), [("bf16", 7), ("q6_k", 10)])
@@ -248,7 +248,7 @@ def test_few_pipelines_serve_all_sizes_of_a_step(weights: str, most: int) -> Non
 
 def test_plans_are_remembered_by_the_device_s_description_and_not_by_what_it_says() -> None:
     product = Product("q4", 1, 4096, 4096)
-    assert tuned_plan(GPU, product) is tuned_plan(GPU, replace(product))
+    assert tuned_plan(GPU, product) is tuned_plan(GPU, product._replace())
     alike = replace(GPU)
     assert alike == GPU and tuned_plan(alike, product) is not tuned_plan(GPU, product)
 

@@ -114,7 +114,7 @@ def test_choices_that_are_no_candidates_are_ignored_and_the_others_used(
         replace(one, choice=PlanKey(kernel, tuple((constants | {"ROWS": 4096}).items()))),
         replace(two, choice=PlanKey("linear_vec_bf16", two.choice.constants)),
         replace(three, choice=three.rule),
-        replace(good, product=replace(good.product, k=12)),
+        replace(good, product=good.product._replace(k=12)),
     )
     folder.write(info, replace(table_of(info), choices=(good, *wrong)))
     use_tuning(opened, folder)

@@ -60,8 +60,8 @@ class Epilogue:
         """The constants by which kernels do it."""
         if self.gate is not None:
             return {"GATED": True, "ACT": ACTIVATION_NUMBER[self.gate]}
-        flags = (("HAS_BIAS", self.bias is not None), ("HAS_SOFT_CAP", self.soft_cap > 0.0))
-        return {name: True for name, wanted in flags if wanted}
+        bias: dict[str, int | bool] = {} if self.bias is None else {"HAS_BIAS": True}
+        return {**bias, "HAS_SOFT_CAP": True} if self.soft_cap > 0.0 else bias
 
     def from_row(self, row: int) -> Epilogue:
         """The same for the rows of the weights from one on."""
@@ -156,7 +156,7 @@ def product_of(part: Tensor | QuantTensor, num_tokens: int, *, gated: bool = Fal
 
 def kernel_request(plan: LinearPlan, epilogue: Epilogue = NO_EPILOGUE, *, blocked: bool = False) -> KernelRequest:
     """Name the pipeline of a plan with an epilogue, and an output that is `blocked` or not."""
-    constants = {**dict(plan.constants), **epilogue.constants}
+    constants = dict(plan.constants) | epilogue.constants
     if blocked:
         constants["BLOCKED"] = True
     return KernelRequest(plan.entry, constants, plan.subgroup_size)

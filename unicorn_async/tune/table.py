@@ -87,7 +87,7 @@ class TuningTable:
             "shaders": self.shaders,
             "choices": [
                 {
-                    **asdict(one.product),
+                    **one.product._asdict(),
                     "rule": {"kernel": one.rule.kernel, "constants": dict(one.rule.constants)},
                     "choice": {"kernel": one.choice.kernel, "constants": dict(one.choice.constants)},
                     "rule_us": one.rule_us,

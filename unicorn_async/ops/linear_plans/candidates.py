@@ -20,10 +20,16 @@ from unicorn_async.ops.linear_plans.quant_tiles import (
     fragment_plan,
 )
 from unicorn_async.ops.linear_plans.rules import plan_linear
-from unicorn_async.ops.linear_plans.tiles import TileTuning, coopmat_plan, coopmat_shared_bytes, many_plan, num_tiles
+from unicorn_async.ops.linear_plans.tiles import (
+    TileTuning,
+    coopmat_plan,
+    coopmat_shared_bytes,
+    many_plan,
+    most_splits,
+    num_tiles,
+)
 from unicorn_async.ops.linear_plans.vec import QuantVecTuning, VecTuning, quant_vec_plan, software_passes, vec_plan
-from unicorn_async.ops.linear_scratch import MAX_PARTIALS
-from unicorn_async.ops.rows import MAX_SPLIT_TILES, RowForm
+from unicorn_async.ops.rows import RowForm
 from unicorn_async.ops.subgroups import NARROW_FEATURE, known_subgroup_size
 from unicorn_async.tensor import QUANT_BLOCK
 
@@ -60,7 +66,7 @@ def candidates(info: DeviceInfo, product: Product) -> tuple[LinearPlan, ...]:
     """All plans that the product may be given, the rules' own first; raises as `plan_linear`."""
     rule = plan_linear(info, product)
     plans = (rule, *others(info, product, rule))
-    return tuple({(plan.entry, plan.constants): plan for plan in plans}.values())
+    return tuple({plan.pipeline: plan for plan in plans}.values())
 
 
 def others(info: DeviceInfo, product: Product, rule: LinearPlan) -> Iterator[LinearPlan]:
@@ -170,8 +176,6 @@ def _fragments(info: DeviceInfo, product: Product) -> Iterator[FragmentTuning]:
 
 def _splits(tile: Tile, product: Product, most: int) -> Iterator[int]:
     """Into how many parts K may be cut, `most` at most unless it is one, with room for what they leave each other."""
-    tiles = num_tiles(tile, product)
-    room = min(most, _MAX_WORKGROUPS // tiles, MAX_PARTIALS // (tiles * tile.tile_t * tile.tile_n))
+    room = min(most, _MAX_WORKGROUPS // num_tiles(tile, product), most_splits(tile, product))
     yield 1
-    if tiles <= MAX_SPLIT_TILES:
-        yield from (splits for splits in _SPLITS if splits <= room)
+    yield from (splits for splits in _SPLITS if splits <= room)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from unicorn_async.errors import ConfigError, UnsupportedModelError
 from unicorn_async.tensor import QUANT_BLOCK, DType, QuantFormat, QuantTensor
@@ -35,8 +34,7 @@ _KERNELS = (
 _ENTRIES = {f"{kernel}_{weights}": weights for kernel in _KERNELS for weights in WEIGHTS}
 
 
-@dataclass(frozen=True, slots=True)
-class Product:
+class Product(NamedTuple):
     """y (tokens, n) = x (tokens, k) · weights (n, k)^T, with what its plan depends on.
 
     `weights` is one of WEIGHTS. With `gated` the halves of y are a gate and what it is for, and the output has half of
@@ -116,8 +114,7 @@ class Product:
 
 def check_rows(element: ElementType, k: int) -> None:
     """Raise UnsupportedModelError for rows of weights that are no whole number of what kernels take."""
-    unit, name = _DENSE_UNIT, "weights"
-    if isinstance(element, QuantFormat):
-        unit, name = element.layout.unit, f"{element.value} weights"
+    unit = element.layout.unit if isinstance(element, QuantFormat) else _DENSE_UNIT
     if k % unit or k == 0:
+        name = f"{element.value} weights" if isinstance(element, QuantFormat) else "weights"
         raise UnsupportedModelError(f"linear: rows of {name} have {k} elements, expected a multiple of {unit}")

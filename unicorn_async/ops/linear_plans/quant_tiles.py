@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.ops.linear_plans.plan import LinearPlan
-from unicorn_async.ops.linear_plans.tiles import TileTuning, coopmat_shared_bytes, num_tiles
-from unicorn_async.ops.linear_scratch import MAX_PARTIALS
-from unicorn_async.ops.rows import MAX_SPLIT_TILES, RowForm
+from unicorn_async.ops.linear_plans.tiles import TileTuning, coopmat_shared_bytes, most_splits, num_tiles
+from unicorn_async.ops.rows import RowForm
 from unicorn_async.ops.subgroups import NARROW_FEATURE, matrix_subgroup_size
 
 if TYPE_CHECKING:
@@ -56,19 +55,19 @@ class FragmentTuning:
 
 @dataclass(frozen=True, slots=True)
 class _CoopmatRule:
-    """A tile, for products that give each of the `slots` workgroups that an H200 holds at once `min_steps` or more.
+    """A tile, for products that give each of the `resident` workgroups that an H200 holds at once `min_steps` or more.
 
     A step is `tile_k` columns of a tile. Smaller tiles make more workgroups of a product that has too few.
     """
 
     tile: TileTuning
-    slots: int
+    resident: int
     min_steps: int = 0
 
     def serves(self, info: DeviceInfo, product: Product) -> bool:
         """Whether the tile is for this product; its shared memory is another matter."""
         steps = num_tiles(self.tile, product) * -(-product.k // self.tile.tile_k)
-        fills = info.type is not DeviceType.DISCRETE or steps >= self.min_steps * self.slots
+        fills = info.type is not DeviceType.DISCRETE or steps >= self.min_steps * self.resident
         return product.tokens <= self.tile.tokens and fills
 
 
@@ -142,7 +141,7 @@ def quant_coopmat_tuning(info: DeviceInfo, product: Product) -> TileTuning:
     """The tile of linear_quant_coopmat for a product, and into how many parts K is cut."""
     fitting = [rule for rule in _COOPMAT if coopmat_shared_bytes(rule.tile) <= info.max_shared_memory]
     rule = next((rule for rule in fitting if rule.serves(info, product)), fitting[-1])
-    return replace(rule.tile, splits=_splits(info, rule.tile, rule.slots, product))
+    return replace(rule.tile, splits=_splits(info, rule.tile, rule.resident, product))
 
 
 def fragment_tuning(info: DeviceInfo, product: Product) -> FragmentTuning:
@@ -154,12 +153,12 @@ def fragment_tuning(info: DeviceInfo, product: Product) -> FragmentTuning:
         rules = next(rules for rules in _FRAGMENTS if tokens <= rules.others[0].tokens)
     is_discrete = info.type is DeviceType.DISCRETE
     if n >= _MANY_ROWS:
-        tuning, slots = rules.head if n >= _HEAD_ROWS and is_discrete else rules.many_rows
+        tuning, resident = rules.head if n >= _HEAD_ROWS and is_discrete else rules.many_rows
     elif is_discrete and -(-n // 16) * (k // 1024) < _LITTLE_WORK:
-        tuning, slots = rules.short if n >= _SHORT_ROWS else rules.small
+        tuning, resident = rules.short if n >= _SHORT_ROWS else rules.small
     else:
-        tuning, slots = rules.others
-    return replace(tuning, splits=_splits(info, tuning, slots, product))
+        tuning, resident = rules.others
+    return replace(tuning, splits=_splits(info, tuning, resident, product))
 
 
 def fragment_plan(info: DeviceInfo, tuning: FragmentTuning, product: Product) -> LinearPlan:
@@ -181,19 +180,18 @@ def fragment_plan(info: DeviceInfo, tuning: FragmentTuning, product: Product) ->
     return LinearPlan(entry, tuple(constants.items()), grid, wanted, RowForm.FRAGMENTS)
 
 
-def _splits(info: DeviceInfo, tile: TileTuning | FragmentTuning, slots: int, product: Product) -> int:
-    """Into how many parts to cut K, each of two steps at least, so that a device that holds `slots` is done first."""
+def _splits(info: DeviceInfo, tile: TileTuning | FragmentTuning, resident: int, product: Product) -> int:
+    """Into how many parts to cut K, each of two steps at least, so that a device that holds so many is done first."""
     if info.type is not DeviceType.DISCRETE:
         return 1
-    tiles, k = num_tiles(tile, product), product.k
-    most = min(_MAX_SPLITS, k // (2 * tile.tile_k), MAX_PARTIALS // (tiles * tile.tile_t * tile.tile_n))
-    if tiles > MAX_SPLIT_TILES or most < 2:
+    most = min(_MAX_SPLITS, product.k // (2 * tile.tile_k), most_splits(tile, product))
+    if most < 2:
         return 1
-    steps = -(-k // tile.tile_k)
-    return min(range(1, most + 1), key=lambda splits: _duration(tiles, steps, splits, slots))
+    tiles, steps = num_tiles(tile, product), -(-product.k // tile.tile_k)
+    return min(range(1, most + 1), key=lambda splits: _duration(tiles, steps, splits, resident))
 
 
-def _duration(tiles: int, steps: int, splits: int, slots: int) -> float:
-    """How long all workgroups take, `slots` of them at a time, in units of a step."""
+def _duration(tiles: int, steps: int, splits: int, resident: int) -> float:
+    """How long all workgroups take, `resident` of them at a time, in units of a step."""
     sums = _SPLIT_SUM * splits if splits > 1 else 0.0
-    return -(-tiles * splits // slots) * (-(-steps // splits) + _ENDS + sums)
+    return -(-tiles * splits // resident) * (-(-steps // splits) + _ENDS + sums)

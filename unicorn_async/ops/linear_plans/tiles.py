@@ -104,9 +104,9 @@ def coopmat_plan(info: DeviceInfo, tuning: TileTuning, product: Product) -> Line
 
 def coopmat_tuning(info: DeviceInfo, product: Product) -> TileTuning:
     """The tile of linear_many_coopmat for so many tokens that fits the device, with K cut so that they fill it."""
-    fitting = [(tile, slots) for tile, slots in _COOPMAT if coopmat_shared_bytes(tile) <= info.max_shared_memory]
-    tile, slots = next((pair for pair in fitting if product.tokens <= pair[0].tokens), fitting[-1])
-    return replace(tile, splits=_splits(info, tile, product, slots))
+    fitting = [(tile, resident) for tile, resident in _COOPMAT if coopmat_shared_bytes(tile) <= info.max_shared_memory]
+    tile, resident = next((pair for pair in fitting if product.tokens <= pair[0].tokens), fitting[-1])
+    return replace(tile, splits=_splits(info, tile, product, resident))
 
 
 def coopmat_shared_bytes(tuning: TileTuning) -> int:
@@ -114,11 +114,10 @@ def coopmat_shared_bytes(tuning: TileTuning) -> int:
     return tuning.buffers * (tuning.tile_t + tuning.tile_n) * (tuning.tile_k + _PADDING_HALVES) * 2 + 4
 
 
-def can_split(tile: Tile, product: Product) -> bool:
-    """Whether what the splits of a matrix kernel leave for each other has room in a scratch."""
+def most_splits(tile: Tile, product: Product) -> int:
+    """Into how many parts K may be cut, so that a scratch has room for what workgroups leave for each other."""
     tiles = num_tiles(tile, product)
-    partials = tiles * tile.splits * tile.tile_t * tile.tile_n
-    return tile.splits == 1 or (tiles <= MAX_SPLIT_TILES and partials <= MAX_PARTIALS)
+    return max(1, MAX_PARTIALS // (tiles * tile.tile_t * tile.tile_n)) if tiles <= MAX_SPLIT_TILES else 1
 
 
 def num_tiles(tile: Tile, product: Product) -> int:
@@ -126,18 +125,17 @@ def num_tiles(tile: Tile, product: Product) -> int:
     return -(-product.tokens // tile.tile_t) * -(-product.n // tile.tile_n)
 
 
-def _splits(info: DeviceInfo, tile: TileTuning, product: Product, slots: int) -> int:
-    """Into how many parts to cut K, each of two steps at least, to fill a device that holds `slots` workgroups."""
+def _splits(info: DeviceInfo, tile: TileTuning, product: Product, resident: int) -> int:
+    """Into how many parts to cut K, each of two steps at least, to fill a device that holds so many workgroups."""
     if info.type is not DeviceType.DISCRETE:
         return 1
-    tiles = num_tiles(tile, product)
-    room = MAX_PARTIALS // (tiles * tile.tile_t * tile.tile_n)
-    most = min(_MAX_SPLITS, product.k // (2 * tile.tile_k), room)
-    if tiles > MAX_SPLIT_TILES or most < 2:
+    most = min(_MAX_SPLITS, product.k // (2 * tile.tile_k), most_splits(tile, product))
+    if most < 2:
         return 1
-    return max(range(1, most + 1), key=lambda splits: _fill(tiles * splits, splits, slots))
+    tiles = num_tiles(tile, product)
+    return max(range(1, most + 1), key=lambda splits: _fill(tiles * splits, splits, resident))
 
 
-def _fill(workgroups: int, splits: int, slots: int) -> float:
+def _fill(workgroups: int, splits: int, resident: int) -> float:
     """How much of the device the workgroups use on the average, less what splits cost."""
-    return workgroups / (-(-workgroups // slots) * slots) - _SPLIT_COST * (splits - 1)
+    return workgroups / (-(-workgroups // resident) * resident) - _SPLIT_COST * (splits - 1)
