@@ -137,7 +137,8 @@ def test_candidates_begin_with_the_rules_and_read_and_leave_what_they_do(device:
 def test_candidates_on_a_cpu_have_as_few_workgroups_as_the_rules_would_make_of_their_rows(
     device: Device, tokens: int
 ) -> None:
-    info = replace(device.info, type=DeviceType.SOFTWARE, subgroup_size=8, min_subgroup_size=8, max_subgroup_size=8)
+    sizes = {name: 8 for name in ("subgroup_size", "min_subgroup_size", "max_subgroup_size")}
+    info = replace(device.info, type=DeviceType.SOFTWARE, features=frozenset(), **sizes)
     for product in (Product("q4", tokens, 576, 1536), Product("q8", tokens, 4096, 4096)):
         for plan in candidates(info, product):
             cut = dict(plan.constants)
