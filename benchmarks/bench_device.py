@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.cli.bench_limits import Limits, measure_limits
-from unicorn_async.engine.model_on_disk import ModelOnDisk
+from unicorn_async.engine.files import ModelFiles
 from unicorn_async.gpu.device import Device
 from unicorn_async.gpu.device_info import device_candidates, select_device
 from unicorn_async.gpu.instance import Instance
-from unicorn_async.memory.plan import choose_device
+from unicorn_async.memory.choice import choose_device
 from unicorn_async.resources import resource_dir
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def model_device(path: str, config: EngineConfig) -> DeviceInfo:
     Raises:
         ConfigError, CheckpointError, DeviceError: the model can't be opened like that.
     """
-    model = ModelOnDisk.read(path, config.weights)
+    model = ModelFiles.read(path, config.weights)
     with Instance.create() as instance:
         candidates = device_candidates(instance.devices(), config.device, allow_software=config.allow_software)
         passing, staging = model.passing_bytes, model.staging

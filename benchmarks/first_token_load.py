@@ -50,7 +50,7 @@ from out_file import out_file
 from unicorn_async.cli.options import count
 from unicorn_async.config import EngineConfig, WeightScheme
 from unicorn_async.engine.engine import Engine
-from unicorn_async.engine.model_on_disk import ModelOnDisk
+from unicorn_async.engine.files import ModelFiles
 
 TIMEOUT_S = 600
 LLAMA_TIMES = re.compile(r"\b(init|load|context|first_decode)=([\d.]+)s")
@@ -96,7 +96,7 @@ def run_llama(options: argparse.Namespace) -> dict[str, float]:
     return found
 
 
-def make_tokenizer(model: ModelOnDisk) -> float:
+def make_tokenizer(model: ModelFiles) -> float:
     """Return how long the model's tokenizer takes by itself."""
     command = [sys.executable, __file__, str(model.checkpoint.path), "--tokenizer"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
@@ -123,7 +123,7 @@ def run(options: argparse.Namespace) -> dict[str, Rounds]:
             check=True,
             timeout=TIMEOUT_S,
         )
-    files = files_to_read(ModelOnDisk.read(options.model, WeightScheme(options.weights)))
+    files = files_to_read(ModelFiles.read(options.model, WeightScheme(options.weights)))
     found: dict[str, Rounds] = {}
     for state in ("cold", "warm"):
         if options.only not in (None, state):
@@ -254,7 +254,7 @@ def main() -> None:
     print(f"{options.model.name}: {one.nbytes / 1e9:.2f} GB, {one.device}, {one.driver}, {kind}")
     for state, rounds in found.items():
         print("\n".join(lines(state, rounds)))
-    print(f"the tokenizer alone takes {make_tokenizer(ModelOnDisk.read(options.model)):.2f} s, beside the load")
+    print(f"the tokenizer alone takes {make_tokenizer(ModelFiles.read(options.model)):.2f} s, beside the load")
     if options.json:
         options.json.write_text(json.dumps({state: asdict(rounds) for state, rounds in found.items()}, indent=1))
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.cli.placement import placements
-from unicorn_async.engine.model_on_disk import ModelOnDisk
+from unicorn_async.engine.files import ModelFiles
 from unicorn_async.errors import ConfigError, UnicornError
 from unicorn_async.gpu.device_info import device_candidates
 from unicorn_async.gpu.instance import Instance
@@ -56,7 +56,7 @@ def check_fit(parser: argparse.ArgumentParser, model: str | Path, *configs: Engi
 def look_up(model: str | Path, configs: tuple[EngineConfig, ...]) -> ChosenDevice | Refusal:
     """Plan the engines as they would be opened; it blocks, and reads no weights."""
     try:
-        on_disk = ModelOnDisk.read(model, configs[0].weights)
+        on_disk = ModelFiles.read(model, configs[0].weights)
         for config in configs:
             wanted_context(on_disk.config, config)
     except ConfigError as exc:

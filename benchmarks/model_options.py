@@ -19,7 +19,7 @@ from step_work import StepWork
 
 from unicorn_async.cli.options import count
 from unicorn_async.config import EngineConfig, KVDType, WeightScheme
-from unicorn_async.engine.model_on_disk import ModelOnDisk
+from unicorn_async.engine.files import ModelFiles
 
 if TYPE_CHECKING:
     import argparse
@@ -151,7 +151,7 @@ def facts(
 
 def read_work(path: str, config: EngineConfig) -> StepWork:
     """Count what steps of a model must do."""
-    return StepWork.of(ModelOnDisk.read(path, config.weights), config)
+    return StepWork.of(ModelFiles.read(path, config.weights), config)
 
 
 def write_reports(options: argparse.Namespace, reports: Sequence[dict[str, Any]]) -> None:

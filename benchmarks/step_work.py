@@ -11,7 +11,7 @@ from unicorn_async.weights.rules import WeightKind
 
 if TYPE_CHECKING:
     from unicorn_async.config import EngineConfig
-    from unicorn_async.engine.model_on_disk import ModelOnDisk
+    from unicorn_async.engine.files import ModelFiles
     from unicorn_async.models.spec import ModelSpec
 
 
@@ -31,7 +31,7 @@ class StepWork:
     windows: tuple[int, ...]
 
     @classmethod
-    def of(cls, model: ModelOnDisk, options: EngineConfig) -> StepWork:
+    def of(cls, model: ModelFiles, options: EngineConfig) -> StepWork:
         """Count for a model that is opened with these options."""
         config = model.config
         skipped = {"embed"} - {config.head.table}
