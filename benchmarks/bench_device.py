@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.cli.bench_limits import Limits, measure_limits
 from unicorn_async.engine.files import ModelFiles
+from unicorn_async.gpu.choice import device_candidates, select_device
 from unicorn_async.gpu.device import Device
-from unicorn_async.gpu.device_info import device_candidates, select_device
 from unicorn_async.gpu.instance import Instance
 from unicorn_async.memory.choice import choose_device
 from unicorn_async.resources import resource_dir

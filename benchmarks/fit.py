@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from unicorn_async.cli.placement import placements
 from unicorn_async.engine.files import ModelFiles
 from unicorn_async.errors import ConfigError, UnicornError
-from unicorn_async.gpu.device_info import device_candidates
+from unicorn_async.gpu.choice import device_candidates
 from unicorn_async.gpu.instance import Instance
 from unicorn_async.memory.kv_plan import wanted_context
 

@@ -35,8 +35,8 @@ from unicorn_async.engine.files import ModelFiles
 from unicorn_async.engine.opening import ModelLoad, read_model
 from unicorn_async.engine.user_folders import weight_cache_folder
 from unicorn_async.errors import UnicornError
+from unicorn_async.gpu.choice import select_device
 from unicorn_async.gpu.device import Device
-from unicorn_async.gpu.device_info import select_device
 from unicorn_async.gpu.instance import Instance
 from unicorn_async.loader.read_facts import resident_share
 from unicorn_async.loader.read_strategy import ReadFacts, choose_read_strategy

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from unicorn_async.cli.amounts import size
 from unicorn_async.cli.memory_lines import heap_name
 from unicorn_async.errors import ConfigError, OutOfMemoryError, VulkanUnavailableError
-from unicorn_async.gpu.device_info import device_candidates
+from unicorn_async.gpu.choice import device_candidates
 from unicorn_async.gpu.instance import Instance
 from unicorn_async.gpu.memory_room import HeapKind
-from unicorn_async.hybrid.opening import FarChoice
+from unicorn_async.hybrid.choice import FarChoice
 from unicorn_async.memory.plan import plan_memory
 from unicorn_async.weights.placement import MemoryGroup
 

@@ -13,8 +13,8 @@ from unicorn_async.config import EngineConfig, WeightScheme
 from unicorn_async.engine.files import ModelFiles
 from unicorn_async.engine.user_folders import tuning_folder
 from unicorn_async.errors import ConfigError, TuningError
+from unicorn_async.gpu.choice import select_device
 from unicorn_async.gpu.device import Device
-from unicorn_async.gpu.device_info import select_device
 from unicorn_async.gpu.instance import Instance
 from unicorn_async.ops.matrix_fragments import find_matrix_fragments
 from unicorn_async.resources import resource_dir

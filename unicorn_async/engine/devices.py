@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.background import end_task, run_to_end
 from unicorn_async.engine.user_folders import cache_directory, tuning_folder
+from unicorn_async.gpu.choice import device_candidates
 from unicorn_async.gpu.device import Device
-from unicorn_async.gpu.device_info import device_candidates
 from unicorn_async.gpu.instance import Instance
 from unicorn_async.ops.matrix_fragments import find_matrix_fragments
 from unicorn_async.resources import resource_dir

@@ -12,9 +12,9 @@ from unicorn_async.engine.engine import Engine
 from unicorn_async.engine.files import ModelFiles
 from unicorn_async.engine.user_folders import weight_cache_folder
 from unicorn_async.errors import ConfigError, OutOfMemoryError
-from unicorn_async.gpu.device_info import device_candidates
+from unicorn_async.gpu.choice import device_candidates
 from unicorn_async.gpu.instance import Instance
-from unicorn_async.hybrid.opening import FarChoice, fit_options
+from unicorn_async.hybrid.choice import FarChoice, fit_options
 from unicorn_async.loader.trace import LoadTrace
 from unicorn_async.memory.plan import plan_memory
 from unicorn_async.public_text import PublicText

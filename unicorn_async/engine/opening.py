@@ -20,7 +20,8 @@ from unicorn_async.engine.types import AdapterInfo
 from unicorn_async.engine.user_folders import weight_cache_folder
 from unicorn_async.errors import ConfigError
 from unicorn_async.gpu.first_uses import FirstUses
-from unicorn_async.hybrid.opening import FarChoice, fit_options, open_far_attention
+from unicorn_async.hybrid.choice import FarChoice, fit_options
+from unicorn_async.hybrid.opening import open_far_attention
 from unicorn_async.loader.arriving_places import ArrivingPlaces
 from unicorn_async.loader.conversion import WeightConverter, factor_converter, prepare_conversion
 from unicorn_async.loader.lora_factors import LoraFactors

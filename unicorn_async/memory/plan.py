@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from unicorn_async.config import WeightScheme
 from unicorn_async.errors import OutOfMemoryError
 from unicorn_async.gpu.arena import SLICE_ALIGNMENT, block_nbytes
-from unicorn_async.gpu.device_info import DeviceType, shared_memory_text
+from unicorn_async.gpu.choice import shared_memory_text
+from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.gpu.host import HostGraphics
 from unicorn_async.gpu.memory_room import HeapKind, HeapLimits, host_room, memory_room
 from unicorn_async.loader.staging_plan import StagingNeed
