@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.cli.bench_limits import Limits, measure_limits
 from unicorn_async.cli.placement import placements
-from unicorn_async.engine.model_on_disk import ModelOnDisk
+from unicorn_async.engine.files import ModelFiles
 from unicorn_async.errors import ConfigError, UnicornError
+from unicorn_async.gpu.choice import device_candidates, select_device
 from unicorn_async.gpu.device import Device
-from unicorn_async.gpu.device_info import device_candidates, select_device
 from unicorn_async.gpu.instance import Instance
+from unicorn_async.memory.choice import choose_device
 from unicorn_async.memory.kv_plan import wanted_context
-from unicorn_async.memory.plan import choose_device
 from unicorn_async.resources import resource_dir
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def model_device(path: str, config: EngineConfig) -> DeviceInfo:
     Raises:
         ConfigError, CheckpointError, DeviceError: the model can't be opened like that.
     """
-    model = ModelOnDisk.read(path, config.weights)
+    model = ModelFiles.read(path, config.weights)
     with Instance.create() as instance:
         candidates = device_candidates(instance.devices(), config.device, allow_software=config.allow_software)
         passing, staging = model.passing_bytes, model.staging
@@ -136,7 +136,7 @@ def check_fit(parser: argparse.ArgumentParser, model: str | Path, *configs: Engi
 def look_up(model: str | Path, configs: tuple[EngineConfig, ...]) -> ChosenDevice | Refusal:
     """Plan the engines as they would be opened; it blocks, and reads no weights."""
     try:
-        on_disk = ModelOnDisk.read(model, configs[0].weights)
+        on_disk = ModelFiles.read(model, configs[0].weights)
         for config in configs:
             wanted_context(on_disk.config, config)
     except ConfigError as exc:

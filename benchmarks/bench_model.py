@@ -23,7 +23,7 @@ from model_runs import StepWork
 from unicorn_async.checkpoint.checkpoint import CONFIG_FILE, INDEX_FILE, Checkpoint
 from unicorn_async.cli.options import count
 from unicorn_async.config import EngineConfig, KVDType, WeightScheme
-from unicorn_async.engine.model_on_disk import ModelOnDisk
+from unicorn_async.engine.files import ModelFiles
 from unicorn_async.errors import UnicornError
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
@@ -249,7 +249,7 @@ def facts(
 
 def read_work(path: str, config: EngineConfig) -> StepWork:
     """Count what steps of a model must do."""
-    return StepWork.of(ModelOnDisk.read(path, config.weights), config)
+    return StepWork.of(ModelFiles.read(path, config.weights), config)
 
 
 def write_reports(options: argparse.Namespace, reports: Sequence[dict[str, Any]]) -> None:

@@ -45,7 +45,7 @@ from load_methods import files_to_read
 from unicorn_async.cli.options import count
 from unicorn_async.config import EngineConfig, WeightScheme
 from unicorn_async.engine.engine import Engine
-from unicorn_async.engine.model_on_disk import ModelOnDisk
+from unicorn_async.engine.files import ModelFiles
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 600
@@ -92,7 +92,7 @@ def run_llama(options: argparse.Namespace) -> dict[str, float]:
     return found
 
 
-def make_tokenizer(model: ModelOnDisk) -> float:
+def make_tokenizer(model: ModelFiles) -> float:
     """Return how long the model's tokenizer takes by itself."""
     command = [sys.executable, str(HERE / "first_token.py"), "load", str(model.checkpoint.path), "--tokenizer"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
@@ -119,7 +119,7 @@ def run(options: argparse.Namespace) -> dict[str, Rounds]:
             check=True,
             timeout=TIMEOUT_S,
         )
-    files = files_to_read(ModelOnDisk.read(options.model, WeightScheme(options.weights)))
+    files = files_to_read(ModelFiles.read(options.model, WeightScheme(options.weights)))
     found: dict[str, Rounds] = {}
     for state in ("cold", "warm"):
         if options.only not in (None, state):
@@ -222,7 +222,7 @@ def run_part(options: argparse.Namespace, parser: argparse.ArgumentParser) -> No
     print(f"{options.model.name}: {one.nbytes / 1e9:.2f} GB, {one.device}, {one.driver}, {kind}")
     for state, rounds in found.items():
         print("\n".join(lines(state, rounds)))
-    print(f"the tokenizer alone takes {make_tokenizer(ModelOnDisk.read(options.model)):.2f} s, beside the load")
+    print(f"the tokenizer alone takes {make_tokenizer(ModelFiles.read(options.model)):.2f} s, beside the load")
     if options.json:
         options.json.write_text(json.dumps({state: asdict(rounds) for state, rounds in found.items()}, indent=1))
 

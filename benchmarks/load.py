@@ -46,7 +46,7 @@ from load_methods import FILL, engine_config, files_to_read
 
 from unicorn_async.cli.options import count
 from unicorn_async.config import WeightScheme
-from unicorn_async.engine.model_on_disk import ModelOnDisk
+from unicorn_async.engine.files import ModelFiles
 from unicorn_async.gpu.host_memory import HostMemory
 from unicorn_async.loader.read_facts import resident_share
 
@@ -276,7 +276,7 @@ def main() -> None:
         if filled is None:
             raise SystemExit(f"the weight cache: {results.left_out[FILL]}")
         print(f"weight cache: {filled}")
-    files = files_to_read(ModelOnDisk.read(options.model, WeightScheme(options.weights)))
+    files = files_to_read(ModelFiles.read(options.model, WeightScheme(options.weights)))
     if options.back is None:
         options.back = 2 * sum(path.stat().st_size for path in files) / 1e9 + 1 if device.software else 0.0
     results = run(options, files)

@@ -31,15 +31,14 @@ from compared_loads import BARE, PEERS, Clock, Job, back_memory
 
 from unicorn_async.cache.lookup import CacheState
 from unicorn_async.config import EngineConfig, WeightScheme
-from unicorn_async.engine import load_start, model_on_disk
+from unicorn_async.engine import files, opening
 from unicorn_async.engine.engine import Engine
-from unicorn_async.engine.load_start import read_model
-from unicorn_async.engine.model_load import ModelLoad
-from unicorn_async.engine.model_on_disk import ModelOnDisk
+from unicorn_async.engine.files import ModelFiles
+from unicorn_async.engine.opening import ModelLoad, read_model
 from unicorn_async.engine.user_folders import weight_cache_folder
 from unicorn_async.errors import UnicornError
+from unicorn_async.gpu.choice import select_device
 from unicorn_async.gpu.device import Device
-from unicorn_async.gpu.device_info import select_device
 from unicorn_async.gpu.instance import Instance
 from unicorn_async.gpu.memory_types import MemoryKind
 from unicorn_async.loader.read_facts import resident_share
@@ -162,7 +161,7 @@ def _own_bytes() -> int:
         return sum(int(line.split()[1]) << 10 for line in status if line.startswith(("RssAnon:", "RssShmem:")))
 
 
-def files_to_read(model: ModelOnDisk) -> tuple[Path, ...]:
+def files_to_read(model: ModelFiles) -> tuple[Path, ...]:
     """Return the files that a load reads: the checkpoint's, or the cache entry's."""
     lookup = model.look_up(weight_cache_folder())
     return model.checkpoint.files if lookup.file is None else (lookup.file,)
@@ -253,21 +252,21 @@ async def engine_load(options: argparse.Namespace) -> dict[str, Any]:
             raise
         await load.stream.run()
 
-    def read_and_back(model: str | Path, config: EngineConfig) -> tuple[ModelOnDisk, EngineConfig]:
+    def read_and_back(model: str | Path, config: EngineConfig) -> tuple[ModelFiles, EngineConfig]:
         found = read_model(model, config)  # the tokenizer and the allocation begin behind it
         back_memory(options.backed_bytes)
         return found
 
     is_alone = options.method == "engine-alone"
     config = replace(engine_config(options), skip_tokenizer=is_alone)
-    resident = resident_share(files_to_read(ModelOnDisk.read(options.model, config.weights)))
+    resident = resident_share(files_to_read(ModelFiles.read(options.model, config.weights)))
     run = WatchedRun(memory=options.memory)
     is_direct = options.method == "engine-direct"
-    direct = mock.patch.object(model_on_disk, "choose_read_strategy", without_memory) if is_direct else nullcontext()
+    direct = mock.patch.object(files, "choose_read_strategy", without_memory) if is_direct else nullcontext()
     if is_alone:
         begin = mock.patch.object(ModelLoad, "_load", compile_first)
     else:
-        begin = mock.patch.object(load_start, "read_model", read_and_back)
+        begin = mock.patch.object(opening, "read_model", read_and_back)
     with run.patch(), direct, begin:
         async with Engine.open(options.model, config=config) as engine:
             await run.done()
@@ -294,7 +293,7 @@ async def fill_cache(options: argparse.Namespace) -> dict[str, Any]:
 
 def other_load(options: argparse.Namespace) -> dict[str, Any]:
     """Load by a bare read or a peer."""
-    on_disk = ModelOnDisk.read(options.model, WeightScheme(options.weights))
+    on_disk = ModelFiles.read(options.model, WeightScheme(options.weights))
     files = files_to_read(on_disk)
     with Instance.create() as instance:
         info = select_device(instance.devices(), options.device, allow_software=True)

@@ -34,8 +34,8 @@ from unicorn_async.gpu.command import TimestampPool
 if TYPE_CHECKING:
     from matrix_ceiling_cases import Case
 
-    from unicorn_async.gpu.command import CommandBuffer
     from unicorn_async.gpu.device import Device
+    from unicorn_async.gpu.queue import CommandBuffer
 
 SHAPES = ("512x43008x5376", "512x5376x21504", "512x8192x5376", "512x5376x4096", "4096x4096x4096")
 FLOPS_A_TURN = 2e12

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
     from random import Random
 
-    from unicorn_async.engine.model_on_disk import ModelOnDisk
+    from unicorn_async.engine.files import ModelFiles
     from unicorn_async.models.spec import ModelSpec
     from unicorn_async.step.kernel_times import KernelTime
 
@@ -51,7 +51,7 @@ class StepWork:
     windows: tuple[int, ...]
 
     @classmethod
-    def of(cls, model: ModelOnDisk, options: EngineConfig) -> StepWork:
+    def of(cls, model: ModelFiles, options: EngineConfig) -> StepWork:
         """Count for a model that is opened with these options."""
         config = model.config
         skipped = {"embed"} - {config.head.table}

@@ -51,8 +51,8 @@ from unicorn_async.cli.options import count
 from unicorn_async.config import EngineConfig, KVDType, WeightScheme
 from unicorn_async.engine.engine import Engine
 from unicorn_async.errors import UnicornError
+from unicorn_async.gpu.choice import select_device
 from unicorn_async.gpu.device import Device
-from unicorn_async.gpu.device_info import select_device
 from unicorn_async.gpu.instance import Instance
 from unicorn_async.resources import resource_dir
 from unicorn_async.tensor import QuantFormat

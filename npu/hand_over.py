@@ -12,8 +12,8 @@ import numpy as np
 from unicorn_async.background import run_to_end
 from unicorn_async.config import AttentionKind, AttentionTarget, EngineConfig, ExchangeKind
 from unicorn_async.errors import UnicornError
+from unicorn_async.gpu.choice import select_device
 from unicorn_async.gpu.device import Device
-from unicorn_async.gpu.device_info import select_device
 from unicorn_async.gpu.instance import Instance
 from unicorn_async.hybrid.npu_memory import open_memory
 from unicorn_async.hybrid.npu_trial import HandOverTrial

@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from unicorn_async.errors import VulkanUnavailableError
+from unicorn_async.gpu.choice import select_device
 from unicorn_async.gpu.device import Device
-from unicorn_async.gpu.device_info import DeviceInfo, select_device
 from unicorn_async.gpu.instance import Instance
 from unicorn_async.ops.matrix_fragments import find_matrix_fragments
 from unicorn_async.resources import resource_dir
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from unicorn_async.gpu.device_info import DeviceInfo
 
 WANTED = os.environ.get("UNICORN_DEVICE")
 VALIDATION = os.environ.get("UNICORN_VALIDATION") == "1"

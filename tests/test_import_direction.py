@@ -47,23 +47,20 @@ ALLOWED = {
 }
 
 
-def imported_modules(node: ast.AST, package: str, *, for_types: bool = True) -> set[str]:
-    """Full names of what a syntax tree imports, modules or members; without those for types if they don't count."""
+def imported_modules(node: ast.AST, package: str) -> set[str]:
+    """Full names of what a syntax tree imports, modules or members; for types alone, too."""
     if isinstance(node, ast.Import):
         return {alias.name for alias in node.names}
     if isinstance(node, ast.ImportFrom):
         parents = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
         source = ".".join([*parents, *([node.module] if node.module else [])])
         return {f"{source}.{alias.name}" for alias in node.names}
-    children = ast.iter_child_nodes(node)
-    if isinstance(node, ast.If) and not for_types and ast.unparse(node.test) == "TYPE_CHECKING":
-        children = iter(node.orelse)
-    return {name for child in children for name in imported_modules(child, package, for_types=for_types)}
+    return {name for child in ast.iter_child_nodes(node) for name in imported_modules(child, package)}
 
 
-def imports_of(path: Path, *, for_types: bool = True) -> set[str]:
+def imports_of(path: Path) -> set[str]:
     package = ".".join(("unicorn_async", *path.relative_to(PACKAGE).parent.parts))
-    return imported_modules(ast.parse(path.read_text()), package, for_types=for_types)
+    return imported_modules(ast.parse(path.read_text()), package)
 
 
 def rooms_imported(path: Path) -> set[str]:
@@ -80,14 +77,14 @@ def module_name(path: Path) -> str:
     return ".".join(parts).removesuffix(".__init__")
 
 
-def file_graph(*, for_types: bool) -> dict[str, set[str]]:
+def file_graph() -> dict[str, set[str]]:
     """Which of the package's files each of them imports."""
     paths = {module_name(path): path for path in PACKAGE.rglob("*.py")}
 
     def file(name: str) -> str:
         return name if name in paths else name.rpartition(".")[0]
 
-    graph = {name: {file(found) for found in imports_of(path, for_types=for_types)} for name, path in paths.items()}
+    graph = {name: {file(found) for found in imports_of(path)} for name, path in paths.items()}
     return {name: (found & paths.keys()) - {name} for name, found in graph.items()}
 
 
@@ -119,5 +116,5 @@ def circle_in(graph: dict[str, set[str]]) -> list[str]:
 
 
 def test_files_import_each_other_in_no_circle() -> None:
-    """Neither at once nor later, from inside a function."""
-    assert circle_in(file_graph(for_types=False)) == []
+    """Neither at once nor later, from inside a function, nor for types alone."""
+    assert circle_in(file_graph()) == []

@@ -39,3 +39,11 @@ async def wait_to_end(*futures: asyncio.Future[T]) -> None:
             cancelled = exc
     if cancelled is not None:
         raise cancelled
+
+
+async def end_task(task: asyncio.Task[T]) -> None:
+    """Cancel a task, and wait for it; what it ends with was handed on, or comes too late."""
+    task.cancel()
+    await wait_to_end(task)
+    if not task.cancelled():
+        task.exception()

@@ -20,7 +20,7 @@ from tests.engine.leftovers import no_leftovers
 from tests.engine.loading_gate import HELD_FROM, LoadingGate
 from unicorn_async.cli import serving
 from unicorn_async.config import EngineConfig
-from unicorn_async.engine import runner_start
+from unicorn_async.engine import runner
 from unicorn_async.errors import UnicornError
 from unicorn_async.gpu.instance import Instance
 from unicorn_async.server import app
@@ -126,13 +126,13 @@ async def test_a_server_that_keeps_a_model_that_can_not_be_loaded_ends_and_says_
 async def test_health_page_and_list_are_there_while_the_model_is_opened_and_requests_wait(
     model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    go_on, name_memory = threading.Event(), runner_start._name_memory
+    go_on, name_memory = threading.Event(), runner._name_memory
 
     def held(*arguments: Any) -> Any:
         go_on.wait()
         return name_memory(*arguments)
 
-    monkeypatch.setattr(runner_start, "_name_memory", held)
+    monkeypatch.setattr(runner, "_name_memory", held)
     try:
         async with command(model, monkeypatch) as (task, client):
             response = await client.get("/health")
@@ -161,7 +161,7 @@ async def test_a_model_that_can_not_be_opened_ends_the_command_while_requests_wa
         go_on.wait()
         raise UnicornError("no room after all")
 
-    monkeypatch.setattr(runner_start, "_name_memory", failing)
+    monkeypatch.setattr(runner, "_name_memory", failing)
     try:
         async with command(model, monkeypatch) as (task, client):
             waiting = asyncio.create_task(client.post("/v1/chat/completions", json=CHAT))

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from unicorn_async.gpu.command import CommandBuffer
-    from unicorn_async.gpu.queue import Submission
+    from unicorn_async.gpu.queue import CommandBuffer, Submission
     from unicorn_async.step.frame import Frame
     from unicorn_async.step.shared_layers import Turn
 

@@ -48,9 +48,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache_folder: Path) -> CacheFolder:
     """The cache of the test; compiled pipelines stay in the session's."""
-    monkeypatch.setattr(
-        "unicorn_async.engine.load_start.weight_cache_folder", lambda: CacheFolder(tmp_path / "weights")
-    )
+    monkeypatch.setattr("unicorn_async.engine.opening.weight_cache_folder", lambda: CacheFolder(tmp_path / "weights"))
     return CacheFolder(tmp_path / "weights")
 
 
@@ -279,6 +277,6 @@ async def test_two_processes_that_build_one_entry_leave_one(
     folder = CacheFolder(tmp_path / "unicorn_async" / "weights")
     [stored] = folder.entries()
     assert names_in(folder) == [stored.key]
-    monkeypatch.setattr("unicorn_async.engine.load_start.weight_cache_folder", lambda: folder)
+    monkeypatch.setattr("unicorn_async.engine.opening.weight_cache_folder", lambda: folder)
     async with open_cached() as engine:
         assert (await engine.cache_settled()).state is CacheState.HIT

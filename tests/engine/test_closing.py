@@ -12,8 +12,8 @@ import pytest
 from tests.golden.adapters import BLENDS, write_adapter
 from unicorn_async.background import run_to_end
 from unicorn_async.config import AttentionKind, AttentionTarget, LoraSpec, SamplingParams, WeightScheme
-from unicorn_async.engine.model_on_disk import ModelOnDisk
-from unicorn_async.engine.startup import start
+from unicorn_async.engine.files import ModelFiles
+from unicorn_async.engine.opening import open_model
 from unicorn_async.errors import CheckpointError, ConfigError, DeviceLostError, EngineClosedError, OutOfMemoryError
 from unicorn_async.gpu.device import Device
 from unicorn_async.gpu.host_pages import PAGE_BYTES, return_freed_memory
@@ -29,7 +29,7 @@ from .loading_gate import HELD_FROM, LoadingGate, some_layers
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from unicorn_async.engine.startup import StartedModel
+    from unicorn_async.engine.opening import OpenedModel
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.scheduler.batch import Batch
 
@@ -71,12 +71,12 @@ async def test_at_once(open_engine: OpenEngine) -> None:
 async def test_at_once_where_the_model_is_loaded_by_then(
     elsewhere: bool, open_engine: OpenEngine, device_info: DeviceInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def start_and_load(*args: Any) -> StartedModel:
-        started = await start(*args)
-        await started.model.load
-        return started
+    async def open_and_load(*args: Any) -> OpenedModel:
+        opened = await open_model(*args)
+        await opened.load
+        return opened
 
-    monkeypatch.setattr("unicorn_async.engine.engine.start", start_and_load)
+    monkeypatch.setattr("unicorn_async.engine.opening.open_model", open_and_load)
     target = AttentionTarget(AttentionKind.VULKAN, str(device_info.index)) if elsewhere else AttentionTarget()
     async with open_engine(attention=target) as engine:
         pass
@@ -328,7 +328,7 @@ async def test_when_the_models_files_are_wrong_and_the_only_device_was_opened_be
         raise CheckpointError("wrong in the end")
 
     monkeypatch.setattr(Device, "open", noted_open)
-    monkeypatch.setattr(ModelOnDisk, "read", wrong)
+    monkeypatch.setattr(ModelFiles, "read", wrong)
     with pytest.raises(CheckpointError, match="wrong in the end"):
         async with open_engine():
             pytest.fail("opened without a model")

@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import VALIDATION
 from tests.loader.held_blocks import PATIENCE_S, HeldBlocks
-from unicorn_async.engine import load_start
+from unicorn_async.engine import opening
 from unicorn_async.errors import EngineClosedError, OutOfMemoryError
 from unicorn_async.gpu.arena import Arena
 from unicorn_async.loader.arriving_places import ArrivingPlaces
@@ -185,7 +185,7 @@ async def test_where_staging_lies_is_decided_by_the_memory_that_is_free_before_a
         allocated.append(sum(device.memory.used_bytes))
         return stages_near(device, plan, options)
 
-    monkeypatch.setattr(load_start, "stages_near", noted)
+    monkeypatch.setattr(opening, "stages_near", noted)
     async with open_engine() as engine:
         await engine.loaded()
     assert len(allocated) == 1 and allocated[0] < 1 << 16  # a few counters

@@ -14,7 +14,7 @@ from tests.golden.cases import FIRST_CASES, Layout
 from tests.golden.checkpoints import golden
 from tests.tokenizer.gguf.metadata import byte_level_metadata
 from unicorn_async.cli.main import main
-from unicorn_async.engine.model_on_disk import ModelOnDisk
+from unicorn_async.engine.files import ModelFiles
 from unicorn_async.errors import UnsupportedModelError
 
 from .checkpoint_files import write_model
@@ -71,7 +71,7 @@ def test_a_type_without_kernels_is_refused_by_its_name(tmp_path: Path) -> None:
     tensors["blk.1.ffn_down.weight"] = Tensor(MXFP4, (rows, columns), bytes(rows * columns // 32 * 17))
     path = write(tmp_path / "quantised.gguf", metadata("llama", tmp_path), tensors)
     with pytest.raises(UnsupportedModelError, match=r"'blk\.1\.ffn_down\.weight': dtype MXFP4 is not supported"):
-        ModelOnDisk.read(path)
+        ModelFiles.read(path)
 
 
 def test_inspect_shows_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.golden.adapters import BLENDS, write_adapter
 from unicorn_async.config import EngineConfig, LoraSpec, WeightScheme
-from unicorn_async.engine.model_on_disk import ModelOnDisk
+from unicorn_async.engine.files import ModelFiles
 from unicorn_async.loader.staging import StagingRing
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ async def test_a_load_and_one_from_the_cache_stage_no_more_than_was_planned(
         init(ring, *args, num_slots=num_slots, slot_bytes=slot_bytes, **rest)
 
     monkeypatch.setattr(StagingRing, "__init__", noted)
-    staging = ModelOnDisk.read(model_directory("gemma3"), WeightScheme.INT8).staging
+    staging = ModelFiles.read(model_directory("gemma3"), WeightScheme.INT8).staging
     planned = staging.nbytes(EngineConfig().staging_bytes)
     for _ in range(2):
         async with open_engine(weights=WeightScheme.INT8, weight_cache=True) as engine:

@@ -15,7 +15,7 @@ from tests.golden.checkpoints import encode, golden, safetensors_bytes, weights
 from tests.lora import adapters
 from unicorn_async.cache.lookup import CacheState
 from unicorn_async.config import LoraSpec, WeightScheme
-from unicorn_async.engine.model_on_disk import ModelOnDisk
+from unicorn_async.engine.files import ModelFiles
 from unicorn_async.errors import CheckpointError, ConfigError, EngineClosedError, UnsupportedModelError
 
 from .checkpoint_files import write_model
@@ -124,10 +124,10 @@ async def test_without_adapters_nothing_is_blended(open_engine: OpenEngine) -> N
 def test_a_model_s_digest_is_its_adapters(model_directory: WriteModel, specs: Specs) -> None:
     directory = model_directory("llama", "float16")
     first, second = specs["llama"]
-    digests = [ModelOnDisk.read(directory, loras=loras).lora_digest for loras in ((), (first,), (first, second))]
+    digests = [ModelFiles.read(directory, loras=loras).lora_digest for loras in ((), (first,), (first, second))]
     assert digests[0] == ""
     assert len(set(digests)) == 3
-    assert ModelOnDisk.read(directory, loras=(first,)).lora_digest == digests[1]
+    assert ModelFiles.read(directory, loras=(first,)).lora_digest == digests[1]
 
 
 async def test_blended_weights_come_from_the_cache_for_these_adapters_alone(
@@ -151,14 +151,14 @@ async def test_blended_weights_come_from_the_cache_for_these_adapters_alone(
 def test_quantised_weights_are_not_blended(tmp_path: Path, specs: Specs) -> None:
     quantised, _ = quantised_files("llama", tmp_path)
     with pytest.raises(UnsupportedModelError, match=r"is quantised as Q8_0 already, .*: blend before quantising"):
-        ModelOnDisk.read(quantised, loras=specs["llama"])
+        ModelFiles.read(quantised, loras=specs["llama"])
 
 
 def test_an_adapter_for_another_model_is_refused(model_directory: WriteModel, specs: Specs) -> None:
     with pytest.raises(UnsupportedModelError, match="neither can be changed alone"):
-        ModelOnDisk.read(model_directory("gemma3"), loras=specs["llama"])
+        ModelFiles.read(model_directory("gemma3"), loras=specs["llama"])
     with pytest.raises(CheckpointError, match=r"change a weight of shape \[128, 96\]; '.*' has \[128, 128\]"):
-        ModelOnDisk.read(model_directory("llama"), loras=specs["gemma3"])
+        ModelFiles.read(model_directory("llama"), loras=specs["gemma3"])
 
 
 async def test_an_adapter_that_is_not_there_fails_the_start(tmp_path: Path, open_engine: OpenEngine) -> None:

@@ -15,7 +15,7 @@ from tests.golden.demo import demo_answers
 from tests.ops.gguf_blocks import dequantize
 from tests.tokenizer.gguf.metadata import byte_level_metadata
 from unicorn_async.config import WeightScheme
-from unicorn_async.engine.model_on_disk import ModelOnDisk
+from unicorn_async.engine.files import ModelFiles
 from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.tensor import QuantFormat
 from unicorn_async.tokenizer import ChatMessage
@@ -152,10 +152,10 @@ async def test_a_gguf_file_s_blocks_are_computed_on_as_they_are(
 def test_a_quantised_file_is_not_quantised_again(tmp_path: Path) -> None:
     quantised, _ = quantised_files("llama", tmp_path)
     with pytest.raises(UnsupportedModelError, match=r"is quantised as Q8_0 already, so its weights can't become int4"):
-        ModelOnDisk.read(quantised, WeightScheme.INT4)
+        ModelFiles.read(quantised, WeightScheme.INT4)
 
 
 def test_rows_that_are_no_whole_blocks_are_refused(tmp_path: Path) -> None:
     directory = write_model("qwen3", "bfloat16", tmp_path / "qwen3")
     with pytest.raises(UnsupportedModelError, match=r"rows of 96 elements are no whole blocks of nf4, which have 64"):
-        ModelOnDisk.read(directory, WeightScheme.NF4)
+        ModelFiles.read(directory, WeightScheme.NF4)

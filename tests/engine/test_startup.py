@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from unicorn_async.config import AttentionKind, AttentionTarget
-from unicorn_async.engine import startup
+from unicorn_async.engine import opening
 from unicorn_async.engine.engine import Engine
-from unicorn_async.engine.model_on_disk import ModelOnDisk
+from unicorn_async.engine.files import ModelFiles
 from unicorn_async.engine.tokenizer_start import TokenizerStart
 from unicorn_async.errors import CheckpointError, UnicornError
 from unicorn_async.gpu.device import Device
@@ -57,18 +57,18 @@ async def test_a_models_files_are_read_while_vulkan_is_opened(
 ) -> None:
     reading = threading.Event()
     beside: list[bool] = []
-    create, read = Instance.create, ModelOnDisk.read
+    create, read = Instance.create, ModelFiles.read
 
     def held_create(*, validation: bool = False) -> Instance:
         beside.append(reading.wait(PATIENCE_S))
         return create(validation=validation)
 
-    def noted_read(*arguments: Any) -> ModelOnDisk:
+    def noted_read(*arguments: Any) -> ModelFiles:
         reading.set()
         return read(*arguments)
 
     monkeypatch.setattr(Instance, "create", held_create)
-    monkeypatch.setattr(ModelOnDisk, "read", noted_read)
+    monkeypatch.setattr(ModelFiles, "read", noted_read)
     async with open_engine():
         pass
     assert beside == [True]
@@ -79,7 +79,7 @@ async def test_other_kernels_are_compiled_and_the_rest_is_imported_once_the_read
 ) -> None:
     begun: list[bool] = []
     streams: list[LoadStream] = []
-    make_stream, prepare, make_runner = LoadStream.__init__, KernelLibrary.prepare, startup._import_runner_start
+    make_stream, prepare, make_runner = LoadStream.__init__, KernelLibrary.prepare, opening._import_runner
 
     def noted_stream(stream: LoadStream, *arguments: Any, **options: Any) -> None:
         make_stream(stream, *arguments, **options)
@@ -103,7 +103,7 @@ async def test_other_kernels_are_compiled_and_the_rest_is_imported_once_the_read
     monkeypatch.setattr(SourceLoad, "__aenter__", late_enter)
     monkeypatch.setattr(LoadStream, "__init__", noted_stream)
     monkeypatch.setattr(KernelLibrary, "prepare", noted_prepare)
-    monkeypatch.setattr(startup, "_import_runner_start", noted_import)
+    monkeypatch.setattr(opening, "_import_runner", noted_import)
     async with open_engine() as engine:
         await engine.loaded()
     assert begun == [True, True]

@@ -25,7 +25,7 @@ def modules_with(*names: str) -> set[str]:
 def test_the_engines_module_leaves_for_later_what_opening_vulkan_does_not_need() -> None:
     package = "unicorn_async.engine"
     assert not LATER & modules_with(f"{package}.engine")
-    assert modules_with(f"{package}.load_start", f"{package}.runner_start", f"{package}.request_stream") >= LATER
+    assert modules_with(f"{package}.opening", f"{package}.runner", f"{package}.request_stream") >= LATER
 
 
 OPENED = """
@@ -55,6 +55,6 @@ def test_what_a_start_imports_it_imports_in_threads(device_info: DeviceInfo, cac
     run = [sys.executable, "-c", OPENED, str(device_info.index)]
     done = subprocess.run(run, capture_output=True, text=True, timeout=60, check=True)
     in_loop, in_threads = map(set, json.loads(done.stdout))
-    parts = LATER | {"unicorn_async.engine.load_start", "unicorn_async.engine.runner_start"}
+    parts = LATER | {"unicorn_async.engine.opening", "unicorn_async.engine.runner"}
     assert in_threads >= parts - {"tokenizers"}  # which a large vocabulary has in a process of its own
     assert not in_loop & parts

@@ -18,7 +18,7 @@ from .loading_gate import LoadingGate
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from unicorn_async.gpu.command import CommandBuffer
+    from unicorn_async.gpu.queue import CommandBuffer
     from unicorn_async.gpu.timeline import Timeline
 
     from .conftest import OpenEngine

@@ -16,7 +16,7 @@ from unicorn_async.engine.engine import Engine
 from unicorn_async.engine.tokenizer_start import TokenizerStart
 from unicorn_async.errors import ConfigError, TokenizerError, UnicornError
 from unicorn_async.loader.stream import LoadStream
-from unicorn_async.memory.plan import choose_device
+from unicorn_async.memory.choice import choose_device
 from unicorn_async.tokenizer.process import TokenizerProcess
 
 from .answers import answer
@@ -165,7 +165,7 @@ async def test_a_process_ends_when_opening_is_cancelled(
         going_on.wait(20)
         return choose_device(*arguments, **options)
 
-    monkeypatch.setattr("unicorn_async.engine.chosen_device.choose_device", slow_choice)
+    monkeypatch.setattr("unicorn_async.engine.opening.choose_device", slow_choice)
 
     async def use() -> None:
         async with open_engine():

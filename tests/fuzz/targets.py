@@ -26,7 +26,7 @@ from unicorn_async.checkpoint.gguf.header import read_header as read_gguf_header
 from unicorn_async.checkpoint.gguf.plain_strings import PlainStrings
 from unicorn_async.checkpoint.safetensors import read_header
 from unicorn_async.config import LoraSpec
-from unicorn_async.engine.model_on_disk import ModelOnDisk
+from unicorn_async.engine.files import ModelFiles
 from unicorn_async.errors import UnicornError
 from unicorn_async.lora.adapter import LoraAdapter
 from unicorn_async.tokenizer import ChatMessage, Tokenizer
@@ -182,7 +182,7 @@ def _safetensors(folder: Path) -> Target:
 def _config(folder: Path) -> Target:
     builders.write(folder, _tensors(), config=_CONFIG)
     seeds = [json.dumps(config).encode() for config in (_CONFIG, _GEMMA, _QWEN)]
-    return Target("config", seeds, _writing(folder / "config.json", lambda: ModelOnDisk.read(folder)))
+    return Target("config", seeds, _writing(folder / "config.json", lambda: ModelFiles.read(folder)))
 
 
 def _index(folder: Path) -> Target:
@@ -191,12 +191,12 @@ def _index(folder: Path) -> Target:
     shards = [{name: tensors[name] for name in names[start::2]} for start in range(2)]
     builders.write(folder, *shards, config=_CONFIG)
     path = folder / "model.safetensors.index.json"
-    return Target("index", [path.read_bytes()], _writing(path, lambda: ModelOnDisk.read(folder)))
+    return Target("index", [path.read_bytes()], _writing(path, lambda: ModelFiles.read(folder)))
 
 
 def _gguf(folder: Path) -> Target:
     path = _made(folder) / "model.gguf"
-    return Target("gguf", [_gguf_file().encode()], _writing(path, lambda: ModelOnDisk.read(path)))
+    return Target("gguf", [_gguf_file().encode()], _writing(path, lambda: ModelFiles.read(path)))
 
 
 def _gguf_part(folder: Path) -> Target:
@@ -210,7 +210,7 @@ def _gguf_part(folder: Path) -> Target:
         parts.append(File(metadata, {name: whole.tensors[name] for name in names[index::2]}).encode())
     first.write_bytes(parts[0])
     path = folder / "m-00002-of-00002.gguf"
-    return Target("gguf_part", [parts[1]], _writing(path, lambda: ModelOnDisk.read(first)))
+    return Target("gguf_part", [parts[1]], _writing(path, lambda: ModelFiles.read(first)))
 
 
 def _gguf_vocabulary(folder: Path) -> Target:

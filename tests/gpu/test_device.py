@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from unicorn_async.errors import MissingFeatureError
+from unicorn_async.gpu.arena import Arena
 from unicorn_async.gpu.command import CommandPool, TimestampPool
-from unicorn_async.gpu.device import Closable, Device
+from unicorn_async.gpu.device import Device
 from unicorn_async.gpu.instance import Instance
-from unicorn_async.gpu.memory import Arena, MemoryKind
+from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.gpu.timeline import Timeline
 
 from .conftest import SHADERS
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from unicorn_async.gpu.device_context import Closable
     from unicorn_async.gpu.device_info import DeviceInfo
 
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from unicorn_async.errors import ConfigError, OutOfMemoryError
+from unicorn_async.gpu.arena import Arena
 from unicorn_async.gpu.command import CommandPool
 from unicorn_async.gpu.device_info import MemoryHeap
-from unicorn_async.gpu.memory import Arena, HeapKind, Memory, MemoryKind
+from unicorn_async.gpu.memory import HeapKind, Memory, MemoryKind
 from unicorn_async.gpu.timeline import Timeline
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from gpu.made_up import DISCRETE, INTEGRATED
 from tests.memory.test_plans import GEMMA_27B
 from unicorn_async.config import AttentionKind, AttentionTarget, EngineConfig
 from unicorn_async.errors import OutOfMemoryError, UnsupportedModelError
+from unicorn_async.hybrid.choice import fit_options
 from unicorn_async.hybrid.npu_plan import npu_options, plan_npu
-from unicorn_async.hybrid.opening import fit_options
 from unicorn_async.models.blocks.attention import Attention
 from unicorn_async.npu.choice import NpuChoice
 from unicorn_async.npu.geometry import NPU1

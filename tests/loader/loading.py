@@ -12,8 +12,9 @@ import numpy as np
 
 from tests.checkpoint import builders
 from unicorn_async.checkpoint.checkpoint import Checkpoint
+from unicorn_async.gpu.arena import Arena
 from unicorn_async.gpu.command import CommandPool
-from unicorn_async.gpu.memory import Arena, MemoryKind
+from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.loader.read_strategy import ReadMode, ReadStrategy
 from unicorn_async.loader.reader import FileReader
 from unicorn_async.loader.stream import LoadStream
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from unicorn_async.gpu.arena import ArenaSlice
     from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device import Device
-    from unicorn_async.gpu.memory import ArenaSlice
     from unicorn_async.loader.arriving_places import ArrivingPlaces
     from unicorn_async.loader.source import CachedWeights
     from unicorn_async.loader.trace import LoadTrace

@@ -14,7 +14,8 @@ from tests.lora import adapters
 from unicorn_async.checkpoint.checkpoint import Checkpoint
 from unicorn_async.config import LoraSpec, WeightScheme
 from unicorn_async.errors import CheckpointError
-from unicorn_async.gpu.memory import Arena, MemoryKind
+from unicorn_async.gpu.arena import Arena
+from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.loader.conversion import WeightConverter, conversion_kernels, factor_converter
 from unicorn_async.loader.lora_factors import LoraFactors, lora_bytes, scratch_bytes
 from unicorn_async.loader.read_strategy import ReadMode, ReadStrategy

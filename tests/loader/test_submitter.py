@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from unicorn_async.errors import DeviceLostError
-from unicorn_async.gpu.command import CommandBuffer
+from unicorn_async.gpu.queue import CommandBuffer
 from unicorn_async.loader.submitter import Submitter
 
 if TYPE_CHECKING:

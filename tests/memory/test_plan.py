@@ -13,8 +13,9 @@ from unicorn_async.errors import ConfigError, OutOfMemoryError
 from unicorn_async.gpu.arena import SLICE_ALIGNMENT
 from unicorn_async.gpu.memory_room import HeapKind
 from unicorn_async.loader.staging_plan import RingSize, StagingNeed
+from unicorn_async.memory.choice import choose_device
 from unicorn_async.memory.loading_frames import fit_loading_frames, spare_bytes
-from unicorn_async.memory.plan import MemoryPlan, choose_device, plan_memory
+from unicorn_async.memory.plan import MemoryPlan, plan_memory
 from unicorn_async.models.registry import model_spec
 from unicorn_async.tensor import DType, QuantFormat
 from unicorn_async.weights.chunk import Chunk, Transform

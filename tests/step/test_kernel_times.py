@@ -151,7 +151,7 @@ async def test_pages_are_touched_beside_the_attention_of_steps_of_few_tokens_and
 
     monkeypatch.setattr(KernelLibrary, "prepare", note_prepared)
     monkeypatch.setattr("unicorn_async.models.block_recorder.touch_pages", note_touched)
-    for module in ("unicorn_async.engine.runner_start", "unicorn_async.step.dry_run"):
+    for module in ("unicorn_async.engine.runner", "unicorn_async.step.dry_run"):
         monkeypatch.setattr(f"{module}.pays_to_touch", lambda *_: True)
     async with open_engine(time_kernels=True) as engine:
         await engine.loaded()

@@ -17,8 +17,7 @@ from unicorn_async.step.loading_steps import LoadingSteps
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from unicorn_async.gpu.command import CommandBuffer
-    from unicorn_async.gpu.queue import Queue, Submission
+    from unicorn_async.gpu.queue import CommandBuffer, Queue, Submission
     from unicorn_async.gpu.timeline import Timeline
 
 NUM_LAYERS = 2

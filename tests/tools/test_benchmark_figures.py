@@ -10,7 +10,7 @@ import pytest
 
 from unicorn_async.cli.bench_limits import Limits
 from unicorn_async.config import EngineConfig
-from unicorn_async.engine.model_on_disk import ModelOnDisk
+from unicorn_async.engine.files import ModelFiles
 from unicorn_async.errors import ConfigError
 from unicorn_async.step.kernel_times import KernelTime
 
@@ -78,7 +78,7 @@ def test_a_steps_weights_are_those_of_the_layers_and_the_head_but_not_of_embeddi
         monkeypatch.setitem(make_checkpoint.SHAPES, name, shape)
         monkeypatch.setattr(sys, "argv", ["make_checkpoint.py", name, str(tmp_path / name), "--dtype", "F16"])
         assert make_checkpoint.main() == 0
-        found = StepWork.of(ModelOnDisk.read(tmp_path / name), EngineConfig())
+        found = StepWork.of(ModelFiles.read(tmp_path / name), EngineConfig())
         assert found.weight_bytes == 2 * (2 * layer + head) + norms
         assert (found.layer_weights, found.head_weights) == (2 * layer, head)
         assert found.kv_token_bytes == 2 * 64 * 2  # a key and a value of one head of 64 halves

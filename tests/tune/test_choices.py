@@ -12,7 +12,7 @@ import pytest
 
 from tests.tune.tuning_tables import PRODUCTS, table_of, tuned_product
 from unicorn_async.config import SamplingParams, WeightScheme
-from unicorn_async.engine.model_on_disk import ModelOnDisk
+from unicorn_async.engine.files import ModelFiles
 from unicorn_async.engine.user_folders import tuning_folder
 from unicorn_async.ops.linear_plans.candidates import candidates, choice
 from unicorn_async.ops.linear_plans.rules import plan_linear
@@ -162,11 +162,11 @@ async def test_the_products_that_are_measured_are_those_of_the_steps(
     def watch(device: Device, folder: TuningFolder) -> None:
         device.info = replace(device.info, tuned=asked)
 
-    monkeypatch.setattr("unicorn_async.engine.opened_vulkan.use_tuning", watch)
+    monkeypatch.setattr("unicorn_async.engine.devices.use_tuning", watch)
     async with open_engine("llama", weights=weights) as engine:
         assert len(await answer(engine, list(range(1, 40)))) == 4
         info, model, options = engine.device, engine.model_spec, engine.config
-    on_disk = ModelOnDisk.read(model_directory("llama"), weights)
+    on_disk = ModelFiles.read(model_directory("llama"), weights)
     products = [one.product for one in products_of(replace(info, tuned={}), model, on_disk.plan, options)]
     named = {choice(replace(info, tuned={}), product, plan_linear(info, product))[0] for product in products}
     # Evaluations alone have more rows of logits than there are sequences; tuning leaves them to the rules.
@@ -189,7 +189,7 @@ async def test_an_engine_computes_with_the_choices_unless_it_is_told_not_to(
     weights: WeightScheme,
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    on_disk = ModelOnDisk.read(model_directory("llama"), weights)
+    on_disk = ModelFiles.read(model_directory("llama"), weights)
     async with open_engine("llama", weights=weights, tuning=False) as engine:
         await engine.loaded()
         expected, info = await engine.logits(range(1, 40)), engine.device

@@ -9,7 +9,7 @@ import pytest
 
 from tests.gpu.made_up import DISCRETE, SOFTWARE
 from unicorn_async.config import EngineConfig, WeightScheme
-from unicorn_async.engine.model_on_disk import ModelOnDisk
+from unicorn_async.engine.files import ModelFiles
 from unicorn_async.tune.products import ModelProduct, products_of
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def products(info: DeviceInfo) -> list[tuple[int, list[ModelProduct]]]:
     """The demo model's, by the steps' tokens, in their order."""
-    on_disk = ModelOnDisk.read("demo", WeightScheme.INT4)
+    on_disk = ModelFiles.read("demo", WeightScheme.INT4)
     found = products_of(info, on_disk.config, on_disk.plan, EngineConfig(max_num_seqs=8, max_num_batched_tokens=64))
     return [(tokens, list(some)) for tokens, some in itertools.groupby(found, lambda one: one.product.tokens)]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.cli.amounts import size
 from unicorn_async.cli.memory_lines import planned_line
-from unicorn_async.gpu.device_info import why_no_gpu
+from unicorn_async.gpu.choice import why_no_gpu
 from unicorn_async.gpu.host import HostGraphics
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
+from unicorn_async.gpu.choice import select_device
 from unicorn_async.gpu.command import CommandPool, TimestampPool
 from unicorn_async.gpu.device import Device
-from unicorn_async.gpu.device_info import select_device
 from unicorn_async.gpu.instance import Instance
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.ops.rates import copy_rate, fma_rate, matrix_rate, read_rate

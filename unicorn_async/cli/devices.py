@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from unicorn_async.cli.npu_facts import NpuFacts
-from unicorn_async.gpu.device_info import why_no_gpu
+from unicorn_async.gpu.choice import why_no_gpu
 from unicorn_async.gpu.host import HostGraphics
 from unicorn_async.gpu.instance import Instance
 from unicorn_async.npu.host import NpuHost

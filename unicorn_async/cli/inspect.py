@@ -16,7 +16,7 @@ from unicorn_async.cli.model_summary import config_json, config_lines
 from unicorn_async.cli.options import MODEL_HELP, add_planning_options, engine_config
 from unicorn_async.cli.placement import DevicePlacement, placements
 from unicorn_async.cli.tensor_rows import TensorRow, tensor_rows
-from unicorn_async.engine.model_on_disk import ModelOnDisk
+from unicorn_async.engine.files import ModelFiles
 from unicorn_async.engine.user_folders import weight_cache_folder
 from unicorn_async.errors import VulkanUnavailableError
 
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the report."""
     config = replace(engine_config(options), allow_software=options.model == DEMO)
-    model = ModelOnDisk.read(options.model, config.weights, config.loras)
+    model = ModelFiles.read(options.model, config.weights, config.loras)
     rows, places = tensor_rows(model), []
     folder = weight_cache_folder() if config.weight_cache else None
     found = model.look_up(folder)
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _report(
-    model: ModelOnDisk,
+    model: ModelFiles,
     rows: Sequence[TensorRow],
     places: Sequence[DevicePlacement],
     cache: CacheStatus,
@@ -124,7 +124,7 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _as_json(
-    model: ModelOnDisk,
+    model: ModelFiles,
     rows: Sequence[TensorRow],
     places: Sequence[DevicePlacement],
     cache: CacheStatus,

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from unicorn_async.cli.amounts import size
 from unicorn_async.cli.memory_lines import heap_name
 from unicorn_async.errors import ConfigError, OutOfMemoryError, VulkanUnavailableError
-from unicorn_async.gpu.device_info import device_candidates
+from unicorn_async.gpu.choice import device_candidates
 from unicorn_async.gpu.instance import Instance
 from unicorn_async.gpu.memory_room import HeapKind
-from unicorn_async.hybrid.opening import FarChoice
+from unicorn_async.hybrid.choice import FarChoice
 from unicorn_async.memory.plan import plan_memory
 from unicorn_async.weights.placement import MemoryGroup
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.cache.lookup import CacheLookup
     from unicorn_async.config import EngineConfig
-    from unicorn_async.engine.model_on_disk import ModelOnDisk
+    from unicorn_async.engine.files import ModelFiles
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.memory.plan import MemoryPlan
     from unicorn_async.weights.placement import PlacementRow
@@ -67,7 +67,7 @@ class DevicePlacement:
         }
 
 
-def placements(model: ModelOnDisk, options: EngineConfig, cached: CacheLookup) -> list[DevicePlacement]:
+def placements(model: ModelFiles, options: EngineConfig, cached: CacheLookup) -> list[DevicePlacement]:
     """Return where the model would lie on each device, or on the one that is asked for; it may be `cached`.
 
     Raises:
@@ -96,7 +96,7 @@ def _all_of(devices: Sequence[DeviceInfo], candidates: Sequence[DeviceInfo], opt
 
 
 def _placement(
-    model: ModelOnDisk, options: EngineConfig, info: DeviceInfo, cached: CacheLookup, far: FarChoice
+    model: ModelFiles, options: EngineConfig, info: DeviceInfo, cached: CacheLookup, far: FarChoice
 ) -> DevicePlacement:
     plan, problem = None, None
     try:

@@ -11,7 +11,7 @@ from unicorn_async.tensor import QuantFormat
 
 if TYPE_CHECKING:
     from unicorn_async.checkpoint.checkpoint import Checkpoint
-    from unicorn_async.engine.model_on_disk import ModelOnDisk
+    from unicorn_async.engine.files import ModelFiles
     from unicorn_async.tensor import ElementType
     from unicorn_async.weights.plan import WantedTensor
 
@@ -65,7 +65,7 @@ class TensorRow:
         return {**asdict(self), "shape": list(self.shape), "transform": self.transform}
 
 
-def tensor_rows(model: ModelOnDisk) -> list[TensorRow]:
+def tensor_rows(model: ModelFiles) -> list[TensorRow]:
     """Return the rows in the order in which a first prompt needs the tensors."""
     types = model.plan.device_types
     changes = model.lora.changes

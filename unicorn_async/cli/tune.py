@@ -10,11 +10,11 @@ from unicorn_async.cli.options import MODEL_HELP, count
 from unicorn_async.cli.progress import ProgressLine, bar
 from unicorn_async.cli.tune_report import stored_lines, tune_lines
 from unicorn_async.config import EngineConfig, WeightScheme
-from unicorn_async.engine.model_on_disk import ModelOnDisk
+from unicorn_async.engine.files import ModelFiles
 from unicorn_async.engine.user_folders import tuning_folder
 from unicorn_async.errors import ConfigError, TuningError
+from unicorn_async.gpu.choice import select_device
 from unicorn_async.gpu.device import Device
-from unicorn_async.gpu.device_info import select_device
 from unicorn_async.gpu.instance import Instance
 from unicorn_async.ops.matrix_fragments import find_matrix_fragments
 from unicorn_async.resources import resource_dir
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     if options.model is None:
         raise ConfigError("tune: give a MODEL to measure for, --show or --clear")
-    on_disk = ModelOnDisk.read(options.model, WeightScheme(options.weights))
+    on_disk = ModelFiles.read(options.model, WeightScheme(options.weights))
     config = EngineConfig(max_num_seqs=options.max_num_seqs, max_num_batched_tokens=options.max_num_batched_tokens)
     with Instance.create(validation=options.validation) as instance:
         info = select_device(instance.devices(), options.device, needed_bytes=on_disk.plan.dest_bytes)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.background import run_to_end, wait_to_end
 from unicorn_async.config import EngineConfig, SamplingParams
-from unicorn_async.engine.startup import start
+from unicorn_async.engine.devices import opening_devices
 from unicorn_async.engine.types import EngineStats, LoadProgress, Token
 from unicorn_async.errors import ConfigError, EngineClosedError, RequestError
 from unicorn_async.gpu.host_pages import return_freed_memory
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unicorn_async.cache.lookup import CacheStatus
-    from unicorn_async.engine.startup import StartedModel
+    from unicorn_async.engine.opening import OpenedModel
     from unicorn_async.engine.types import AdapterInfo
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.instance_start import InstanceStart
@@ -45,14 +45,13 @@ if TYPE_CHECKING:
 class Engine:
     """Runs one model on one device; made by `Engine.open`, usable while the model still loads."""
 
-    def __init__(self, started: StartedModel, config: EngineConfig) -> None:
+    def __init__(self, model: OpenedModel) -> None:
         from unicorn_async.engine.engine_loop import EngineLoop
         from unicorn_async.scheduler.scheduler import Scheduler
 
-        self.config = config
-        self._started = started
-        model = self._model = started.model
-        self._runner = started.runner.runner
+        config = self.config = model.options
+        self._model = model
+        self._runner = model.runner
         self._scheduler = Scheduler(
             groups=model.memory_plan.kv.groups,
             block_size=config.block_size,
@@ -61,7 +60,7 @@ class Engine:
             max_context=model.memory_plan.kv.max_context,
             max_waiting=config.max_waiting,
             max_logit_rows=self._runner.max_logit_rows,
-            eos_token_ids=() if started.tokenizer is None else started.tokenizer.eos_token_ids,
+            eos_token_ids=() if model.tokenizer is None else model.tokenizer.eos_token_ids,
             step_budget=_step_budget(config),
             in_order=not config.attends_elsewhere,
         )
@@ -102,8 +101,11 @@ class Engine:
             config = replace(config, device=str(device))
         async with AsyncExitStack() as stack:
             stack.push_async_callback(run_to_end, return_freed_memory)  # the last of all
-            started = await start(model, config, stack, vulkan)
-            engine = cls(started, started.options)
+            async with opening_devices(config, stack, vulkan) as opening:
+                await asyncio.to_thread(_import_opening)
+                from unicorn_async.engine.opening import open_model
+
+                engine = cls(await open_model(model, config, opening, stack))
             tasks = [
                 asyncio.create_task(engine._guarded(engine._load), name="load"),
                 asyncio.create_task(engine._guarded(engine._run), name="engine loop"),
@@ -128,7 +130,7 @@ class Engine:
     @property
     def model_spec(self) -> ModelSpec:
         """The model's shape."""
-        return self._model.config
+        return self._model.files.config
 
     @property
     def device(self) -> DeviceInfo:
@@ -138,7 +140,7 @@ class Engine:
     @property
     def attention(self) -> AttentionInfo:
         """Where the attention runs, and the KV cache lies."""
-        return self._started.runner.attention
+        return self._model.attention
 
     @property
     def adapters(self) -> tuple[AdapterInfo, ...]:
@@ -152,14 +154,14 @@ class Engine:
         Raises:
             ConfigError: the engine was opened without one.
         """
-        if self._started.tokenizer is None:
+        if self._model.tokenizer is None:
             raise ConfigError(f"{self.model_name} was opened with skip_tokenizer: it has token ids and no text")
-        return self._started.tokenizer
+        return self._model.tokenizer
 
     @property
     def tokenizer_s(self) -> float:
         """How long it took to make the tokenizer, beside everything else that a start does; 0 without one."""
-        return self._started.tokenizer_s
+        return self._model.tokenizer_s
 
     @property
     def max_context(self) -> int:
@@ -200,7 +202,7 @@ class Engine:
         """
         model = self._model
         own = {request.name for request in model.kernels.requests}.union(model.device.kernels.names)
-        return tuple(sorted(own.union(model.far.kernels if model.far is not None else ())))
+        return tuple(sorted(own.union(model.far.attention.kernels if model.far is not None else ())))
 
     @property
     def validation_messages(self) -> tuple[str, ...]:
@@ -274,7 +276,7 @@ class Engine:
         if isinstance(prompt, str):
             prompt = await asyncio.to_thread(self.tokenizer.encode, prompt)
         sequence = self._sequence(prompt, sampling or SamplingParams(), request_id)
-        tokenizer = self.tokenizer if sequence.sampling.stop else self._started.tokenizer
+        tokenizer = self.tokenizer if sequence.sampling.stop else self._model.tokenizer
         stream = RequestStream(sequence, tokenizer)
         self._loop.add(stream)
         try:
@@ -391,6 +393,10 @@ class Engine:
         if self._failure is None:
             self._failure = error
         self._loop.fail(self._failure)
+
+
+def _import_opening() -> None:
+    import unicorn_async.engine.opening  # noqa: F401
 
 
 def _step_budget(config: EngineConfig) -> StepBudget | None:

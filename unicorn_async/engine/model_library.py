@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.config import EngineConfig, LoraSpec, WeightScheme
 from unicorn_async.engine.engine import Engine
-from unicorn_async.engine.model_on_disk import ModelOnDisk
+from unicorn_async.engine.files import ModelFiles
 from unicorn_async.engine.user_folders import weight_cache_folder
 from unicorn_async.errors import ConfigError, OutOfMemoryError
-from unicorn_async.gpu.device_info import device_candidates
+from unicorn_async.gpu.choice import device_candidates
 from unicorn_async.gpu.instance import Instance
-from unicorn_async.hybrid.opening import FarChoice, fit_options
+from unicorn_async.hybrid.choice import FarChoice, fit_options
 from unicorn_async.loader.trace import LoadTrace
 from unicorn_async.memory.plan import plan_memory
 from unicorn_async.public_text import PublicText
@@ -108,7 +108,7 @@ class ModelLibrary:
             config = replace(config, max_context=choice.max_context)
         if choice.loras is not None:
             config = replace(config, loras=tuple(self._adapter(lora) for lora in choice.loras))
-        on_disk = ModelOnDisk.read(entry.location, config.weights, config.loras, is_default=choice.weights is None)
+        on_disk = ModelFiles.read(entry.location, config.weights, config.loras, is_default=choice.weights is None)
         config = replace(config, weights=on_disk.scheme)
         limit = on_disk.config.max_position
         if config.max_context is not None and config.max_context > limit:
@@ -134,7 +134,7 @@ class ModelLibrary:
         return LoraSpec(self._catalog.find_adapter(choice.name), choice.weight)
 
 
-def _check_size(on_disk: ModelOnDisk, config: EngineConfig) -> None:
+def _check_size(on_disk: ModelFiles, config: EngineConfig) -> None:
     """Plan the model's memory on the devices as they will be at best, when the model that is open now is closed."""
     with Instance.create() as instance:
         devices = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import ConfigError, DeviceError
@@ -15,6 +14,7 @@ from unicorn_async.gpu.binding import (
     QueryPoolHandle,
     check,
 )
+from unicorn_async.gpu.queue import CommandBuffer
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.binding import Api, CData
@@ -30,16 +30,6 @@ _ACCESS_INDIRECT, _ACCESS_SHADER_READ, _ACCESS_SHADER_WRITE = 0x1, 0x20, 0x40
 _ACCESS_TRANSFER_READ, _ACCESS_TRANSFER_WRITE, _ACCESS_HOST_READ = 0x800, 0x1000, 0x2000
 _STAGE2_ALL_COMMANDS = 0x10000
 _QUERY_64, _QUERY_WAIT = 0x1, 0x2
-
-
-@dataclass(eq=False, slots=True)
-class CommandBuffer:
-    """Recorded commands, ready for `Queue.submit` any number of times; its pool owns it.
-
-    It is never pending twice, unless its pool is `shared`.
-    """
-
-    handle: CommandBufferHandle
 
 
 class RecordingStructs:

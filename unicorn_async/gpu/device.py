@@ -6,7 +6,7 @@ import contextlib
 import threading
 import warnings
 from collections import Counter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from unicorn_async.errors import DeviceLostError, MissingFeatureError
 from unicorn_async.gpu.binding import DeviceHandle, check
@@ -22,16 +22,10 @@ if TYPE_CHECKING:
     from typing import Self
 
     from unicorn_async.gpu.binding import Api, CData
+    from unicorn_async.gpu.device_context import Closable
     from unicorn_async.gpu.device_info import DeviceInfo, MemoryHeap
     from unicorn_async.gpu.instance import Instance
     from unicorn_async.gpu.physical import PhysicalDevice
-
-
-class Closable(Protocol):
-    """What a device owns: it is closed with the device at the latest."""
-
-    def close(self) -> None:
-        """Release the object; a second call does nothing."""
 
 
 class Device:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.errors import MissingFeatureError, VulkanUnavailableError
 from unicorn_async.gpu.binding import Api, InstanceHandle, check, load_api
-from unicorn_async.gpu.device_info import why_no_gpu
+from unicorn_async.gpu.choice import why_no_gpu
 from unicorn_async.gpu.driver_libraries import keep_loaded
 from unicorn_async.gpu.host import HostGraphics
 from unicorn_async.gpu.physical import MIN_API_VERSION, PhysicalDevice

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from unicorn_async.gpu.binding import CData
-    from unicorn_async.gpu.device import Device
+    from unicorn_async.gpu.device_context import DeviceContext
     from unicorn_async.gpu.manifest import ConstantValue, ManifestEntry, PushBlock
 
     _Key: TypeAlias = tuple[str, tuple[tuple[str, ConstantValue], ...], int]
@@ -72,7 +72,7 @@ class KernelLibrary:
     The device owns it. All pipelines have one layout: no descriptor sets, and one range of push constants.
     """
 
-    def __init__(self, device: Device, shader_dir: Path, *, cache_dir: Path | None) -> None:
+    def __init__(self, device: DeviceContext, shader_dir: Path, *, cache_dir: Path | None) -> None:
         self._device = device
         self._shader_dir = shader_dir
         self._manifest: Manifest | None = None

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from unicorn_async.errors import ConfigError, MissingFeatureError, OutOfMemoryError
-from unicorn_async.gpu.arena import Arena, ArenaSlice
 from unicorn_async.gpu.binding import BufferHandle, MemoryHandle, check
 from unicorn_async.gpu.host_pages import prefer_huge_pages
 from unicorn_async.gpu.memory_room import HeapKind, heap_kinds
@@ -17,10 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from unicorn_async.gpu.binding import CData
-    from unicorn_async.gpu.device import Device
+    from unicorn_async.gpu.device_context import DeviceContext
     from unicorn_async.gpu.timeline import Timeline
 
-__all__ = ["Arena", "ArenaSlice", "Buffer", "HeapKind", "Memory", "MemoryKind"]
+__all__ = ["Buffer", "HeapKind", "Memory", "MemoryKind"]
 
 _USAGE = 0x1 | 0x2 | 0x20 | 0x100 | 0x20000  # transfer both ways, storage, indirect, device address
 _ALLOCATE_DEVICE_ADDRESS = 0x2
@@ -74,7 +73,7 @@ class _Allocation(NamedTuple):
 class Memory:
     """Allocates a device's memory; any thread may call it. The device owns it."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: DeviceContext) -> None:
         self._device = device
         self._api = device.api
         self._types = device.physical.memory_types()

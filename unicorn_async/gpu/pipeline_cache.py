@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from unicorn_async.gpu.binding import PipelineCacheHandle, check
 
 if TYPE_CHECKING:
-    from unicorn_async.gpu.device import Device
+    from unicorn_async.gpu.device_context import DeviceContext
 
 _log = logging.getLogger(__name__)
 _MAGIC = b"unicorn pipelines 1\n"
@@ -26,7 +26,7 @@ class PipelineCache:
     The file holds a checksum before the driver's data, because drivers trust what they are given.
     """
 
-    def __init__(self, device: Device, folder: Path | None) -> None:
+    def __init__(self, device: DeviceContext, folder: Path | None) -> None:
         self._device = device
         info = device.info
         name = f"pipelines-{info.vendor_id:04x}-{info.device_id:04x}-{info.device_uuid}-{info.driver_version:08x}.bin"

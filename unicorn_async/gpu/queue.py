@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from unicorn_async.gpu.binding import QueueHandle, check
@@ -11,12 +12,21 @@ from unicorn_async.gpu.timeline import Timeline
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from unicorn_async.gpu.binding import CData
-    from unicorn_async.gpu.command import CommandBuffer
-    from unicorn_async.gpu.device import Device
+    from unicorn_async.gpu.binding import CData, CommandBufferHandle
+    from unicorn_async.gpu.device_context import DeviceContext
 
 FLAG_COMPUTE = 0x2
 _STAGE_ALL_COMMANDS = 0x10000
+
+
+@dataclass(eq=False, slots=True)
+class CommandBuffer:
+    """Recorded commands, ready for `Queue.submit` any number of times; its pool owns it.
+
+    It is never pending twice, unless its pool is `shared`.
+    """
+
+    handle: CommandBufferHandle
 
 
 class Submission(NamedTuple):
@@ -33,7 +43,9 @@ class Queue:
     `has_compute` is False for a queue that only copies.
     """
 
-    def __init__(self, device: Device, family: int, index: int, *, flags: int, timestamp_bits: int, name: str) -> None:
+    def __init__(
+        self, device: DeviceContext, family: int, index: int, *, flags: int, timestamp_bits: int, name: str
+    ) -> None:
         self.name = name
         self.family = family
         self.has_compute = bool(flags & FLAG_COMPUTE)

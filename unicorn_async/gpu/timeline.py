@@ -13,7 +13,7 @@ from unicorn_async.gpu.binding import TIMEOUT, SemaphoreHandle, check
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from unicorn_async.gpu.device import Device
+    from unicorn_async.gpu.device_context import DeviceContext
 
 _FOREVER_NS = (1 << 64) - 1
 
@@ -35,7 +35,7 @@ class Timeline:
     on a condition while nobody waits.
     """
 
-    def __init__(self, device: Device, *, name: str = "timeline") -> None:
+    def __init__(self, device: DeviceContext, *, name: str = "timeline") -> None:
         self.name = name
         self.last_submitted = 0
         self._device = device

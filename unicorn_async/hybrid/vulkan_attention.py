@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from unicorn_async.config import EngineConfig, KVDType
-    from unicorn_async.gpu.command import CommandBuffer
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.kernel import KernelRequest
+    from unicorn_async.gpu.queue import CommandBuffer
     from unicorn_async.hybrid.spans import BusyTrack
     from unicorn_async.memory.kv_plan import KVPlan
     from unicorn_async.models.spec import ModelSpec

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from unicorn_async.config import AttentionKind
 from unicorn_async.errors import MissingFeatureError
 from unicorn_async.gpu.arena import block_nbytes
-from unicorn_async.gpu.device_info import device_candidates
+from unicorn_async.gpu.choice import device_candidates
 from unicorn_async.gpu.memory_room import HeapLimits, host_room, memory_room
 from unicorn_async.hybrid.remote_attention import NUM_HALVES
 from unicorn_async.hybrid.vulkan_exchange import ExchangeLayout

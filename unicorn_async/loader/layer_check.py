@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from unicorn_async.gpu.arena import ArenaSlice
-    from unicorn_async.gpu.command import CommandBuffer, CommandRecorder
+    from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.memory import Buffer
+    from unicorn_async.gpu.queue import CommandBuffer
     from unicorn_async.gpu.timeline import Timeline
 
 

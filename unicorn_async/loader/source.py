@@ -57,6 +57,16 @@ class CachedWeights(Protocol):
         """Take note that the entry is no good; the load goes on without it."""
 
 
+class Prelude(Protocol):
+    """What has to be on the device before the first chunk that is blended, for as long as a load needs it."""
+
+    async def ready(self) -> None:
+        """Return when it is there; raises CheckpointError or OutOfMemoryError."""
+
+    def close(self) -> None:
+        """Free it; nothing on the device uses it any more."""
+
+
 def only_checkpoint_error(error: BaseException) -> CheckpointError | None:
     """Return the first error of those that ended a load, if files are the reason for all of them."""
     if isinstance(error, BaseExceptionGroup):

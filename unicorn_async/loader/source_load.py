@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.timeline import Timeline
     from unicorn_async.loader.arriving_places import ArrivingPlaces
-    from unicorn_async.loader.lora_factors import LoraFactors
     from unicorn_async.loader.parcel import Parcel
-    from unicorn_async.loader.source import LoadSource
+    from unicorn_async.loader.source import LoadSource, Prelude
     from unicorn_async.loader.staging import StagingSlot
     from unicorn_async.loader.trace import LoadTrace
     from unicorn_async.loader.uploader import Uploader
@@ -53,7 +52,7 @@ class SourceLoad:
         staging_bytes: int,
         arrived: Callable[[Parcel], None],
         trace: LoadTrace | None = None,
-        factors: LoraFactors | None = None,
+        factors: Prelude | None = None,
         arriving: ArrivingPlaces | None = None,
         stages_near: bool = False,
     ) -> None:

@@ -12,10 +12,9 @@ from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.loader.open_file import PAGE_BYTES, page_memory
 
 if TYPE_CHECKING:
-    from unicorn_async.gpu.command import CommandBuffer
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.memory import Buffer, Memory
-    from unicorn_async.gpu.queue import Queue
+    from unicorn_async.gpu.queue import CommandBuffer, Queue
     from unicorn_async.gpu.timeline import Timeline
 
 

@@ -21,14 +21,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from unicorn_async.checkpoint.file_stamp import FileStamp
+    from unicorn_async.gpu.arena import ArenaSlice
     from unicorn_async.gpu.device import Device
-    from unicorn_async.gpu.memory import ArenaSlice
     from unicorn_async.gpu.timeline import Timeline
     from unicorn_async.loader.arriving_places import ArrivingPlaces
-    from unicorn_async.loader.lora_factors import LoraFactors
     from unicorn_async.loader.parcel import Parcel
     from unicorn_async.loader.read_strategy import ReadStrategy
-    from unicorn_async.loader.source import CachedWeights
+    from unicorn_async.loader.source import CachedWeights, Prelude
     from unicorn_async.loader.trace import LoadTrace
     from unicorn_async.loader.unfit import UnfitCounters
     from unicorn_async.loader.uploader import ConvertRecorder, Preparation
@@ -63,7 +62,7 @@ class LoadStream:
         stamps: Sequence[FileStamp] = (),
         staging_bytes: int = 16 * CHUNK_BYTES,
         trace: LoadTrace | None = None,
-        factors: LoraFactors | None = None,
+        factors: Prelude | None = None,
         unfit: UnfitCounters | None = None,
         cached: CachedWeights | None = None,
         arriving: ArrivingPlaces | None = None,

@@ -12,8 +12,7 @@ from unicorn_async.loader.reader_threads import ReaderThreads
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from unicorn_async.gpu.command import CommandBuffer
-    from unicorn_async.gpu.queue import Queue
+    from unicorn_async.gpu.queue import CommandBuffer, Queue
     from unicorn_async.gpu.timeline import Timeline
 
 

@@ -16,9 +16,9 @@ from unicorn_async.weights.chunk import RawChunk, Transform
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from unicorn_async.gpu.arena import ArenaSlice
     from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device import Device
-    from unicorn_async.gpu.memory import ArenaSlice
     from unicorn_async.gpu.queue import Queue
     from unicorn_async.loader.arriving_places import ArrivingPlaces
     from unicorn_async.loader.staging import StagingSlot

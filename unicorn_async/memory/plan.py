@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from unicorn_async.config import WeightScheme
 from unicorn_async.errors import OutOfMemoryError
 from unicorn_async.gpu.arena import SLICE_ALIGNMENT, block_nbytes
-from unicorn_async.gpu.device_info import DeviceType, shared_memory_text
+from unicorn_async.gpu.choice import shared_memory_text
+from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.gpu.host import HostGraphics
 from unicorn_async.gpu.memory_room import HeapKind, HeapLimits, host_room, memory_room
 from unicorn_async.loader.staging_plan import StagingNeed
@@ -22,7 +23,7 @@ from unicorn_async.tensor import DType
 from unicorn_async.weights.placement import Claim, MemoryGroup, place, weight_claims
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from unicorn_async.config import EngineConfig, KVDType
     from unicorn_async.gpu.device_info import DeviceInfo
@@ -178,33 +179,6 @@ def plan_memory(
         step_bytes,
         staged_bytes=staged_bytes,
     )
-
-
-def choose_device(
-    devices: Sequence[DeviceInfo],
-    model: ModelSpec,
-    options: EngineConfig,
-    plan: LoadPlan,
-    *,
-    passing_bytes: int = 0,
-    staging: StagingNeed = NO_STAGING,
-    far: FarPlanner | None = None,
-) -> tuple[DeviceInfo, MemoryPlan]:
-    """Return the first of the devices, best first, that the model fits, and its plan there.
-
-    `far` plans what another device has of the model, if one does.
-
-    Raises:
-        ConfigError: as `plan_memory`.
-        OutOfMemoryError: it fits none; the messages of all are in it.
-    """
-    errors: list[OutOfMemoryError] = []
-    for info in devices:
-        try:
-            return info, plan_memory(model, options, plan, info, passing_bytes=passing_bytes, staging=staging, far=far)
-        except OutOfMemoryError as exc:
-            errors.append(exc)
-    raise OutOfMemoryError("\n".join(map(str, errors)))
 
 
 def _cache(kv: KVPlan, kv_dtype: KVDType) -> list[Claim]:

@@ -7,7 +7,7 @@ own, so that steps in flight may take turns.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from unicorn_async.ops.linear_scratch import LinearScratch
 from unicorn_async.tensor import DType, Tensor
@@ -15,12 +15,26 @@ from unicorn_async.tensor import DType, Tensor
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from unicorn_async.models.spec import ModelSpec
-
 _ALIGNMENT = 256
 
 
-def activation_bytes(model: ModelSpec, max_tokens: int, max_logit_rows: int, num_frames: int) -> Mapping[str, int]:
+class Widths(Protocol):
+    """What a model says of its intermediate results: `workspace` has their columns by name."""
+
+    @property
+    def workspace(self) -> Mapping[str, int]: ...
+
+    @property
+    def hidden_size(self) -> int: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def widest_input(self) -> int: ...
+
+
+def activation_bytes(model: Widths, max_tokens: int, max_logit_rows: int, num_frames: int) -> Mapping[str, int]:
     """Return the size of each intermediate result, all f32 but `scratch`, in bytes; a multiple of 256 each.
 
     `residual_names` says which are those of a frame. `touched` is the sink of `touch_pages`.
@@ -36,7 +50,7 @@ def activation_bytes(model: ModelSpec, max_tokens: int, max_logit_rows: int, num
     return {name: -(-size // _ALIGNMENT) * _ALIGNMENT for name, size in sizes.items()}
 
 
-def residual_bytes(model: ModelSpec, max_tokens: int) -> int:
+def residual_bytes(model: Widths, max_tokens: int) -> int:
     """Return the size of what one step keeps between its layers, in bytes."""
     return 2 * -(-4 * max_tokens * model.hidden_size // _ALIGNMENT) * _ALIGNMENT
 
@@ -65,7 +79,7 @@ class Activations:
     scratch: LinearScratch
 
     @classmethod
-    def at(cls, address: Mapping[str, int], model: ModelSpec, max_tokens: int, max_logit_rows: int) -> Activations:
+    def at(cls, address: Mapping[str, int], model: Widths, max_tokens: int, max_logit_rows: int) -> Activations:
         """Take the places that memory of `activation_bytes` was found at."""
         rows = max(max_tokens, max_logit_rows)
         return cls(address, LinearScratch.at(address["scratch"], rows, model.widest_input))

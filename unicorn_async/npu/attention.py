@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from unicorn_async.npu.context import Context
     from unicorn_async.npu.geometry import HeadLayout
     from unicorn_async.npu.packets import Bf16Bits
+    from unicorn_async.npu.part import PreparedPart
     from unicorn_async.npu.shared import SharedPackets
-    from unicorn_async.npu.step import PreparedPart
     from unicorn_async.npu.work import AttentionHeads
 
 __all__ = ["AttentionCounts", "NpuAttention", "NpuOptions", "PreparedStep", "SequenceWork"]

@@ -11,23 +11,23 @@ from unicorn_async.errors import ConfigError
 from unicorn_async.npu.xrt import xrt_errors
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pyxrt
     from numpy.typing import NDArray
-
-    from unicorn_async.npu.device import Device
 
 
 class Buffer:
     """A buffer object of XRT with its mapping; whoever allocated it closes it, after the last run that uses it.
 
     `mapped` is the memory as bytes. CPU and NPU see each other's writes after a sync of the range alone. No view of
-    `mapped` may outlive the buffer.
+    `mapped` may outlive the buffer. `closed` is told when it is closed.
     """
 
-    def __init__(self, device: Device, handle: pyxrt.bo, nbytes: int, name: str) -> None:
+    def __init__(self, handle: pyxrt.bo, nbytes: int, name: str, closed: Callable[[Buffer], None]) -> None:
         self.name = name
         self.nbytes = nbytes
-        self._device = device
+        self._closed = closed
         self._handle: pyxrt.bo | None = handle
         with xrt_errors(f"{name}: mapping {nbytes} bytes"):
             self.mapped: NDArray[np.uint8] = np.frombuffer(handle.map(), np.uint8)[:nbytes]
@@ -55,7 +55,7 @@ class Buffer:
         if self._handle is not None:
             self.mapped = np.empty(0, np.uint8)
             self._handle = None
-            self._device.forget(self)
+            self._closed(self)
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None) is not None:

@@ -104,7 +104,7 @@ class Device:
         return self._zeroed(handle, pages.nbytes, name)
 
     def _zeroed(self, handle: pyxrt.bo, nbytes: int, name: str) -> Buffer:
-        buffer = Buffer(self, handle, nbytes, name)
+        buffer = Buffer(handle, nbytes, name, self.forget)
         self._buffers.add(buffer)
         buffer.mapped[:] = np.uint8(0)
         buffer.to_device(0, nbytes)

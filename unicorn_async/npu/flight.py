@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from unicorn_async.npu.frame import Frame
     from unicorn_async.npu.packets import Bf16Bits
+    from unicorn_async.npu.part import PreparedPart
     from unicorn_async.npu.shared import SharedPackets
-    from unicorn_async.npu.step import PreparedPart
     from unicorn_async.npu.work import AttentionHeads
 
 _THREAD_BYTES = 1 << 20  # copies from this size on leave the event loop to others

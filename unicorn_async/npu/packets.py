@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from unicorn_async.npu.step import PreparedPart
+    from unicorn_async.npu.part import PreparedPart
     from unicorn_async.npu.work import AttentionHeads, Item
 
 Bf16Bits: TypeAlias = "NDArray[np.uint16]"

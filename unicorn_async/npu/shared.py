@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from unicorn_async.npu.buffer import Buffer
     from unicorn_async.npu.geometry import HeadLayout
-    from unicorn_async.npu.step import PreparedPart, PreparedStep
+    from unicorn_async.npu.part import PreparedPart
+    from unicorn_async.npu.step import PreparedStep
     from unicorn_async.npu.work import AttentionHeads
 
 

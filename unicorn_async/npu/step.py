@@ -9,42 +9,17 @@ import numpy as np
 
 from unicorn_async.errors import ConfigError
 from unicorn_async.npu.dialect_check import max_overhead_bytes
-from unicorn_async.npu.geometry import BF16_BYTES, F32_BYTES, SLOT_BYTES
+from unicorn_async.npu.geometry import SLOT_BYTES
 from unicorn_async.npu.packets import parameters
+from unicorn_async.npu.part import PreparedPart
 from unicorn_async.npu.schedule import ScheduledItem, instructions, stream_bytes
 from unicorn_async.npu.work import plan_items, spread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from numpy.typing import NDArray
-
     from unicorn_async.npu.manifest import Build
     from unicorn_async.npu.work import AttentionHeads, Item, SequenceWork
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PreparedPart:
-    """What one run works on: items with up to `strips` strips each, their parameters and the run's instructions.
-
-    `first` is the number of the first among packets and results: 0 where a run has those for itself. `tokens` and
-    `heads` are the place in q of each row, `used` says which rows there are; (items, rows) each.
-    """
-
-    items: tuple[Item, ...]
-    strips: int
-    result_bytes: int  # of an item of so many strips
-    parameters: NDArray[np.int32]  # (items, words)
-    tokens: NDArray[np.int64]
-    heads: NDArray[np.int64]
-    used: NDArray[np.bool_]
-    stream: NDArray[np.uint32]
-    first: int
-
-    @property
-    def load_bytes(self) -> int:
-        """Bytes that are copied for a run, if nothing of the part is there already: its queries and instructions."""
-        return self.result_bytes * len(self.items) * BF16_BYTES // F32_BYTES + self.stream.nbytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unicorn_async.gpu.arena import ArenaSlice
-    from unicorn_async.gpu.command import CommandBuffer
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.memory import Buffer
+    from unicorn_async.gpu.queue import CommandBuffer
 
 
 class EvaluationCopy:

@@ -11,8 +11,9 @@ from unicorn_async.step.recording import Recording, prologue_key, tail_key
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator
 
-    from unicorn_async.gpu.command import CommandBuffer, CommandRecorder
+    from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device import Device
+    from unicorn_async.gpu.queue import CommandBuffer
     from unicorn_async.gpu.timed_recorder import DispatchTime
     from unicorn_async.memory.model import ModelMemory
     from unicorn_async.models.decoder import Decoder

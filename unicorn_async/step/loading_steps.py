@@ -14,8 +14,7 @@ from unicorn_async.gpu.queue import Submission
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from unicorn_async.gpu.command import CommandBuffer
-    from unicorn_async.gpu.queue import Queue
+    from unicorn_async.gpu.queue import CommandBuffer, Queue
     from unicorn_async.gpu.timeline import Timeline
 
 _MOST_AT_ONCE = 8  # parts: the device begins with the first ones while the next are recorded

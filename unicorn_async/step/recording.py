@@ -12,8 +12,9 @@ from unicorn_async.tensor import Tensor
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-    from unicorn_async.gpu.command import CommandBuffer, CommandRecorder
+    from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device import Device
+    from unicorn_async.gpu.queue import CommandBuffer
     from unicorn_async.memory.model import ModelMemory
     from unicorn_async.models.decoder import Decoder
     from unicorn_async.models.spec import ModelSpec

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from unicorn_async.config import EngineConfig
-    from unicorn_async.gpu.command import CommandBuffer
     from unicorn_async.gpu.device import Device
+    from unicorn_async.gpu.queue import CommandBuffer
     from unicorn_async.memory.kv_plan import KVPlan
     from unicorn_async.memory.model import ModelMemory
     from unicorn_async.models.decoder import Decoder

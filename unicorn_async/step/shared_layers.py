@@ -12,8 +12,9 @@ from unicorn_async.step.frame import Frame
 from unicorn_async.step.layer_recording import LayerRecording
 
 if TYPE_CHECKING:
-    from unicorn_async.gpu.command import CommandBuffer, CommandRecorder
+    from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device import Device
+    from unicorn_async.gpu.queue import CommandBuffer
     from unicorn_async.memory.model import ModelMemory, ResidualPlaces
     from unicorn_async.models.decoder import Decoder
     from unicorn_async.models.spec import ModelSpec

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import codecs
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from unicorn_async.tokenizer.tokenizer import Tokenizer
+    from unicorn_async.tokenizer.pieces import PieceBytes
+
+
+class TokenBytes(Protocol):
+    """What a decoder needs of a tokenizer."""
+
+    pieces: PieceBytes
+    control_ids: frozenset[int]
 
 
 class StreamDecoder:
@@ -18,7 +25,7 @@ class StreamDecoder:
 
     __slots__ = ("_decoder", "_skipped", "_strip_left", "_tokenizer")
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_special: bool = True) -> None:
+    def __init__(self, tokenizer: TokenBytes, *, skip_special: bool = True) -> None:
         self._tokenizer = tokenizer
         self._skipped = tokenizer.control_ids if skip_special else frozenset()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")

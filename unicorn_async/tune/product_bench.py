@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Self
 
-    from unicorn_async.gpu.command import CommandBuffer, CommandRecorder
+    from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.kernel import KernelRequest
     from unicorn_async.gpu.memory import Buffer
+    from unicorn_async.gpu.queue import CommandBuffer
     from unicorn_async.ops.linear_plans.plan import LinearPlan
     from unicorn_async.ops.linear_plans.product import Product
     from unicorn_async.ops.rows import Rows

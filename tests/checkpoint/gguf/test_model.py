@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.golden.cases import CASES
 from unicorn_async.checkpoint.checkpoint import Checkpoint
-from unicorn_async.checkpoint.gguf.config import GgufConfig, json_config
+from unicorn_async.checkpoint.gguf.config import gguf_config, json_config
 from unicorn_async.checkpoint.gguf.header import parse_header
 from unicorn_async.config import RotaryScaling
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
@@ -211,5 +211,5 @@ def test_any_metadata_is_understood_or_refused(name: str, data: st.DataObject) -
     file = File(metadata | {key: data.draw(VALUES) for key in keys}, SMALL[name]).encode()
     header = parse_header(io.BytesIO(file), len(file), source="m.gguf")
     with contextlib.suppress(CheckpointError):
-        config = GgufConfig(header.metadata, header.tensors, "m.gguf")
+        config = gguf_config(header.metadata, header.tensors, "m.gguf")
         model_spec(json_config(config, {}), "m.gguf")

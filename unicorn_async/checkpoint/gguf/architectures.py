@@ -11,12 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import TypeAlias
 
-    from unicorn_async.checkpoint.gguf.config import GgufConfig
+    from unicorn_async.checkpoint.gguf.keys import GgufConfig
 
     _Factors: TypeAlias = Mapping[str, Sequence[float]]  # of rotary frequencies, by the names of their tensors
     _Keys: TypeAlias = dict[str, object]
 
-HEAD_PARTS = ("chatglm", "glm4", "phi3")  # a part of each head may rotate
 _GEMMA2_27B_LAYERS, _GEMMA3_27B_LAYERS = 46, 62
 _SCALES = (1e-6, 1e6)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unicorn_async.checkpoint.gguf.architectures import ARCHITECTURES, HEAD_PARTS
-from unicorn_async.checkpoint.gguf.fields import shown
+from unicorn_async.checkpoint.gguf.architectures import ARCHITECTURES
+from unicorn_async.checkpoint.gguf.keys import HEAD_PARTS, GgufConfig
 from unicorn_async.checkpoint.gguf.names import ROPE_FACTORS
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
 
@@ -24,82 +24,20 @@ _COUNTS = {
 }
 
 
-class GgufConfig:
-    """Metadata and tensors of a model, with getters that complain by key; `source` names the file."""
+def gguf_config(metadata: Mapping[str, GgufValue], tensors: Mapping[str, TensorEntry], source: str) -> GgufConfig:
+    """Return the getters for a model's metadata; `source` names the file.
 
-    def __init__(self, metadata: Mapping[str, GgufValue], tensors: Mapping[str, TensorEntry], source: str) -> None:
-        self._metadata = metadata
-        self.source = source
-        self.tensors = tensors
-        self.architecture = self._text("general.architecture")
-        if self.architecture not in ARCHITECTURES:
-            raise UnsupportedModelError(
-                f"{source}: general.architecture {self.architecture!r} is not supported; "
-                f"known are {', '.join(ARCHITECTURES)}"
-            )
-
-    def get(self, key: str) -> GgufValue | None:
-        """Return the value of `<architecture>.<key>`."""
-        return self._metadata.get(f"{self.architecture}.{key}")
-
-    def count(self, key: str, default: int | None = None) -> int:
-        """Return a positive integer."""
-        value = self.get(key)
-        value = default if value is None else value
-        if type(value) is not int or value < 1:
-            raise self.error(key, "a positive integer", value)
-        return value
-
-    def number(self, key: str) -> float | None:
-        """Return a number, None where the key is absent."""
-        value = self.get(key)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise self.error(key, "a number", value)
-        return value
-
-    def text(self, key: str) -> str | None:
-        """Return a string, None where the key is absent."""
-        value = self.get(key)
-        if value is not None and not isinstance(value, str):
-            raise self.error(key, "a string", value)
-        return value
-
-    @property
-    def head_dim(self) -> int:
-        """Elements of a head."""
-        return self.count("attention.key_length", self.count("embedding_length") // self.count("attention.head_count"))
-
-    @property
-    def num_rotary_pairs(self) -> int:
-        """Pairs of a head that rotate."""
-        part = self.count("rope.dimension_count", self.head_dim) if self.architecture in HEAD_PARTS else self.head_dim
-        return part // 2
-
-    def has(self, tensor: str) -> bool:
-        """Whether the model has a tensor."""
-        return tensor in self.tensors
-
-    def token_id(self, kind: str) -> int | None:
-        """Return the id of the `bos`, `eos`, … token."""
-        value = self._metadata.get(f"tokenizer.ggml.{kind}_token_id")
-        return value if type(value) is int else None
-
-    def error(self, key: str, wanted: str, value: GgufValue | None) -> CheckpointError:
-        """Return an error about a key's value."""
-        name = f"{self.source}: {self.architecture}.{key}"
-        if value is None:
-            return CheckpointError(f"{name} is missing")
-        return CheckpointError(f"{name}: expected {wanted}, got {shown(value)}")
-
-    def unsupported(self, key: str, message: str) -> UnsupportedModelError:
-        """Return an error about an option that no model of this package has."""
-        return UnsupportedModelError(f"{self.source}: {self.architecture}.{key}: {message}")
-
-    def _text(self, key: str) -> str:
-        value = self._metadata.get(key)
-        if not isinstance(value, str):
-            raise CheckpointError(f"{self.source}: {key}: expected a string, got {shown(value)}")
-        return value
+    Raises:
+        CheckpointError: it does not say which architecture it has.
+        UnsupportedModelError: it has one that is not supported.
+    """
+    config = GgufConfig(metadata, tensors, source)
+    if config.architecture not in ARCHITECTURES:
+        raise UnsupportedModelError(
+            f"{source}: general.architecture {config.architecture!r} is not supported; "
+            f"known are {', '.join(ARCHITECTURES)}"
+        )
+    return config
 
 
 def json_config(config: GgufConfig, rope_factors: Mapping[str, Sequence[float]]) -> dict[str, object]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.checkpoint.file_stamp import FileStamp
-from unicorn_async.checkpoint.gguf.config import GgufConfig, json_config
+from unicorn_async.checkpoint.gguf.config import gguf_config, json_config
 from unicorn_async.checkpoint.gguf.header import read_header
 from unicorn_async.checkpoint.gguf.names import canonical_name, factor_tensors, has_interleaved_heads, is_constant
 from unicorn_async.checkpoint.gguf.split import check_parts, part_paths
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from unicorn_async.checkpoint.gguf.fields import GgufValue
+    from unicorn_async.checkpoint.gguf.keys import GgufConfig
     from unicorn_async.checkpoint.source_tensor import TensorEntry
 
 
@@ -53,7 +54,7 @@ class GgufModel:
         check_parts(files, headers)
         entries = _joined(files, [header.tensors for header in headers])
         metadata = headers[0].metadata
-        config = GgufConfig(metadata, {name: entry for name, (entry, _) in entries.items()}, str(files[0]))
+        config = gguf_config(metadata, {name: entry for name, (entry, _) in entries.items()}, str(files[0]))
         factors = {
             name: _rope_factors(files[file], entry, config.num_rotary_pairs)
             for name, (entry, file) in entries.items()

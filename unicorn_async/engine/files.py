@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.cache.lookup import look_up
+from unicorn_async.cache.writer import Origin
 from unicorn_async.checkpoint.checkpoint import Checkpoint
 from unicorn_async.checkpoint.location import find_model, model_name
 from unicorn_async.config import WeightScheme
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelOnDisk:
+class ModelFiles:
     """A model's files, checked, and what is to be loaded of them."""
 
     name: str
@@ -54,7 +55,7 @@ class ModelOnDisk:
         loras: Sequence[LoraSpec] = (),
         *,
         is_default: bool = False,
-    ) -> ModelOnDisk:
+    ) -> ModelFiles:
         """Find and check a model, to be loaded by a scheme with adapters; it blocks on the disk, and reads no weights.
 
         A scheme that is a default alone gives way to AUTO where weights are quantised already.
@@ -90,6 +91,11 @@ class ModelOnDisk:
     def lora_digest(self) -> str:
         """What the adapters make of the weights, as a digest; "" without adapters."""
         return lora_digest(self.lora.adapters)
+
+    @property
+    def origin(self) -> Origin:
+        """What the weights are made of, for the description of an entry in the weight cache."""
+        return Origin(self.name, self.checkpoint, self.scheme, self.lora_digest)
 
     def look_up(self, folder: CacheFolder | None) -> CacheLookup:
         """Look for what a load would make in the weight cache; it blocks on the disk. Without a folder it is off."""

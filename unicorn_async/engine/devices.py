@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unicorn_async.background import run_to_end
+from unicorn_async.background import end_task, run_to_end
 from unicorn_async.engine.user_folders import cache_directory, tuning_folder
+from unicorn_async.gpu.choice import device_candidates
 from unicorn_async.gpu.device import Device
-from unicorn_async.gpu.device_info import device_candidates
 from unicorn_async.gpu.instance import Instance
 from unicorn_async.ops.matrix_fragments import find_matrix_fragments
 from unicorn_async.resources import resource_dir
 from unicorn_async.tune.choices import use_tuning
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from contextlib import AsyncExitStack
 
     from unicorn_async.config import EngineConfig
@@ -23,17 +26,32 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenedVulkan:
+class Devices:
     """The instance, its devices, those that may run a model, best first, and the only one of these, already open."""
 
     instance: Instance
-    devices: tuple[DeviceInfo, ...]
+    all: tuple[DeviceInfo, ...]
     candidates: tuple[DeviceInfo, ...]
-    device: Device | None
+    only: Device | None
 
 
-def open_vulkan(options: EngineConfig, stack: AsyncExitStack, vulkan: InstanceStart | None) -> OpenedVulkan:
-    """Open the instance, and the device too where there is no choice: that need not wait for the model's files."""
+@asynccontextmanager
+async def opening_devices(
+    options: EngineConfig, stack: AsyncExitStack, vulkan: InstanceStart | None
+) -> AsyncIterator[asyncio.Task[Devices]]:
+    """Open Vulkan in a thread beside the block, which does not end before the thread: `stack` gets what that opens."""
+    opening = asyncio.create_task(run_to_end(lambda: open_devices(options, stack, vulkan)), name="open Vulkan")
+    try:
+        yield opening
+    finally:
+        await end_task(opening)
+
+
+def open_devices(options: EngineConfig, stack: AsyncExitStack, vulkan: InstanceStart | None) -> Devices:
+    """Open the instance, and the device too where there is no choice: that need not wait for the model's files.
+
+    The instance is that of `vulkan`, if it has begun already.
+    """
     create = Instance.create if vulkan is None else vulkan.take
     instance = create(validation=options.validation)
     stack.push_async_callback(run_to_end, instance.close)
@@ -41,7 +59,7 @@ def open_vulkan(options: EngineConfig, stack: AsyncExitStack, vulkan: InstanceSt
     candidates = device_candidates(devices, options.device, allow_software=options.allow_software)
     only = len(candidates) == 1 and not options.attends_elsewhere
     device = open_device(instance, candidates[0], options, stack) if only else None
-    return OpenedVulkan(instance, devices, candidates, device)
+    return Devices(instance, devices, candidates, device)
 
 
 def open_device(instance: Instance, info: DeviceInfo, options: EngineConfig, stack: AsyncExitStack) -> Device:
@@ -50,7 +68,7 @@ def open_device(instance: Instance, info: DeviceInfo, options: EngineConfig, sta
     Raises:
         DeviceError: it can't be opened.
     """
-    device = _opened(instance, info)
+    device = Device.open(instance, info, cache_dir=cache_directory(), shader_dir=resource_dir("shaders"))
     stack.push_async_callback(run_to_end, device.close)
     find_matrix_fragments(device)
     if options.tuning:
@@ -58,11 +76,7 @@ def open_device(instance: Instance, info: DeviceInfo, options: EngineConfig, sta
     return device
 
 
-def _opened(instance: Instance, info: DeviceInfo) -> Device:
-    return Device.open(instance, info, cache_dir=cache_directory(), shader_dir=resource_dir("shaders"))
-
-
-def opened_beside(device: Device, instance: Instance, info: DeviceInfo) -> Device:
+def open_beside(device: Device, instance: Instance, info: DeviceInfo) -> Device:
     """Open another device; one of the same GPU has its compiled kernels elsewhere, or it would replace the first's."""
     folder = cache_directory() / "attention" if info.index == device.info.index else cache_directory()
     return Device.open(instance, info, cache_dir=folder, shader_dir=resource_dir("shaders"))

@@ -1,30 +1,30 @@
-"""The cache of device-ready weights, as one model's load uses it: taken from at its start, written to at its end."""
+"""The cache of device-ready weights, as one load uses it: taken from at its start, written to at its end."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
 
-from unicorn_async.cache.lookup import WeightCache
-from unicorn_async.cache.writer import CacheWriter, Origin
+from unicorn_async.cache.lookup import WeightCache, look_up
+from unicorn_async.cache.writer import CacheWriter
 from unicorn_async.gpu.host_memory import HostMemory
 from unicorn_async.ops.checksum import Checksum
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from unicorn_async.cache.folder import CacheFolder
-    from unicorn_async.cache.lookup import CachedEntry, CacheStatus
-    from unicorn_async.config import EngineConfig
-    from unicorn_async.engine.model_on_disk import ModelOnDisk
+    from unicorn_async.cache.lookup import CachedEntry, CacheLookup, CacheStatus
+    from unicorn_async.cache.writer import Origin
     from unicorn_async.gpu.arena import ArenaSlice
     from unicorn_async.gpu.device import Device
-    from unicorn_async.memory.plan import MemoryPlan
+    from unicorn_async.loader.read_strategy import ReadStrategy
+    from unicorn_async.weights.plan import LoadPlan
 
 _KEPT_SHARE = 0.5  # of the free memory: a larger entry is not left in the page cache when it is written
 
 
-class ModelCache:
+class CacheSession:
     """`cached` is the source of a load that finds its weights in the cache, None for others."""
 
     def __init__(self, cache: WeightCache, cached: CachedEntry | None, writer: CacheWriter) -> None:
@@ -37,41 +37,45 @@ class ModelCache:
     async def open(
         cls,
         folder: CacheFolder | None,
-        model: ModelOnDisk,
+        origin: Origin,
+        plan: LoadPlan,
         device: Device,
         places: Mapping[str, ArenaSlice],
-        options: EngineConfig,
-        memory_plan: MemoryPlan,
-    ) -> ModelCache:
-        """Look for the model's entry; without a folder the cache is off. Nothing is allocated for the model yet.
+        *,
+        read_strategy: Callable[[CacheLookup], ReadStrategy],
+        limit: int | None,
+        model_bytes: int,
+    ) -> CacheSession:
+        """Look for the entry of an origin's load; without a folder the cache is off.
 
-        `places` will have the destinations' memory once the model is loaded.
+        Nothing of the `model_bytes` is allocated on the device yet: `places` will have the destinations' memory once
+        the model is loaded. `read_strategy` blocks on the disk, and says how to read the file that was found. All
+        entries may have `limit` bytes together.
 
         Raises:
             CheckpointError: a file of the checkpoint can't be read.
         """
-        lookup = await asyncio.to_thread(model.look_up, folder)
+        lookup = await asyncio.to_thread(
+            look_up, folder, origin.checkpoint, plan, scheme=origin.scheme, lora_digest=origin.lora_digest
+        )
         cache = WeightCache(folder, lookup)
         await cache.open()
         checksum = Checksum(device.info, device.kernels)
         cached = None
         if lookup.entry is not None:
-            strategy = await asyncio.to_thread(
-                model.read_strategy, device.info, options.num_reader_threads, memory=memory_plan, found=lookup
-            )
-            cached = cache.cached(strategy, checksum)
+            cached = cache.cached(await asyncio.to_thread(read_strategy, lookup), checksum)
         available = HostMemory().available_bytes()
         if available is not None and device.info.shares_host_memory:
-            available -= memory_plan.placement.total_bytes
+            available -= model_bytes
         writer = CacheWriter(
             device,
-            model.plan,
+            plan,
             places,
             cache,
             checksum,
-            Origin(model.name, model.checkpoint, model.scheme, model.lora_digest),
-            limit=options.cache_bytes,
-            keeps_pages=available is None or model.plan.dest_bytes <= available * _KEPT_SHARE,
+            origin,
+            limit=limit,
+            keeps_pages=available is None or plan.dest_bytes <= available * _KEPT_SHARE,
         )
         return cls(cache, cached, writer)
 

@@ -1,0 +1,324 @@
+"""From a model's name to everything that runs it, in the order in which it happens; its weights follow in a task.
+
+What this needs is imported while Vulkan is opened, and what makes the runner while the first weights are read. What
+waits for the device, or for its driver, is closed in threads: the event loop serves others meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from unicorn_async.background import end_task, run_to_end
+from unicorn_async.cache.session import CacheSession
+from unicorn_async.engine.devices import open_beside, open_device
+from unicorn_async.engine.files import ModelFiles
+from unicorn_async.engine.types import AdapterInfo
+from unicorn_async.engine.user_folders import weight_cache_folder
+from unicorn_async.errors import ConfigError
+from unicorn_async.gpu.first_uses import FirstUses
+from unicorn_async.hybrid.choice import FarChoice, fit_options
+from unicorn_async.hybrid.opening import open_far_attention
+from unicorn_async.loader.arriving_places import ArrivingPlaces
+from unicorn_async.loader.conversion import WeightConverter, factor_converter, prepare_conversion
+from unicorn_async.loader.lora_factors import LoraFactors
+from unicorn_async.loader.stream import LoadStream
+from unicorn_async.loader.trace import LoadTrace
+from unicorn_async.loader.unfit import UnfitCounters
+from unicorn_async.memory.choice import choose_device
+from unicorn_async.memory.plan import attention_shape
+from unicorn_async.memory.report import driver_usage
+from unicorn_async.memory.staging_place import stages_near
+from unicorn_async.step.kernel_list import NeededKernels
+from unicorn_async.weights.placement import MemoryGroup
+
+if TYPE_CHECKING:
+    from contextlib import AsyncExitStack
+    from pathlib import Path
+
+    from unicorn_async.config import EngineConfig
+    from unicorn_async.engine.devices import Devices
+    from unicorn_async.engine.runner import AnyRunner
+    from unicorn_async.engine.tokenizer_start import MadeTokenizer, TokenizerStart
+    from unicorn_async.gpu.device import Device
+    from unicorn_async.gpu.instance import Instance
+    from unicorn_async.hybrid.far_attention import FarAttention
+    from unicorn_async.hybrid.report import AttentionInfo
+    from unicorn_async.memory.plan import MemoryPlan
+    from unicorn_async.tokenizer import Tokenizer
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedModel:
+    """What was opened for a model, which the stack of its opening closes; its weights may still be on their way."""
+
+    files: ModelFiles
+    options: EngineConfig  # fitted to the model and to the device
+    instance: Instance
+    device: Device
+    memory_plan: MemoryPlan
+    usage_before: tuple[int, ...] | None  # of memory, as the driver said before anything was allocated
+    cache: CacheSession
+    stream: LoadStream
+    kernels: NeededKernels
+    load: asyncio.Task[None]  # brings the weights
+    runner: AnyRunner
+    attention: AttentionInfo
+    far: FarAttention | None  # what attends in place of the device
+    tokenizer: Tokenizer | None  # None where nobody wants it
+    tokenizer_s: float  # how long it took, beside everything else
+
+    @property
+    def name(self) -> str:
+        """What the model is called."""
+        return self.options.model_name or self.files.name
+
+    @property
+    def passing_bytes(self) -> int:
+        """Memory that the load takes at most beside the model: staging and adapters."""
+        rings = 2 if self.files.lora.adapters else 1
+        return self.files.passing_bytes + rings * self.options.staging_bytes
+
+    @property
+    def adapters(self) -> tuple[AdapterInfo, ...]:
+        """The adapters that are blended into the weights."""
+        return tuple(AdapterInfo.of(adapter) for adapter in self.files.lora.adapters)
+
+    @property
+    def twin(self) -> Device | None:
+        """The device that attends, if it is another logical one of the same GPU."""
+        return None if self.far is None else self.far.twin
+
+
+async def open_model(
+    model: str | Path, options: EngineConfig, opening: asyncio.Task[Devices], stack: AsyncExitStack
+) -> OpenedModel:
+    """Check a model, choose and open a device, allocate, begin the load; `stack` gets what has to be closed.
+
+    Where only one device may run the model, its `opening` has opened it beside the reading of the model's files. The
+    tokenizer is made beside all of that, and awaited last, unless it is to be skipped.
+
+    Raises:
+        ConfigError, CheckpointError, TokenizerError, DeviceError: see `Engine.open`.
+    """
+    files, options = await asyncio.to_thread(read_model, model, options)
+    making = None if options.skip_tokenizer else await _start_tokenizer(files, stack)
+
+    devices = await opening
+    device, memory_plan = await run_to_end(lambda: _choose_device(files, devices, options, stack))
+    options = replace(
+        options, staging_bytes=memory_plan.staging_bytes, num_loading_frames=memory_plan.num_loading_frames
+    )
+    usage_before = driver_usage(device)
+
+    reading = partial(files.read_strategy, device.info, options.num_reader_threads, memory=memory_plan)
+    strategy = await asyncio.to_thread(reading)
+    trace = None if options.load_trace is None else LoadTrace(options.load_trace)
+    places = ArrivingPlaces(device.memory, memory_plan.placement)
+    stack.push_async_callback(places.close)
+    cache = await CacheSession.open(
+        weight_cache_folder() if options.weight_cache else None,
+        files.origin,
+        files.plan,
+        device,
+        places.slices,
+        read_strategy=lambda found: reading(found=found),
+        limit=options.cache_bytes,
+        model_bytes=memory_plan.placement.total_bytes,
+    )
+    workspace = memory_plan.placement.names(MemoryGroup.WORKSPACE)
+    unfit = await run_to_end(lambda: _count_unfit(device, files, stack))  # it would wait for larger allocations
+    near = stages_near(device, memory_plan, options)  # by the memory that is free before the model's is allocated
+    places.begin(() if options.attends_elsewhere else workspace)
+
+    prepare = partial(prepare_conversion, device.kernels, files.plan, files.lora)
+    factors = LoraFactors(
+        device,
+        files.lora,
+        files.plan,
+        convert=factor_converter(device.kernels),
+        staging_bytes=options.staging_bytes,
+        prepare=prepare,
+    )
+    stream = LoadStream(
+        device,
+        files.plan,
+        files.checkpoint.files,
+        places.slices,
+        convert=WeightConverter(device.kernels, files.plan, unfit, files.lora, factors).record,
+        prepare=prepare,
+        strategy=strategy,
+        stamps=files.checkpoint.stamps,
+        staging_bytes=options.staging_bytes,
+        trace=trace,
+        factors=factors,
+        unfit=unfit,
+        cached=cache.cached,
+        arriving=places,
+        stages_near=near,
+    )
+    stack.push_async_callback(stream.close)
+    far: FarAttention | None = None
+    if memory_plan.far is not None:
+        far = await open_far_attention(
+            device,
+            files.config,
+            options,
+            memory_plan.kv,
+            memory_plan.far,
+            lambda info: open_beside(device, devices.instance, info),
+            stack,
+        )
+    kernels = NeededKernels(
+        device.info,
+        files.config,
+        attention_shape(files.config, options) if far is None else far.shape,
+        files.plan,
+        files.lora,
+        options,
+        attends=far is None,
+        seam=() if far is None else far.attention.near_kernels(),
+        from_cache=cache.cached is not None,
+    )
+    # The first weights have memory before the last ones do, and what is made of all addresses is made beside them.
+    load = asyncio.create_task(ModelLoad(device, stream, kernels, trace, cache, far).run(), name="load")
+    stack.push_async_callback(end_task, load)
+
+    await stream.begun.wait()
+    await asyncio.to_thread(_import_runner)
+    from unicorn_async.engine.runner import make_runner
+
+    runner, attention = await make_runner(device, files, options, memory_plan, places, stream, far, stack)
+    # Before the device is waited for, and what its steps wait for is closed.
+    stack.push_async_callback(end_task, load)
+
+    tokenizer, tokenizer_s = (None, 0.0) if making is None else await making
+    if tokenizer is not None:
+        files.check_vocabulary(tokenizer.vocab_size)
+    return OpenedModel(
+        files,
+        options,
+        devices.instance,
+        device,
+        memory_plan,
+        usage_before,
+        cache,
+        stream,
+        kernels,
+        load,
+        runner,
+        attention,
+        far,
+        tokenizer,
+        tokenizer_s,
+    )
+
+
+def read_model(model: str | Path, options: EngineConfig) -> tuple[ModelFiles, EngineConfig]:
+    """Read and check a model's files, and fit the options to it; it blocks on the disk.
+
+    Raises:
+        ConfigError, CheckpointError: see `Engine.open`.
+    """
+    files = ModelFiles.read(model, options.weights, options.loras)
+    return files, fit_options(files.config, options)
+
+
+async def _start_tokenizer(files: ModelFiles, stack: AsyncExitStack) -> asyncio.Task[MadeTokenizer]:
+    def begin() -> TokenizerStart:
+        from unicorn_async.engine.tokenizer_start import TokenizerStart
+
+        started = TokenizerStart(files.tokenizer_source)
+        stack.callback(started.close)  # which ends a thread that a cancelled task leaves behind
+        return started
+
+    started = await run_to_end(begin)
+    making = asyncio.create_task(asyncio.to_thread(started.make), name="tokenizer")
+    stack.push_async_callback(end_task, making)
+    return making
+
+
+def _choose_device(
+    files: ModelFiles, devices: Devices, options: EngineConfig, stack: AsyncExitStack
+) -> tuple[Device, MemoryPlan]:
+    """Choose the device that a model fits, and open it unless it is open; return it and the model's plan there."""
+    far = FarChoice(files.config, options, devices.all)
+    info, memory_plan = choose_device(
+        far.near(devices.candidates),
+        files.config,
+        options,
+        files.plan,
+        passing_bytes=files.passing_bytes,
+        staging=files.staging,
+        far=far.plan,
+    )
+    return devices.only or open_device(devices.instance, info, options, stack), memory_plan
+
+
+def _count_unfit(device: Device, files: ModelFiles, stack: AsyncExitStack) -> UnfitCounters:
+    counters = UnfitCounters(device.memory, files.plan, files.lora)
+    stack.push_async_callback(run_to_end, counters.close)
+    return counters
+
+
+def _import_runner() -> None:
+    import unicorn_async.engine.runner  # noqa: F401
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLoad:
+    """The load of a model: its weights, and beside them the kernels that a first request needs; `run` it once."""
+
+    device: Device
+    stream: LoadStream
+    kernels: NeededKernels
+    trace: LoadTrace | None
+    cache: CacheSession
+    far: FarAttention | None
+
+    async def run(self) -> None:
+        """Load the weights and, beside that, compile the kernels that a first request needs; then fill the cache.
+
+        What the driver leaves of the compilation to a kernel's first use comes last, as far as the load was too short
+        for it. A trace that can't be written is a warning in the log.
+        """
+        uses = FirstUses(self.device)
+        try:
+            try:
+                await self._load(uses)
+            finally:
+                if self.trace is not None:
+                    await _write(self.trace)
+            await self.cache.write()
+        finally:
+            self.cache.finish()
+        await uses.run()
+
+    async def _load(self, uses: FirstUses) -> None:
+        far = None if self.far is None else self.far.attention
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.stream.run(), name="load stream")
+            group.create_task(self._compile(uses), name="compile kernels")
+            if far is not None:
+                group.create_task(asyncio.to_thread(far.prepare_kernels), name="compile for the attention")
+        await run_to_end(self.device.kernels.save_cache)
+        if far is not None:
+            await run_to_end(far.save_kernels)
+
+    async def _compile(self, uses: FirstUses) -> None:
+        await self.stream.begun.wait()
+        # A thread that compiles beyond a cancellation ends by itself: a closed device refuses the next kernel.
+        uses.add(await asyncio.to_thread(lambda: self.device.kernels.prepare(self.kernels.requests)))
+        await uses.run(lambda: not self.stream.progress.done)
+
+
+async def _write(trace: LoadTrace) -> None:
+    try:
+        await run_to_end(trace.write)
+    except ConfigError as exc:
+        _log.warning("%s; the load itself is not affected", exc)

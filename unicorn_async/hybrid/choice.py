@@ -1,0 +1,77 @@
+"""The device that is asked for to attend, where that is not the one that runs the model.
+
+What an NPU needs is imported where it is asked for: other starts need not wait for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unicorn_async.config import AttentionKind
+from unicorn_async.hybrid.vulkan_plan import far_device, near_devices, plan_vulkan
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from unicorn_async.config import EngineConfig
+    from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.memory.far_plan import FarPlan
+    from unicorn_async.models.spec import ModelSpec
+    from unicorn_async.npu.choice import NpuChoice
+
+
+def fit_options(model: ModelSpec, options: EngineConfig) -> EngineConfig:
+    """Return the options with a block size that what attends can take.
+
+    Raises:
+        UnsupportedModelError: it can't take the model's heads.
+    """
+    if options.attention.kind is not AttentionKind.NPU:
+        return options
+    from unicorn_async.npu.choice import fit_npu_options
+
+    return fit_npu_options(model, options)
+
+
+def _npu_choice(model: ModelSpec, options: EngineConfig) -> NpuChoice | None:
+    if options.attention.kind is not AttentionKind.NPU:
+        return None
+    from unicorn_async.npu.choice import NpuChoice
+
+    return NpuChoice.find(model, options)
+
+
+class FarChoice:
+    """What is asked for to attend, among the devices of this machine."""
+
+    def __init__(self, model: ModelSpec, options: EngineConfig, devices: Sequence[DeviceInfo]) -> None:
+        """Find the device.
+
+        Raises:
+            ConfigError: there is no such device. MissingFeatureError: it can't be used.
+            NpuUnavailableError, NpuBuildError, UnsupportedModelError: as `NpuChoice.find`.
+        """
+        self._model = model
+        self._options = options = fit_options(model, options)
+        self._vulkan = far_device(options, devices)
+        self._npu = _npu_choice(model, options)
+
+    def near(self, candidates: Sequence[DeviceInfo]) -> tuple[DeviceInfo, ...]:
+        """Return those of the candidates that may run the model."""
+        return near_devices(candidates, self._vulkan)
+
+    def plan(self, near: DeviceInfo, left: int, *, host_bytes: int | None = None) -> FarPlan | None:
+        """Plan the cache beside a model on `near`; None where that attends itself.
+
+        Of that device's memory `left` bytes are left. `host_bytes` is the host's free memory, None = as it is now.
+
+        Raises:
+            ConfigError, OutOfMemoryError: as `plan_kv_cache`.
+        """
+        if self._npu is not None:
+            from unicorn_async.hybrid.npu_plan import plan_npu
+
+            return plan_npu(self._model, self._options, near, self._npu, left, host_bytes=host_bytes)
+        if self._vulkan is not None:
+            return plan_vulkan(self._model, self._options, near, self._vulkan, left, host_bytes=host_bytes)
+        return None
