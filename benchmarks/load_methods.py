@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from unicorn_async.gpu.device_info import DeviceInfo
-    from unicorn_async.gpu.first_uses import FirstUses
     from unicorn_async.gpu.memory import Buffer
+    from unicorn_async.gpu.warm_up import WarmUp
 
 ENGINE_METHODS = ("engine", "engine-direct", "engine-alone")
 FILL = "fill-cache"
@@ -241,7 +241,7 @@ async def engine_load(options: argparse.Namespace) -> dict[str, Any]:
             num_threads=num_threads,
         )
 
-    async def compile_first(load: ModelLoad, uses: FirstUses) -> None:
+    async def compile_first(load: ModelLoad, uses: WarmUp) -> None:
         load.stream.begun.set()  # what else a start makes it makes before, too
         try:
             uses.add(await asyncio.to_thread(load.device.kernels.prepare, load.kernels.requests))

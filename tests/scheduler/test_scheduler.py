@@ -128,11 +128,11 @@ def test_tokens_after_the_end_are_dropped_and_blocks_wait_for_the_steps_in_fligh
     first, second = schedule(scheduler), schedule(scheduler)
     assert scheduler.commit(first, [EOS])[0].finish_reason is FinishReason.STOP
     assert scheduler.blocks_used == (1,)
-    assert sequence.slot >= 0
+    assert sequence.state_index >= 0
     assert scheduler.commit(second, [5]) == []
     assert sequence.output_ids == [EOS]
     assert scheduler.blocks_used == (0,)
-    assert sequence.slot == -1
+    assert sequence.state_index == -1
 
 
 def test_a_waiting_sequence_is_cancelled_at_once() -> None:
@@ -206,7 +206,7 @@ def test_no_more_sequences_are_preempted_than_needed() -> None:
         scheduler.commit(batch, [5] * batch.num_samples)
     assert scheduler.num_preemptions == 1
     assert [item.sequence for item in schedule(scheduler).scheduled] == sequences[:2]
-    assert [sequence.slot >= 0 for sequence in sequences] == [True, True, False]
+    assert [sequence.state_index >= 0 for sequence in sequences] == [True, True, False]
 
 
 def test_a_prompt_waits_until_it_fits() -> None:

@@ -148,7 +148,7 @@ class World:
                 expected, reason = expected[: len(sequence.output_ids)], FinishReason.CANCELLED
             assert sequence.output_ids == expected
             assert sequence.finish_reason is reason
-            assert (sequence.slot, sequence.num_in_flight, sequence.num_pending) == (-1, 0, 0)
+            assert (sequence.state_index, sequence.num_in_flight, sequence.num_pending) == (-1, 0, 0)
         assert (self.scheduler.num_running, self.scheduler.num_waiting) == (0, 0)
         assert set(self.scheduler.blocks_used) == {0}
         assert sorted(self.scheduler._free_slots) == list(range(self.max_num_seqs))

@@ -64,7 +64,7 @@ class ToyGPU:
         parts = tuple(
             Part(
                 item,
-                item.sequence.slot,
+                item.sequence.state_index,
                 tuple(tuple(table) for table in item.sequence.block_tables),
                 tuple(item.sequence.output_ids),
             )

@@ -51,7 +51,7 @@ async def test_a_lane_is_first_in_first_out_and_lanes_run_side_by_side(served: S
 
 async def test_a_full_lane_and_too_many_lanes_are_refused(serve_with: ServeWith, engine: FakeEngine) -> None:
     engine.hold[0] = asyncio.Event()
-    async with serve_with(ServerOptions(max_queued=1, max_lanes=1)) as served, connected(served.ws_url) as client:
+    async with serve_with(ServerOptions(max_queued=1, max_channels=1)) as served, connected(served.ws_url) as client:
         await client.create()
         await client.until("response.in_progress")
         await client.create()

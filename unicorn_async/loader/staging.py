@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False, slots=True)
-class StagingSlot:
+class StagingBuffer:
     """One slot: its buffer, and the submission that read it last.
 
     `takes_direct_reads` says that it is ordinary memory from a page's start. `commands` are command buffers to record
@@ -54,8 +54,8 @@ class StagingRing:
         self.slot_bytes = slot_bytes
         self._imports = imports
         self._near = near
-        self._slots: list[StagingSlot] = []
-        self._free: asyncio.Queue[StagingSlot] = asyncio.Queue()
+        self._slots: list[StagingBuffer] = []
+        self._free: asyncio.Queue[StagingBuffer] = asyncio.Queue()
         self._turn = asyncio.Lock()  # a lock is fair; a queue gives what comes back to who asks before others wake up
 
     @property
@@ -63,7 +63,7 @@ class StagingRing:
         """Slots that are not held, though the device may still read them, or that are still to be made."""
         return self._free.qsize() + self._num_slots - len(self._slots)
 
-    async def acquire(self) -> StagingSlot:
+    async def acquire(self) -> StagingBuffer:
         """Return a slot that the device does not use, to who asks first; cancelling leaves it in the ring.
 
         Raises:
@@ -82,7 +82,7 @@ class StagingRing:
             raise
         return slot
 
-    def release(self, slot: StagingSlot, timeline: Timeline, value: int) -> None:
+    def release(self, slot: StagingBuffer, timeline: Timeline, value: int) -> None:
         """Give a slot back; it is free once `timeline` has reached `value`."""
         slot.used = (timeline, value)
         self._free.put_nowait(slot)
@@ -97,7 +97,7 @@ class StagingRing:
                 self._memory.release(slot.buffer, timeline=slot.used[0], value=slot.used[1])
         self._memory.collect()
 
-    async def _new_slot(self) -> StagingSlot:
+    async def _new_slot(self) -> StagingBuffer:
         """Make a slot in a thread: the driver may take milliseconds, and others have reads to begin."""
         name, before = f"staging[{len(self._slots)}]", len(self._slots)
         try:
@@ -108,18 +108,18 @@ class StagingRing:
             raise
         return self._slots[-1]
 
-    def _make_slot(self, nbytes: int, name: str) -> StagingSlot:
+    def _make_slot(self, nbytes: int, name: str) -> StagingBuffer:
         if self._imports:
             try:
-                return StagingSlot(self._memory.import_host(page_memory(nbytes), name=name), takes_direct_reads=True)
+                return StagingBuffer(self._memory.import_host(page_memory(nbytes), name=name), takes_direct_reads=True)
             except (MissingFeatureError, OutOfMemoryError):  # the driver pins no such memory, or no more of it
                 self._imports = False
         if self._near:
             try:
-                return StagingSlot(self._memory.allocate(nbytes, MemoryKind.FRAME, name=name))
+                return StagingBuffer(self._memory.allocate(nbytes, MemoryKind.ARGUMENTS, name=name))
             except OutOfMemoryError:  # another program was faster
                 self._near = False
-        return StagingSlot(self._memory.allocate(nbytes, MemoryKind.STAGING, name=name))
+        return StagingBuffer(self._memory.allocate(nbytes, MemoryKind.STAGING, name=name))
 
 
 def can_import(device: Device) -> bool:

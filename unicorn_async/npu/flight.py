@@ -1,4 +1,4 @@
-"""A part of a call of `NpuAttention.submit`, under way; what it copies, and for whom."""
+"""A part of a call of `AttentionService.submit`, under way; what it copies, and for whom."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from unicorn_async.npu.frame import Frame
     from unicorn_async.npu.packets import Bf16Bits
     from unicorn_async.npu.part import PreparedPart
+    from unicorn_async.npu.run_buffers import Frame
     from unicorn_async.npu.shared import SharedPackets
     from unicorn_async.npu.work import AttentionHeads
 

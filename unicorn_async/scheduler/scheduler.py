@@ -339,7 +339,7 @@ class Scheduler:
 
     def _admit(self) -> Sequence:
         sequence = self._waiting.pop(0)
-        sequence.slot = self._free_slots.pop()
+        sequence.state_index = self._free_slots.pop()
         sequence.preempted = False
         sequence.num_given = sequence.length
         self._running.append(sequence)
@@ -356,9 +356,9 @@ class Scheduler:
         if sequence in self._leaving:
             self._leaving.remove(sequence)
         self._blocks.release(sequence)
-        if sequence.slot >= 0:
-            self._free_slots.append(sequence.slot)
-            sequence.slot = -1
+        if sequence.state_index >= 0:
+            self._free_slots.append(sequence.state_index)
+            sequence.state_index = -1
         if sequence.finish_reason is None:
             sequence.num_scheduled = sequence.num_computed = 0
             insort(self._waiting, sequence, key=lambda waiting: waiting.arrival)

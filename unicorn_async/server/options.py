@@ -22,7 +22,7 @@ class ServerOptions:
     default_max_tokens: int | None = None  # None = as many as the context has room for
     max_message_bytes: int = 4 << 20  # one websocket message or HTTP body
     max_connections: int = 1024
-    max_lanes: int = 32  # lanes of a connection with something to do
+    max_channels: int = 32  # lanes of a connection with something to do
     max_queued: int = 16  # requests that wait in one lane
     send_timeout_s: float = 30.0  # a client that takes nothing for so long is cut off
     receive_timeout_s: float = 30.0  # an HTTP body, or the key in a websocket's first frame, has to come in this time
@@ -35,7 +35,7 @@ class ServerOptions:
     def __post_init__(self) -> None:
         if self.api_key is not None and not self.api_key.strip():
             raise ConfigError("api_key: expected a key, got an empty one")
-        for name in ("max_message_bytes", "max_connections", "max_lanes", "max_queued", "max_stored"):
+        for name in ("max_message_bytes", "max_connections", "max_channels", "max_queued", "max_stored"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
         for name in ("send_timeout_s", "receive_timeout_s", "keepalive_s", "shutdown_timeout_s"):

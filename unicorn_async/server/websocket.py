@@ -10,9 +10,9 @@ from urllib.parse import parse_qs
 from starlette.datastructures import Headers
 
 from unicorn_async.errors import UnicornError
+from unicorn_async.server.channel import Lane, error_event
 from unicorn_async.server.connection import Outlet
 from unicorn_async.server.generation import ClientGoneError
-from unicorn_async.server.lane import Lane, error_event
 from unicorn_async.server.model_state import ModelStatus
 from unicorn_async.server.protocol.client_event import (
     AuthEvent,
@@ -146,7 +146,7 @@ class Connection:
         if lane is not None:
             lane.put(event.request)
             return
-        limit = self._service.options.max_lanes
+        limit = self._service.options.max_channels
         if len(self._lanes) >= limit:
             raise ApiError(f"{limit} lanes are busy already", status=429, code="too_many_lanes")
         lane = Lane(self._service, self._store, self.send, event.stream_id)

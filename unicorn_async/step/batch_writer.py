@@ -30,7 +30,7 @@ class BatchWriter:
             frame.decodes = None
             return self._write_all(batch, frame)
         sequences = [item.sequence for item in batch.scheduled]
-        slots = [sequence.slot for sequence in sequences]
+        slots = [sequence.state_index for sequence in sequences]
         known = frame.decodes
         if known is not None and known.sequences == sequences and known.slots == slots:
             self._write_positions(batch, frame)
@@ -64,7 +64,7 @@ class BatchWriter:
         for item in batch.scheduled:
             sequence, start, count, ids, _, is_decode = item
             if is_decode:  # its token is in its slot, whether the host has seen it or not
-                token_ids.append(-1 - sequence.slot)
+                token_ids.append(-1 - sequence.state_index)
                 positions.append(start)
                 continue
             token_ids += ids if PENDING not in ids else _fed_back(item)
@@ -86,7 +86,7 @@ class BatchWriter:
             sequence, row = item.sequence, row + item.num_tokens
             if item.samples:
                 index, position = len(sampled), item.start + item.num_tokens
-                wanted = (sequence.sampling, sequence.slot, sequence.seed)
+                wanted = (sequence.sampling, sequence.state_index, sequence.seed)
                 if index == len(known) or known[index] != wanted:
                     params, slot, seed = wanted
                     cell = arrays["sample_rows"][index : index + 1]
@@ -120,17 +120,17 @@ class BatchWriter:
             if not sequence.sampling.has_penalties:
                 continue
             if item.resets:
-                resets[index] = sequence.slot
+                resets[index] = sequence.state_index
             if item.is_decode:  # its token was counted when it was sampled
                 continue
             for position, token in enumerate(item.token_ids, item.start):
                 is_output = position >= len(sequence.prompt_ids)
-                marks[num_marks] = (sequence.slot, token | (OUTPUT_MARK if is_output else 0))
+                marks[num_marks] = (sequence.state_index, token | (OUTPUT_MARK if is_output else 0))
                 num_marks += 1
         return True
 
 
 def _fed_back(item: ScheduledSequence) -> list[int]:
     """Token ids for the device; where it is to take the token that it has sampled last, the slot's place of it."""
-    fed_back = -1 - item.sequence.slot
+    fed_back = -1 - item.sequence.state_index
     return [fed_back if token == PENDING else token for token in item.token_ids]
