@@ -67,8 +67,8 @@ def model_device(path: str, config: EngineConfig) -> DeviceInfo:
     model = ModelFiles.read(path, config.weights)
     with Instance.create() as instance:
         candidates = device_candidates(instance.devices(), config.device, allow_software=config.allow_software)
-        passing, staging = model.passing_bytes, model.staging
-        info, _ = choose_device(candidates, model.config, config, model.plan, passing_bytes=passing, staging=staging)
+        passing, staging = model.transient_bytes, model.staging
+        info, _ = choose_device(candidates, model.config, config, model.plan, transient_bytes=passing, staging=staging)
     return info
 
 

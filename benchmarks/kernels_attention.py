@@ -37,7 +37,7 @@ from unicorn_async.errors import UnicornError
 from unicorn_async.gpu.command import CommandPool, TimestampPool
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.ops.attention import GpuAttention
-from unicorn_async.ops.attention_device import AttentionBatch, DecodeScratch
+from unicorn_async.ops.attention_op import AttentionBatch, DecodeScratch
 from unicorn_async.ops.attention_plan import AttentionPlan, DecodeCut
 from unicorn_async.ops.kv_cache import AttentionShape, KVCache, head_nbytes
 from unicorn_async.ops.linear_plan import known_subgroup_size
@@ -223,7 +223,7 @@ class Bench:
         return buffer
 
     def _put(self, values: np.ndarray[Any, Any]) -> Buffer:
-        buffer = self._device.memory.allocate(values.nbytes, MemoryKind.FRAME, name="step")
+        buffer = self._device.memory.allocate(values.nbytes, MemoryKind.ARGUMENTS, name="step")
         assert buffer.mapped is not None
         np.frombuffer(buffer.mapped, values.dtype, values.size)[:] = values.reshape(-1)
         return buffer

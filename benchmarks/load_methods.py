@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from unicorn_async.gpu.device_info import DeviceInfo
-    from unicorn_async.gpu.first_uses import FirstUses
+    from unicorn_async.gpu.warm_up import WarmUp
 
 ENGINE_METHODS = ("engine", "engine-direct", "engine-alone")
 FILL = "fill-cache"
@@ -173,11 +173,11 @@ async def engine_load(options: argparse.Namespace) -> dict[str, Any]:
             num_threads=num_threads,
         )
 
-    async def compile_first(load: ModelLoad, uses: FirstUses) -> None:
+    async def compile_first(load: ModelLoad, warm_up: WarmUp) -> None:
         load.stream.begun.set()  # what else a start makes it makes before, too
         try:
-            uses.add(await asyncio.to_thread(load.device.kernels.prepare, load.kernels.requests))
-            await uses.run()
+            warm_up.add(await asyncio.to_thread(load.device.kernels.prepare, load.kernels.requests))
+            await warm_up.run()
             back_memory(options.backed_bytes)
         except Exception as exc:
             run.fail(exc)

@@ -16,9 +16,9 @@ from aie.iron import Buffer, Kernel, ObjectFifo, Program, Runtime, TaskGroup, Wo
 from aie.iron.controlflow import range_
 from aie.iron.device import NPU1, NPU2, Tile
 
-from unicorn_async.npu.budget import LANES_PER_COLUMN, RESULT_STRIPS, STACK_BYTES, core_slots, state_bytes
 from unicorn_async.npu.geometry import SLOT_BYTES
 from unicorn_async.npu.schedule import PACKET_BYTES
+from unicorn_async.npu.tile_budget import LANES_PER_COLUMN, RESULT_STRIPS, STACK_BYTES, core_slots, state_bytes
 
 if TYPE_CHECKING:
     from unicorn_async.npu.geometry import HeadLayout

@@ -20,7 +20,7 @@ import numpy as np
 from toolchain import Toolchain, find_toolchain
 
 from unicorn_async.errors import NpuBuildError, UnicornError
-from unicorn_async.npu import budget
+from unicorn_async.npu import tile_budget as budget
 from unicorn_async.npu.dialect_check import dialect_problem
 from unicorn_async.npu.geometry import CHIPS, HEAD_DIMS, HeadLayout, chip_named
 from unicorn_async.npu.manifest import Build, build_dir, build_name, find_build, manifest_json, notice

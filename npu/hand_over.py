@@ -25,14 +25,14 @@ from unicorn_async.step.frame import FrameLimits
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from unicorn_async.npu.attention import NpuAttention
+    from unicorn_async.npu.attention import AttentionService
 
 # New sequences by their lengths: attention itself is the least that it can be.
 STEPS = {"32 sequences of 1 token": (1,) * 32, "a prompt of 128 tokens": (128,)}
 _WARM_UP = 2
 
 
-async def hand_over_costs(attention: NpuAttention, wanted: str | None, repeats: int) -> dict[str, Any]:
+async def hand_over_costs(attention: AttentionService, wanted: str | None, repeats: int) -> dict[str, Any]:
     """Return a layer's time in each way, from the GPU's q, k and v to its result, with the attention in between.
 
     `wanted` names the GPU; a software device is taken only if it is named. What keeps the GPU, or one of the ways, from
@@ -58,7 +58,7 @@ async def hand_over_costs(attention: NpuAttention, wanted: str | None, repeats: 
         return found
 
 
-async def _times(near: Device, attention: NpuAttention, kind: ExchangeKind, repeats: int) -> dict[str, Any]:
+async def _times(near: Device, attention: AttentionService, kind: ExchangeKind, repeats: int) -> dict[str, Any]:
     heads = attention.heads
     num_blocks = max(sum(-(-length // heads.block_size) for length in lengths) for lengths in STEPS.values())
     nbytes = heads.cache_bytes(num_blocks)

@@ -12,7 +12,7 @@ from unicorn_async.npu.work import SequenceWork
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from unicorn_async.npu.attention import NpuAttention, PreparedStep
+    from unicorn_async.npu.attention import AttentionService, PreparedStep
     from unicorn_async.npu.cache import NpuCache
     from unicorn_async.npu.work import AttentionHeads
 
@@ -34,14 +34,14 @@ class Question:
     def __str__(self) -> str:
         return f"context {self.context_len}, {self.queries} queries, window {self.window}"
 
-    def fill(self, attention: NpuAttention) -> NpuCache:
+    def fill(self, attention: AttentionService) -> NpuCache:
         """Return a cache with all tokens; the caller closes it."""
         cache = attention.allocate_cache(self.num_blocks, name=str(self))
         tokens, size = np.arange(self.context_len), self.heads.block_size
         cache.write(self.k, self.v, np.array(self.table, np.int64)[tokens // size] * size + tokens % size)
         return cache
 
-    def prepare(self, attention: NpuAttention) -> PreparedStep:
+    def prepare(self, attention: AttentionService) -> PreparedStep:
         """Return the prepared step."""
         work = SequenceWork(0, self.queries, self.context_len, self.table)
         return attention.prepare([work], num_tokens=self.queries, num_blocks=self.num_blocks, window=self.window)
@@ -50,7 +50,7 @@ class Question:
         """Return room for an answer, poisoned."""
         return np.full(self.q.shape, np.nan, np.float32)
 
-    async def ask(self, attention: NpuAttention) -> NDArray[np.float32]:
+    async def ask(self, attention: AttentionService) -> NDArray[np.float32]:
         """Return the NPU's answer."""
         cache, out = self.fill(attention), self.new_out()
         try:

@@ -26,7 +26,7 @@ from user_names import without_user_names
 from validate_options import parse_options
 
 from unicorn_async.errors import NpuError, UnicornError
-from unicorn_async.npu.attention import NpuAttention
+from unicorn_async.npu.attention import AttentionService
 from unicorn_async.npu.context import Context
 from unicorn_async.npu.device import Device
 from unicorn_async.npu.doctor import examine
@@ -59,7 +59,7 @@ async def validate(device: Device, layout: HeadLayout, folder: Path, options: ar
     async with AsyncExitStack() as stack:
         context = Context(device, build)
         stack.callback(context.close)
-        attention = NpuAttention(context, heads_of(layout))
+        attention = AttentionService(context, heads_of(layout))
         stack.push_async_callback(attention.close)
         await self_check(attention)
         answers = [
@@ -84,7 +84,7 @@ async def validate(device: Device, layout: HeadLayout, folder: Path, options: ar
         return part | {"passed": part["soak"]["failure"] is None and all(answer["passed"] for answer in answers)}
 
 
-async def _answer(attention: NpuAttention, question: Question) -> dict[str, Any]:
+async def _answer(attention: AttentionService, question: Question) -> dict[str, Any]:
     out = await question.ask(attention)
     error = question.error(out)
     return {
@@ -96,12 +96,12 @@ async def _answer(attention: NpuAttention, question: Question) -> dict[str, Any]
     }
 
 
-async def _latency(attention: NpuAttention, repeats: int) -> dict[str, float]:
+async def _latency(attention: AttentionService, repeats: int) -> dict[str, float]:
     """A layer of one token with nothing to read: what a dispatch costs, with all that Python does for it."""
     return _percentiles(await _times(attention, Question(attention.heads, 1, 1, 0), repeats))
 
 
-async def _bandwidth(attention: NpuAttention, context_len: int, repeats: int) -> dict[str, float]:
+async def _bandwidth(attention: AttentionService, context_len: int, repeats: int) -> dict[str, float]:
     """Keys and values that all lanes read together, in bytes a second."""
     question = Question(attention.heads, context_len, 1, 0)
     times = await _times(attention, question, repeats)
@@ -110,7 +110,7 @@ async def _bandwidth(attention: NpuAttention, context_len: int, repeats: int) ->
     return {"context": context_len, "bytes": nbytes, "bytes_per_s": nbytes / float(np.median(times))}
 
 
-async def _times(attention: NpuAttention, question: Question, repeats: int) -> list[float]:
+async def _times(attention: AttentionService, question: Question, repeats: int) -> list[float]:
     cache, step, out = question.fill(attention), question.prepare(attention), question.new_out()
     try:
         times = []
@@ -124,7 +124,7 @@ async def _times(attention: NpuAttention, question: Question, repeats: int) -> l
         cache.close()
 
 
-def _sync_cost(attention: NpuAttention, repeats: int) -> dict[str, dict[str, float]]:
+def _sync_cost(attention: AttentionService, repeats: int) -> dict[str, dict[str, float]]:
     """What it takes to show one side what the other wrote, in microseconds by bytes, for each direction."""
     cache = attention.allocate_cache(-(-max(_SYNC_BYTES) // attention.heads.cache_bytes(1)), name="NPU sync")
     try:
@@ -141,7 +141,7 @@ def _sync_cost(attention: NpuAttention, repeats: int) -> dict[str, dict[str, flo
         cache.close()
 
 
-async def _soak(attention: NpuAttention, options: argparse.Namespace) -> dict[str, Any]:
+async def _soak(attention: AttentionService, options: argparse.Namespace) -> dict[str, Any]:
     """Answer changing questions, one after the other, for the given time.
 
     The first wrong answer ends it, and so does what ends the GPU's work or the NPU's; that is the `failure`. So is a

@@ -24,7 +24,7 @@ from unicorn_async.errors import ConfigError
     [
         ("max_num_seqs", 0),
         ("max_num_batched_tokens", True),
-        ("num_loading_frames", 0),
+        ("num_load_steps", 0),
         ("max_context", 0),
         ("staging_bytes", 0),
         ("num_reader_threads", 0),

@@ -129,7 +129,7 @@ class EngineConfig:
     max_waiting: int = 256  # requests that may wait for a place
     block_size: int = 16  # tokens of one KV-cache block; with attention on an NPU more, where its kernels want it
     num_frames: int = 2  # steps in flight
-    num_loading_frames: int = 64  # steps in flight at most while layers are missing: fewer where memory is short
+    num_load_steps: int = 64  # steps in flight at most while layers are missing: fewer where memory is short
     kv_dtype: KVDType = KVDType.F16  # an NPU's cache is bf16
     weights: WeightScheme = WeightScheme.AUTO
     loras: tuple[LoraSpec, ...] = ()  # adapters to blend into the weights, in this order
@@ -154,7 +154,7 @@ class EngineConfig:
     step_trace: Path | None = None  # file to write a trace of the last steps to; with attention elsewhere alone
 
     def __post_init__(self) -> None:
-        counts = ("max_num_seqs", "max_num_batched_tokens", "max_waiting", "num_frames", "num_loading_frames")
+        counts = ("max_num_seqs", "max_num_batched_tokens", "max_waiting", "num_frames", "num_load_steps")
         for name in (*counts, "staging_bytes"):
             if not _is_count(getattr(self, name)):
                 raise ConfigError(f"{name}: expected a whole number of at least 1, got {getattr(self, name)!r}")
@@ -204,7 +204,7 @@ class EngineConfig:
     @property
     def max_frames(self) -> int:
         """The most steps that are ever in flight."""
-        return self.num_frames if self.attends_elsewhere else max(self.num_frames, self.num_loading_frames)
+        return self.num_frames if self.attends_elsewhere else max(self.num_frames, self.num_load_steps)
 
     @property
     def num_residuals(self) -> int:

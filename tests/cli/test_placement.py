@@ -13,7 +13,7 @@ from tests.memory.test_plan import BF16_8B, GEMMA_27B, HOST, INT4_8B, INT4_27B, 
 from unicorn_async.cli.memory_lines import measured_line, planned_line
 from unicorn_async.cli.placement import DevicePlacement
 from unicorn_async.config import EngineConfig
-from unicorn_async.gpu.memory_room import HeapKind
+from unicorn_async.gpu.budget import HeapKind
 from unicorn_async.memory.plan import plan_memory
 from unicorn_async.memory.report import HeapReport, MemoryReport
 
@@ -56,7 +56,7 @@ def test_the_table_says_that_host_memory_over_the_bus_is_slow() -> None:
 def test_what_the_steps_of_a_load_keep_is_a_row() -> None:
     options = EngineConfig(max_context=2048, max_num_batched_tokens=512)
     for frames, row in ((2, []), (6, ["beside it, steps             67.1 MB  VRAM, at most, while it loads"])):
-        options = replace(options, num_loading_frames=frames)
+        options = replace(options, num_load_steps=frames)
         place = placed(LLAMA_8B, INT4_8B, NVIDIA_WINDOW, options)
         assert [line for line in place.lines() if line.startswith("beside it, steps")] == row
         assert place.to_json()["step_bytes"] == (frames - 2) * 2 * 4 * 512 * LLAMA_8B.hidden_size

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from unicorn_async.gpu.queue import Queue
-from unicorn_async.step.shared_layers import SharedLayers
+from unicorn_async.step.layer_cache import SharedRecordings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.gpu.queue import CommandBuffer, Submission
     from unicorn_async.step.frame import Frame
-    from unicorn_async.step.shared_layers import Turn
+    from unicorn_async.step.layer_cache import Turn
 
 
 class LayerLog:
@@ -30,9 +30,9 @@ class LayerLog:
         self._changed = asyncio.Event()
         frames: dict[CommandBuffer, Frame] = {}  # by what brings a step's arguments
         layers: dict[CommandBuffer, int] = {}
-        commands, submit_each = SharedLayers.commands, Queue.submit_each
+        commands, submit_each = SharedRecordings.commands, Queue.submit_each
 
-        def named_commands(shared: SharedLayers, turn: Turn, layer: int) -> list[CommandBuffer]:
+        def named_commands(shared: SharedRecordings, turn: Turn, layer: int) -> list[CommandBuffer]:
             enter, made, leave = commands(shared, turn, layer)
             frames[enter], layers[made] = turn.frame, layer
             return [enter, made, leave]
@@ -46,7 +46,7 @@ class LayerLog:
                     self._changed.set()
             return submit_each(queue, submissions)
 
-        patch.setattr(SharedLayers, "commands", named_commands)
+        patch.setattr(SharedRecordings, "commands", named_commands)
         patch.setattr(Queue, "submit_each", noted_submit)
 
     async def has(self, layer: int, count: int) -> None:

@@ -16,7 +16,7 @@ from unicorn_async.gpu.instance import Instance
 from unicorn_async.gpu.kernel import KernelLibrary
 from unicorn_async.gpu.timeline import Timeline
 from unicorn_async.hybrid.runner import HybridRunner
-from unicorn_async.loader.layer_check import LayerCheck
+from unicorn_async.loader.checksums import LayerChecksums
 from unicorn_async.step.runner import Runner
 
 from .answers import answer
@@ -105,13 +105,13 @@ async def test_while_the_cache_is_written_and_while_it_is_read(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     options = {"weights": WeightScheme.INT8, "weight_cache": True}
     begun = asyncio.Event()
-    checksums = LayerCheck.checksums
+    checksums = LayerChecksums.checksums
 
-    async def noted(check: LayerCheck, *args: Any) -> dict[str, str]:
+    async def noted(check: LayerChecksums, *args: Any) -> dict[str, str]:
         begun.set()
         return await checksums(check, *args)
 
-    monkeypatch.setattr(LayerCheck, "checksums", noted)
+    monkeypatch.setattr(LayerChecksums, "checksums", noted)
     async with open_engine(**options):
         await begun.wait()
     async with open_engine(**options) as engine:

@@ -14,9 +14,9 @@ from tests.loader.held_blocks import PATIENCE_S, HeldBlocks
 from unicorn_async.engine import opening
 from unicorn_async.errors import EngineClosedError, OutOfMemoryError
 from unicorn_async.gpu.arena import Arena
-from unicorn_async.loader.arriving_places import ArrivingPlaces
-from unicorn_async.memory.staging_place import stages_near
-from unicorn_async.step.arriving_layers import ArrivingLayers
+from unicorn_async.loader.allocator import BackgroundAllocator
+from unicorn_async.memory.staging import stages_in_vram
+from unicorn_async.step.layer_gate import LayerGate
 from unicorn_async.step.layer_recording import LayerRecording
 from unicorn_async.weights.placement import place
 
@@ -49,13 +49,13 @@ class Blocks:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.planned: tuple[PlannedBlock, ...] = ()
         patch.setitem(place.__kwdefaults__, "block_bytes", 1 << 14)
-        begin = ArrivingPlaces.begin
+        begin = BackgroundAllocator.begin
 
-        def noted_begin(places: ArrivingPlaces, hold_behind: Sequence[str] = ()) -> None:
+        def noted_begin(places: BackgroundAllocator, hold_behind: Sequence[str] = ()) -> None:
             self.planned = places._blocks
             begin(places, hold_behind)
 
-        patch.setattr(ArrivingPlaces, "begin", noted_begin)
+        patch.setattr(BackgroundAllocator, "begin", noted_begin)
 
     def num_before(self, layer: int) -> int:
         """Blocks in front of the first one that has something of a layer."""
@@ -120,15 +120,15 @@ async def test_a_closed_engine_does_not_wait_for_memory(
     async with open_engine() as engine:
         await engine.loaded()
     log, held = LayerLog(monkeypatch), HeldBlocks(monkeypatch, blocks.num_before(2))
-    close = ArrivingPlaces.close
+    close = BackgroundAllocator.close
 
-    async def letting_close(places: ArrivingPlaces) -> None:
+    async def letting_close(places: BackgroundAllocator) -> None:
         closing = asyncio.create_task(close(places))
         await asyncio.sleep(0)
         held.let(1)  # that which a thread is at
         await closing
 
-    monkeypatch.setattr(ArrivingPlaces, "close", letting_close)
+    monkeypatch.setattr(BackgroundAllocator, "close", letting_close)
     async with asyncio.timeout(PATIENCE_S):
         async with open_engine() as engine:
             waiting = asyncio.create_task(answer(engine))
@@ -183,9 +183,9 @@ async def test_where_staging_lies_is_decided_by_the_memory_that_is_free_before_a
 
     def noted(device: Device, plan: MemoryPlan, options: EngineConfig) -> bool:
         allocated.append(sum(device.memory.used_bytes))
-        return stages_near(device, plan, options)
+        return stages_in_vram(device, plan, options)
 
-    monkeypatch.setattr(opening, "stages_near", noted)
+    monkeypatch.setattr(opening, "stages_in_vram", noted)
     async with open_engine() as engine:
         await engine.loaded()
     assert len(allocated) == 1 and allocated[0] < 1 << 16  # a few counters
@@ -204,7 +204,7 @@ async def test_a_layer_is_there_once_its_cache_has_memory_too() -> None:
         await caches.wait()
 
     stream, places = SimpleNamespace(layer_submitted=layer_submitted), SimpleNamespace(wait=wait)
-    layers = ArrivingLayers(cast("LoadStream", stream), cast("ArrivingPlaces", places), num_layers=2)
+    layers = LayerGate(cast("LoadStream", stream), cast("BackgroundAllocator", places), num_layers=2)
     assert [await layers.layer_submitted(layer) for layer in (-1, 2)] == [(timeline, 1), (timeline, 4)]
     second = asyncio.create_task(layers.layer_submitted(1))
     await asyncio.sleep(0)

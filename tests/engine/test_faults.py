@@ -12,7 +12,7 @@ import pytest
 
 from unicorn_async.config import WeightScheme
 from unicorn_async.errors import CheckpointError, OutOfMemoryError
-from unicorn_async.loader.arriving_places import ArrivingPlaces
+from unicorn_async.loader.allocator import BackgroundAllocator
 from unicorn_async.loader.staging import StagingRing, StagingSlot
 
 from .answers import PROMPT, answer
@@ -143,15 +143,15 @@ async def test_a_file_that_another_takes_the_name_of_is_loaded_to_its_end(
 async def test_a_file_that_is_replaced_before_it_is_opened(
     directory: Path, open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, begin = directory / WEIGHTS, ArrivingPlaces.begin
+    path, begin = directory / WEIGHTS, BackgroundAllocator.begin
 
-    def replace_and_begin(places: ArrivingPlaces, hold_behind: Collection[str]) -> None:
+    def replace_and_begin(places: BackgroundAllocator, hold_behind: Collection[str]) -> None:
         shutil.copyfile(path, directory / "other")  # the same bytes, but who knows that?
         os.replace(directory / "other", path)
         begin(places, hold_behind)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ArrivingPlaces, "begin", replace_and_begin)
+        patch.setattr(BackgroundAllocator, "begin", replace_and_begin)
         async with open_engine(directory) as engine:
             with pytest.raises(CheckpointError, match=f"{WEIGHTS}: replaced by another file"):
                 await engine.loaded()

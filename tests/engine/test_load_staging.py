@@ -90,4 +90,4 @@ async def test_what_a_load_with_adapters_has_beside_the_model_is_counted_with_bo
         model = engine._model
         await engine.loaded()
     assert model.options.staging_bytes == ONE_SLOT < most
-    assert most <= model.passing_bytes - model.on_disk.passing_bytes
+    assert most <= model.transient_bytes - model.on_disk.transient_bytes

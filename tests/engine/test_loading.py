@@ -109,7 +109,7 @@ async def test_more_steps_than_frames_wait_for_the_load_to_end(
         await engine.loaded()
         expected = [await answer(engine, prompt) for prompt in prompts]
     gate, log = LoadingGate(monkeypatch, HELD_FROM), LayerLog(monkeypatch)
-    async with open_engine(num_loading_frames=3) as engine:
+    async with open_engine(num_load_steps=3) as engine:
         tasks = [asyncio.create_task(answer(engine, prompt)) for prompt in prompts]
         await log.has(layer=0, count=3)
         gate.open()

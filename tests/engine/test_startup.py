@@ -13,12 +13,12 @@ from unicorn_async.config import AttentionKind, AttentionTarget
 from unicorn_async.engine import opening
 from unicorn_async.engine.engine import Engine
 from unicorn_async.engine.files import ModelFiles
-from unicorn_async.engine.tokenizer_start import TokenizerStart
+from unicorn_async.engine.tokenizer_task import TokenizerTask
 from unicorn_async.errors import CheckpointError, UnicornError
 from unicorn_async.gpu.device import Device
 from unicorn_async.gpu.instance import Instance
 from unicorn_async.gpu.kernel import KernelLibrary
-from unicorn_async.loader.source_load import SourceLoad
+from unicorn_async.loader.pipeline import LoadPipeline
 from unicorn_async.loader.stream import LoadStream
 
 from .checkpoint_files import write_tokenizer
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from unicorn_async.engine.tokenizer_start import MadeTokenizer
+    from unicorn_async.engine.tokenizer_task import MadeTokenizer
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.kernel import Kernel, KernelRequest
 
@@ -95,12 +95,12 @@ async def test_other_kernels_are_compiled_and_the_rest_is_imported_once_the_read
         begun.append(streams[0].begun.is_set())
         make_runner()
 
-    async def late_enter(load: SourceLoad) -> SourceLoad:
+    async def late_enter(load: LoadPipeline) -> LoadPipeline:
         await asyncio.sleep(0.2)
         return await enter(load)
 
-    enter = SourceLoad.__aenter__
-    monkeypatch.setattr(SourceLoad, "__aenter__", late_enter)
+    enter = LoadPipeline.__aenter__
+    monkeypatch.setattr(LoadPipeline, "__aenter__", late_enter)
     monkeypatch.setattr(LoadStream, "__init__", noted_stream)
     monkeypatch.setattr(KernelLibrary, "prepare", noted_prepare)
     monkeypatch.setattr(opening, "_import_runner", noted_import)
@@ -123,13 +123,13 @@ async def test_a_start_that_fails_leaves_no_task_to_its_tokenizer(
     model_directory: WriteModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     going_on = threading.Event()
-    make = TokenizerStart.make
+    make = TokenizerTask.make
 
-    def held_make(start: TokenizerStart) -> MadeTokenizer:
+    def held_make(start: TokenizerTask) -> MadeTokenizer:
         going_on.wait(PATIENCE_S)
         return make(start)
 
-    monkeypatch.setattr(TokenizerStart, "make", held_make)
+    monkeypatch.setattr(TokenizerTask, "make", held_make)
     before = asyncio.all_tasks()
     try:
         with pytest.raises(UnicornError, match="no-such-device"):

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from unicorn_async.gpu.first_uses import FirstUses
 from unicorn_async.gpu.queue import Queue
+from unicorn_async.gpu.warm_up import WarmUp
 from unicorn_async.loader.stream import LoadStream
 
 from .answers import answer, prompt_of
@@ -29,7 +29,7 @@ HELD_FROM = 500_000  # bytes: enough for some of the layers, not for all
 @pytest.fixture
 def submissions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of command buffers of each submission to a queue; there are no first uses of kernels between them."""
-    monkeypatch.setattr(FirstUses, "add", lambda self, kernels: None)
+    monkeypatch.setattr(WarmUp, "add", lambda self, kernels: None)
     made: list[int] = []
     submit = Queue.submit
 

@@ -125,7 +125,7 @@ def test_a_command_buffer_is_recorded_anew_in_its_place(toy: Device, pool: Comma
 
 def test_an_indirect_dispatch_takes_its_size_from_memory(toy: Device, pool: CommandPool, x: Buffer, y: Buffer) -> None:
     kernel = toy.kernels.get("scale_add")
-    sizes = toy.memory.allocate(64, MemoryKind.FRAME, name="sizes")
+    sizes = toy.memory.allocate(64, MemoryKind.ARGUMENTS, name="sizes")
     assert sizes.mapped is not None
     sizes.mapped[16:28] = struct.pack("<3I", 2, 1, 1)
     recorder = pool.recorder()

@@ -34,7 +34,7 @@ def test_an_allocation_has_an_address_and_is_counted_until_it_is_closed(toy: Dev
     assert toy.memory.used_bytes == before
 
 
-@pytest.mark.parametrize("kind", [MemoryKind.STAGING, MemoryKind.FRAME])
+@pytest.mark.parametrize("kind", [MemoryKind.STAGING, MemoryKind.ARGUMENTS])
 def test_memory_for_the_cpu_is_mapped_in_full(toy: Device, kind: MemoryKind) -> None:
     buffer = toy.memory.allocate(1000, kind, name="probe")
     assert buffer.mapped is not None

@@ -32,8 +32,8 @@ def test_device_memory_comes_from_the_large_heap_before_the_window() -> None:
 
 
 def test_frames_are_near_the_gpu() -> None:
-    assert rank(MemoryKind.FRAME, REBAR, [80 * GIB, 64 * GIB])[0] == 4
-    assert rank(MemoryKind.FRAME, SMALL_BAR, [8 * GIB, 32 * GIB, GIB // 4])[0] == 3
+    assert rank(MemoryKind.ARGUMENTS, REBAR, [80 * GIB, 64 * GIB])[0] == 4
+    assert rank(MemoryKind.ARGUMENTS, SMALL_BAR, [8 * GIB, 32 * GIB, GIB // 4])[0] == 3
 
 
 def test_staging_is_cached_host_memory() -> None:

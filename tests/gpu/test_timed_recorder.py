@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def test_each_dispatch_has_its_kernel_its_push_block_and_its_time(device: Device) -> None:
     room = device.memory.allocate(4096, MemoryKind.DEVICE, name="room")
-    sizes = device.memory.allocate(64, MemoryKind.FRAME, name="sizes")
+    sizes = device.memory.allocate(64, MemoryKind.ARGUMENTS, name="sizes")
     assert sizes.mapped is not None
     sizes.mapped[:12] = bytes([1, 0, 0, 0] * 3)
     kernel = device.kernels.get("gated_floats", constants={"WORKGROUP": 64, "ACT": 0})

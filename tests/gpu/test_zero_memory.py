@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def test_a_slice_is_filled_with_zeros_and_nothing_beside_it(device: Device) -> None:
-    arena = Arena(device.memory, MemoryKind.FRAME, 4096, name="test")
+    arena = Arena(device.memory, MemoryKind.ARGUMENTS, 4096, name="test")
     slices = [arena.allocate(nbytes, align=4) for nbytes in (8, 20, 8)]
     for part in slices:
         assert part.mapped is not None

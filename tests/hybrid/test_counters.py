@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from unicorn_async.hybrid.busy import Span
 from unicorn_async.hybrid.counters import HybridCounters
-from unicorn_async.hybrid.spans import Span
 
 
 def spans(step: int, *times: tuple[float, float]) -> list[Span]:

@@ -13,10 +13,10 @@ from tests.npu.reference import attention, from_bf16, to_bf16
 from unicorn_async.config import AttentionKind, AttentionTarget, EngineConfig, ExchangeKind, SamplingParams
 from unicorn_async.gpu.command import CommandPool
 from unicorn_async.gpu.memory import MemoryKind
-from unicorn_async.hybrid.npu_attention import NpuRemoteAttention
+from unicorn_async.hybrid.busy import BusyTrack
+from unicorn_async.hybrid.npu_attention import NpuFarAttention
 from unicorn_async.hybrid.npu_exchange import CopiedExchange, exchange_bytes
 from unicorn_async.hybrid.npu_memory import open_memory
-from unicorn_async.hybrid.spans import BusyTrack
 from unicorn_async.memory.kv_plan import KVPlan
 from unicorn_async.npu.geometry import NPU1, HeadLayout
 from unicorn_async.npu.opening import open_attention
@@ -46,14 +46,14 @@ TOKENS = 40
 
 
 @asynccontextmanager
-async def opened(device: Device, machine: NpuMachine) -> AsyncIterator[NpuRemoteAttention]:
+async def opened(device: Device, machine: NpuMachine) -> AsyncIterator[NpuFarAttention]:
     async with (
         open_attention(HEADS, builds=machine.builds, host=machine.machine.host()) as npu,
         AsyncExitStack() as stack,
     ):
         limits = FrameLimits.of(OPTIONS, PLAN, None, 1)
         memory = await open_memory(device, npu, OPTIONS, PLAN, limits, stack)
-        made = NpuRemoteAttention(npu, memory, OPTIONS, PLAN, BusyTrack())
+        made = NpuFarAttention(npu, memory, OPTIONS, PLAN, BusyTrack())
         try:
             yield made
         finally:

@@ -19,9 +19,9 @@ from tests.golden.checkpoints import golden
 from tests.golden.demo import demo_answers
 from unicorn_async.config import AttentionKind, AttentionTarget, ExchangeKind, KVDType, SamplingParams, SplitMode
 from unicorn_async.errors import CheckpointError, ConfigError, DeviceLostError, OutOfMemoryError, UnicornError
-from unicorn_async.gpu.memory_room import HeapKind
+from unicorn_async.gpu.budget import HeapKind
 from unicorn_async.gpu.queue import Queue
-from unicorn_async.hybrid.vulkan_attention import VulkanAttention, VulkanPass
+from unicorn_async.hybrid.vulkan_attention import VulkanFarAttention, VulkanPass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -225,9 +225,9 @@ async def test_both_devices_work_at_the_same_time(
 async def test_a_half_of_the_next_step_begins_while_the_other_half_of_this_one_attends(
     open_engine: OpenEngine, there: AttentionTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held, attend, order = 10, VulkanAttention.attend, asyncio.Event()
+    held, attend, order = 10, VulkanFarAttention.attend, asyncio.Event()
 
-    async def held_up(attention: VulkanAttention, turn: VulkanPass, layer: int) -> None:
+    async def held_up(attention: VulkanFarAttention, turn: VulkanPass, layer: int) -> None:
         if (turn.step, turn.half, layer) == (held + 1, 0, 0):
             order.set()
         if (turn.step, turn.half, layer) == (held, 1, 1):
@@ -236,7 +236,7 @@ async def test_a_half_of_the_next_step_begins_while_the_other_half_of_this_one_a
 
     async with open_engine(attention=there, attention_split=SplitMode.NEVER) as engine:
         expected = [(await answer(engine, prompt_of(8, seed), max_tokens=16)).ids for seed in range(4)]
-    monkeypatch.setattr(VulkanAttention, "attend", held_up)
+    monkeypatch.setattr(VulkanFarAttention, "attend", held_up)
     async with open_engine(attention=there, attention_split=SplitMode.ALWAYS) as engine:
         await engine.loaded()
         found = await asyncio.gather(*(answer(engine, prompt_of(8, seed), max_tokens=16) for seed in range(4)))
@@ -248,9 +248,9 @@ async def test_a_prompt_s_next_step_follows_it_through_the_layers(
     open_engine: OpenEngine, there: AttentionTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whole steps: the second one's first layer attends before the first one's last layer."""
-    attend, order, attended = VulkanAttention.attend, asyncio.Event(), []
+    attend, order, attended = VulkanFarAttention.attend, asyncio.Event(), []
 
-    async def held_up(attention: VulkanAttention, turn: VulkanPass, layer: int) -> None:
+    async def held_up(attention: VulkanFarAttention, turn: VulkanPass, layer: int) -> None:
         if (turn.step, layer) == (1, 0):
             order.set()
         if (turn.step, layer) == (0, 1):
@@ -260,7 +260,7 @@ async def test_a_prompt_s_next_step_follows_it_through_the_layers(
 
     async with open_engine(max_num_batched_tokens=32) as engine:
         expected = (await answer(engine, prompt_of(60), max_tokens=4)).ids
-    monkeypatch.setattr(VulkanAttention, "attend", held_up)
+    monkeypatch.setattr(VulkanFarAttention, "attend", held_up)
     options = {"attention": there, "attention_split": SplitMode.NEVER, "max_num_batched_tokens": 32}
     async with open_engine(**options) as engine:
         await engine.loaded()
@@ -276,9 +276,9 @@ async def test_a_far_device_that_fails_ends_every_request_with_its_error(
 ) -> None:
     calls, submit = 0, Queue.submit
     far_queue: list[Queue] = []
-    init = VulkanAttention.__init__
+    init = VulkanFarAttention.__init__
 
-    def noted(attention: VulkanAttention, *args: Any) -> None:
+    def noted(attention: VulkanFarAttention, *args: Any) -> None:
         init(attention, *args)
         far_queue.append(attention.far.compute)
 
@@ -291,7 +291,7 @@ async def test_a_far_device_that_fails_ends_every_request_with_its_error(
         return submit(queue, *args, **kwargs)
 
     with monkeypatch.context() as broken:
-        broken.setattr(VulkanAttention, "__init__", noted)
+        broken.setattr(VulkanFarAttention, "__init__", noted)
         broken.setattr(Queue, "submit", failing)
         async with open_engine(attention=there, attention_split=SplitMode.ALWAYS) as engine:
             asking = [asyncio.create_task(answer(engine, prompt_of(40, seed), max_tokens=40)) for seed in range(3)]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.arena import ArenaSlice
     from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device import Device
-    from unicorn_async.loader.arriving_places import ArrivingPlaces
+    from unicorn_async.loader.allocator import BackgroundAllocator
     from unicorn_async.loader.source import CachedWeights
     from unicorn_async.loader.trace import LoadTrace
     from unicorn_async.loader.uploader import Preparation
@@ -84,22 +84,22 @@ class Loading:
         strategy: ReadStrategy = WARM,
         trace: LoadTrace | None = None,
         cached: CachedWeights | None = None,
-        stages_near: bool = False,
-        arriving: ArrivingPlaces | None = None,
+        stages_in_vram: bool = False,
+        allocator: BackgroundAllocator | None = None,
         prepare: Preparation | None = None,
     ) -> LoadStream:
         return LoadStream(
             self.device,
             plan or self.plan,
             self.checkpoint.files,
-            self.places if arriving is None else arriving.slices,
+            self.places if allocator is None else allocator.slices,
             convert=self.convert,
             strategy=strategy,
             staging_bytes=staging_bytes,
             trace=trace,
             cached=cached,
-            stages_near=stages_near,
-            arriving=arriving,
+            stages_in_vram=stages_in_vram,
+            allocator=allocator,
             prepare=prepare,
         )
 

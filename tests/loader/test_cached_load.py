@@ -12,7 +12,7 @@ import pytest
 from unicorn_async.cache.container import container_chunks, container_of
 from unicorn_async.checkpoint.safetensors import read_header
 from unicorn_async.errors import CheckpointError, DeviceLostError, EngineClosedError
-from unicorn_async.loader.layer_check import LayerCheck
+from unicorn_async.loader.checksums import LayerChecksums
 from unicorn_async.loader.read_strategy import ReadMode
 from unicorn_async.loader.reader import FileReader
 from unicorn_async.loader.source import LoadSource, only_checkpoint_error
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from unicorn_async.loader.layer_check import ChecksumKernel
+    from unicorn_async.loader.checksums import ChecksumKernel
     from unicorn_async.loader.read_strategy import ReadStrategy
 
     from .loading import Loading
@@ -139,15 +139,15 @@ async def test_a_file_that_can_not_be_read_is_damage(loading: Loading, cached: C
 async def test_a_layer_is_not_active_before_its_checksums_were_right(
     loading: Loading, cached: Cached, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checksums, held, begun = LayerCheck.checksums, asyncio.Event(), asyncio.Event()
+    checksums, held, begun = LayerChecksums.checksums, asyncio.Event(), asyncio.Event()
 
-    async def hold(self: LayerCheck, *arguments: object) -> dict[str, str]:
+    async def hold(self: LayerChecksums, *arguments: object) -> dict[str, str]:
         found = await checksums(self, *arguments)  # type: ignore[arg-type]
         begun.set()
         await held.wait()
         return found
 
-    monkeypatch.setattr(LayerCheck, "checksums", hold)
+    monkeypatch.setattr(LayerChecksums, "checksums", hold)
     stream = loading.stream(cached=cached)
     running = asyncio.create_task(stream.run())
     waiting = asyncio.create_task(stream.layer_submitted(-1))
@@ -193,10 +193,10 @@ async def test_a_cancelled_load_leaves_nothing_behind(
 async def test_a_device_that_fails_is_no_damage(
     loading: Loading, cached: Cached, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def lose(self: LayerCheck, *arguments: object) -> dict[str, str]:
+    async def lose(self: LayerChecksums, *arguments: object) -> dict[str, str]:
         raise DeviceLostError("gone")
 
-    monkeypatch.setattr(LayerCheck, "checksums", lose)
+    monkeypatch.setattr(LayerChecksums, "checksums", lose)
     stream = loading.stream(cached=cached)
     with pytest.raises(DeviceLostError):
         await stream.run()

@@ -18,9 +18,9 @@ from unicorn_async.gpu.arena import Arena
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.loader.conversion import WeightConverter, conversion_kernels, factor_converter
 from unicorn_async.loader.lora_factors import LoraFactors, lora_bytes, scratch_bytes
+from unicorn_async.loader.range_check import RangeCounters
 from unicorn_async.loader.read_strategy import ReadMode, ReadStrategy
 from unicorn_async.loader.stream import LoadStream
-from unicorn_async.loader.unfit import UnfitCounters
 from unicorn_async.lora.adapter import read_adapters
 from unicorn_async.lora.plan import make_lora_plan
 from unicorn_async.tensor import DType, QuantTensor
@@ -136,7 +136,7 @@ class Loading:
         lora = make_lora_plan(read_adapters(specs), WANTED)
         plan = make_plan(checkpoint, WANTED, scheme=scheme, adapted=lora.changes, chunk_bytes=chunk_bytes)
         device.kernels.prepare(conversion_kernels(plan, lora))
-        arena, unfit = Arena(device.memory, MemoryKind.DEVICE, 1 << 18), UnfitCounters(device.memory, plan, lora)
+        arena, unfit = Arena(device.memory, MemoryKind.DEVICE, 1 << 18), RangeCounters(device.memory, plan, lora)
         try:
             places = {dest.name: arena.allocate(dest.nbytes) for dest in plan.destinations}
             factors = LoraFactors(device, lora, plan, convert=factor_converter(device.kernels), staging_bytes=1 << 16)
@@ -150,7 +150,7 @@ class Loading:
                 stamps=checkpoint.stamps,
                 staging_bytes=4 * chunk_bytes,
                 factors=factors,
-                unfit=unfit,
+                out_of_range=unfit,
             )
             try:
                 task = asyncio.create_task(stream.run())

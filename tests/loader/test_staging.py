@@ -39,14 +39,14 @@ async def test_a_ring_near_the_device_goes_on_with_the_hosts_memory_where_there_
 
     def limited(nbytes: int, kind: MemoryKind, *, name: str) -> Buffer:
         kinds.append(kind)
-        if kind is MemoryKind.FRAME and kinds.count(kind) == 2:
+        if kind is MemoryKind.ARGUMENTS and kinds.count(kind) == 2:
             raise OutOfMemoryError(f"{name}: full")
         return allocate(nbytes, kind, name=name)
 
     monkeypatch.setattr(device.memory, "allocate", limited)
     ring = StagingRing(device.memory, num_slots=3, slot_bytes=256, near=True)
     slots = [await ring.acquire() for _ in range(3)]
-    near, host = MemoryKind.FRAME, MemoryKind.STAGING
+    near, host = MemoryKind.ARGUMENTS, MemoryKind.STAGING
     assert kinds == [near, near, host, host]
     assert [slot.buffer.kind for slot in slots] == [near, host, host]
     ring.close()

@@ -18,12 +18,12 @@ from unicorn_async.errors import CheckpointError, EngineClosedError, OutOfMemory
 from unicorn_async.gpu.command import CommandPool
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.gpu.queue import Queue
-from unicorn_async.loader import source_load
-from unicorn_async.loader.parcel import make_parcels
+from unicorn_async.loader import pipeline as source_load
 from unicorn_async.loader.read_strategy import ReadMode
 from unicorn_async.loader.reader import FileReader
 from unicorn_async.loader.staging import StagingRing
 from unicorn_async.loader.trace import LoadTrace
+from unicorn_async.loader.transfer import make_transfers
 from unicorn_async.loader.uploader import Uploader
 from unicorn_async.tensor import DType
 from unicorn_async.weights.plan import LoadPlan, make_plan
@@ -65,7 +65,7 @@ async def test_a_load_took_as_long_as_until_its_last_layer_was_active(
     loading: Loading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     close, seconds = StagingRing.close, []
-    stream = loading.stream(stages_near=True)
+    stream = loading.stream(stages_in_vram=True)
 
     def noted(ring: StagingRing) -> None:
         seconds.append(stream.progress.seconds)
@@ -83,7 +83,7 @@ async def test_a_load_took_as_long_as_until_its_last_layer_was_active(
 async def test_every_way_of_reading_brings_the_same_values(
     loading: Loading, mode: ReadMode, small_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source_load, "make_parcels", partial(make_parcels, small_bytes=small_bytes))
+    monkeypatch.setattr(source_load, "make_transfers", partial(make_transfers, small_bytes=small_bytes))
     stream = loading.stream(strategy=strategy_of(mode))
     await stream.run()
     for dest in loading.plan.destinations:
@@ -106,7 +106,7 @@ async def test_what_is_staged_near_the_device_needs_no_other_memory_mapped(
 
     monkeypatch.setattr(StagingRing, "acquire", noted)
     monkeypatch.setattr(Uploader, "direct_target", not_mapped)
-    stream = loading.stream(stages_near=True)
+    stream = loading.stream(stages_in_vram=True)
     await stream.run()
     for dest in loading.plan.destinations:
         assert download(loading.device, loading.places[dest.name]) == loading.expected(dest.name, dest.dtype), dest.name

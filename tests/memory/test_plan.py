@@ -11,10 +11,10 @@ from tests.gpu.made_up import DISCRETE, GIB, INTEL, NVIDIA_REBAR, NVIDIA_WINDOW,
 from unicorn_async.config import EngineConfig, WeightScheme
 from unicorn_async.errors import ConfigError, OutOfMemoryError
 from unicorn_async.gpu.arena import SLICE_ALIGNMENT
-from unicorn_async.gpu.memory_room import HeapKind
+from unicorn_async.gpu.budget import HeapKind
 from unicorn_async.loader.staging_plan import RingSize, StagingNeed
 from unicorn_async.memory.choice import choose_device
-from unicorn_async.memory.loading_frames import fit_loading_frames, spare_bytes
+from unicorn_async.memory.load_steps import fit_load_steps, load_step_bytes
 from unicorn_async.memory.plan import MemoryPlan, plan_memory
 from unicorn_async.models.registry import model_spec
 from unicorn_async.tensor import DType, QuantFormat
@@ -107,7 +107,7 @@ def test_a_model_that_fits_lies_in_vram_alone_where_nothing_else_is_asked_for(in
 def test_a_gpu_of_its_own_gives_the_cache_all_that_is_left() -> None:
     plan = planned(NVIDIA_REBAR, INT4_8B)
     free = plan.placement.room.total - plan.placement.total_bytes
-    assert 0 <= free - STEP_BYTES * (plan.num_loading_frames - 2) < 64 << 20
+    assert 0 <= free - STEP_BYTES * (plan.num_load_steps - 2) < 64 << 20
 
 
 @pytest.mark.parametrize("info", [INTEL, SOFTWARE, RADV_780M])
@@ -175,7 +175,7 @@ def test_what_adapters_take_while_the_model_loads_is_counted_in() -> None:
     plan = plan_memory(LLAMA_8B, options, INT4_8B, SOFTWARE, host_bytes=HOST)
     left = plan.placement.room.total - plan.placement.total_bytes + plan.kv.nbytes
     with pytest.raises(OutOfMemoryError, match="missing"):
-        plan_memory(LLAMA_8B, options, INT4_8B, SOFTWARE, passing_bytes=left, host_bytes=HOST)
+        plan_memory(LLAMA_8B, options, INT4_8B, SOFTWARE, transient_bytes=left, host_bytes=HOST)
 
 
 @pytest.mark.parametrize("info", [SOFTWARE, INTEL])
@@ -225,8 +225,8 @@ def test_every_step_in_flight_has_a_place_for_what_it_keeps_between_layers_and_t
     ("total", "left", "options", "wanted"),
     [
         (128 * GIB, 100 * GIB, {}, 64),
-        (128 * GIB, 100 * GIB, {"num_loading_frames": 5}, 5),
-        (128 * GIB, 100 * GIB, {"num_loading_frames": 1}, 2),
+        (128 * GIB, 100 * GIB, {"num_load_steps": 5}, 5),
+        (128 * GIB, 100 * GIB, {"num_load_steps": 1}, 2),
         (128 * GIB, 100 * GIB, {"max_num_seqs": 1, "max_context": 8192}, 16),  # full of the only context
         (128 * GIB, 100 * GIB, {"max_num_seqs": 1, "max_context": 512}, 2),
         (128 * GIB, 100 * GIB, {"max_num_seqs": 9, "max_context": 64}, 9),  # one for each
@@ -241,23 +241,23 @@ def test_a_load_has_as_many_steps_as_its_memory_and_the_contexts_allow(
     total: int, left: int, options: dict[str, int], wanted: int
 ) -> None:
     given = EngineConfig(**options)
-    fitted = fit_loading_frames(given, LLAMA_8B, total_bytes=total, left_bytes=left)
-    assert fitted.num_loading_frames == wanted
-    assert replace(fitted, num_loading_frames=given.num_loading_frames) == given
+    fitted = fit_load_steps(given, LLAMA_8B, total_bytes=total, left_bytes=left)
+    assert fitted.num_load_steps == wanted
+    assert replace(fitted, num_load_steps=given.num_load_steps) == given
     of_one = STEP_BYTES * fitted.max_num_batched_tokens // 512
-    assert spare_bytes(fitted, LLAMA_8B) == (wanted - fitted.num_frames) * of_one <= total // 64
+    assert load_step_bytes(fitted, LLAMA_8B) == (wanted - fitted.num_frames) * of_one <= total // 64
 
 
 def test_the_cache_leaves_room_for_the_steps_of_a_load() -> None:
-    few, many = (planned(NVIDIA_REBAR, INT4_8B, num_loading_frames=frames) for frames in (2, 64))
-    assert (few.num_loading_frames, many.num_loading_frames) == (2, 2 + 5)
+    few, many = (planned(NVIDIA_REBAR, INT4_8B, num_load_steps=frames) for frames in (2, 64))
+    assert (few.num_load_steps, many.num_load_steps) == (2, 2 + 5)
     assert 5 * STEP_BYTES <= few.kv.nbytes - many.kv.nbytes <= few.kv.nbytes / 15
 
 
 def test_a_cache_that_was_asked_for_is_not_cut_for_the_steps_of_a_load() -> None:
-    fits = planned(NVIDIA_REBAR, INT4_8B, num_loading_frames=2).kv.nbytes
+    fits = planned(NVIDIA_REBAR, INT4_8B, num_load_steps=2).kv.nbytes
     plan = planned(NVIDIA_REBAR, INT4_8B, kv_cache_bytes=fits)
-    assert (plan.kv.nbytes, plan.num_loading_frames, plan.step_bytes) == (fits, 2, 0)
+    assert (plan.kv.nbytes, plan.num_load_steps, plan.step_bytes) == (fits, 2, 0)
 
 
 def test_a_layers_keys_fit_into_one_allocation() -> None:

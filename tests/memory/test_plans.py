@@ -50,7 +50,7 @@ def test_a_window_has_room_for_all_sequences_and_two_steps_however_many_a_load_h
 ) -> None:
     """1,024 positions touch 65 blocks at most, as do the tokens of two steps; a load's prompts go on through these."""
     for frames in (2, 8, 64):
-        options = EngineConfig(max_num_seqs=max_num_seqs, num_loading_frames=frames)
+        options = EngineConfig(max_num_seqs=max_num_seqs, num_load_steps=frames)
         plan = plan_kv_cache(GEMMA_27B, options, 2000 * GIB)
         (in_window,) = (group.num_blocks for group in plan.groups if group.window == 1024)
         assert in_window == wanted

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from unicorn_async.config import WeightScheme
+from unicorn_async.gpu.budget import HeapKind
 from unicorn_async.gpu.device import Device
-from unicorn_async.gpu.memory_room import HeapKind
 from unicorn_async.memory.report import HeapReport, MemoryReport, driver_usage
 
 if TYPE_CHECKING:

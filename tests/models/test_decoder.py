@@ -16,7 +16,7 @@ from unicorn_async.models.decoder import Decoder
 from unicorn_async.models.registry import model_spec
 from unicorn_async.models.step_arrays import StepArrays
 from unicorn_async.ops.attention import GpuAttention
-from unicorn_async.ops.attention_device import AttentionBatch, DecodeScratch
+from unicorn_async.ops.attention_op import AttentionBatch, DecodeScratch
 from unicorn_async.ops.kv_cache import AttentionShape, KVCache
 from unicorn_async.ops.linear_input import LinearScratch
 from unicorn_async.tensor import DType, Tensor

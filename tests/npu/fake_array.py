@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tests.npu.kernel_library import Core
-from unicorn_async.npu.budget import SHIM_QUEUE_DEPTH
 from unicorn_async.npu.geometry import SLOT_BYTES
+from unicorn_async.npu.tile_budget import SHIM_QUEUE_DEPTH
 from unicorn_async.npu.transaction import (
     Direction,
     MaskWrite,

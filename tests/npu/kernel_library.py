@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unicorn_async.npu.budget import state_bytes
+from unicorn_async.npu.tile_budget import state_bytes
 from unicorn_async.resources import resource_dir
 
 if TYPE_CHECKING:

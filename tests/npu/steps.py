@@ -13,7 +13,7 @@ from unicorn_async.npu.work import AttentionHeads, SequenceWork
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from unicorn_async.npu.attention import NpuAttention
+    from unicorn_async.npu.attention import AttentionService
     from unicorn_async.npu.cache import NpuCache
 
 
@@ -53,14 +53,14 @@ class Step:
         tokens, size = np.arange(self.sequences[row].context), self.heads.block_size
         return np.array(self.tables[row])[tokens // size] * size + tokens % size
 
-    def fill(self, attention: NpuAttention) -> NpuCache:
+    def fill(self, attention: AttentionService) -> NpuCache:
         """A cache with all tokens; the caller closes it."""
         cache = attention.allocate_cache(self.num_blocks)
         for row in range(len(self.sequences)):
             cache.write(self.k[row], self.v[row], self.slots(row))
         return cache
 
-    async def run(self, attention: NpuAttention) -> NDArray[np.float32]:
+    async def run(self, attention: AttentionService) -> NDArray[np.float32]:
         """The whole way: cache, preparation, run."""
         cache = self.fill(attention)
         out = self.poisoned()
@@ -71,7 +71,7 @@ class Step:
             cache.close()
         return out
 
-    def prepare(self, attention: NpuAttention) -> Any:
+    def prepare(self, attention: AttentionService) -> Any:
         return attention.prepare(self.work, num_tokens=self.num_tokens, num_blocks=self.num_blocks, window=self.window)
 
     def poisoned(self) -> NDArray[np.float32]:

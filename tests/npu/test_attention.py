@@ -13,7 +13,7 @@ from tests.npu.fake_xrt import Direction
 from tests.npu.machine import Machine
 from tests.npu.steps import Query, Step
 from unicorn_async.errors import ConfigError, NpuError, OutOfMemoryError, UnsupportedModelError
-from unicorn_async.npu.attention import NpuAttention, NpuOptions
+from unicorn_async.npu.attention import AttentionService, NpuOptions
 from unicorn_async.npu.context import Context
 from unicorn_async.npu.device import Device
 from unicorn_async.npu.geometry import NPU1, NPU2, HeadLayout
@@ -32,8 +32,8 @@ HEADS = AttentionHeads(HeadLayout(NPU1, 64), 4, 2, 64)
 
 
 @asynccontextmanager
-async def opened(context: Context, heads: AttentionHeads = HEADS, **options: Any) -> AsyncIterator[NpuAttention]:
-    attention = NpuAttention(context, heads, **options)
+async def opened(context: Context, heads: AttentionHeads = HEADS, **options: Any) -> AsyncIterator[AttentionService]:
+    attention = AttentionService(context, heads, **options)
     try:
         yield attention
     finally:
@@ -231,7 +231,7 @@ async def test_closing_while_a_thread_copies_waits_for_it(
     monkeypatch.setattr("unicorn_async.npu.flight._THREAD_BYTES", 0)
     step = Step(HEADS, MIXED)
     for delay in range(1, 9, 2):
-        attention = NpuAttention(context, HEADS)
+        attention = AttentionService(context, HEADS)
         cache, prepared = step.fill(attention), step.prepare(attention)
         call = asyncio.create_task(attention.submit(prepared, q=step.q, cache=cache, out=step.poisoned()))
         for _ in range(delay):
@@ -247,7 +247,7 @@ async def test_closing_while_a_thread_copies_waits_for_it(
 
 async def test_closing_waits_for_runs_and_refuses_calls_that_wait(context: Context, npu: Npu) -> None:
     step = Step(HEADS, MIXED)
-    attention = NpuAttention(context, HEADS, options=NpuOptions(num_frames=1))
+    attention = AttentionService(context, HEADS, options=NpuOptions(num_frames=1))
     cache, prepared = step.fill(attention), step.prepare(attention)
     npu.hold.clear()
     outs = [step.poisoned() for _ in range(2)]
@@ -327,7 +327,7 @@ async def test_a_frame_that_can_not_be_allocated_leaves_nothing_behind(context: 
     for limit in (0, 1 << 20, 3 << 20, 9 << 20):
         npu.memory_limit = limit
         with pytest.raises(OutOfMemoryError, match="memlock"):
-            NpuAttention(context, HEADS)
+            AttentionService(context, HEADS)
         assert npu.buffers == 0
 
 
@@ -336,10 +336,10 @@ async def test_options_without_sense_are_refused(context: Context) -> None:
         with pytest.raises(ConfigError):
             NpuOptions(**options)
     with pytest.raises(ConfigError, match="soft_cap"):
-        NpuAttention(context, HEADS, soft_cap=-1.0)
+        AttentionService(context, HEADS, soft_cap=-1.0)
     other = AttentionHeads(HeadLayout(NPU1, 128), 2, 2, 64)
     with pytest.raises(ConfigError, match="head_dim 128"):
-        NpuAttention(context, other)
+        AttentionService(context, other)
     async with opened(context) as attention:
         with pytest.raises(ConfigError, match="4 GiB"):
             attention.allocate_cache(1 << 20)

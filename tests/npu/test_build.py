@@ -13,7 +13,7 @@ import pytest
 from tests.npu import compiler_stream, fake_iron
 from tests.npu.builds import lanes_of
 from unicorn_async.errors import NpuBuildError
-from unicorn_async.npu import budget
+from unicorn_async.npu import tile_budget as budget
 from unicorn_async.npu.geometry import CHIPS, HEAD_DIMS, NPU1, NPU2, HeadLayout
 from unicorn_async.npu.manifest import find_build
 from unicorn_async.npu.schedule import Lane

@@ -22,7 +22,7 @@ from unicorn_async.errors import (
     NpuTimeoutError,
     NpuUnavailableError,
 )
-from unicorn_async.npu.attention import NpuAttention, NpuOptions
+from unicorn_async.npu.attention import AttentionService, NpuOptions
 from unicorn_async.npu.context import Context
 from unicorn_async.npu.device import Device
 from unicorn_async.npu.opening import open_attention
@@ -112,7 +112,7 @@ async def test_a_context_that_can_not_be_had_again_is_an_error(context: Context,
 
 async def test_a_run_without_an_end_is_an_error_for_every_later_call(context: Context, npu: Npu) -> None:
     step = Step(HEADS, [Query(5)])
-    attention = NpuAttention(context, HEADS, options=NpuOptions(timeout_s=0.05))
+    attention = AttentionService(context, HEADS, options=NpuOptions(timeout_s=0.05))
     npu.faults = deque(["stuck"])
     with pytest.raises(NpuTimeoutError, match=r"no end after 0.05 s; the NPU hangs.*rescan"):
         await step.run(attention)
@@ -123,7 +123,7 @@ async def test_a_run_without_an_end_is_an_error_for_every_later_call(context: Co
 
 async def test_after_a_hang_no_buffer_goes_before_the_context(context: Context, npu: Npu) -> None:
     step = Step(HEADS, MIXED)
-    attention = NpuAttention(context, HEADS, options=NpuOptions(num_frames=3, timeout_s=0.05))
+    attention = AttentionService(context, HEADS, options=NpuOptions(num_frames=3, timeout_s=0.05))
     cache, prepared = step.fill(attention), step.prepare(attention)
     npu.faults = deque(["ok", "ok", "ok", "stuck"])  # each frame has a run that could keep the context
     for _ in range(3):
@@ -142,7 +142,7 @@ async def test_no_buffer_goes_before_the_context_of_a_run_whose_state_can_not_be
     context: Context, npu: Npu
 ) -> None:
     step = Step(HEADS, MIXED)
-    attention = NpuAttention(context, HEADS)
+    attention = AttentionService(context, HEADS)
     cache, prepared = step.fill(attention), step.prepare(attention)
     npu.faults = deque(["state fails", "state fails"])
     with pytest.raises(NpuContextLostError, match="can't be read"):
@@ -159,7 +159,7 @@ async def test_a_flight_that_ends_with_its_loop_leaves_no_buffer_to_a_run_whose_
     context: Context, npu: Npu
 ) -> None:
     step = Step(HEADS, MIXED)
-    attention = NpuAttention(context, HEADS, options=NpuOptions(num_frames=1))
+    attention = AttentionService(context, HEADS, options=NpuOptions(num_frames=1))
     cache, prepared = step.fill(attention), step.prepare(attention)
     npu.faults = deque(["state fails"])
     call = asyncio.create_task(attention.submit(prepared, q=step.q, cache=cache, out=step.poisoned()))
@@ -326,7 +326,7 @@ def test_a_sync_outside_of_the_buffer_is_refused(device: Device) -> None:
 
 async def test_a_hang_beside_a_lost_run_is_not_recovered_under_the_hanging_one(context: Context, npu: Npu) -> None:
     steps = [Step(HEADS, [Query(5)], seed=seed) for seed in range(2)]
-    attention = NpuAttention(context, HEADS, options=NpuOptions(timeout_s=0.1))
+    attention = AttentionService(context, HEADS, options=NpuOptions(timeout_s=0.1))
     npu.hold.clear()
     npu.faults = deque(["abort", "stuck"])
     calls = [asyncio.create_task(step.run(attention)) for step in steps]

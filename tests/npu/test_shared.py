@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.npu.fake_xrt import Npu
-    from unicorn_async.npu.attention import NpuAttention
+    from unicorn_async.npu.attention import AttentionService
     from unicorn_async.npu.context import Context
     from unicorn_async.npu.device import Device
     from unicorn_async.npu.step import PreparedStep
@@ -42,7 +42,7 @@ def pages() -> Iterator[list[SharedPages]]:
 class Other:
     """What another device would do in the shared memory, done by hand."""
 
-    def __init__(self, attention: NpuAttention, pages: list[SharedPages], num_items: int, num_blocks: int) -> None:
+    def __init__(self, attention: AttentionService, pages: list[SharedPages], num_items: int, num_blocks: int) -> None:
         layout = attention.heads.layout
         sizes = (num_items * PACKET_BYTES, num_items * layout.result_bytes, attention.heads.cache_bytes(num_blocks))
         pages += [SharedPages(size) for size in sizes]
@@ -73,7 +73,7 @@ class Other:
             buffer.close()
 
 
-def prepared_for(step: Step, attention: NpuAttention) -> PreparedStep:
+def prepared_for(step: Step, attention: AttentionService) -> PreparedStep:
     return attention.prepare(
         step.work, num_tokens=step.num_tokens, num_blocks=step.num_blocks, window=step.window, is_shared=True
     )

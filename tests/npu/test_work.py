@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.npu.builds import dialect_of, lanes_of
-from unicorn_async.npu.budget import CHAIN, SHIM_DESCRIPTORS
 from unicorn_async.npu.dialect_check import max_overhead_bytes
 from unicorn_async.npu.geometry import NPU1, NPU2, SLOT_BYTES, HeadLayout
 from unicorn_async.npu.schedule import Argument, ScheduledItem, instructions, stream_bytes
+from unicorn_async.npu.tile_budget import CHAIN, SHIM_DESCRIPTORS
 from unicorn_async.npu.transaction import Direction, PatchAddress, PushTask, WaitToken, WriteDescriptor, decode
 from unicorn_async.npu.work import AttentionHeads, SequenceWork, plan_items, spread
 

@@ -45,7 +45,7 @@ class Arrays:
 
     def put(self, values: np.ndarray[Any, Any]) -> Array:
         """A copy of `values`."""
-        buffer = self.device.memory.allocate(max(16, values.nbytes), MemoryKind.FRAME, name="test")
+        buffer = self.device.memory.allocate(max(16, values.nbytes), MemoryKind.ARGUMENTS, name="test")
         assert buffer.mapped is not None
         view = np.frombuffer(buffer.mapped, dtype=values.dtype, count=values.size).reshape(values.shape)
         view[...] = values

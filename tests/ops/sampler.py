@@ -118,7 +118,7 @@ class Sampler:
         pool.close()
 
     def _put(self, array: NDArray[np.generic]) -> Buffer:
-        buffer = self._device.memory.allocate(max(array.nbytes, 4), MemoryKind.FRAME, name="sampling test")
+        buffer = self._device.memory.allocate(max(array.nbytes, 4), MemoryKind.ARGUMENTS, name="sampling test")
         assert buffer.mapped is not None
         buffer.mapped[: array.nbytes] = array.tobytes()
         self._buffers.append(buffer)

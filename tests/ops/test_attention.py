@@ -10,7 +10,7 @@ from unicorn_async.config import KVDType
 from unicorn_async.errors import ConfigError, UnsupportedModelError
 from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.ops.attention import GpuAttention
-from unicorn_async.ops.attention_device import AttentionBatch, DecodeScratch
+from unicorn_async.ops.attention_op import AttentionBatch, DecodeScratch
 from unicorn_async.ops.attention_plan import MAX_FEW_TOKENS, AttentionPlan, DecodeCut
 from unicorn_async.ops.kv_cache import AttentionShape, KVCache
 from unicorn_async.ops.linear_input import InputBlocks, InputForm

@@ -12,7 +12,7 @@ from unicorn_async.config import KVDType, RotaryConfig
 from unicorn_async.errors import ConfigError
 from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.ops.attention import GpuAttention
-from unicorn_async.ops.attention_device import AttentionBatch, DecodeScratch
+from unicorn_async.ops.attention_op import AttentionBatch, DecodeScratch
 from unicorn_async.ops.attention_plan import AttentionPlan
 from unicorn_async.ops.kv_cache import NO_SLOT, AttentionShape, KVCache
 from unicorn_async.ops.rotary import HeadNorms, HeadRotation, frequencies, rope_cache

@@ -11,8 +11,8 @@ import numpy as np
 from unicorn_async.cache.lookup import CacheState, CacheStatus
 from unicorn_async.config import AttentionKind, SamplingParams
 from unicorn_async.engine.types import AdapterInfo, EngineStats, FinishReason, LoadProgress, Token
+from unicorn_async.gpu.budget import HeapKind
 from unicorn_async.gpu.device_info import DeviceType
-from unicorn_async.gpu.memory_room import HeapKind
 from unicorn_async.hybrid.report import AttentionInfo
 from unicorn_async.memory.report import HeapReport, MemoryReport
 

@@ -22,7 +22,7 @@ from unicorn_async.step.frame import Frame, FrameLimits
 if TYPE_CHECKING:
     from unicorn_async.ops.attention_plan import AttentionPlan
     from unicorn_async.scheduler.batch import Batch
-    from unicorn_async.step.attention_frame import AttentionFrame
+    from unicorn_async.step.attention_arguments import AttentionArguments
 
 LIMITS = FrameLimits(tokens=32, sequences=8, groups=2, blocks=16, tiles=16, logit_rows=16)
 WINDOWS = (0, 12)
@@ -52,7 +52,7 @@ class PlainFrame:
     num_decodes: int = 0
     grids: Any = None
     arguments: Any = None
-    arrays: Any = None  # those of the attention, which stand in here for an `AttentionFrame`'s
+    arrays: Any = None  # those of the attention, which stand in here for an `AttentionArguments`'s
 
     def __post_init__(self) -> None:
         tokens, sequences, groups = LIMITS.tokens, LIMITS.sequences, LIMITS.groups
@@ -122,7 +122,7 @@ def test_a_used_frame_holds_what_a_fresh_one_would(seed: int) -> None:
         fresh = PlainFrame()
         shapes = [writer.write(batch, cast("Frame", frame)) for frame in (used, fresh)]
         assert shapes[0] == shapes[1]
-        parts = [attention.write(batch, cast("AttentionFrame", frame), shapes[0].tokens) for frame in (used, fresh)]
+        parts = [attention.write(batch, cast("AttentionArguments", frame), shapes[0].tokens) for frame in (used, fresh)]
         assert parts[0] == parts[1]
         assert used.seen(batch, shapes[0].samples) == fresh.seen(batch, shapes[0].samples)
         scheduler.commit(batch, [rng.randrange(100) for _ in range(batch.num_samples)])

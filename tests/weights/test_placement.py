@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from unicorn_async.errors import OutOfMemoryError
-from unicorn_async.gpu.memory_room import HeapKind, MemoryRoom
+from unicorn_async.gpu.budget import HeapKind, MemoryBudget
 from unicorn_async.weights.placement import Claim, MemoryGroup, Placement, place
 
 VRAM, GTT = HeapKind.VRAM, HeapKind.GTT
@@ -28,7 +28,7 @@ def model(*, tied: bool = False, ffn: int = 100 * KIB) -> list[Claim]:
 
 
 def placed(claims: list[Claim], vram: int, gtt: int, total: int | None = None, **options: int) -> Placement:
-    room = MemoryRoom(vram, gtt, vram + gtt if total is None else total)
+    room = MemoryBudget(vram, gtt, vram + gtt if total is None else total)
     return place(claims, room, **({"max_allocation": 1 << 40} | options))
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from unicorn_async.cache.folder import CacheFolder
     from unicorn_async.checkpoint.checkpoint import Checkpoint
     from unicorn_async.config import WeightScheme
-    from unicorn_async.loader.layer_check import ChecksumKernel
+    from unicorn_async.loader.checksums import ChecksumKernel
     from unicorn_async.loader.read_strategy import ReadStrategy
     from unicorn_async.weights.chunk import RawChunk
     from unicorn_async.weights.plan import LoadPlan

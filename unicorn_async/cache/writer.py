@@ -17,7 +17,7 @@ from unicorn_async.cache.entry import CachedTensor, CacheEntry, SourceFile
 from unicorn_async.checkpoint.file_stamp import FileStamp
 from unicorn_async.errors import CheckpointError, DeviceError, OutOfMemoryError
 from unicorn_async.gpu.command import CommandPool
-from unicorn_async.loader.layer_check import LayerCheck
+from unicorn_async.loader.checksums import LayerChecksums
 from unicorn_async.loader.staging import StagingRing
 from unicorn_async.tensor import LAYOUT_VERSION
 from unicorn_async.weights.plan import CHUNK_BYTES
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from unicorn_async.config import WeightScheme
     from unicorn_async.gpu.arena import ArenaSlice
     from unicorn_async.gpu.device import Device
-    from unicorn_async.loader.layer_check import ChecksumKernel
+    from unicorn_async.loader.checksums import ChecksumKernel
     from unicorn_async.loader.staging import StagingSlot
     from unicorn_async.weights.plan import LoadPlan
 
@@ -142,7 +142,7 @@ class CacheWriter:
         sizes = {dest.name: dest.nbytes for dest in self._plan.destinations}
         slot_bytes = min(CHUNK_BYTES, max(sizes.values()))
         async with contextlib.AsyncExitStack() as stack:
-            check = LayerCheck(self._device, self._places, sizes, self._checksum)
+            check = LayerChecksums(self._device, self._places, sizes, self._checksum)
             stack.push_async_callback(check.close)
             ring = StagingRing(self._device.memory, num_slots=_NUM_SLOTS, slot_bytes=slot_bytes)
             stack.callback(ring.close)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unicorn_async.cli.amounts import size
+from unicorn_async.gpu.budget import HeapKind
 from unicorn_async.gpu.device_info import DeviceType
-from unicorn_async.gpu.memory_room import HeapKind
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.device_info import DeviceInfo

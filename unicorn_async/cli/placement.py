@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from unicorn_async.cli.amounts import size
 from unicorn_async.cli.memory_lines import heap_name
 from unicorn_async.errors import ConfigError, OutOfMemoryError, VulkanUnavailableError
+from unicorn_async.gpu.budget import HeapKind
 from unicorn_async.gpu.choice import device_candidates
 from unicorn_async.gpu.instance import Instance
-from unicorn_async.gpu.memory_room import HeapKind
-from unicorn_async.hybrid.choice import FarChoice
+from unicorn_async.hybrid.choice import FarDevice
 from unicorn_async.memory.plan import plan_memory
 from unicorn_async.weights.placement import MemoryGroup
 
@@ -80,7 +80,7 @@ def placements(model: ModelFiles, options: EngineConfig, cached: CacheLookup) ->
             candidates = device_candidates(devices, options.device, allow_software=options.allow_software)
         except VulkanUnavailableError:  # a load would refuse to take the software device unasked
             candidates = ()
-        far = FarChoice(model.config, options, devices)
+        far = FarDevice(model.config, options, devices)
         candidates = far.near(candidates)
         infos = _all_of(devices, candidates, options)
         found = [_placement(model, options, info, cached, far) for info in infos]
@@ -96,7 +96,7 @@ def _all_of(devices: Sequence[DeviceInfo], candidates: Sequence[DeviceInfo], opt
 
 
 def _placement(
-    model: ModelFiles, options: EngineConfig, info: DeviceInfo, cached: CacheLookup, far: FarChoice
+    model: ModelFiles, options: EngineConfig, info: DeviceInfo, cached: CacheLookup, far: FarDevice
 ) -> DevicePlacement:
     plan, problem = None, None
     try:
@@ -105,7 +105,7 @@ def _placement(
             options,
             model.plan,
             info,
-            passing_bytes=model.passing_bytes,
+            transient_bytes=model.transient_bytes,
             staging=model.staging,
             far=far.plan,
         )

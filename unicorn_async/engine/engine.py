@@ -184,7 +184,7 @@ class Engine:
         from unicorn_async.memory.report import memory_report
 
         model = self._model
-        beside = self._runner.nbytes + (0 if self._model.load.done() else model.passing_bytes)
+        beside = self._runner.nbytes + (0 if self._model.load.done() else model.transient_bytes)
         return memory_report(
             model.device,
             model.memory_plan.placement,

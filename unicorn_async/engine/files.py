@@ -108,7 +108,7 @@ class ModelFiles:
         return self.checkpoint.path if metadata is None else metadata
 
     @property
-    def passing_bytes(self) -> int:
+    def transient_bytes(self) -> int:
         """Device memory that adapters take while the model loads, in bytes."""
         return lora_bytes(self.lora, scratch_bytes(self.plan)) if self.lora.adapters else 0
 

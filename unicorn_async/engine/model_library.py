@@ -14,7 +14,7 @@ from unicorn_async.engine.user_folders import weight_cache_folder
 from unicorn_async.errors import ConfigError, OutOfMemoryError
 from unicorn_async.gpu.choice import device_candidates
 from unicorn_async.gpu.instance import Instance
-from unicorn_async.hybrid.choice import FarChoice, fit_options
+from unicorn_async.hybrid.choice import FarDevice, fit_options
 from unicorn_async.loader.trace import LoadTrace
 from unicorn_async.memory.plan import plan_memory
 from unicorn_async.public_text import PublicText
@@ -140,7 +140,7 @@ def _check_size(on_disk: ModelFiles, config: EngineConfig) -> None:
         devices = [
             replace(info, heaps=tuple(replace(heap, used=0) for heap in info.heaps)) for info in instance.devices()
         ]
-    far = FarChoice(on_disk.config, config, devices)
+    far = FarDevice(on_disk.config, config, devices)
     errors: list[OutOfMemoryError] = []
     for info in far.near(device_candidates(devices, config.device, allow_software=config.allow_software)):
         host_bytes = info.memory_bytes
@@ -150,7 +150,7 @@ def _check_size(on_disk: ModelFiles, config: EngineConfig) -> None:
                 config,
                 on_disk.plan,
                 info,
-                passing_bytes=on_disk.passing_bytes,
+                transient_bytes=on_disk.transient_bytes,
                 staging=on_disk.staging,
                 host_bytes=host_bytes,
                 far=partial(far.plan, host_bytes=host_bytes),

@@ -19,19 +19,19 @@ from unicorn_async.engine.files import ModelFiles
 from unicorn_async.engine.types import AdapterInfo
 from unicorn_async.engine.user_folders import weight_cache_folder
 from unicorn_async.errors import ConfigError
-from unicorn_async.gpu.first_uses import FirstUses
-from unicorn_async.hybrid.choice import FarChoice, fit_options
+from unicorn_async.gpu.warm_up import WarmUp
+from unicorn_async.hybrid.choice import FarDevice, fit_options
 from unicorn_async.hybrid.opening import open_far_attention
-from unicorn_async.loader.arriving_places import ArrivingPlaces
+from unicorn_async.loader.allocator import BackgroundAllocator
 from unicorn_async.loader.conversion import WeightConverter, factor_converter, prepare_conversion
 from unicorn_async.loader.lora_factors import LoraFactors
+from unicorn_async.loader.range_check import RangeCounters
 from unicorn_async.loader.stream import LoadStream
 from unicorn_async.loader.trace import LoadTrace
-from unicorn_async.loader.unfit import UnfitCounters
 from unicorn_async.memory.choice import choose_device
 from unicorn_async.memory.plan import attention_shape
 from unicorn_async.memory.report import driver_usage
-from unicorn_async.memory.staging_place import stages_near
+from unicorn_async.memory.staging import stages_in_vram
 from unicorn_async.step.kernel_list import NeededKernels
 from unicorn_async.weights.placement import MemoryGroup
 
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from unicorn_async.config import EngineConfig
     from unicorn_async.engine.devices import Devices
     from unicorn_async.engine.runner import AnyRunner
-    from unicorn_async.engine.tokenizer_start import MadeTokenizer, TokenizerStart
+    from unicorn_async.engine.tokenizer_task import MadeTokenizer, TokenizerTask
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.instance import Instance
-    from unicorn_async.hybrid.far_attention import FarAttention
+    from unicorn_async.hybrid.opened_far import OpenedFar
     from unicorn_async.hybrid.report import AttentionInfo
     from unicorn_async.memory.plan import MemoryPlan
     from unicorn_async.tokenizer import Tokenizer
@@ -69,7 +69,7 @@ class OpenedModel:
     load: asyncio.Task[None]  # brings the weights
     runner: AnyRunner
     attention: AttentionInfo
-    far: FarAttention | None  # what attends in place of the device
+    far: OpenedFar | None  # what attends in place of the device
     tokenizer: Tokenizer | None  # None where nobody wants it
     tokenizer_s: float  # how long it took, beside everything else
 
@@ -79,10 +79,10 @@ class OpenedModel:
         return self.options.model_name or self.files.name
 
     @property
-    def passing_bytes(self) -> int:
+    def transient_bytes(self) -> int:
         """Memory that the load takes at most beside the model: staging and adapters."""
         rings = 2 if self.files.lora.adapters else 1
-        return self.files.passing_bytes + rings * self.options.staging_bytes
+        return self.files.transient_bytes + rings * self.options.staging_bytes
 
     @property
     def adapters(self) -> tuple[AdapterInfo, ...]:
@@ -111,30 +111,29 @@ async def open_model(
 
     devices = await opening
     device, memory_plan = await run_to_end(lambda: _choose_device(files, devices, options, stack))
-    options = replace(
-        options, staging_bytes=memory_plan.staging_bytes, num_loading_frames=memory_plan.num_loading_frames
-    )
+    options = replace(options, staging_bytes=memory_plan.staging_bytes, num_load_steps=memory_plan.num_load_steps)
     usage_before = driver_usage(device)
 
     reading = partial(files.read_strategy, device.info, options.num_reader_threads, memory=memory_plan)
     strategy = await asyncio.to_thread(reading)
     trace = None if options.load_trace is None else LoadTrace(options.load_trace)
-    places = ArrivingPlaces(device.memory, memory_plan.placement)
-    stack.push_async_callback(places.close)
+    allocator = BackgroundAllocator(device.memory, memory_plan.placement)
+    stack.push_async_callback(allocator.close)
     cache = await CacheSession.open(
         weight_cache_folder() if options.weight_cache else None,
         files.origin,
         files.plan,
         device,
-        places.slices,
+        allocator.slices,
         read_strategy=lambda found: reading(found=found),
         limit=options.cache_bytes,
         model_bytes=memory_plan.placement.total_bytes,
     )
     workspace = memory_plan.placement.names(MemoryGroup.WORKSPACE)
-    unfit = await run_to_end(lambda: _count_unfit(device, files, stack))  # it would wait for larger allocations
-    near = stages_near(device, memory_plan, options)  # by the memory that is free before the model's is allocated
-    places.begin(() if options.attends_elsewhere else workspace)
+    # Small allocations would wait for larger ones; where staging lies is decided by what is free before these.
+    out_of_range = await run_to_end(lambda: _count_out_of_range(device, files, stack))
+    in_vram = stages_in_vram(device, memory_plan, options)
+    allocator.begin(() if options.attends_elsewhere else workspace)
 
     prepare = partial(prepare_conversion, device.kernels, files.plan, files.lora)
     factors = LoraFactors(
@@ -149,21 +148,21 @@ async def open_model(
         device,
         files.plan,
         files.checkpoint.files,
-        places.slices,
-        convert=WeightConverter(device.kernels, files.plan, unfit, files.lora, factors).record,
+        allocator.slices,
+        convert=WeightConverter(device.kernels, files.plan, out_of_range, files.lora, factors).record,
         prepare=prepare,
         strategy=strategy,
         stamps=files.checkpoint.stamps,
         staging_bytes=options.staging_bytes,
         trace=trace,
         factors=factors,
-        unfit=unfit,
+        out_of_range=out_of_range,
         cached=cache.cached,
-        arriving=places,
-        stages_near=near,
+        allocator=allocator,
+        stages_in_vram=in_vram,
     )
     stack.push_async_callback(stream.close)
-    far: FarAttention | None = None
+    far: OpenedFar | None = None
     if memory_plan.far is not None:
         far = await open_far_attention(
             device,
@@ -193,7 +192,7 @@ async def open_model(
     await asyncio.to_thread(_import_runner)
     from unicorn_async.engine.runner import make_runner
 
-    runner, attention = await make_runner(device, files, options, memory_plan, places, stream, far, stack)
+    runner, attention = await make_runner(device, files, options, memory_plan, allocator, stream, far, stack)
     # Before the device is waited for, and what its steps wait for is closed.
     stack.push_async_callback(end_task, load)
 
@@ -230,10 +229,10 @@ def read_model(model: str | Path, options: EngineConfig) -> tuple[ModelFiles, En
 
 
 async def _start_tokenizer(files: ModelFiles, stack: AsyncExitStack) -> asyncio.Task[MadeTokenizer]:
-    def begin() -> TokenizerStart:
-        from unicorn_async.engine.tokenizer_start import TokenizerStart
+    def begin() -> TokenizerTask:
+        from unicorn_async.engine.tokenizer_task import TokenizerTask
 
-        started = TokenizerStart(files.tokenizer_source)
+        started = TokenizerTask(files.tokenizer_source)
         stack.callback(started.close)  # which ends a thread that a cancelled task leaves behind
         return started
 
@@ -247,21 +246,21 @@ def _choose_device(
     files: ModelFiles, devices: Devices, options: EngineConfig, stack: AsyncExitStack
 ) -> tuple[Device, MemoryPlan]:
     """Choose the device that a model fits, and open it unless it is open; return it and the model's plan there."""
-    far = FarChoice(files.config, options, devices.all)
+    far = FarDevice(files.config, options, devices.all)
     info, memory_plan = choose_device(
         far.near(devices.candidates),
         files.config,
         options,
         files.plan,
-        passing_bytes=files.passing_bytes,
+        transient_bytes=files.transient_bytes,
         staging=files.staging,
         far=far.plan,
     )
     return devices.only or open_device(devices.instance, info, options, stack), memory_plan
 
 
-def _count_unfit(device: Device, files: ModelFiles, stack: AsyncExitStack) -> UnfitCounters:
-    counters = UnfitCounters(device.memory, files.plan, files.lora)
+def _count_out_of_range(device: Device, files: ModelFiles, stack: AsyncExitStack) -> RangeCounters:
+    counters = RangeCounters(device.memory, files.plan, files.lora)
     stack.push_async_callback(run_to_end, counters.close)
     return counters
 
@@ -279,7 +278,7 @@ class ModelLoad:
     kernels: NeededKernels
     trace: LoadTrace | None
     cache: CacheSession
-    far: FarAttention | None
+    far: OpenedFar | None
 
     async def run(self) -> None:
         """Load the weights and, beside that, compile the kernels that a first request needs; then fill the cache.
@@ -287,34 +286,34 @@ class ModelLoad:
         What the driver leaves of the compilation to a kernel's first use comes last, as far as the load was too short
         for it. A trace that can't be written is a warning in the log.
         """
-        uses = FirstUses(self.device)
+        warm_up = WarmUp(self.device)
         try:
             try:
-                await self._load(uses)
+                await self._load(warm_up)
             finally:
                 if self.trace is not None:
                     await _write(self.trace)
             await self.cache.write()
         finally:
             self.cache.finish()
-        await uses.run()
+        await warm_up.run()
 
-    async def _load(self, uses: FirstUses) -> None:
+    async def _load(self, warm_up: WarmUp) -> None:
         far = None if self.far is None else self.far.attention
         async with asyncio.TaskGroup() as group:
             group.create_task(self.stream.run(), name="load stream")
-            group.create_task(self._compile(uses), name="compile kernels")
+            group.create_task(self._compile(warm_up), name="compile kernels")
             if far is not None:
                 group.create_task(asyncio.to_thread(far.prepare_kernels), name="compile for the attention")
         await run_to_end(self.device.kernels.save_cache)
         if far is not None:
             await run_to_end(far.save_kernels)
 
-    async def _compile(self, uses: FirstUses) -> None:
+    async def _compile(self, warm_up: WarmUp) -> None:
         await self.stream.begun.wait()
         # A thread that compiles beyond a cancellation ends by itself: a closed device refuses the next kernel.
-        uses.add(await asyncio.to_thread(lambda: self.device.kernels.prepare(self.kernels.requests)))
-        await uses.run(lambda: not self.stream.progress.done)
+        warm_up.add(await asyncio.to_thread(lambda: self.device.kernels.prepare(self.kernels.requests)))
+        await warm_up.run(lambda: not self.stream.progress.done)
 
 
 async def _write(trace: LoadTrace) -> None:

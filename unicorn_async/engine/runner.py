@@ -13,7 +13,7 @@ from unicorn_async.models.block_recorder import DecoderState, RecordingTools
 from unicorn_async.models.decoder import Decoder
 from unicorn_async.ops.attention import GpuAttention
 from unicorn_async.ops.page_touch import pays_to_touch
-from unicorn_async.step.arriving_layers import ArrivingLayers
+from unicorn_async.step.layer_gate import LayerGate
 from unicorn_async.step.runner import Runner
 from unicorn_async.weights.placement import MemoryGroup
 from unicorn_async.weights.tensors import unplaced_matrices
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from unicorn_async.config import EngineConfig
     from unicorn_async.engine.files import ModelFiles
     from unicorn_async.gpu.device import Device
-    from unicorn_async.hybrid.far_attention import FarAttention
+    from unicorn_async.hybrid.opened_far import OpenedFar
     from unicorn_async.hybrid.runner import HybridRunner
-    from unicorn_async.loader.arriving_places import ArrivingPlaces
+    from unicorn_async.loader.allocator import BackgroundAllocator
     from unicorn_async.loader.stream import LoadStream
     from unicorn_async.memory.plan import MemoryPlan
     from unicorn_async.models.spec import ModelSpec
@@ -42,9 +42,9 @@ async def make_runner(
     files: ModelFiles,
     options: EngineConfig,
     memory_plan: MemoryPlan,
-    places: ArrivingPlaces,
+    allocator: BackgroundAllocator,
     stream: LoadStream,
-    far: FarAttention | None,
+    far: OpenedFar | None,
     stack: AsyncExitStack,
 ) -> tuple[AnyRunner, AttentionInfo]:
     """Wait for the memory of what all layers use, and make what runs the steps; `stack` gets what has to be closed.
@@ -56,19 +56,19 @@ async def make_runner(
     """
     model, kv_plan, workspace = files.config, memory_plan.kv, memory_plan.placement.names(MemoryGroup.WORKSPACE)
     if far is None:  # the rest is waited for layer by layer
-        await places.wait(workspace)
+        await allocator.wait(workspace)
     else:
-        await places.all()
-    memory = await run_to_end(lambda: _name_memory(device, files, options, places, workspace, stack))
+        await allocator.all()
+    memory = await run_to_end(lambda: _name_memory(device, files, options, allocator, workspace, stack))
     shape = attention_shape(model, options) if far is None else far.shape
     decoder = _decoder(device, files, memory, shape)
     if far is not None:
         return await _hybrid_runner(device, model, options, memory, decoder, stream, far, stack), far.info
 
     gpu = GpuAttention(device.info, device.kernels, shape, soft_cap=model.attention.soft_cap)
-    layers = ArrivingLayers(stream, places, model.num_layers)
+    layers = LayerGate(stream, allocator, model.num_layers)
     runner = await _begin(lambda: Runner(device, model, options, memory, kv_plan, decoder, gpu, layers), stack)
-    places.go_on()
+    allocator.go_on()
     stack.push_async_callback(run_to_end, device.wait_idle)
     attends = AttentionInfo(
         AttentionKind.GPU,
@@ -87,7 +87,7 @@ async def _hybrid_runner(
     memory: ModelMemory,
     decoder: Decoder,
     stream: LoadStream,
-    far: FarAttention,
+    far: OpenedFar,
     stack: AsyncExitStack,
 ) -> HybridRunner:
     from unicorn_async.hybrid.runner import HybridRunner
@@ -110,11 +110,11 @@ def _name_memory(
     device: Device,
     files: ModelFiles,
     options: EngineConfig,
-    places: ArrivingPlaces,
+    allocator: BackgroundAllocator,
     workspace: list[str],
     stack: AsyncExitStack,
 ) -> ModelMemory:
-    memory = ModelMemory.of(device, files.config, options, files.plan, places.slices, workspace)
+    memory = ModelMemory.of(device, files.config, options, files.plan, allocator.slices, workspace)
     stack.push_async_callback(run_to_end, memory.close)
     return memory
 

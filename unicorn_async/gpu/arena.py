@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from unicorn_async.gpu.budget import HeapKind
     from unicorn_async.gpu.memory import Buffer, Memory
-    from unicorn_async.gpu.memory_room import HeapKind
     from unicorn_async.gpu.memory_types import MemoryKind
 
 SLICE_ALIGNMENT = 256  # of tensors, which quantised ones need

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from unicorn_async.errors import ConfigError, MissingFeatureError, OutOfMemoryError
 from unicorn_async.gpu.binding import BufferHandle, MemoryHandle, check
+from unicorn_async.gpu.budget import HeapKind, heap_kinds
 from unicorn_async.gpu.host_pages import prefer_huge_pages
-from unicorn_async.gpu.memory_room import HeapKind, heap_kinds
 from unicorn_async.gpu.memory_types import MemoryKind, is_mappable, rank_memory_types
 
 if TYPE_CHECKING:

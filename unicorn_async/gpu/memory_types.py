@@ -17,12 +17,12 @@ class MemoryKind(Enum):
     """What an allocation is for.
 
     DEVICE is the GPU's own memory, mapped where the device maps all of it. STAGING is for the CPU to fill or to read,
-    cached if possible. FRAME is for small blocks that the CPU writes each step, near the GPU if possible.
+    cached if possible. ARGUMENTS is for small blocks that the CPU writes each step, near the GPU if possible.
     """
 
     DEVICE = "device"
     STAGING = "staging"
-    FRAME = "frame"
+    ARGUMENTS = "arguments"
 
 
 def is_mappable(flags: int) -> bool:

@@ -41,7 +41,7 @@ def _npu_choice(model: ModelSpec, options: EngineConfig) -> NpuChoice | None:
     return NpuChoice.find(model, options)
 
 
-class FarChoice:
+class FarDevice:
     """What is asked for to attend, among the devices of this machine."""
 
     def __init__(self, model: ModelSpec, options: EngineConfig, devices: Sequence[DeviceInfo]) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from unicorn_async.hybrid.spans import both_busy_s, busy_s
+from unicorn_async.hybrid.busy import both_busy_s, busy_s
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from unicorn_async.hybrid.spans import Span
+    from unicorn_async.hybrid.busy import Span
 
 
 @dataclass(slots=True)

@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
     from unicorn_async.config import EngineConfig
     from unicorn_async.gpu.kernel import KernelRequest
+    from unicorn_async.hybrid.busy import BusyTrack
     from unicorn_async.hybrid.npu_exchange import NpuExchange
     from unicorn_async.hybrid.npu_memory import NpuMemory
-    from unicorn_async.hybrid.spans import BusyTrack
     from unicorn_async.memory.kv_plan import KVPlan
-    from unicorn_async.npu.attention import NpuAttention, PreparedStep
+    from unicorn_async.npu.attention import AttentionService, PreparedStep
     from unicorn_async.scheduler.batch import Batch
 
 
-class NpuRemoteAttention:
-    """Keys, values and attention on an NPU; a `RemoteAttention`. Close it when the near device has no work of it.
+class NpuFarAttention:
+    """Keys, values and attention on an NPU; a `FarAttention`. Close it when the near device has no work of it.
 
     A pass is an `AttentionPass`: for each layer the cache gets the new keys and values, and the NPU attends. The NPU's
     attention is borrowed, but closed before the memory is, which belongs to this.
@@ -36,7 +36,7 @@ class NpuRemoteAttention:
 
     def __init__(
         self,
-        npu: NpuAttention,
+        npu: AttentionService,
         memory: NpuMemory,
         options: EngineConfig,
         kv_plan: KVPlan,
@@ -78,7 +78,7 @@ class NpuRemoteAttention:
         """Do nothing: nothing was compiled."""
 
     async def begin(self, slot: int, half: int, batch: Batch, num_tokens: int) -> NpuPass:
-        """See `RemoteAttention`; rows of padding are not handed to the NPU."""
+        """See `FarAttention`; rows of padding are not handed to the NPU."""
         del num_tokens
         exchange = self._memory.exchanges[half]
         groups = list(enumerate(self._kv_plan.groups))
@@ -120,7 +120,7 @@ class NpuRemoteAttention:
         self._track.ended(turn.step, turn.half, layer, submitted_s)
 
     async def drain(self) -> None:
-        """See `RemoteAttention`."""
+        """See `FarAttention`."""
         await self._npu.drain()
 
     async def close(self) -> None:
@@ -135,7 +135,7 @@ class NpuRemoteAttention:
 class NpuPass:
     """The attention of one half of a step; `steps` and `slots` are by block group."""
 
-    attention: NpuRemoteAttention
+    attention: NpuFarAttention
     step: int
     half: int
     steps: tuple[PreparedStep, ...]

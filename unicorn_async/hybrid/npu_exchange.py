@@ -12,7 +12,7 @@ from unicorn_async.config import KVDType
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.ops.convert import convert, convert_kernel
 from unicorn_async.ops.kv_cache import AttentionShape, KVCache
-from unicorn_async.step.frame_layout import Field, made_block
+from unicorn_async.step.mapped_arrays import Field, made_block
 from unicorn_async.tensor import DType
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.kernel import KernelRequest
     from unicorn_async.gpu.memory import Buffer
-    from unicorn_async.npu.attention import NpuAttention
+    from unicorn_async.npu.attention import AttentionService
     from unicorn_async.npu.cache import NpuCache
     from unicorn_async.npu.packets import Bf16Bits
     from unicorn_async.npu.step import PreparedStep
@@ -75,8 +75,8 @@ class NpuExchange(Protocol):
     async def store(self, cache: NpuCache, slots: NDArray[np.int64]) -> None:
         """Have the new keys and values in a layer's cache, where the NPU sees them."""
 
-    async def attend(self, npu: NpuAttention, step: PreparedStep, cache: NpuCache) -> None:
-        """Have the NPU attend with a layer's cache; raises as `NpuAttention.submit`."""
+    async def attend(self, npu: AttentionService, step: PreparedStep, cache: NpuCache) -> None:
+        """Have the NPU attend with a layer's cache; raises as `AttentionService.submit`."""
 
     def close(self) -> None:
         """Free the memory; a second call does nothing."""
@@ -172,7 +172,7 @@ class CopiedExchange:
         else:
             await run_to_end(lambda: cache.write(rows.k, rows.v, slots))
 
-    async def attend(self, npu: NpuAttention, step: PreparedStep, cache: NpuCache) -> None:
+    async def attend(self, npu: AttentionService, step: PreparedStep, cache: NpuCache) -> None:
         """See `NpuExchange`; rows of padding are not handed to the NPU."""
         rows = self.rows(step.num_tokens)
         await npu.submit(step, q=rows.q, cache=cache, out=rows.result)

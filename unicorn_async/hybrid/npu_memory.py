@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from unicorn_async.background import run_to_end
 from unicorn_async.config import ExchangeKind
 from unicorn_async.errors import DeviceError, NpuSelfCheckError
+from unicorn_async.hybrid.interface import NUM_HALVES
 from unicorn_async.hybrid.npu_exchange import CopiedExchange
 from unicorn_async.hybrid.npu_shared_exchange import LayerCache, SharedExchange, SharedRegion, packet_shape
 from unicorn_async.hybrid.npu_trial import check_sharing
-from unicorn_async.hybrid.remote_attention import NUM_HALVES
 from unicorn_async.npu.cache import NpuCache
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.kernel import KernelRequest
     from unicorn_async.hybrid.npu_exchange import NpuExchange
     from unicorn_async.memory.kv_plan import KVPlan
-    from unicorn_async.npu.attention import NpuAttention
+    from unicorn_async.npu.attention import AttentionService
     from unicorn_async.step.frame import FrameLimits
 
 
@@ -35,7 +35,7 @@ class NpuMemory:
     def __init__(
         self,
         near: Device,
-        npu: NpuAttention,
+        npu: AttentionService,
         options: EngineConfig,
         kv_plan: KVPlan,
         limits: FrameLimits,
@@ -87,7 +87,7 @@ class NpuMemory:
 
 async def open_memory(
     near: Device,
-    npu: NpuAttention,
+    npu: AttentionService,
     options: EngineConfig,
     kv_plan: KVPlan,
     limits: FrameLimits,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unicorn_async.config import AttentionKind
-from unicorn_async.hybrid.far_attention import FarAttention
-from unicorn_async.hybrid.npu_attention import NpuRemoteAttention
+from unicorn_async.hybrid.busy import BusyTrack
+from unicorn_async.hybrid.npu_attention import NpuFarAttention
 from unicorn_async.hybrid.npu_exchange import exchange_shape
 from unicorn_async.hybrid.npu_memory import open_memory
 from unicorn_async.hybrid.npu_plan import npu_options
+from unicorn_async.hybrid.opened_far import OpenedFar
 from unicorn_async.hybrid.report import AttentionInfo
-from unicorn_async.hybrid.spans import BusyTrack
 from unicorn_async.memory.plan import max_logit_rows
 from unicorn_async.npu.opening import open_attention
 from unicorn_async.step.frame import FrameLimits
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 async def open_npu(
     near: Device, model: ModelSpec, options: EngineConfig, kv_plan: KVPlan, choice: NpuChoice, stack: AsyncExitStack
-) -> FarAttention:
+) -> OpenedFar:
     """Open the NPU and allocate its caches; `stack` gets what has to be closed.
 
     Raises:
@@ -46,7 +46,7 @@ async def open_npu(
     )
     track, limits = BusyTrack(), FrameLimits.of(options, kv_plan, None, max_logit_rows(options))
     memory = await open_memory(near, npu, options, kv_plan, limits, stack)
-    attention = NpuRemoteAttention(npu, memory, options, kv_plan, track)
+    attention = NpuFarAttention(npu, memory, options, kv_plan, track)
     stack.push_async_callback(attention.close)
     info = AttentionInfo(
         AttentionKind.NPU,
@@ -57,4 +57,4 @@ async def open_npu(
         kv_dtype="bf16",
         kv_cache_bytes=kv_plan.nbytes,
     )
-    return FarAttention(attention, track, info, limits, exchange_shape(choice.heads))
+    return OpenedFar(attention, track, info, limits, exchange_shape(choice.heads))

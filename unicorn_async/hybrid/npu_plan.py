@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.config import ExchangeKind
 from unicorn_async.errors import OutOfMemoryError
+from unicorn_async.gpu.budget import MemoryBudget
 from unicorn_async.gpu.host_memory import HostMemory
-from unicorn_async.gpu.memory_room import MemoryRoom
+from unicorn_async.hybrid.interface import NUM_HALVES
 from unicorn_async.hybrid.npu_exchange import exchange_bytes
 from unicorn_async.hybrid.npu_shared_exchange import shared_bytes
-from unicorn_async.hybrid.remote_attention import NUM_HALVES
 from unicorn_async.memory.far_plan import FarPlan
 from unicorn_async.memory.kv_plan import kv_budget, plan_kv_cache, wanted_context
 from unicorn_async.npu.attention import NpuOptions
@@ -56,7 +56,7 @@ def plan_npu(
     if free is None:
         raise OutOfMemoryError("KV cache of the NPU: the host does not tell how much of its memory is free")
     total = int(free * _USABLE_SHARE)
-    room = MemoryRoom(0, total, total, is_shared=True)
+    room = MemoryBudget(0, total, total, is_shared=True)
     frames = npu_options(npu.heads, wanted_context(model, options)).frame_bytes(npu.heads.layout)
     if options.attention_exchange is not ExchangeKind.COPIED:
         frames += NUM_HALVES * shared_bytes(npu.heads, options)

@@ -16,7 +16,7 @@ from unicorn_async.npu.schedule import PACKET_BYTES
 from unicorn_async.npu.shared import SharedPackets, first_rows, max_items, result_elements
 from unicorn_async.ops.kv_cache import NO_SLOT
 from unicorn_async.ops.npu_packets import ROW, PacketShape, npu_new_tokens, npu_queries, npu_results
-from unicorn_async.step.frame_layout import Field, made_block
+from unicorn_async.step.mapped_arrays import Field, made_block
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.arena import ArenaSlice
     from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device import Device
-    from unicorn_async.npu.attention import NpuAttention
+    from unicorn_async.npu.attention import AttentionService
     from unicorn_async.npu.cache import NpuCache
     from unicorn_async.npu.step import PreparedStep
     from unicorn_async.npu.work import AttentionHeads
@@ -42,7 +42,7 @@ class SharedRegion:
     The NPU's buffer is closed first, then the near device's, then the pages go. Neither may have work of it then.
     """
 
-    def __init__(self, near: Device, npu: NpuAttention, nbytes: int, *, name: str) -> None:
+    def __init__(self, near: Device, npu: AttentionService, nbytes: int, *, name: str) -> None:
         """Map the pages, and have both devices take them.
 
         Raises:
@@ -102,7 +102,7 @@ class SharedExchange:
     def __init__(
         self,
         near: Device,
-        npu: NpuAttention,
+        npu: AttentionService,
         options: EngineConfig,
         layers: Sequence[LayerCache],
         max_tokens: int,
@@ -126,7 +126,7 @@ class SharedExchange:
             rotated = RotatedMemory(near, heads, max_tokens, name=name)
             made.callback(rotated.buffer.close)
             fields = {"rows": Field(ROW, (options.num_frames, num_groups, max_tokens))}
-            self._table = made_block(made, near, fields, MemoryKind.FRAME, f"{name}: rows")
+            self._table = made_block(made, near, fields, MemoryKind.ARGUMENTS, f"{name}: rows")
             packets = SharedRegion(near, npu, num_items * PACKET_BYTES, name=f"{name}: packets")
             made.callback(packets.close)
             results = SharedRegion(near, npu, num_items * heads.layout.result_bytes, name=f"{name}: results")
@@ -193,7 +193,7 @@ class SharedExchange:
         else:
             await run_to_end(lambda: cache.show(slots))
 
-    async def attend(self, npu: NpuAttention, step: PreparedStep, cache: NpuCache) -> None:
+    async def attend(self, npu: AttentionService, step: PreparedStep, cache: NpuCache) -> None:
         """See `NpuExchange`."""
         await npu.submit_shared(step, packets=self.packets, cache=cache)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.device import Device
     from unicorn_async.hybrid.npu_exchange import NpuExchange
     from unicorn_async.memory.kv_plan import KVPlan
-    from unicorn_async.npu.attention import NpuAttention
+    from unicorn_async.npu.attention import AttentionService
     from unicorn_async.npu.cache import NpuCache
     from unicorn_async.npu.packets import Bf16Bits
 
@@ -39,7 +39,7 @@ class HandOverTrial:
     def __init__(
         self,
         near: Device,
-        npu: NpuAttention,
+        npu: AttentionService,
         exchange: NpuExchange,
         cache: NpuCache,
         kv_plan: KVPlan,
@@ -150,7 +150,7 @@ class HandOverTrial:
 
 async def check_sharing(
     near: Device,
-    npu: NpuAttention,
+    npu: AttentionService,
     exchanges: Sequence[NpuExchange],
     cache: NpuCache,
     kv_plan: KVPlan,

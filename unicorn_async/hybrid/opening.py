@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.background import run_to_end
 from unicorn_async.config import AttentionKind
-from unicorn_async.hybrid.far_attention import FarAttention
+from unicorn_async.hybrid.busy import BusyTrack
+from unicorn_async.hybrid.opened_far import OpenedFar
 from unicorn_async.hybrid.report import AttentionInfo
-from unicorn_async.hybrid.spans import BusyTrack
 from unicorn_async.memory.plan import attention_shape, max_logit_rows
 from unicorn_async.ops.attention import GpuAttention
 from unicorn_async.step.frame import FrameLimits
@@ -36,7 +36,7 @@ async def open_far_attention(
     plan: FarPlan,
     open_device: Callable[[DeviceInfo], Device],
     stack: AsyncExitStack,
-) -> FarAttention:
+) -> OpenedFar:
     """Open what attends and allocate its part; `stack` gets what has to be closed.
 
     Raises:
@@ -46,17 +46,17 @@ async def open_far_attention(
         from unicorn_async.hybrid.npu_opening import open_npu
 
         return await open_npu(near, model, options, kv_plan, plan.npu, stack)
-    from unicorn_async.hybrid.vulkan_attention import VulkanAttention
+    from unicorn_async.hybrid.vulkan_attention import VulkanFarAttention
 
     track, far = BusyTrack(), plan.info
     assert far is not None
 
-    def make() -> tuple[VulkanAttention, FrameLimits]:
+    def make() -> tuple[VulkanFarAttention, FrameLimits]:
         device = open_device(far)
         stack.push_async_callback(run_to_end, device.close)
         gpu = GpuAttention(far, device.kernels, attention_shape(model, options), soft_cap=model.attention.soft_cap)
         limits = FrameLimits.of(options, kv_plan, gpu.plan, max_logit_rows(options))
-        attention = VulkanAttention(near, device, model, options, kv_plan, gpu, limits, track)
+        attention = VulkanFarAttention(near, device, model, options, kv_plan, gpu, limits, track)
         stack.push_async_callback(run_to_end, attention.close)
         return attention, limits
 
@@ -73,4 +73,4 @@ async def open_far_attention(
     )
     shape = attention_shape(model, options).handed_over
     twin = attention.far if far.index == near.info.index else None
-    return FarAttention(attention, track, info, limits, shape, twin)
+    return OpenedFar(attention, track, info, limits, shape, twin)

@@ -21,18 +21,18 @@ from unicorn_async.background import run_to_end, wait_to_end
 from unicorn_async.errors import ConfigError, EngineClosedError
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.hybrid.batch_split import num_keys, split_batch
+from unicorn_async.hybrid.busy import BusyTrack
 from unicorn_async.hybrid.counters import HybridCounters
-from unicorn_async.hybrid.half_turns import HalfTurns
-from unicorn_async.hybrid.remote_attention import NUM_HALVES
+from unicorn_async.hybrid.interface import NUM_HALVES
+from unicorn_async.hybrid.order import HalfOrder
 from unicorn_async.hybrid.report import AttentionStats
 from unicorn_async.hybrid.seam_recording import SeamRecording
-from unicorn_async.hybrid.spans import BusyTrack
 from unicorn_async.hybrid.split_policy import SplitPolicy, StepKind
 from unicorn_async.step.batch_writer import BatchWriter
 from unicorn_async.step.buckets import bucket_for
-from unicorn_async.step.evaluation_copy import EvaluationCopy
 from unicorn_async.step.frame import Frame
-from unicorn_async.step.frame_layout import Field, made_block
+from unicorn_async.step.logits_copy import LogitsCopy
+from unicorn_async.step.mapped_arrays import Field, made_block
 from unicorn_async.step.result import StepResult
 from unicorn_async.step.result_reader import read_logits, read_tokens
 
@@ -42,15 +42,15 @@ if TYPE_CHECKING:
     from unicorn_async.config import EngineConfig
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.timeline import Timeline
-    from unicorn_async.hybrid.half_turns import HalfTurn
-    from unicorn_async.hybrid.remote_attention import AttentionPass, RemoteAttention
+    from unicorn_async.hybrid.interface import AttentionPass, FarAttention
+    from unicorn_async.hybrid.order import HalfTurn
     from unicorn_async.hybrid.step_trace import StepTrace
     from unicorn_async.memory.model import ModelMemory
     from unicorn_async.models.decoder import Decoder
     from unicorn_async.models.spec import ModelSpec
     from unicorn_async.scheduler.batch import Batch
     from unicorn_async.step.frame import FrameLimits, StepShape
-    from unicorn_async.step.loading_steps import LayerReadiness
+    from unicorn_async.step.load_steps import LayerReadiness
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class _Place:
 
     frame: Frame
     recording: SeamRecording
-    copy: EvaluationCopy
+    copy: LogitsCopy
 
 
 @dataclass(slots=True)
@@ -99,7 +99,7 @@ class HybridRunner:
         memory: ModelMemory,
         limits: FrameLimits,
         decoder: Decoder,
-        attention: RemoteAttention,
+        attention: FarAttention,
         far: BusyTrack,
         readiness: LayerReadiness,
         trace: StepTrace | None,
@@ -119,13 +119,13 @@ class HybridRunner:
         self._near, self._far = BusyTrack(), far
         self._limits = limits
         self._writer = BatchWriter(limits)
-        self._turns = HalfTurns(model.num_layers)
+        self._turns = HalfOrder(model.num_layers)
         self._device_stop_s = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self._loaded = asyncio.Event()
         with contextlib.ExitStack() as made:
             numbers = made_block(
-                made, device, {"rows": Field(np.uint32, (limits.tokens,))}, MemoryKind.FRAME, "row numbers"
+                made, device, {"rows": Field(np.uint32, (limits.tokens,))}, MemoryKind.ARGUMENTS, "row numbers"
             )
             numbers.arrays["rows"][:] = np.arange(limits.tokens)
             rows = numbers.address["rows"]
@@ -136,7 +136,7 @@ class HybridRunner:
                 exchange = attention.exchanges[half]
                 recording = SeamRecording(device, decoder, model, memory, frame, limits, exchange, rows, slot)
                 made.callback(recording.close)
-                copy = EvaluationCopy(device, memory.logits, model.vocab_size)
+                copy = LogitsCopy(device, memory.logits, model.vocab_size)
                 made.callback(copy.close)
                 return _Place(frame, recording, copy)
 

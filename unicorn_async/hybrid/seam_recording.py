@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.queue import CommandBuffer
-    from unicorn_async.hybrid.remote_attention import Exchange
+    from unicorn_async.hybrid.interface import Exchange
     from unicorn_async.memory.model import ModelMemory
     from unicorn_async.models.decoder import Decoder
     from unicorn_async.models.spec import ModelSpec

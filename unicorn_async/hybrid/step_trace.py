@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from unicorn_async.hybrid.spans import Span
+    from unicorn_async.hybrid.busy import Span
 
 Event: TypeAlias = "dict[str, object]"
 _PROCESS, _NEAR_TRACK, _FAR_TRACK = 1, 1, 2

@@ -12,14 +12,14 @@ from unicorn_async.gpu.arena import Arena
 from unicorn_async.gpu.command import CommandPool
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.gpu.zero_memory import zero_memory
-from unicorn_async.hybrid.remote_attention import NUM_HALVES
+from unicorn_async.hybrid.interface import NUM_HALVES
 from unicorn_async.hybrid.vulkan_exchange import ExchangeLayout, VulkanExchange
 from unicorn_async.memory.plan import decode_scratch_bytes
-from unicorn_async.ops.attention_device import DecodeScratch
+from unicorn_async.ops.attention_op import DecodeScratch
 from unicorn_async.ops.attention_plan import MAX_FEW_TOKENS
 from unicorn_async.ops.kv_append import kv_append, kv_append_kernel
 from unicorn_async.ops.kv_cache import KVCache
-from unicorn_async.step.attention_frame import AttentionFrame
+from unicorn_async.step.attention_arguments import AttentionArguments
 from unicorn_async.step.attention_writer import AttentionParts, AttentionWriter
 from unicorn_async.tensor import DType, Tensor
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.kernel import KernelRequest
     from unicorn_async.gpu.queue import CommandBuffer
-    from unicorn_async.hybrid.spans import BusyTrack
+    from unicorn_async.hybrid.busy import BusyTrack
     from unicorn_async.memory.kv_plan import KVPlan
     from unicorn_async.models.spec import ModelSpec
     from unicorn_async.ops.attention import GpuAttention
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from unicorn_async.step.frame import FrameLimits
 
 
-class VulkanAttention:
-    """Keys, values and attention on `far`; a `RemoteAttention`. Close it when neither device has work of it any more.
+class VulkanFarAttention:
+    """Keys, values and attention on `far`; a `FarAttention`. Close it when neither device has work of it any more.
 
     A pass is an `AttentionPass`: for each layer one submission to the far device, which takes the new keys and values
     into the cache and attends.
@@ -87,10 +87,10 @@ class VulkanAttention:
             zero_memory(far, counters)
             scratch = DecodeScratch(partials.address, counters.address)
             self._q = arena.allocate(limits.tokens * layout.row_bytes)
-            self._frames: dict[tuple[int, int], AttentionFrame] = {}
+            self._frames: dict[tuple[int, int], AttentionArguments] = {}
             for slot in range(options.num_frames):
                 for half in range(NUM_HALVES):
-                    frame = AttentionFrame(far, limits, scratch, f"attention frame {slot}{'AB'[half]}")
+                    frame = AttentionArguments(far, limits, scratch, f"attention frame {slot}{'AB'[half]}")
                     made.callback(frame.close)
                     self._frames[slot, half] = frame
             self._pool = CommandPool(far, far.compute)
@@ -117,11 +117,11 @@ class VulkanAttention:
         return ()
 
     def prepare_kernels(self) -> None:
-        """See `RemoteAttention`."""
+        """See `FarAttention`."""
         self.far.kernels.prepare(self._kernel_requests())
 
     def save_kernels(self) -> None:
-        """See `RemoteAttention`."""
+        """See `FarAttention`."""
         self.far.kernels.save_cache()
 
     def _kernel_requests(self) -> tuple[KernelRequest, ...]:
@@ -130,7 +130,7 @@ class VulkanAttention:
         return kv_append_kernel(attention.plan.shape), *few, *many
 
     async def begin(self, slot: int, half: int, batch: Batch, num_tokens: int) -> VulkanPass:
-        """See `RemoteAttention`; records commands for a batch of a new kind."""
+        """See `FarAttention`; records commands for a batch of a new kind."""
         work = self._writer.write(batch, self._frames[slot, half], num_tokens)
         key = (slot, half, num_tokens, work)
         if key not in self._commands:
@@ -147,7 +147,7 @@ class VulkanAttention:
         await turn.exchange.to_near(turn.num_tokens)
 
     async def drain(self) -> None:
-        """See `RemoteAttention`."""
+        """See `FarAttention`."""
         await run_to_end(self.far.wait_idle)
 
     def close(self) -> None:
@@ -193,7 +193,7 @@ class VulkanAttention:
 class VulkanPass:
     """The attention of one half of a step; `commands` are by layer."""
 
-    attention: VulkanAttention
+    attention: VulkanFarAttention
     exchange: VulkanExchange
     commands: list[CommandBuffer]
     step: int

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from unicorn_async.config import AttentionKind
 from unicorn_async.errors import MissingFeatureError
 from unicorn_async.gpu.arena import block_nbytes
+from unicorn_async.gpu.budget import HeapLimits, host_room, memory_budget
 from unicorn_async.gpu.choice import device_candidates
-from unicorn_async.gpu.memory_room import HeapLimits, host_room, memory_room
-from unicorn_async.hybrid.remote_attention import NUM_HALVES
+from unicorn_async.hybrid.interface import NUM_HALVES
 from unicorn_async.hybrid.vulkan_exchange import ExchangeLayout
 from unicorn_async.memory.far_plan import FarPlan
 from unicorn_async.memory.kv_plan import kv_budget, plan_kv_cache
@@ -71,7 +71,7 @@ def plan_vulkan(
     is_twin = near.index == far.index
     one_memory = is_twin or (near.shares_host_memory and far.shares_host_memory)
     limits = HeapLimits(options.vram_bytes, options.gtt_bytes) if is_twin else HeapLimits()
-    room = memory_room(far, limits, host_room(far) if host_bytes is None else host_bytes)
+    room = memory_budget(far, limits, host_room(far) if host_bytes is None else host_bytes)
     room = replace(room, is_shared=room.is_shared or one_memory)
     budget = kv_budget(room, model, options, weights=0, fast_weights=0, others=own + exchange)
     if one_memory:

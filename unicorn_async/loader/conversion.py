@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.kernel import KernelLibrary, KernelRequest
     from unicorn_async.loader.lora_factors import LoraFactors
-    from unicorn_async.loader.unfit import UnfitCounters
+    from unicorn_async.loader.range_check import RangeCounters
     from unicorn_async.loader.uploader import ConvertRecorder
     from unicorn_async.lora.plan import LoraPlan, PlannedChange
     from unicorn_async.tensor import ElementType
@@ -36,7 +36,7 @@ class WeightConverter:
         self,
         kernels: KernelLibrary,
         plan: LoadPlan,
-        unfit: UnfitCounters,
+        unfit: RangeCounters,
         lora: LoraPlan,
         factors: LoraFactors,
     ) -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from unicorn_async.checkpoint.file_stamp import FileStamp
-    from unicorn_async.loader.layer_check import ChecksumKernel
+    from unicorn_async.loader.checksums import ChecksumKernel
     from unicorn_async.loader.read_strategy import ReadStrategy
     from unicorn_async.weights.chunk import AnyChunk
 

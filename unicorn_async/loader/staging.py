@@ -116,7 +116,7 @@ class StagingRing:
                 self._imports = False
         if self._near:
             try:
-                return StagingSlot(self._memory.allocate(nbytes, MemoryKind.FRAME, name=name))
+                return StagingSlot(self._memory.allocate(nbytes, MemoryKind.ARGUMENTS, name=name))
             except OutOfMemoryError:  # another program was faster
                 self._near = False
         return StagingSlot(self._memory.allocate(nbytes, MemoryKind.STAGING, name=name))

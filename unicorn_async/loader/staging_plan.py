@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.loader.open_file import PAGE_BYTES
-from unicorn_async.loader.parcel import make_parcels
+from unicorn_async.loader.transfer import make_transfers
 from unicorn_async.weights.chunk import RawChunk
 from unicorn_async.weights.plan import CHUNK_BYTES
 
@@ -29,9 +29,9 @@ class RingSize:
 
     @classmethod
     def of(cls, sizes: Sequence[int], staging_bytes: int, *, reads_pages: bool) -> RingSize:
-        """Return the ring for parcels of these sizes, one at least: `staging_bytes` in all, unless a slot has more.
+        """Return the ring for transfers of these sizes, one at least: `staging_bytes` in all, unless a slot has more.
 
-        It has no more slots than hold all parcels' bytes. Where whole pages are read, a slot has room for a part of a
+        It has no more slots than hold all transfers' bytes. Where whole pages are read, a slot has room for a part of a
         page at both ends.
         """
         slot_bytes = max(sizes)
@@ -87,6 +87,6 @@ def _cached_chunks(plan: LoadPlan) -> list[RawChunk]:
 
 def _rings(chunks: Sequence[AnyChunk]) -> list[RingSize]:
     largest = max((chunk.nbytes for chunk in chunks), default=0)
-    sizes = [parcel.nbytes for parcel in make_parcels(chunks, lambda _: True, slot_bytes=largest)]
+    sizes = [transfer.nbytes for transfer in make_transfers(chunks, lambda _: True, slot_bytes=largest)]
     most = _MAX_SLOTS * (largest + 2 * PAGE_BYTES)
     return [RingSize.of(sizes, most, reads_pages=pages) for pages in (False, True)] if sizes else []

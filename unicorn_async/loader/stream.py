@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.background import run_to_end
 from unicorn_async.errors import CacheError, CheckpointError, EngineClosedError
-from unicorn_async.loader.layer_check import LayerCheck
+from unicorn_async.loader.checksums import LayerChecksums
+from unicorn_async.loader.pipeline import LoadPipeline
 from unicorn_async.loader.progress import LoadProgress
 from unicorn_async.loader.source import LoadSource, only_checkpoint_error
-from unicorn_async.loader.source_load import SourceLoad
 from unicorn_async.loader.uploader import Uploader
 from unicorn_async.weights.plan import CHUNK_BYTES
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.arena import ArenaSlice
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.timeline import Timeline
-    from unicorn_async.loader.arriving_places import ArrivingPlaces
-    from unicorn_async.loader.parcel import Parcel
+    from unicorn_async.loader.allocator import BackgroundAllocator
+    from unicorn_async.loader.range_check import RangeCounters
     from unicorn_async.loader.read_strategy import ReadStrategy
     from unicorn_async.loader.source import CachedWeights, Prelude
     from unicorn_async.loader.trace import LoadTrace
-    from unicorn_async.loader.unfit import UnfitCounters
+    from unicorn_async.loader.transfer import Transfer
     from unicorn_async.loader.uploader import ConvertRecorder, Preparation
     from unicorn_async.weights.plan import LoadPlan
 
@@ -37,15 +37,16 @@ if TYPE_CHECKING:
 class LoadStream:
     """Carries out a plan once; made in the event loop that runs it.
 
-    `places` are the destinations' memory, which must outlive `run` and which the caller owns. While it is still
-    `arriving`, chunks wait for their part of it. Chunks that are copied as they are go straight into `places` that are
-    mapped, all others through at most `staging_bytes` of staging memory, as does everything where it lies near the
-    device, `stages_near`, and what is read past the page cache, where the device takes it from ordinary memory.
+    `places` are the destinations' memory, which must outlive `run` and which the caller owns. While an `allocator`
+    still fills them, chunks wait for their part of it. Chunks that are copied as they are go straight into `places`
+    that are mapped, all others through at most `staging_bytes` of staging memory, as does everything where it lies near
+    the device, `stages_in_vram`, and what is read past the page cache, where the device takes it from ordinary memory.
     `stamps` are what the files were when their headers were read: a layer whose file has changed is not activated.
     `trace` is told what happens.
-    `factors` are loaded before the first chunk that is blended, and closed with the load; `unfit` is checked whenever a
-    layer is there. What is `cached` is taken in place of the checkpoint's: a layer is activated once the device has
-    found its checksums right; with the first wrong one, or an unreadable file, the load goes on from the checkpoint.
+    `factors` are loaded before the first chunk that is blended, and closed with the load; `out_of_range` is checked
+    whenever a layer is there. What is `cached` is taken in place of the checkpoint's: a layer is activated once the
+    device has found its checksums right; with the first wrong one, or an unreadable file, the load goes on from the
+    checkpoint.
     `begun` is set once the first reads are asked for, or the load has failed: threads run Python one at a time, and a
     start does then what can wait. Close the stream when nothing waits for its timeline on the device any more.
     """
@@ -63,10 +64,10 @@ class LoadStream:
         staging_bytes: int = 16 * CHUNK_BYTES,
         trace: LoadTrace | None = None,
         factors: Prelude | None = None,
-        unfit: UnfitCounters | None = None,
+        out_of_range: RangeCounters | None = None,
         cached: CachedWeights | None = None,
-        arriving: ArrivingPlaces | None = None,
-        stages_near: bool = False,
+        allocator: BackgroundAllocator | None = None,
+        stages_in_vram: bool = False,
         prepare: Preparation | None = None,
     ) -> None:
         self._device = device
@@ -78,10 +79,10 @@ class LoadStream:
         self._staging_bytes = staging_bytes
         self._trace = trace
         self._factors = factors
-        self._unfit = unfit
-        self._arriving = arriving
-        self._stages_near = stages_near
-        self._uploader = Uploader(device, places, convert, arriving, prepare)
+        self._out_of_range = out_of_range
+        self._allocator = allocator
+        self._stages_in_vram = stages_in_vram
+        self._uploader = Uploader(device, places, convert, allocator, prepare)
         self._index = {layer: index for index, layer in enumerate(plan.layers)}
         self._chunks_left: Counter[int] = Counter()
         self._bytes_total = self._source.bytes_to_read
@@ -204,16 +205,16 @@ class LoadStream:
 
     async def _load_checked(self, cached: CachedWeights) -> None:
         sizes = {dest.name: dest.nbytes for dest in self._plan.destinations}
-        check = LayerCheck(self._device, self._places, sizes, cached.checksum)
+        check = LayerChecksums(self._device, self._places, sizes, cached.checksum)
         try:
             await self._load(cached.source, check)
         finally:
             await check.close()
 
-    async def _load(self, source: LoadSource, check: LayerCheck | None = None) -> None:
+    async def _load(self, source: LoadSource, check: LayerChecksums | None = None) -> None:
         self._source = source
         self._chunks_left = Counter(chunk.layer for chunk in source.chunks)
-        load = SourceLoad(
+        load = LoadPipeline(
             self._device,
             source,
             self._uploader,
@@ -221,8 +222,8 @@ class LoadStream:
             arrived=self._count,
             trace=self._trace,
             factors=self._factors,
-            arriving=self._arriving,
-            stages_near=self._stages_near,
+            allocator=self._allocator,
+            stages_in_vram=self._stages_in_vram,
         )
         async with load, asyncio.TaskGroup() as group:
             load.start(group)
@@ -230,12 +231,12 @@ class LoadStream:
             group.create_task(self._activate_layers(check))
             await self._follow_activation(load)
 
-    def _count(self, parcel: Parcel) -> None:
-        self._bytes_loaded += parcel.read_bytes
-        self._chunks_left[parcel.layer] -= len(parcel.chunks)
+    def _count(self, transfer: Transfer) -> None:
+        self._bytes_loaded += transfer.read_bytes
+        self._chunks_left[transfer.layer] -= len(transfer.chunks)
         self._notify()
 
-    async def _activate_layers(self, check: LayerCheck | None) -> None:
+    async def _activate_layers(self, check: LayerChecksums | None) -> None:
         """Activate each layer once it is complete, and found right if there is a check, while others are on their way.
 
         Those that a source before this one brought are active.
@@ -251,7 +252,7 @@ class LoadStream:
                 self._trace.submission(f"activation of layer {layer}", started, time.perf_counter_ns())
             self._notify()
 
-    async def _check_layer(self, layer: int, check: LayerCheck) -> None:
+    async def _check_layer(self, layer: int, check: LayerChecksums) -> None:
         started = time.perf_counter_ns()
         members = [dest for dest in self._plan.destinations if dest.layer == layer]
         found = await check.checksums([dest.name for dest in members], self._uploader.pending)
@@ -262,13 +263,13 @@ class LoadStream:
             nbytes = sum(dest.nbytes for dest in members)
             self._trace.device_work("check", f"layer {layer}", nbytes, started, time.perf_counter_ns())
 
-    async def _follow_activation(self, load: SourceLoad) -> None:
+    async def _follow_activation(self, load: LoadPipeline) -> None:
         for index in range(self._num_active, len(self._plan.layers)):
             layer = self._plan.layers[index]
             timeline, value = await self.layer_submitted(layer)
             await timeline.reached(value)
-            if self._unfit is not None:
-                self._unfit.check(layer)
+            if self._out_of_range is not None:
+                self._out_of_range.check(layer)
             self._num_active = index + 1
             if self.all_active:
                 self._finished = time.monotonic()  # requests do not wait for what is freed after it

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.queue import Queue
-    from unicorn_async.loader.arriving_places import ArrivingPlaces
+    from unicorn_async.loader.allocator import BackgroundAllocator
     from unicorn_async.loader.staging import StagingSlot
     from unicorn_async.weights.chunk import AnyChunk, Chunk
 
@@ -38,7 +38,7 @@ class Uploader:
     `timeline` counts active layers: value n is signalled once the first n layers of the plan are in device memory. It
     is always signalled by a queue submission made after the layers' last bytes were written, so that waiting for it
     on the device also makes visible what the CPU wrote into mapped memory. `close` keeps the timeline: who waits for
-    layers may need it longer, and closes it. What is `arriving` is in `places` before its chunks are brought there.
+    layers may need it longer, and closes it. What an `allocator` brings is in `places` before its chunks are.
     `prepare` is called before the first conversion, or by `be_prepared`.
     """
 
@@ -47,12 +47,12 @@ class Uploader:
         device: Device,
         places: Mapping[str, ArenaSlice],
         convert: ConvertRecorder,
-        arriving: ArrivingPlaces | None = None,
+        allocator: BackgroundAllocator | None = None,
         prepare: Preparation | None = None,
     ) -> None:
         self.timeline = Timeline(device, name="layers-timeline")
         self._places = places
-        self._arriving = arriving
+        self._allocator = allocator
         self._convert = convert
         self._prepare = prepare  # None once that is done
         self._preparation_turn = asyncio.Lock()
@@ -79,8 +79,8 @@ class Uploader:
         """
         if chunk.transform is not Transform.COPY:
             return False
-        if self._arriving is not None:
-            return self._arriving.is_mappable(chunk.dest)
+        if self._allocator is not None:
+            return self._allocator.is_mappable(chunk.dest)
         return self._places[chunk.dest].buffer.is_mappable
 
     async def direct_target(self, chunk: AnyChunk) -> memoryview:

@@ -24,7 +24,7 @@ def choose_device(
     options: EngineConfig,
     plan: LoadPlan,
     *,
-    passing_bytes: int = 0,
+    transient_bytes: int = 0,
     staging: StagingNeed = NO_STAGING,
     far: FarPlanner | None = None,
 ) -> tuple[DeviceInfo, MemoryPlan]:
@@ -39,7 +39,9 @@ def choose_device(
     errors: list[OutOfMemoryError] = []
     for info in devices:
         try:
-            return info, plan_memory(model, options, plan, info, passing_bytes=passing_bytes, staging=staging, far=far)
+            return info, plan_memory(
+                model, options, plan, info, transient_bytes=transient_bytes, staging=staging, far=far
+            )
         except OutOfMemoryError as exc:
             errors.append(exc)
     raise OutOfMemoryError("\n".join(map(str, errors)))

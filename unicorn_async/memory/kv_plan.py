@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from unicorn_async.config import EngineConfig
-    from unicorn_async.gpu.memory_room import MemoryRoom
+    from unicorn_async.gpu.budget import MemoryBudget
     from unicorn_async.models.spec import ModelSpec
 
 _UNBOUNDED = 1 << 62
@@ -95,7 +95,7 @@ def kv_cache_bytes(model: ModelSpec, options: EngineConfig, tokens: int) -> int:
 
 
 def kv_budget(
-    room: MemoryRoom, model: ModelSpec, options: EngineConfig, *, weights: int, fast_weights: int, others: int
+    room: MemoryBudget, model: ModelSpec, options: EngineConfig, *, weights: int, fast_weights: int, others: int
 ) -> int:
     """Return what the cache may take of the room that is left beside weights and `others`, in bytes.
 

@@ -10,7 +10,7 @@ from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.gpu.zero_memory import zero_memory
 from unicorn_async.memory.plan import kv_names, max_logit_rows
 from unicorn_async.models.activations import Activations, Residual, residual_names
-from unicorn_async.ops.attention_device import DecodeScratch
+from unicorn_async.ops.attention_op import DecodeScratch
 from unicorn_async.ops.kv_cache import KVCache
 from unicorn_async.ops.rotary import frequencies
 from unicorn_async.weights.tensors import matrices_of, vectors_of
@@ -78,7 +78,7 @@ class ModelMemory:
             OutOfMemoryError: the tables do not fit; nothing stays allocated.
             DeviceLostError: the device was lost meanwhile.
         """
-        tables = Arena(device.memory, MemoryKind.FRAME, 1 << 20, name="tables")
+        tables = Arena(device.memory, MemoryKind.ARGUMENTS, 1 << 20, name="tables")
         try:
             addresses = {name: places[name].address for name in workspace}
             if not options.attends_elsewhere:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, TypeAlias
 from unicorn_async.config import WeightScheme
 from unicorn_async.errors import OutOfMemoryError
 from unicorn_async.gpu.arena import SLICE_ALIGNMENT, block_nbytes
+from unicorn_async.gpu.budget import HeapKind, HeapLimits, host_room, memory_budget
 from unicorn_async.gpu.choice import shared_memory_text
 from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.gpu.host import HostGraphics
-from unicorn_async.gpu.memory_room import HeapKind, HeapLimits, host_room, memory_room
 from unicorn_async.loader.staging_plan import StagingNeed
 from unicorn_async.memory.kv_plan import kv_budget, kv_cache_bytes, plan_kv_cache, wanted_context
-from unicorn_async.memory.loading_frames import fit_loading_frames, spare_bytes
+from unicorn_async.memory.load_steps import fit_load_steps, load_step_bytes
 from unicorn_async.models.activations import activation_bytes
 from unicorn_async.ops.attention_plan import AttentionPlan
 from unicorn_async.ops.kv_cache import AttentionShape
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from unicorn_async.config import EngineConfig, KVDType
+    from unicorn_async.gpu.budget import MemoryBudget
     from unicorn_async.gpu.device_info import DeviceInfo
-    from unicorn_async.gpu.memory_room import MemoryRoom
     from unicorn_async.memory.far_plan import FarPlan
     from unicorn_async.memory.kv_plan import KVPlan
     from unicorn_async.models.spec import ModelSpec
@@ -47,14 +47,14 @@ class MemoryPlan:
     """The cache's pools, and where everything lies; names are those of destinations, activations and `kv_names`.
 
     `far` is what another device has of the model: the cache is there then. `staging_bytes` is the limit for each ring
-    of staging memory, and `staged_bytes` are kept free for the rings while the model loads; `num_loading_frames` steps
+    of staging memory, and `staged_bytes` are kept free for the rings while the model loads; `num_load_steps` steps
     may go along with it, for which `step_bytes` are kept free.
     """
 
     kv: KVPlan
     placement: Placement
     staging_bytes: int
-    num_loading_frames: int
+    num_load_steps: int
     step_bytes: int
     far: FarPlan | None = None
     staged_bytes: int = 0
@@ -101,24 +101,24 @@ def plan_memory(
     plan: LoadPlan,
     info: DeviceInfo,
     *,
-    passing_bytes: int = 0,
+    transient_bytes: int = 0,
     staging: StagingNeed = NO_STAGING,
     host_bytes: int | None = None,
     far: FarPlanner | None = None,
 ) -> MemoryPlan:
     """Plan a model's memory on a device.
 
-    `passing_bytes` are needed beside it for as long as it loads, and `staging` of the host's memory, which counts where
-    the device shares that: there it takes a quarter at most of what is left beside weights and workspace, and leaves a
-    cache of the least size its room, down to two slots a ring. `host_bytes` is the free memory of `host_room`, None =
-    as it is now. `far` plans what another device has of it, if one does.
+    `transient_bytes` are needed beside it for as long as it loads, and `staging` of the host's memory, which counts
+    where the device shares that: there it takes a quarter at most of what is left beside weights and workspace, and
+    leaves a cache of the least size its room, down to two buffers a ring. `host_bytes` is the free memory of
+    `host_room`, None = as it is now. `far` plans what another device has of it, if one does.
 
     Raises:
         ConfigError: the context is longer than the model's, or a limit is for a heap that is not there.
         OutOfMemoryError: it does not fit; the message says by how much, and what would help.
     """
     wanted_context(model, options)
-    room = memory_room(
+    room = memory_budget(
         info,
         HeapLimits(options.vram_bytes, options.gtt_bytes),
         host_room(info) if host_bytes is None else host_bytes,
@@ -127,7 +127,7 @@ def plan_memory(
     sizes = workspace_sizes(model, options, AttentionPlan.of(info, attention_shape(model, options)))
     workspace = [Claim(name, nbytes, MemoryGroup.WORKSPACE, -1) for name, nbytes in sizes.items()]
     weight_bytes, workspace_bytes = _padded(weights), _padded(workspace)
-    padding = 2 * SLICE_ALIGNMENT * model.num_layers + passing_bytes
+    padding = 2 * SLICE_ALIGNMENT * model.num_layers + transient_bytes
     if room.gtt:  # where a tensor does not fit any more, some of VRAM is left over
         padding += max((claim.nbytes for claim in weights), default=0)
     elsewhere = options.attends_elsewhere
@@ -147,8 +147,8 @@ def plan_memory(
             f"the workspace {workspace_bytes:,}{cache}; {_room_text(room)}{_advice(options, plan, info, room)}"
         )
     asked = max(least, options.kv_cache_bytes or 0)
-    options = fit_loading_frames(options, model, total_bytes=room.total, left_bytes=left - asked)
-    step_bytes = spare_bytes(options, model)
+    options = fit_load_steps(options, model, total_bytes=room.total, left_bytes=left - asked)
+    step_bytes = load_step_bytes(options, model)
     padding, left = padding + step_bytes, left - step_bytes
     far_plan = far(info, left) if far is not None else None
     if far_plan is not None:
@@ -161,7 +161,7 @@ def plan_memory(
             far_plan.kv,
             place(_in_turn([*weights, *workspace]), room, max_allocation=info.max_allocation),
             staging_bytes,
-            options.num_loading_frames,
+            options.num_load_steps,
             step_bytes,
             far_plan,
             staged_bytes,
@@ -175,7 +175,7 @@ def plan_memory(
             _in_turn([*_cache(kv, options.kv_dtype), *weights, *workspace]), room, max_allocation=info.max_allocation
         ),
         staging_bytes,
-        options.num_loading_frames,
+        options.num_load_steps,
         step_bytes,
         staged_bytes=staged_bytes,
     )
@@ -198,13 +198,13 @@ def _padded(claims: Iterable[Claim]) -> int:
     return block_nbytes([claim.nbytes for claim in claims])
 
 
-def _room_text(room: MemoryRoom) -> str:
+def _room_text(room: MemoryBudget) -> str:
     text = f"{room.total:,} may be used"
     parts = [f"{room.of(heap):,} of {heap.value}" for heap in HeapKind if room.of(heap)]
     return f"{text} ({', '.join(parts)}; one memory backs both)" if len(parts) > 1 and room.is_shared else text
 
 
-def _advice(options: EngineConfig, plan: LoadPlan, info: DeviceInfo, room: MemoryRoom) -> str:
+def _advice(options: EngineConfig, plan: LoadPlan, info: DeviceInfo, room: MemoryBudget) -> str:
     """What would help, and where an AMD APU's memory went."""
     ways = []
     dense = sum(dest.nbytes for dest in plan.destinations if isinstance(dest.dtype, DType))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unicorn_async.gpu.memory_room import HeapKind, heap_kinds
+from unicorn_async.gpu.budget import HeapKind, heap_kinds
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.device import Device

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from unicorn_async.models.activations import Activations
     from unicorn_async.models.blocks.declarations import Norm, Residue
     from unicorn_async.models.step_arrays import StepArrays
-    from unicorn_async.ops.attention_device import AttentionBatch, AttentionDevice
+    from unicorn_async.ops.attention_op import AttentionBatch, AttentionOp
     from unicorn_async.ops.kv_cache import AttentionShape, KVCache
     from unicorn_async.ops.linear_input import InputBlocks, LinearInput
     from unicorn_async.tensor import Weight
@@ -43,7 +43,7 @@ class DecoderState:
 class LayerAttention:
     """Where one layer's attention of a step finds its work; `slot_mapping` is the address of (tokens) u32."""
 
-    device: AttentionDevice
+    device: AttentionOp
     cache: KVCache
     slot_mapping: int
     batch: AttentionBatch

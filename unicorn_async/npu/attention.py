@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from unicorn_async.npu.shared import SharedPackets
     from unicorn_async.npu.work import AttentionHeads
 
-__all__ = ["AttentionCounts", "NpuAttention", "NpuOptions", "PreparedStep", "SequenceWork"]
+__all__ = ["AttentionCounts", "AttentionService", "NpuOptions", "PreparedStep", "SequenceWork"]
 
 _log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class _Failure(NamedTuple):
     generation: int
 
 
-class NpuAttention:
+class AttentionService:
     """softmax(q · Kᵀ) · V over paged caches, for one shape of heads; everything but `submit` is the owner's to order.
 
     The context is borrowed. `submit` may be called again before a call has ended: calls wait for a free frame in turn,

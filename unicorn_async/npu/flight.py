@@ -1,4 +1,4 @@
-"""A part of a call of `NpuAttention.submit`, under way; what it copies, and for whom."""
+"""A part of a call of `AttentionService.submit`, under way; what it copies, and for whom."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from contextlib import ExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
 from unicorn_async.background import run_to_end
-from unicorn_async.npu.attention import NpuAttention
+from unicorn_async.npu.attention import AttentionService
 from unicorn_async.npu.context import Context
 from unicorn_async.npu.device import Device
 from unicorn_async.npu.manifest import find_build
@@ -29,7 +29,7 @@ async def open_attention(
     soft_cap: float = 0.0,
     options: NpuOptions | None = None,
     host: NpuHost | None = None,
-) -> AsyncIterator[NpuAttention]:
+) -> AsyncIterator[AttentionService]:
     """Open the NPU, load its kernels for these heads, and check them; on leaving, wait for runs and close everything.
 
     `heads.layout.chip` has to be the machine's (`npu_chip`). `builds` is the folder of builds.
@@ -40,11 +40,11 @@ async def open_attention(
     """
     with ExitStack() as made:
 
-        def load() -> NpuAttention:
+        def load() -> AttentionService:
             device = made.enter_context(Device.open(host))
             context = Context(device, find_build(builds, device.chip, heads.layout.head_dim))
             made.callback(context.close)
-            return NpuAttention(context, heads, soft_cap=soft_cap, options=options)
+            return AttentionService(context, heads, soft_cap=soft_cap, options=options)
 
         attention = await run_to_end(load)
         try:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from unicorn_async.npu.budget import CHAIN, LANES_PER_COLUMN, MAX_RUN_BYTES, TASKS_IN_FLIGHT
 from unicorn_async.npu.geometry import SLOT_BYTES
+from unicorn_async.npu.tile_budget import CHAIN, LANES_PER_COLUMN, MAX_RUN_BYTES, TASKS_IN_FLIGHT
 from unicorn_async.npu.transaction import Channel, Direction, TransactionWriter, Transfer
 
 if TYPE_CHECKING:

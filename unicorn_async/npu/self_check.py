@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from unicorn_async.npu.attention import NpuAttention
+    from unicorn_async.npu.attention import AttentionService
     from unicorn_async.npu.cache import NpuCache
     from unicorn_async.npu.questions import Question
 
@@ -32,7 +32,7 @@ _NEEDLE_QUERIES = 5
 _ADVICE = "Build the kernels anew (`unicorn npu build`), and report what `unicorn npu validate` says"
 
 
-async def self_check(attention: NpuAttention) -> None:
+async def self_check(attention: AttentionService) -> None:
     """Ask the known questions, decode and prefill, with and without a window; every lane gets some of them.
 
     Raises:
@@ -63,7 +63,7 @@ async def self_check(attention: NpuAttention) -> None:
 
 
 async def _ask(
-    attention: NpuAttention, questions: Sequence[Question], *, window: int, what: str
+    attention: AttentionService, questions: Sequence[Question], *, window: int, what: str
 ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
     """Ask the questions in one step; returns the answers and what they should be, (tokens, heads, head_dim)."""
     heads = attention.heads

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.recorder import Kernels, Recorder
-    from unicorn_async.ops.attention_device import AttentionBatch
+    from unicorn_async.ops.attention_op import AttentionBatch
     from unicorn_async.ops.kv_cache import AttentionShape, KVCache
     from unicorn_async.ops.linear_input import LinearInput
     from unicorn_async.ops.rotary import HeadRotation
@@ -26,7 +26,7 @@ _MAX_PREFETCH_DIM = 128  # larger heads leave no registers for the keys and valu
 
 
 class GpuAttention:
-    """Attention by compute shaders; an `AttentionDevice`."""
+    """Attention by compute shaders; an `AttentionOp`."""
 
     def __init__(self, info: DeviceInfo, kernels: Kernels, shape: AttentionShape, *, soft_cap: float = 0.0) -> None:
         """Plan for one shape; `soft_cap` (0 = none) makes scores cap * tanh(score / cap)."""
@@ -36,7 +36,7 @@ class GpuAttention:
         self._suffix = shape.kv_dtype.value
 
     def writes(self, form: InputForm) -> bool:
-        """See `AttentionDevice`: halves are for values that come out of a cache of halves and can't overflow them."""
+        """See `AttentionOp`: halves are for values that come out of a cache of halves and can't overflow them."""
         shape = self.plan.shape
         if form is InputForm.BLOCKS:
             return shape.head_dim % QUANT_BLOCK == 0 and self.plan.few.lanes * self.plan.lane_elements >= QUANT_BLOCK
@@ -109,7 +109,7 @@ class GpuAttention:
         out: LinearInput,
         rotation: HeadRotation | None = None,
     ) -> None:
-        """Record one layer's attention, as `AttentionDevice.record` says; decode and prefill run side by side.
+        """Record one layer's attention, as `AttentionOp.record` says; decode and prefill run side by side.
 
         Raises ConfigError for other shapes, UnsupportedModelError for a form that this one does not write.
         """

@@ -43,7 +43,7 @@ def find_matrix_fragments(device: Device) -> None:
 def _is_known(device: Device, columns: int) -> bool:
     """Whether lanes hold what they should of matrices with so many columns."""
     kernel = device.kernels.get("matrix_fragments", constants={"COLUMNS": columns}, subgroup_size=_LANES)
-    answers = device.memory.allocate(4 * _LANES, MemoryKind.FRAME, name="matrix_fragments")
+    answers = device.memory.allocate(4 * _LANES, MemoryKind.ARGUMENTS, name="matrix_fragments")
     pool = CommandPool(device, device.compute)
     try:
         recorder = pool.recorder()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.ops.attention_plan import AttentionPlan
     from unicorn_async.scheduler.batch import Batch
-    from unicorn_async.step.attention_frame import AttentionFrame
+    from unicorn_async.step.attention_arguments import AttentionArguments
 
 
 class AttentionParts(NamedTuple):
@@ -34,7 +34,7 @@ class AttentionWriter:
         self._windows = windows
         self._plan = plan
 
-    def write(self, batch: Batch, frame: AttentionFrame, num_tokens: int) -> AttentionParts:
+    def write(self, batch: Batch, frame: AttentionArguments, num_tokens: int) -> AttentionParts:
         """Write all arrays; the batch's tokens are padded to `num_tokens`."""
         self._write_block_tables(batch, frame)
         if batch.decodes_only:
@@ -43,7 +43,7 @@ class AttentionWriter:
         starts = self._write_slots(batch, frame, num_tokens)
         return self._write_work(batch, frame, starts, num_tokens)
 
-    def _write_decodes(self, batch: Batch, frame: AttentionFrame, num_tokens: int) -> AttentionParts:
+    def _write_decodes(self, batch: Batch, frame: AttentionArguments, num_tokens: int) -> AttentionParts:
         """Write a step of one token each, the last in its sequence's last block."""
         arrays, count = frame.arrays, len(batch.scheduled)
         contexts = [item.start + 1 for item in batch.scheduled]
@@ -61,7 +61,7 @@ class AttentionWriter:
         self._write_grids(frame, contexts, 0, num_tokens)
         return AttentionParts(has_decode=True, has_prefill=False)
 
-    def _write_slots(self, batch: Batch, frame: AttentionFrame, num_tokens: int) -> list[int]:
+    def _write_slots(self, batch: Batch, frame: AttentionArguments, num_tokens: int) -> list[int]:
         """Write where each token's key and value go, and each item's rows; returns the first row of each item."""
         arrays, size = frame.arrays, self._block_size
         slots: list[list[int]] = [[] for _ in self._windows]
@@ -84,7 +84,7 @@ class AttentionWriter:
         arrays["context_len"][: len(starts)] = [item.start + item.num_tokens for item in batch.scheduled]
         return starts
 
-    def _write_block_tables(self, batch: Batch, frame: AttentionFrame) -> None:
+    def _write_block_tables(self, batch: Batch, frame: AttentionArguments) -> None:
         """Write what a row of the frame does not hold already: while a sequence runs, its tables only grow."""
         arrays, rows = frame.arrays["block_tables"], frame.block_rows
         rows += [([], 0)] * (len(batch.scheduled) - len(rows))
@@ -102,7 +102,7 @@ class AttentionWriter:
             rows[row] = (tables, length)
 
     def _write_work(
-        self, batch: Batch, frame: AttentionFrame, starts: SequenceOf[int], num_tokens: int
+        self, batch: Batch, frame: AttentionArguments, starts: SequenceOf[int], num_tokens: int
     ) -> AttentionParts:
         """Write the lists of decode items and prefill tiles, and the sizes of their dispatches."""
         arrays, tile = frame.arrays, self._plan.query_tile
@@ -120,7 +120,9 @@ class AttentionWriter:
         self._write_grids(frame, [batch.scheduled[index].start + 1 for index in items], len(tiles), num_tokens)
         return AttentionParts(bool(items), bool(tiles))
 
-    def _write_grids(self, frame: AttentionFrame, contexts: SequenceOf[int], num_tiles: int, num_tokens: int) -> None:
+    def _write_grids(
+        self, frame: AttentionArguments, contexts: SequenceOf[int], num_tiles: int, num_tokens: int
+    ) -> None:
         """Write the sizes of the dispatches, for decode items with these contexts and so many prefill tiles."""
         prefill = self._plan.prefill_grid(num_tiles)
         grids = [(self._plan.decode_grid(contexts, window, num_tokens), prefill) for window in self._windows]

@@ -16,7 +16,7 @@ from unicorn_async.models.block_recorder import DecoderState, LayerAttention, Re
 from unicorn_async.models.decoder import Decoder
 from unicorn_async.models.step_arrays import StepArrays
 from unicorn_async.ops.attention import GpuAttention
-from unicorn_async.ops.attention_device import AttentionBatch, DecodeScratch
+from unicorn_async.ops.attention_op import AttentionBatch, DecodeScratch
 from unicorn_async.ops.attention_plan import MAX_ROTATING_TOKENS
 from unicorn_async.ops.kv_cache import KVCache
 from unicorn_async.ops.linear_input import LinearScratch

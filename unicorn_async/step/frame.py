@@ -11,7 +11,7 @@ import numpy as np
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.models.step_arrays import StepArrays
 from unicorn_async.ops.sample_rows import SAMPLE_MARK, SAMPLE_RESULT, SAMPLE_ROW, SamplingPath
-from unicorn_async.step.frame_layout import Field, made_block
+from unicorn_async.step.mapped_arrays import Field, made_block
 
 if TYPE_CHECKING:
     from unicorn_async.config import EngineConfig, SamplingParams
@@ -80,7 +80,7 @@ class Frame:
     """The mapped memory of one step in flight, and its `residual`; whoever makes it closes it, after the step.
 
     The host writes nothing of it while a submission that uses it is pending. What the attention reads is an
-    `AttentionFrame`'s. What the writer has left there is its own: in `sampled_rows`, by row of what is sampled, the
+    `AttentionArguments`'s. What the writer has left there is its own: in `sampled_rows`, by row of what is sampled, the
     parameters, slot and seed; in `decodes` the last step, if it was of decodes alone.
     """
 
@@ -98,7 +98,7 @@ class Frame:
         self.sampled_rows: list[tuple[SamplingParams, int, int]] = []
         self.decodes: WrittenDecodes | None = None
         with contextlib.ExitStack() as made:  # closes what there is if the next does not fit
-            self.arguments = made_block(made, device, fields, MemoryKind.FRAME, f"frame {index}")
+            self.arguments = made_block(made, device, fields, MemoryKind.ARGUMENTS, f"frame {index}")
             self.results = made_block(made, device, results, MemoryKind.STAGING, f"results {index}")
             self._made = made.pop_all()
         address = self.arguments.address

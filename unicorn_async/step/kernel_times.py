@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unicorn_async.step.dispatch_work import dispatch_work
+from unicorn_async.step.work import dispatch_work
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from unicorn_async.memory.model import ModelMemory
     from unicorn_async.models.decoder import Decoder
     from unicorn_async.models.spec import ModelSpec
-    from unicorn_async.ops.attention_device import AttentionDevice
-    from unicorn_async.step.attention_frame import AttentionFrame
+    from unicorn_async.ops.attention_op import AttentionOp
+    from unicorn_async.step.attention_arguments import AttentionArguments
     from unicorn_async.step.attention_writer import AttentionParts
     from unicorn_async.step.frame import Frame, FrameLimits, StepShape
 
@@ -35,8 +35,8 @@ class LayerRecording(Recording):
         memory: ModelMemory,
         frame: Frame,
         limits: FrameLimits,
-        attention: AttentionDevice,
-        attention_frame: AttentionFrame,
+        attention: AttentionOp,
+        attention_frame: AttentionArguments,
         layer_group: tuple[int, ...],
         *,
         time_kernels: bool = False,

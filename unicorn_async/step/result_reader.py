@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unicorn_async.scheduler.batch import Batch, ScheduledSequence
-    from unicorn_async.step.evaluation_copy import EvaluationCopy
     from unicorn_async.step.frame import Frame, StepShape
+    from unicorn_async.step.logits_copy import LogitsCopy
 
 
 def read_tokens(frame: Frame, shape: StepShape, batch: Batch) -> tuple[SampledToken, ...]:
@@ -41,7 +41,7 @@ def read_tokens(frame: Frame, shape: StepShape, batch: Batch) -> tuple[SampledTo
     )
 
 
-def read_logits(copy: EvaluationCopy, batch: Batch) -> tuple[tuple[ScheduledSequence, NDArray[np.float32]], ...]:
+def read_logits(copy: LogitsCopy, batch: Batch) -> tuple[tuple[ScheduledSequence, NDArray[np.float32]], ...]:
     """Return the logits of each evaluation request's part of the batch, once they are copied."""
     result: list[tuple[ScheduledSequence, NDArray[np.float32]]] = []
     row = 0

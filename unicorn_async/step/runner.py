@@ -14,17 +14,17 @@ from unicorn_async.errors import OutOfMemoryError
 from unicorn_async.gpu.arena import Arena
 from unicorn_async.gpu.memory_types import MemoryKind
 from unicorn_async.memory.model import ResidualPlaces
-from unicorn_async.step.attention_frame import AttentionFrame
+from unicorn_async.step.attention_arguments import AttentionArguments
 from unicorn_async.step.attention_writer import AttentionWriter
 from unicorn_async.step.batch_writer import BatchWriter
-from unicorn_async.step.evaluation_copy import EvaluationCopy
 from unicorn_async.step.frame import Frame, FrameLimits
 from unicorn_async.step.kernel_times import KernelTimes
+from unicorn_async.step.layer_cache import SharedRecordings, Turn
 from unicorn_async.step.layer_recording import LayerRecording
-from unicorn_async.step.loading_steps import LoadingSteps
+from unicorn_async.step.load_steps import LoadSteps
+from unicorn_async.step.logits_copy import LogitsCopy
 from unicorn_async.step.result import StepResult
 from unicorn_async.step.result_reader import read_logits, read_tokens
-from unicorn_async.step.shared_layers import SharedLayers, Turn
 from unicorn_async.step.submission_plan import SubmissionPlan
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from unicorn_async.scheduler.batch import Batch
     from unicorn_async.step.attention_writer import AttentionParts
     from unicorn_async.step.frame import StepShape
-    from unicorn_async.step.loading_steps import LayerReadiness, LoadingStep
+    from unicorn_async.step.load_steps import LayerReadiness, LoadingStep
 
 
 _log = logging.getLogger(__name__)
@@ -53,9 +53,9 @@ class _Slot:
 
     frame: Frame
     residual: ResidualPlaces
-    attention: AttentionFrame
+    attention: AttentionArguments
     recording: LayerRecording
-    copy: EvaluationCopy
+    copy: LogitsCopy
     made: contextlib.ExitStack
     spare: Arena | None  # what the residual stream lies in, where only a load needs it
     busy: bool = False
@@ -96,7 +96,7 @@ class Runner:
         self._attention_writer = AttentionWriter(options.block_size, windows, attention.plan)
         self._submissions = SubmissionPlan(model.num_layers, options.submission_budget_s)
         self.kernel_times = KernelTimes() if options.time_kernels else None
-        self._loading = LoadingSteps(device.compute, readiness, model.num_layers)
+        self._loading = LoadSteps(device.compute, readiness, model.num_layers)
         self._num_frames, self._max_frames = options.num_frames, options.max_frames
         self._all_busy = asyncio.Event()
 
@@ -112,7 +112,7 @@ class Runner:
                     residual = ResidualPlaces(*map(spare.allocate, nbytes))
                 frame = Frame(device, self._limits, residual.addresses, index)
                 made.callback(frame.close)
-                attends = AttentionFrame(device, self._limits, memory.decode_scratch, f"attention frame {index}")
+                attends = AttentionArguments(device, self._limits, memory.decode_scratch, f"attention frame {index}")
                 made.callback(attends.close)
                 recording = LayerRecording(
                     device,
@@ -127,7 +127,7 @@ class Runner:
                     time_kernels=options.time_kernels,
                 )
                 made.callback(recording.close)
-                copy = EvaluationCopy(device, memory.logits, model.vocab_size)
+                copy = LogitsCopy(device, memory.logits, model.vocab_size)
                 made.callback(copy.close)
                 return _Slot(frame, residual, attends, recording, copy, made.pop_all(), spare)
 
@@ -137,9 +137,9 @@ class Runner:
             made.callback(self._close_slots)
             for _ in range(self._num_frames):
                 self._add_slot()
-            shared = SharedLayers(device, decoder, model, memory, self._limits, attention, kv_plan.layer_group)
+            shared = SharedRecordings(device, decoder, model, memory, self._limits, attention, kv_plan.layer_group)
             made.callback(shared.close)
-            self._shared: SharedLayers | None = shared
+            self._shared: SharedRecordings | None = shared
             self._made = made.pop_all()
 
     @property

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.errors import OutOfMemoryError
 from unicorn_async.gpu.arena import block_nbytes
-from unicorn_async.gpu.memory_room import HeapKind
+from unicorn_async.gpu.budget import HeapKind
 from unicorn_async.tensor import DType
 from unicorn_async.weights.chunk import Transform
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from unicorn_async.gpu.memory_room import MemoryRoom
+    from unicorn_async.gpu.budget import MemoryBudget
     from unicorn_async.weights.chunk import Chunk
     from unicorn_async.weights.plan import LoadPlan
 
@@ -91,7 +91,7 @@ class PlacementRow:
 class Placement:
     """Where everything lies: `blocks` in the order of allocation."""
 
-    room: MemoryRoom
+    room: MemoryBudget
     blocks: tuple[PlannedBlock, ...]
 
     def nbytes(self, heap: HeapKind) -> int:
@@ -140,7 +140,7 @@ def weight_claims(plan: LoadPlan, groups: Mapping[str, MemoryGroup]) -> tuple[Cl
 
 
 def place(
-    claims: Sequence[Claim], room: MemoryRoom, *, max_allocation: int, block_bytes: int = BLOCK_BYTES
+    claims: Sequence[Claim], room: MemoryBudget, *, max_allocation: int, block_bytes: int = BLOCK_BYTES
 ) -> Placement:
     """Give each claim its memory, the groups in their order and each group from its first layer on.
 

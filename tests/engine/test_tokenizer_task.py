@@ -1,0 +1,208 @@
+"""The tokenizer is made beside the load, and what is wrong with it ends the start."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.checkpoint.gguf.builders import write
+from tests.checkpoint.gguf.golden_files import gguf_tensors
+from unicorn_async.engine import tokenizer_task as tokenizer_start
+from unicorn_async.engine.engine import Engine
+from unicorn_async.engine.tokenizer_task import TokenizerTask
+from unicorn_async.errors import ConfigError, TokenizerError, UnicornError
+from unicorn_async.loader.stream import LoadStream
+from unicorn_async.memory.choice import choose_device
+from unicorn_async.tokenizer.process import TokenizerProcess
+
+from .answers import answer
+from .leftovers import no_leftovers
+from .test_gguf import metadata
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from unicorn_async.engine.tokenizer_task import MadeTokenizer
+
+    from .conftest import OpenEngine, WriteModel
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with no_leftovers(monkeypatch):
+        yield
+
+
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch) -> list[TokenizerProcess]:
+    """Have every tokenizer made in a process of its own, and gather them."""
+    made: list[TokenizerProcess] = []
+
+    def start(source: Path) -> TokenizerProcess:
+        made.append(TokenizerProcess(source))
+        return made[-1]
+
+    monkeypatch.setattr(tokenizer_start, "LARGE_BYTES", 0)
+    monkeypatch.setattr(tokenizer_start, "TokenizerProcess", start)
+    return made
+
+
+@pytest.fixture
+def broken(model_directory: WriteModel, tmp_path: Path) -> Path:
+    """A model whose tokenizer.json can't be used."""
+    directory = shutil.copytree(model_directory("gemma3"), tmp_path / "model")
+    (directory / "tokenizer.json").write_text('{"model": {}}')
+    return directory
+
+
+class Held:
+    """Holds the tokenizer back until the load is under way, or a test says so."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.going_on = threading.Event()
+        self.ended: list[str] = []
+        make, run = TokenizerTask.make, LoadStream.run
+
+        def held_make(start: TokenizerTask) -> MadeTokenizer:
+            self.going_on.wait(20)
+            return make(start)
+
+        async def noted_run(stream: LoadStream) -> None:
+            try:
+                await run(stream)
+                self.ended.append("loaded")
+            except BaseException as exc:
+                self.ended.append(type(exc).__name__)
+                raise
+            finally:
+                self.going_on.set()
+
+        patch.setattr(TokenizerTask, "make", held_make)
+        patch.setattr(LoadStream, "run", noted_run)
+
+
+async def test_the_load_does_not_wait_for_the_tokenizer(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held(monkeypatch)
+    async with open_engine() as engine:  # the tokenizer comes once everything is loaded
+        assert held.ended == ["loaded"]
+        assert engine.tokenizer_s > 0
+        await engine.loaded()
+        await answer(engine, max_tokens=2)
+
+
+async def test_a_tokenizer_that_fails_ends_the_load(
+    open_engine: OpenEngine, broken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held(monkeypatch)
+    begun, wait = asyncio.Event(), asyncio.Event()
+    watched = LoadStream.run
+
+    async def stuck_run(stream: LoadStream) -> None:
+        begun.set()
+        stream.begun.set()
+        held.going_on.set()
+        try:
+            await wait.wait()
+        except asyncio.CancelledError:
+            held.ended.append("cancelled")
+            raise
+        await watched(stream)
+
+    monkeypatch.setattr(LoadStream, "run", stuck_run)
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json"):
+        async with open_engine(broken):
+            pytest.fail("opened without a tokenizer")
+    assert begun.is_set()
+    assert held.ended == ["cancelled"]
+
+
+async def test_a_process_makes_a_large_tokenizer_and_ends_with_the_engine(
+    open_engine: OpenEngine, processes: list[TokenizerProcess]
+) -> None:
+    async with open_engine() as engine:
+        expected = engine.tokenizer.encode("the quick brown fox")
+        found = await answer(engine, max_tokens=3)
+        assert len(found.ids) == 3
+    assert len(processes) == 1
+    with pytest.raises(TokenizerError, match="has ended"):
+        engine.tokenizer.encode("the quick brown fox")
+    assert expected
+
+
+async def test_a_process_that_fails_is_an_error_of_opening(
+    broken: Path, open_engine: OpenEngine, processes: list[TokenizerProcess]
+) -> None:
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json"):
+        async with open_engine(broken):
+            pytest.fail("opened without a tokenizer")
+    assert len(processes) == 1
+
+
+async def test_a_process_ends_when_the_device_can_not_be_opened(
+    processes: list[TokenizerProcess], model_directory: WriteModel
+) -> None:
+    with pytest.raises(UnicornError, match="no-such-device"):
+        async with Engine.open(model_directory("gemma3"), device="no-such-device"):
+            pytest.fail("opened without a device")
+    with pytest.raises(TokenizerError, match="has ended"):
+        processes[0].encode("text", with_control=False)
+
+
+async def test_a_process_ends_when_opening_is_cancelled(
+    open_engine: OpenEngine, processes: list[TokenizerProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opening, going_on = threading.Event(), threading.Event()
+
+    def slow_choice(*arguments: Any, **options: Any) -> Any:
+        opening.set()
+        going_on.wait(20)
+        return choose_device(*arguments, **options)
+
+    monkeypatch.setattr("unicorn_async.engine.opening.choose_device", slow_choice)
+
+    async def use() -> None:
+        async with open_engine():
+            pytest.fail("opened after it was cancelled")
+
+    task = asyncio.create_task(use())
+    await asyncio.to_thread(opening.wait, 20)
+    task.cancel()
+    going_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    with pytest.raises(TokenizerError, match="has ended"):
+        processes[0].encode("text", with_control=False)
+
+
+async def test_the_vocabulary_of_a_gguf_file_goes_to_a_process_too(
+    tmp_path: Path, open_engine: OpenEngine, processes: list[TokenizerProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokenizer_start, "_LARGE_VOCABULARY", 1)
+    path = write(tmp_path / "tiny.gguf", metadata("llama", tmp_path), gguf_tensors("llama", "F16"))
+    async with open_engine(path) as engine:
+        ids = engine.tokenizer.encode("some text")
+        assert engine.tokenizer.decode(ids) == "some text"
+    assert len(processes) == 1
+
+
+async def test_an_engine_without_a_tokenizer_has_the_same_token_ids_and_no_text(open_engine: OpenEngine) -> None:
+    async with open_engine() as engine:
+        wanted = await answer(engine, top_logprobs=2)
+    async with open_engine(skip_tokenizer=True) as engine:
+        found = await answer(engine, top_logprobs=2)
+        with pytest.raises(ConfigError, match="skip_tokenizer"):
+            await answer(engine, "text")
+        with pytest.raises(ConfigError, match="skip_tokenizer"):
+            await answer(engine, stop=("end",))
+    assert found.ids == wanted.ids
+    assert found.text == ""
+    assert [[(i, p) for i, _, p in token.top_logprobs] for token in found.tokens] == [
+        [(i, p) for i, _, p in token.top_logprobs] for token in wanted.tokens
+    ]

@@ -1,0 +1,117 @@
+"""A model's places in device memory, allocated beside a load that already fills the first of them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from unicorn_async.background import run_to_end, wait_to_end
+from unicorn_async.errors import EngineClosedError
+from unicorn_async.gpu.arena import Arena
+from unicorn_async.gpu.budget import HeapKind
+from unicorn_async.gpu.memory_types import MemoryKind
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from unicorn_async.gpu.arena import ArenaSlice
+    from unicorn_async.gpu.memory import Memory
+    from unicorn_async.weights.placement import Placement, PlannedBlock
+
+
+class BackgroundAllocator:
+    """Allocates what was planned, block after block in a thread: some drivers take 20 milliseconds a gigabyte.
+
+    One event loop uses it, and closes it when nothing on the device uses the memory any more. `slices` has the places
+    that there are, by the claims' names, and grows.
+    """
+
+    def __init__(self, memory: Memory, placement: Placement) -> None:
+        self.slices: dict[str, ArenaSlice] = {}
+        self._memory = memory
+        self._blocks = placement.blocks
+        self._heaps = {claim.name: block.heap for block in placement.blocks for claim in block.claims}
+        self._arenas = {heap: Arena(memory, MemoryKind.DEVICE, 1, name=heap.value, heap=heap) for heap in HeapKind}
+        self._changed = asyncio.Event()
+        self._held: tuple[PlannedBlock, ...] = ()
+        self._is_closed = False
+        self._work: asyncio.Future[None] | None = None
+
+    def begin(self, hold_behind: Collection[str] = ()) -> None:
+        """Begin to allocate; to be called once.
+
+        Behind the last of the places `hold_behind` the rest is left for `go_on`, so that others may allocate meanwhile:
+        they would wait for this again and again. No thread waits for that.
+        """
+        held = set(hold_behind)
+        holds = [index for index, block in enumerate(self._blocks) if held & {claim.name for claim in block.claims}]
+        stop = max(holds) + 1 if holds else len(self._blocks)
+        self._held = self._blocks[stop:]
+        self._start(self._blocks[:stop])
+
+    def go_on(self) -> None:
+        """Allocate what was held; all that it was held behind is there."""
+        held, self._held = self._held, ()
+        if held:
+            self._start(held)
+
+    def is_mappable(self, name: str) -> bool:
+        """Whether the CPU sees a place; what is to be expected of it, while it is not there."""
+        place = self.slices.get(name)
+        return self._memory.expects_mappable(self._heaps[name]) if place is None else place.buffer.is_mappable
+
+    async def wait(self, names: Iterable[str]) -> None:
+        """Return when all these places are there.
+
+        Raises:
+            OutOfMemoryError: the memory did not fit after all, because another process was faster.
+            EngineClosedError: this was closed.
+        """
+        for name in names:
+            while name not in self.slices:
+                changed = self._changed
+                if self._work is not None and self._work.done():
+                    self._work.result()
+                    if not self._held:
+                        raise EngineClosedError(f"{name} has no memory any more")
+                await changed.wait()
+
+    async def all(self) -> Mapping[str, ArenaSlice]:
+        """Return all places, once they are there; raises as `wait` does."""
+        await self.wait(self._heaps)
+        return self.slices
+
+    async def close(self) -> None:
+        """Free everything, in a thread, after the block that is being allocated."""
+        self._is_closed, self._held = True, ()
+        self._notify()
+        try:
+            if self._work is not None:
+                await wait_to_end(self._work)
+                self._work.exception()  # who waited has it
+        finally:
+            await run_to_end(self._free)
+
+    def _free(self) -> None:
+        for arena in self._arenas.values():
+            arena.close()
+
+    def _start(self, blocks: Sequence[PlannedBlock]) -> None:
+        loop = asyncio.get_running_loop()
+        self._work = loop.run_in_executor(None, self._allocate, blocks, loop)
+        self._work.add_done_callback(lambda _: self._notify())
+
+    def _allocate(self, blocks: Sequence[PlannedBlock], loop: asyncio.AbstractEventLoop) -> None:
+        for block in blocks:
+            if self._is_closed:
+                return
+            slices = self._arenas[block.heap].allocate_block([claim.nbytes for claim in block.claims])
+            loop.call_soon_threadsafe(self._arrived, block, slices)
+
+    def _arrived(self, block: PlannedBlock, slices: tuple[ArenaSlice, ...]) -> None:
+        self.slices |= {claim.name: place for claim, place in zip(block.claims, slices, strict=True)}
+        self._notify()
+
+    def _notify(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()

@@ -1,0 +1,67 @@
+"""Values that a weight's type on the device can't hold: counted by the kernels that meet them, an error of the load."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unicorn_async.errors import CheckpointError
+from unicorn_async.gpu.memory_types import MemoryKind
+from unicorn_async.weights.rules import largest_value
+
+if TYPE_CHECKING:
+    from unicorn_async.gpu.memory import Memory
+    from unicorn_async.lora.plan import LoraPlan
+    from unicorn_async.weights.plan import LoadPlan, TensorPart
+
+_SUM_HINT = "; the sum is checked alone, so an adapter may be the cause, or the checkpoint's own values"
+
+
+class RangeCounters:
+    """A u32 in mapped memory for each tensor of a plan; `close` frees it, when nothing on the device uses it any more.
+
+    Of a tensor that adapters of `lora` change, it is the sum that is counted.
+
+    Raises:
+        OutOfMemoryError: the memory does not fit.
+    """
+
+    def __init__(self, memory: Memory, plan: LoadPlan, lora: LoraPlan) -> None:
+        parts = [(dest.layer, part) for dest in plan.destinations for part in plan.parts.get(dest.name, ())]
+        self._index = {part.name: index for index, (_, part) in enumerate(parts)}
+        self._layers = [layer for layer, _ in parts]
+        self._texts = [_text(part, lora) for _, part in parts]
+        self._hints = [_SUM_HINT if part.name in lora.changes else "" for _, part in parts]
+        self._kinds = [plan.device_types[part.name] for _, part in parts]
+        self._buffer = memory.allocate(4 * max(len(parts), 1), MemoryKind.STAGING, name="unfit values")
+        assert self._buffer.mapped is not None, "staging memory is mapped"
+        self._buffer.mapped[:] = bytes(self._buffer.nbytes)
+
+    def address(self, name: str) -> int:
+        """Return the address of a tensor's counter, by its canonical name."""
+        return self._buffer.address + 4 * self._index[name]
+
+    def check(self, layer: int) -> None:
+        """Check that a layer's conversions, which are done, have met no such value.
+
+        Raises:
+            CheckpointError: they have; the message names the first such tensor with its adapters, and how many
+                values there are in it.
+        """
+        assert self._buffer.mapped is not None, "staging memory is mapped"
+        counts = self._buffer.mapped.cast("I")
+        for index, (owner, count) in enumerate(zip(self._layers, counts, strict=False)):
+            if count and owner == layer:
+                kind = self._kinds[index]
+                raise CheckpointError(
+                    f"{self._texts[index]}: {count} values do not fit {kind.value}: they are beyond "
+                    f"{largest_value(kind):.6g} in magnitude, or not finite{self._hints[index]}"
+                )
+
+    def close(self) -> None:
+        """Free the memory."""
+        self._buffer.close()
+
+
+def _text(part: TensorPart, lora: LoraPlan) -> str:
+    names = ", ".join(repr(adapter.name) for adapter in lora.adapters if part.name in adapter.pairs)
+    return f"tensor {part.source_name!r}" + (f", blended with LoRA {names}" if names else "")
