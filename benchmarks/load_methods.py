@@ -241,11 +241,11 @@ async def engine_load(options: argparse.Namespace) -> dict[str, Any]:
             num_threads=num_threads,
         )
 
-    async def compile_first(load: ModelLoad, uses: WarmUp) -> None:
+    async def compile_first(load: ModelLoad, warm_up: WarmUp) -> None:
         load.stream.begun.set()  # what else a start makes it makes before, too
         try:
-            uses.add(await asyncio.to_thread(load.device.kernels.prepare, load.kernels.requests))
-            await uses.run()
+            warm_up.add(await asyncio.to_thread(load.device.kernels.prepare, load.kernels.requests))
+            await warm_up.run()
             back_memory(options.backed_bytes)
         except Exception as exc:
             run.fail(exc)

@@ -177,7 +177,7 @@ async def test_frames_that_only_the_load_needed_are_closed_after_it(
     monkeypatch.setattr(Frame, "close", noted_close)
     gate, log = LoadingGate(monkeypatch, HELD_FROM), LayerLog(monkeypatch)
     async with open_engine(num_load_steps=6, max_num_batched_tokens=32) as engine:
-        runner = engine._started.runner.runner
+        runner = engine._model.runner
         nbytes = runner.nbytes
         request = asyncio.create_task(answer(engine, prompt_of(400)))
         await log.has(layer=0, count=6)

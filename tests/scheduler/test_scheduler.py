@@ -226,7 +226,7 @@ def test_the_latest_arrival_is_preempted_and_goes_on_later_with_its_tokens() -> 
         batch = schedule(scheduler)
         scheduler.commit(batch, [5] * batch.num_samples)
     assert sizes(schedule(scheduler)) == [(old, 12, 1)]
-    assert (new.slot, new.block_tables, new.output_ids) == (-1, [], [5] * 6)
+    assert (new.state_index, new.block_tables, new.output_ids) == (-1, [], [5] * 6)
     assert scheduler.num_preemptions == 1
 
 

@@ -127,7 +127,7 @@ class World:
                 self.arrive()
             if self.random.random() < 0.03:
                 self.cancel_one()
-            oldest = next((seq for seq in self.requests if seq.finish_reason is None and seq.slot >= 0), None)
+            oldest = next((seq for seq in self.requests if seq.finish_reason is None and seq.state_index >= 0), None)
             progress = oldest.num_scheduled if oldest else 0
             is_submitted = len(self.gpu.submitted) < self.num_frames and self.submit()
             assert oldest is None or oldest.num_scheduled >= progress

@@ -143,7 +143,7 @@ def test_a_used_frame_does_not_keep_the_slots_of_sequences_that_have_others_now(
         scheduler.commit(batch, [5] * batch.num_samples)
     slots = [sequence.state_index for sequence in sequences]
     # As where both were preempted, and computed anew in other frames.
-    sequences[0].slot, sequences[1].slot = reversed(slots)
+    sequences[0].state_index, sequences[1].state_index = reversed(slots)
     batch = cast("Batch", scheduler.schedule())
     assert batch.decodes_only
     writer.write(batch, used)

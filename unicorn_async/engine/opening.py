@@ -117,22 +117,23 @@ async def open_model(
     reading = partial(files.read_strategy, device.info, options.num_reader_threads, memory=memory_plan)
     strategy = await asyncio.to_thread(reading)
     trace = None if options.load_trace is None else LoadTrace(options.load_trace)
-    places = BackgroundAllocator(device.memory, memory_plan.placement)
-    stack.push_async_callback(places.close)
+    allocator = BackgroundAllocator(device.memory, memory_plan.placement)
+    stack.push_async_callback(allocator.close)
     cache = await CacheSession.open(
         weight_cache_folder() if options.weight_cache else None,
         files.origin,
         files.plan,
         device,
-        places.slices,
+        allocator.slices,
         read_strategy=lambda found: reading(found=found),
         limit=options.cache_bytes,
         model_bytes=memory_plan.placement.total_bytes,
     )
     workspace = memory_plan.placement.names(MemoryGroup.WORKSPACE)
-    out_of_range = await run_to_end(lambda: _count_unfit(device, files, stack))  # it would wait for larger allocations
-    near = stages_in_vram(device, memory_plan, options)  # by the memory that is free before the model's is allocated
-    places.begin(() if options.attends_elsewhere else workspace)
+    # Small allocations would wait for larger ones; where staging lies is decided by what is free before these.
+    out_of_range = await run_to_end(lambda: _count_out_of_range(device, files, stack))
+    in_vram = stages_in_vram(device, memory_plan, options)
+    allocator.begin(() if options.attends_elsewhere else workspace)
 
     prepare = partial(prepare_conversion, device.kernels, files.plan, files.lora)
     factors = LoraFactors(
@@ -147,7 +148,7 @@ async def open_model(
         device,
         files.plan,
         files.checkpoint.files,
-        places.slices,
+        allocator.slices,
         convert=WeightConverter(device.kernels, files.plan, out_of_range, files.lora, factors).record,
         prepare=prepare,
         strategy=strategy,
@@ -157,8 +158,8 @@ async def open_model(
         factors=factors,
         out_of_range=out_of_range,
         cached=cache.cached,
-        allocator=places,
-        stages_in_vram=near,
+        allocator=allocator,
+        stages_in_vram=in_vram,
     )
     stack.push_async_callback(stream.close)
     far: OpenedFar | None = None
@@ -191,7 +192,7 @@ async def open_model(
     await asyncio.to_thread(_import_runner)
     from unicorn_async.engine.runner import make_runner
 
-    runner, attention = await make_runner(device, files, options, memory_plan, places, stream, far, stack)
+    runner, attention = await make_runner(device, files, options, memory_plan, allocator, stream, far, stack)
     # Before the device is waited for, and what its steps wait for is closed.
     stack.push_async_callback(end_task, load)
 
@@ -258,7 +259,7 @@ def _choose_device(
     return devices.only or open_device(devices.instance, info, options, stack), memory_plan
 
 
-def _count_unfit(device: Device, files: ModelFiles, stack: AsyncExitStack) -> RangeCounters:
+def _count_out_of_range(device: Device, files: ModelFiles, stack: AsyncExitStack) -> RangeCounters:
     counters = RangeCounters(device.memory, files.plan, files.lora)
     stack.push_async_callback(run_to_end, counters.close)
     return counters
@@ -285,34 +286,34 @@ class ModelLoad:
         What the driver leaves of the compilation to a kernel's first use comes last, as far as the load was too short
         for it. A trace that can't be written is a warning in the log.
         """
-        uses = WarmUp(self.device)
+        warm_up = WarmUp(self.device)
         try:
             try:
-                await self._load(uses)
+                await self._load(warm_up)
             finally:
                 if self.trace is not None:
                     await _write(self.trace)
             await self.cache.write()
         finally:
             self.cache.finish()
-        await uses.run()
+        await warm_up.run()
 
-    async def _load(self, uses: WarmUp) -> None:
+    async def _load(self, warm_up: WarmUp) -> None:
         far = None if self.far is None else self.far.attention
         async with asyncio.TaskGroup() as group:
             group.create_task(self.stream.run(), name="load stream")
-            group.create_task(self._compile(uses), name="compile kernels")
+            group.create_task(self._compile(warm_up), name="compile kernels")
             if far is not None:
                 group.create_task(asyncio.to_thread(far.prepare_kernels), name="compile for the attention")
         await run_to_end(self.device.kernels.save_cache)
         if far is not None:
             await run_to_end(far.save_kernels)
 
-    async def _compile(self, uses: WarmUp) -> None:
+    async def _compile(self, warm_up: WarmUp) -> None:
         await self.stream.begun.wait()
         # A thread that compiles beyond a cancellation ends by itself: a closed device refuses the next kernel.
-        uses.add(await asyncio.to_thread(lambda: self.device.kernels.prepare(self.kernels.requests)))
-        await uses.run(lambda: not self.stream.progress.done)
+        warm_up.add(await asyncio.to_thread(lambda: self.device.kernels.prepare(self.kernels.requests)))
+        await warm_up.run(lambda: not self.stream.progress.done)
 
 
 async def _write(trace: LoadTrace) -> None:

@@ -42,7 +42,7 @@ async def make_runner(
     files: ModelFiles,
     options: EngineConfig,
     memory_plan: MemoryPlan,
-    places: BackgroundAllocator,
+    allocator: BackgroundAllocator,
     stream: LoadStream,
     far: OpenedFar | None,
     stack: AsyncExitStack,
@@ -56,19 +56,19 @@ async def make_runner(
     """
     model, kv_plan, workspace = files.config, memory_plan.kv, memory_plan.placement.names(MemoryGroup.WORKSPACE)
     if far is None:  # the rest is waited for layer by layer
-        await places.wait(workspace)
+        await allocator.wait(workspace)
     else:
-        await places.all()
-    memory = await run_to_end(lambda: _name_memory(device, files, options, places, workspace, stack))
+        await allocator.all()
+    memory = await run_to_end(lambda: _name_memory(device, files, options, allocator, workspace, stack))
     shape = attention_shape(model, options) if far is None else far.shape
     decoder = _decoder(device, files, memory, shape)
     if far is not None:
         return await _hybrid_runner(device, model, options, memory, decoder, stream, far, stack), far.info
 
     gpu = GpuAttention(device.info, device.kernels, shape, soft_cap=model.attention.soft_cap)
-    layers = LayerGate(stream, places, model.num_layers)
+    layers = LayerGate(stream, allocator, model.num_layers)
     runner = await _begin(lambda: Runner(device, model, options, memory, kv_plan, decoder, gpu, layers), stack)
-    places.go_on()
+    allocator.go_on()
     stack.push_async_callback(run_to_end, device.wait_idle)
     attends = AttentionInfo(
         AttentionKind.GPU,
@@ -110,11 +110,11 @@ def _name_memory(
     device: Device,
     files: ModelFiles,
     options: EngineConfig,
-    places: BackgroundAllocator,
+    allocator: BackgroundAllocator,
     workspace: list[str],
     stack: AsyncExitStack,
 ) -> ModelMemory:
-    memory = ModelMemory.of(device, files.config, options, files.plan, places.slices, workspace)
+    memory = ModelMemory.of(device, files.config, options, files.plan, allocator.slices, workspace)
     stack.push_async_callback(run_to_end, memory.close)
     return memory
 

@@ -37,15 +37,16 @@ if TYPE_CHECKING:
 class LoadStream:
     """Carries out a plan once; made in the event loop that runs it.
 
-    `places` are the destinations' memory, which must outlive `run` and which the caller owns. While it is still
-    `allocator`, chunks wait for their part of it. Chunks that are copied as they are go straight into `places` that are
-    mapped, all others through at most `staging_bytes` of staging memory, as does everything where it lies near the
-    device, `stages_in_vram`, and what is read past the page cache, where the device takes it from ordinary memory.
+    `places` are the destinations' memory, which must outlive `run` and which the caller owns. While an `allocator`
+    still fills them, chunks wait for their part of it. Chunks that are copied as they are go straight into `places`
+    that are mapped, all others through at most `staging_bytes` of staging memory, as does everything where it lies near
+    the device, `stages_in_vram`, and what is read past the page cache, where the device takes it from ordinary memory.
     `stamps` are what the files were when their headers were read: a layer whose file has changed is not activated.
     `trace` is told what happens.
-    `factors` are loaded before the first chunk that is blended, and closed with the load; `out_of_range` is checked whenever a
-    layer is there. What is `cached` is taken in place of the checkpoint's: a layer is activated once the device has
-    found its checksums right; with the first wrong one, or an unreadable file, the load goes on from the checkpoint.
+    `factors` are loaded before the first chunk that is blended, and closed with the load; `out_of_range` is checked
+    whenever a layer is there. What is `cached` is taken in place of the checkpoint's: a layer is activated once the
+    device has found its checksums right; with the first wrong one, or an unreadable file, the load goes on from the
+    checkpoint.
     `begun` is set once the first reads are asked for, or the load has failed: threads run Python one at a time, and a
     start does then what can wait. Close the stream when nothing waits for its timeline on the device any more.
     """

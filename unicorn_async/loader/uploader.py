@@ -38,7 +38,7 @@ class Uploader:
     `timeline` counts active layers: value n is signalled once the first n layers of the plan are in device memory. It
     is always signalled by a queue submission made after the layers' last bytes were written, so that waiting for it
     on the device also makes visible what the CPU wrote into mapped memory. `close` keeps the timeline: who waits for
-    layers may need it longer, and closes it. What is `allocator` is in `places` before its chunks are brought there.
+    layers may need it longer, and closes it. What an `allocator` brings is in `places` before its chunks are.
     `prepare` is called before the first conversion, or by `be_prepared`.
     """
 

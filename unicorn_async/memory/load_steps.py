@@ -20,8 +20,8 @@ def fit_load_steps(options: EngineConfig, model: ModelSpec, *, total_bytes: int,
     """Return options with no more steps of a load than pay on a device, and never fewer than steps of other times.
 
     One for each sequence, or as many as their contexts fill, have something to do. What those beyond `num_frames` keep
-    between two layers, `load_step_bytes`, is a small share of the device's `total_bytes`, and of the `left_bytes` that were
-    not asked for.
+    between two layers, `load_step_bytes`, is a small share of the device's `total_bytes`, and of the `left_bytes` that
+    were not asked for.
 
     Raises:
         ConfigError: the context is longer than the model's.

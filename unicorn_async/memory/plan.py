@@ -108,10 +108,10 @@ def plan_memory(
 ) -> MemoryPlan:
     """Plan a model's memory on a device.
 
-    `transient_bytes` are needed beside it for as long as it loads, and `staging` of the host's memory, which counts where
-    the device shares that: there it takes a quarter at most of what is left beside weights and workspace, and leaves a
-    cache of the least size its room, down to two slots a ring. `host_bytes` is the free memory of `host_room`, None =
-    as it is now. `far` plans what another device has of it, if one does.
+    `transient_bytes` are needed beside it for as long as it loads, and `staging` of the host's memory, which counts
+    where the device shares that: there it takes a quarter at most of what is left beside weights and workspace, and
+    leaves a cache of the least size its room, down to two buffers a ring. `host_bytes` is the free memory of
+    `host_room`, None = as it is now. `far` plans what another device has of it, if one does.
 
     Raises:
         ConfigError: the context is longer than the model's, or a limit is for a heap that is not there.

@@ -35,9 +35,9 @@ class Sequence:
     num_in_flight: int = 0  # steps in flight that contain the sequence
     num_pending: int = 0  # tokens that steps in flight will sample
     last_turn: int = 0  # number of its latest turn among all: a part of its prompt, or a token where not all had one
-    num_given: int = 0  # length at admission; tokens from here on were sampled into the present slot
+    num_given: int = 0  # length at admission; tokens from here on were sampled into the present state
     max_length: int = 0  # prompt and output may have so many tokens together
-    slot: int = -1  # row of the sequence's state on the GPU; -1 = none
+    state_index: int = -1  # row of the sequence's state on the GPU; -1 = none
     block_tables: list[list[int]] = field(default_factory=list)  # per group: logical block -> block, -1 = freed
     first_blocks: list[int] = field(default_factory=list)  # per group: logical blocks before it are freed
     num_covered: int = 0  # positions that each of the tables has room for
@@ -58,7 +58,7 @@ class Sequence:
     @property
     def is_decoding(self) -> bool:
         """Whether all that the sequence was admitted with is scheduled: the next step takes one sampled token."""
-        return self.num_scheduled >= self.num_given and self.slot >= 0
+        return self.num_scheduled >= self.num_given and self.state_index >= 0
 
     def token_ids(self, start: int, count: int) -> tuple[int, ...]:
         """Return `count` tokens from position `start` on; PENDING for those that the host has not seen."""

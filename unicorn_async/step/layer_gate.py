@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 class LayerGate:
     """A `LayerReadiness`: a layer is there once its weights are on the way, and its cache has memory."""
 
-    def __init__(self, stream: LoadStream, places: BackgroundAllocator, num_layers: int) -> None:
+    def __init__(self, stream: LoadStream, allocator: BackgroundAllocator, num_layers: int) -> None:
         self._stream = stream
-        self._places = places
+        self._allocator = allocator
         self._num_layers = num_layers
 
     @property
@@ -34,7 +34,7 @@ class LayerGate:
         """
         ready = await self._stream.layer_submitted(layer)
         if 0 <= layer < self._num_layers:
-            await self._places.wait(kv_names(layer))
+            await self._allocator.wait(kv_names(layer))
         return ready
 
     async def checked(self) -> None:
