@@ -2,15 +2,20 @@
 
 UNICORN_DEVICE chooses it by index or part of its name; the default is the software device. UNICORN_VALIDATION=1 turns
 on Vulkan's validation layers, and any message of theirs fails the test that caused it.
+
+A run without `--whole` covers every behaviour once; see tests/selection.py.
 """
 
 from __future__ import annotations
 
 import os
+import signal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.selection import check_reasons, left_to_the_whole
 from unicorn_async.errors import VulkanUnavailableError
 from unicorn_async.gpu.choice import select_device
 from unicorn_async.gpu.device import Device
@@ -35,6 +40,26 @@ def choose(instance: Instance) -> DeviceInfo:
             if info.is_software:
                 return info
     return select_device(devices, WANTED, allow_software=True)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--whole", action="store_true", help="run all combinations, and what takes long, too")
+
+
+def pytest_configure() -> None:
+    """Have one place for what Mesa compiled, wherever a test has its caches: compiling is most of what the tests do."""
+    folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    os.environ.setdefault("MESA_SHADER_CACHE_DIR", str(folder))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what the whole run alone has."""
+    check_reasons(items)
+    if config.getoption("whole"):
+        return
+    left = left_to_the_whole(items, config.args)
+    config.hook.pytest_deselected(items=[item for item in items if item in left])
+    items[:] = [item for item in items if item not in left]
 
 
 def pytest_report_header() -> str:
@@ -81,3 +106,14 @@ def no_validation_messages(request: pytest.FixtureRequest) -> Iterator[None]:
         messages = "\n\n".join(shared.validation_messages)
         shared.validation_messages.clear()
         pytest.fail(f"validation layers:\n{messages}")
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C's usual handling here and in processes that are started here, whatever the caller does with it.
+
+    A shell has it ignored for what runs in the background, and processes inherit that.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

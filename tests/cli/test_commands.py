@@ -140,6 +140,7 @@ def test_inspect_as_json_has_every_tensor_and_its_place() -> None:
     assert report["devices"][0]["max_context"] > 0
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @needs_software_driver
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 async def test_the_demo_answers_and_a_signal_ends_it_in_order(demo: Demo, number: signal.Signals) -> None:

@@ -199,6 +199,7 @@ def test_a_server_without_a_model_has_to_have_folders_of_models(tmp_path: Path) 
     assert given.name == "unicorn-demo"
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.skipif(not SOFTWARE_DRIVERS, reason="Mesa's software Vulkan driver is not installed")
 async def test_a_server_that_begins_empty_loads_what_a_client_names_and_ends_in_order(tmp_path: Path) -> None:
     write_model("llama", "bfloat16", tmp_path / "models" / "tiny")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 
 from tests.golden.checkpoints import golden
 from tests.ops import sampling_reference as reference
@@ -124,6 +125,7 @@ async def check_invariance(engine: Engine, jobs: list[Job], logit_error: float) 
     assert (stats.running, stats.waiting, stats.blocks_used) == (0, 0, 0)
 
 
+@pytest.mark.whole("that 64 random requests, left early and drawn, too, get what each gets alone")
 async def test_random_weights(open_engine: OpenEngine) -> None:
     """Gemma's layout, with windows shorter than most prompts, and a cache that is too small for all at once."""
     expected = golden("gemma3")

@@ -158,6 +158,7 @@ async def test_a_file_that_is_replaced_before_it_is_opened(
     await tokens(open_engine, directory)
 
 
+@pytest.mark.combinations("every place of the failure with either scheme")
 @pytest.mark.parametrize("after_bytes", [0, 100_000, 700_000])
 @pytest.mark.parametrize("scheme", SCHEMES)
 async def test_a_disk_that_fails(
@@ -172,6 +173,7 @@ async def test_a_disk_that_fails(
     assert await tokens(open_engine, directory, scheme) == wanted
 
 
+@pytest.mark.combinations("either kind of cancellation with either scheme")
 @pytest.mark.parametrize("times", [1, 3], ids=["once", "impatiently"])
 @pytest.mark.parametrize("scheme", SCHEMES)
 async def test_a_cancellation_at_any_moment(

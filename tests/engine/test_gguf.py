@@ -35,6 +35,7 @@ def metadata(name: str, folder: Path) -> dict[str, object]:
     return gguf_metadata(name) | byte_level_metadata(backend, "gpt-2", {"bos": "<bos>", "eos": "<eos>"})
 
 
+@pytest.mark.combinations("either type in every model")
 @pytest.mark.parametrize("kind", ["F16", "F32"])
 @pytest.mark.parametrize("name", TEXT_CASES)
 async def test_logits_agree_with_the_reference(name: str, kind: str, tmp_path: Path, open_engine: OpenEngine) -> None:

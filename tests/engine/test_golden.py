@@ -34,6 +34,7 @@ def test_every_mistake_that_a_reference_knows_of_exceeds_the_tolerance_by_far(na
         assert change > 10 * max(TOLERANCE.values()), mistake
 
 
+@pytest.mark.combinations("every type of weights in every model")
 @pytest.mark.parametrize(("name", "dtype"), [*product(FIRST_CASES, TOLERANCE), *product(FAMILY_CASES, ["float16"])])
 async def test_logits_agree_with_the_reference(name: str, dtype: str, open_engine: OpenEngine) -> None:
     """One by one while the model loads, then chunked and mixed in the same steps."""

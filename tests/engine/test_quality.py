@@ -32,6 +32,7 @@ MOST_DIVERGENCE = {
 }
 MOST_CACHE_DIVERGENCE = 6.6e-5  # of a cache of int8, likewise
 MOST_PERPLEXITY = 1.01  # of the right answers; every format had 1.003 to 1.005
+OTHER_TYPES = pytest.mark.whole("types that F16 stands for: where a file's blocks are read from is the same")
 FEW, MORE = 12, 40
 OPTIONS = {"max_context": 1024, "max_num_seqs": 16}
 
@@ -57,7 +58,7 @@ async def answers_of(open_engine: OpenEngine, model: Path, those: Sequence[Quest
         return await greedy(engine, those)
 
 
-@pytest.mark.slow
+@pytest.mark.whole("how much each format loses of a held-out text")
 async def test_no_format_loses_more_than_was_measured(open_engine: OpenEngine, tmp_path: Path) -> None:
     exact = await likelihood_of(open_engine, DEMO_MODEL, WeightScheme.AUTO)
     assert exact.perplexity <= MOST_PERPLEXITY
@@ -70,7 +71,7 @@ async def test_no_format_loses_more_than_was_measured(open_engine: OpenEngine, t
     assert found["gguf-Q8_0"] < found["gguf-Q6_K"] < found["gguf-Q4_K"], "nothing was quantised"
 
 
-@pytest.mark.slow
+@pytest.mark.whole("that Q8_0 loses next to nothing over whole answers")
 async def test_q8_0_answers_as_f16_does(open_engine: OpenEngine, tmp_path: Path) -> None:
     those = asked(MORE)
     f16, q8_0 = [
@@ -80,7 +81,7 @@ async def test_q8_0_answers_as_f16_does(open_engine: OpenEngine, tmp_path: Path)
     assert num_equal(q8_0, f16) >= 0.99 * MORE
 
 
-@pytest.mark.slow
+@pytest.mark.whole("how much a cache in int8 loses of a held-out text")
 async def test_a_cache_in_int8_loses_no_more_than_was_measured(open_engine: OpenEngine) -> None:
     those = asked(FEW)
     likelihoods, answers = [], []
@@ -94,7 +95,9 @@ async def test_a_cache_in_int8_loses_no_more_than_was_measured(open_engine: Open
     assert num_equal(*answers) >= FEW - 1
 
 
-@pytest.mark.parametrize("kind", ["F16", "F32", "BF16"])
+@pytest.mark.parametrize(
+    "kind", ["F16", pytest.param("F32", marks=OTHER_TYPES), pytest.param("BF16", marks=OTHER_TYPES)]
+)
 async def test_a_gguf_file_answers_as_the_directory_of_its_type(
     kind: str, open_engine: OpenEngine, tmp_path: Path
 ) -> None:

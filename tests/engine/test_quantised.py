@@ -57,6 +57,7 @@ async def errors(engine: Engine, reference: Golden) -> list[float]:
     ]
 
 
+@pytest.mark.combinations("the schemes in more models")
 @pytest.mark.parametrize(("scheme", "name"), [(scheme, name) for scheme, names in CASES.items() for name in names])
 async def test_logits_stay_within_what_the_format_loses(
     scheme: WeightScheme, name: str, open_engine: OpenEngine

@@ -32,7 +32,13 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.device_info import DeviceInfo
 
 ELSEWHERE = [SplitMode.ALWAYS, SplitMode.NEVER]
-FAMILIES = ["gemma3", "llama", "qwen2", "qwen3", "mistral"]
+EITHER_SPLIT = [
+    SplitMode.ALWAYS,
+    pytest.param(SplitMode.NEVER, marks=pytest.mark.whole("the demo's length of answers, and closing, without halves")),
+]
+OTHERS = pytest.mark.whole("attention elsewhere beside biases, norms of heads, and windows in all layers")
+FAMILIES = ["gemma3", "llama", *(pytest.param(name, marks=OTHERS) for name in ("qwen2", "qwen3", "mistral"))]
+BETWEEN = pytest.mark.whole("a failure amid a step, and early and late in a request")
 
 
 @pytest.fixture(autouse=True)
@@ -77,6 +83,7 @@ async def test_tokens_are_those_of_attention_on_the_gpu(
             assert {"attention_decode_f16_floats", "kv_append"} <= set(engine.kernels)
 
 
+@pytest.mark.combinations("either number of frames with either split")
 @pytest.mark.parametrize("num_frames", [1, 3])
 @pytest.mark.parametrize("split", ELSEWHERE)
 async def test_steps_in_flight_beside_each_other_give_the_same_tokens(
@@ -90,7 +97,7 @@ async def test_steps_in_flight_beside_each_other_give_the_same_tokens(
         await check_all_freed(engine)
 
 
-@pytest.mark.parametrize("split", ELSEWHERE)
+@pytest.mark.parametrize("split", EITHER_SPLIT)
 async def test_the_demo_model_continues_as_transformers_does(
     split: SplitMode, open_engine: OpenEngine, there: AttentionTarget
 ) -> None:
@@ -103,6 +110,7 @@ async def test_the_demo_model_continues_as_transformers_does(
             assert tuple(continued.ids) == one.continuation
 
 
+@pytest.mark.combinations("either type of a cache in either model")
 @pytest.mark.parametrize("kv_dtype", [KVDType.F16, KVDType.F32])
 @pytest.mark.parametrize("name", ["gemma3", "llama"])
 async def test_logits_agree_with_the_reference(
@@ -270,7 +278,7 @@ async def test_a_prompt_s_next_step_follows_it_through_the_layers(
         assert attended.index((0, layer)) < attended.index((1, layer))
 
 
-@pytest.mark.parametrize("number", [1, 2, 5, 17, 40])
+@pytest.mark.parametrize("number", [1, 17, *(pytest.param(n, marks=BETWEEN) for n in (2, 5, 40))])
 async def test_a_far_device_that_fails_ends_every_request_with_its_error(
     number: int, open_engine: OpenEngine, there: AttentionTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -304,7 +312,7 @@ async def test_a_far_device_that_fails_ends_every_request_with_its_error(
         assert len((await answer(engine, max_tokens=4)).ids) == 4
 
 
-@pytest.mark.parametrize("split", ELSEWHERE)
+@pytest.mark.parametrize("split", EITHER_SPLIT)
 async def test_an_engine_can_be_closed_at_any_moment(
     split: SplitMode, open_engine: OpenEngine, there: AttentionTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:

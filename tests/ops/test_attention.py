@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from .arrays import Array, Arrays
 
+LARGE_HEADS = pytest.mark.whole("that large heads, too, fit the registers and shared memory of a GPU's cut")
+LARGE_GROUP = pytest.mark.whole("eight heads that share keys, in a GPU's cut")
 FORMATS = {KVDType.F16: np.float16, KVDType.F32: np.float32}
 
 
@@ -191,6 +193,7 @@ def check(found: np.ndarray[Any, Any], expected: np.ndarray[Any, Any], plan: Att
 MIXED = [Query(37), Query(61, 25), Query(1), Query(150), Query(18, 18), Query(90, 2), Query(16)]
 
 
+@pytest.mark.combinations("every head size with every group, window and type of a cache: a pipeline each")
 @pytest.mark.parametrize("kv_dtype", FORMATS)
 @pytest.mark.parametrize("window", [0, 20])
 @pytest.mark.parametrize("group", [1, 2, 4])
@@ -202,6 +205,7 @@ def test_a_mixed_batch_equals_the_reference(
     check(step.run(device, arrays), step.expected(), step.plan)
 
 
+@pytest.mark.combinations("every shape of heads with every size of blocks and window")
 @pytest.mark.parametrize("window", [0, 20])
 @pytest.mark.parametrize("block_size", [8, 64])
 @pytest.mark.parametrize(("head_dim", "group"), [(64, 1), (128, 4), (192, 1), (256, 2)])
@@ -215,7 +219,11 @@ def test_a_cache_in_int8_equals_the_reference_of_what_it_holds(
 
 @pytest.mark.parametrize(
     ("head_dim", "group", "form"),
-    [*((64, 2, form) for form in RowForm), (128, 2, RowForm.BLOCKS), (256, 2, RowForm.BLOCKS)],
+    [
+        *((64, 2, form) for form in RowForm),
+        pytest.param(128, 2, RowForm.BLOCKS, marks=LARGE_HEADS),
+        pytest.param(256, 2, RowForm.BLOCKS, marks=LARGE_HEADS),
+    ],
 )
 def test_a_cache_in_int8_is_attended_with_the_constants_of_a_gpu(
     device: Device, arrays: Arrays, head_dim: int, group: int, form: RowForm
@@ -240,13 +248,22 @@ def test_a_cache_in_int8_leaves_what_a_linear_reads_on_a_software_device_s_cut(
     rows.check_unscaled(step.expected(), **tolerance(step.plan))
 
 
-@pytest.mark.parametrize(("head_dim", "group"), [(32, 8), (64, 2), (96, 3), (128, 4), (256, 4)])
+@pytest.mark.parametrize(
+    ("head_dim", "group"),
+    [
+        pytest.param(32, 8, marks=LARGE_GROUP),
+        (64, 2),
+        (96, 3),
+        *(pytest.param(size, 4, marks=LARGE_HEADS) for size in (128, 256)),
+    ],
+)
 def test_the_constants_of_a_gpu_equal_the_reference(device: Device, arrays: Arrays, head_dim: int, group: int) -> None:
     info = replace(device.info, type=DeviceType.DISCRETE)
     step = Step(arrays, AttentionShape(group, 1, head_dim, 16, KVDType.F16), [*MIXED, Query(700)])
     check(step.run(device, arrays, info=info), step.expected(), step.plan)
 
 
+@pytest.mark.combinations("either cut with every length")
 @pytest.mark.parametrize("cut", ["few", "many"])
 @pytest.mark.parametrize("context", [1, 2, 31, 33, 127, 129, 1023, 4097, 16_385, 33_000])
 def test_contexts_of_any_length_equal_the_reference_with_the_constants_of_a_gpu(
@@ -258,6 +275,7 @@ def test_contexts_of_any_length_equal_the_reference_with_the_constants_of_a_gpu(
     check(step.run(device, arrays, plan=plan), step.expected(), step.plan)
 
 
+@pytest.mark.combinations("cuts whose numbers all occur in others")
 @pytest.mark.parametrize(
     ("workgroup", "heads", "lanes", "unroll"),
     [(8, 4, 8, 1), (8, 4, 8, 8), (16, 2, 4, 2), (32, 1, 2, 1), (32, 1, 2, 8), (128, 4, 8, 1), (128, 4, 8, 2)],
@@ -281,6 +299,7 @@ def test_a_decode_workgroup_fits_into_little_shared_memory(device: Device) -> No
     assert plan.few.subgroups * plan.decode_heads * (shape.head_dim + 2) * 4 <= info.max_shared_memory
 
 
+@pytest.mark.combinations("every form out of every shape of heads")
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     ("head_dim", "num_heads", "as_gpu"), [(32, 8, False), (64, 4, False), (128, 6, True), (256, 4, False)]
@@ -361,6 +380,7 @@ def test_contexts_of_several_tiles_per_split_are_joined(device: Device, arrays: 
     check(step.run(device, arrays, plan=plan), step.expected(), step.plan)
 
 
+@pytest.mark.combinations("cuts, windows and types of a cache, paired otherwise")
 @pytest.mark.parametrize(
     ("workgroup", "heads", "max_splits", "window", "kv_dtype"),
     [

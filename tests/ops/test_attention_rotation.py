@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from .arrays import Array, Arrays
 
 CONTEXTS = (1, 64, 65, 700, 17, 129, 2)
+FEW_LANES = pytest.mark.whole("a workgroup of one subgroup that has two heads")
+INT8_CUT = pytest.mark.whole("a cache in int8 with a GPU's cut, a window and a cap")
 BLOCK_SIZE = 16
 PADDING = 2  # rows of a step without a sequence
 
@@ -143,6 +145,7 @@ def check(device: Device, step: Decoding, plan: AttentionPlan) -> None:
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.combinations("heads, norms and types of a cache, paired otherwise")
 @pytest.mark.parametrize(
     ("head_dim", "group", "kv_dtype", "norm"),
     [
@@ -162,9 +165,10 @@ def test_results_and_cache_are_those_of_a_kernel_apart(
     check(device, Decoding(arrays, shape, norm=norm), AttentionPlan.of(device.info, shape))
 
 
+@pytest.mark.combinations("cuts and types of a cache, paired otherwise")
 @pytest.mark.parametrize(
     ("workgroup", "heads", "kv_dtype"),
-    [(8, 2, KVDType.F16), *((64, 1, kind) for kind in KVDType), (32, 4, KVDType.INT8)],
+    [pytest.param(8, 2, KVDType.F16, marks=FEW_LANES), *((64, 1, kind) for kind in KVDType), (32, 4, KVDType.INT8)],
 )
 def test_workgroups_that_share_a_kv_head_store_it_once_and_agree(
     device: Device, arrays: Arrays, workgroup: int, heads: int, kv_dtype: KVDType
@@ -177,7 +181,7 @@ def test_workgroups_that_share_a_kv_head_store_it_once_and_agree(
     check(device, Decoding(arrays, shape, norm="plain"), plan)
 
 
-@pytest.mark.parametrize("kv_dtype", [KVDType.F16, KVDType.INT8])
+@pytest.mark.parametrize("kv_dtype", [KVDType.F16, pytest.param(KVDType.INT8, marks=INT8_CUT)])
 def test_the_constants_of_a_gpu_a_window_and_a_soft_cap_change_nothing_of_that(
     device: Device, arrays: Arrays, kv_dtype: KVDType
 ) -> None:

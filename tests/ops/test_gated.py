@@ -60,6 +60,7 @@ def test_operands_of_other_shapes_are_refused(device: Device, arrays: Arrays) ->
         arrays.run(lambda rec: gated(rec, device.kernels, device.info, gate_up=x, out=x, activation=Activation.SILU))
 
 
+@pytest.mark.combinations("every form of every length of rows")
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("tokens", "columns"), [(1, 128), (3, 21504), (18, 2048)])
 def test_the_output_has_the_form_that_a_linear_reads(

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from unicorn_async.tensor import ElementType, Weight
 
 
+@pytest.mark.combinations("every number of tokens with every type")
 @pytest.mark.parametrize("element", [*DType, QuantFormat.INT8, QuantFormat.Q4_K], ids=lambda e: e.value)
 @pytest.mark.parametrize("tokens", [1, 2, 7, 32, 40, 300])
 def test_linear_adds_the_bias_and_caps(arrays: Arrays, element: ElementType, tokens: int) -> None:
@@ -69,6 +70,7 @@ def test_linear_applies_the_gate(
     case.check_gated(activation)
 
 
+@pytest.mark.combinations("either width for every number of tokens")
 @pytest.mark.parametrize("tokens", [1, 3, 8])
 @pytest.mark.parametrize("width", [32, 160])
 def test_a_gate_s_output_may_be_left_in_blocks(arrays: Arrays, tokens: int, width: int) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from unicorn_async.tensor import ElementType
 
 TOKENS = (1, 2, 3, 8, 33)
+BETWEEN = pytest.mark.whole("cuts that take more tokens than one, and no tiles")
 MATRIX_TOKENS = (12, 24, 130)  # for which matrix units have tiles of their own
 ROWS, COLUMNS = 67, 1280  # more columns than a subgroup of 32 lanes takes at a time
 
@@ -47,7 +48,9 @@ def plans(arrays: Arrays, product: Product) -> list[LinearPlan]:
 
 
 @pytest.mark.parametrize("element", [DType.BF16, QuantFormat.INT4], ids=lambda element: element.value)
-@pytest.mark.parametrize("tokens", (*TOKENS, *MATRIX_TOKENS))
+@pytest.mark.parametrize(
+    "tokens", (*(pytest.param(t, marks=BETWEEN) if 1 < t < 33 else t for t in TOKENS), *MATRIX_TOKENS)
+)
 def test_every_candidate_equals_the_product(arrays: Arrays, tokens: int, element: ElementType) -> None:
     if tokens in MATRIX_TOKENS:
         skip_without_matrices(arrays.device.info)
@@ -57,6 +60,7 @@ def test_every_candidate_equals_the_product(arrays: Arrays, tokens: int, element
         case.check(plan.form)
 
 
+@pytest.mark.combinations("either number of tokens with either type")
 @pytest.mark.parametrize("element", [DType.F32, QuantFormat.Q6_K], ids=lambda element: element.value)
 @pytest.mark.parametrize("tokens", [1, 8])
 def test_candidates_take_the_other_types_of_weights_too(arrays: Arrays, tokens: int, element: ElementType) -> None:
@@ -73,6 +77,7 @@ def test_every_candidate_for_dense_weights_applies_the_gate(arrays: Arrays) -> N
         case.check_gated(Activation.SILU)
 
 
+@pytest.mark.combinations("either number of tokens with either output")
 @pytest.mark.parametrize("blocked", [False, True], ids=["floats", "blocks"])
 @pytest.mark.parametrize("tokens", [1, 2])
 def test_every_candidate_for_quantised_weights_applies_the_gate(

@@ -81,6 +81,18 @@ NARROW = [
 ]
 
 
+def quant_vec_id(t: QuantVecTuning) -> str:
+    return f"tokens{t.tokens}-subgroups{t.subgroups}-rows{t.rows}"
+
+
+def held_id(t: HeldTuning) -> str:
+    return f"tokens{t.tokens}-subgroups{t.subgroups}-rows{t.rows}-{'ahead' if t.ahead else 'at_once'}"
+
+
+def tile_id(t: TileTuning) -> str:
+    return f"{t.tile_n}x{t.tile_t}"
+
+
 def shapes(element: ElementType) -> list[tuple[int, int]]:
     if isinstance(element, DType):
         return [(1, 8), (5, 24), (67, 136), (130, 1080)]
@@ -105,6 +117,7 @@ def compare(
             case.check(plan.form)
 
 
+@pytest.mark.combinations("every cut with every type")
 @pytest.mark.parametrize("dtype", DENSE, ids=lambda d: d.value)
 @pytest.mark.parametrize("tuning", VEC, ids=lambda t: f"tokens{t.tokens}-subgroups{t.subgroups}-rows{t.rows}")
 def test_linear_vec_equals_the_product(arrays: Arrays, dtype: DType, tuning: VecTuning) -> None:
@@ -112,27 +125,36 @@ def test_linear_vec_equals_the_product(arrays: Arrays, dtype: DType, tuning: Vec
     compare(arrays, dtype, sizes, lambda product: vec_plan(arrays.device.info, tuning, product), shapes(dtype))
 
 
+@pytest.mark.combinations("every cut with every format")
 @pytest.mark.parametrize("quant_format", QUANTISED, ids=lambda f: f.value)
-def test_linear_quant_vec_equals_the_product(arrays: Arrays, quant_format: QuantFormat) -> None:
-    for t in QUANT_VEC:
-        sizes = tuple(sorted({1, t.tokens, t.tokens + 1}))
-        own = shapes(quant_format)
-        compare(arrays, quant_format, sizes, lambda p, t=t: quant_vec_plan(arrays.device.info, t, p), own)
+@pytest.mark.parametrize("tuning", QUANT_VEC, ids=quant_vec_id)
+def test_linear_quant_vec_equals_the_product(arrays: Arrays, quant_format: QuantFormat, tuning: QuantVecTuning) -> None:
+    sizes = tuple(sorted({1, tuning.tokens, tuning.tokens + 1}))
+    own = shapes(quant_format)
+    compare(arrays, quant_format, sizes, lambda product: quant_vec_plan(arrays.device.info, tuning, product), own)
 
 
+@pytest.mark.combinations("every cut with every format")
 @pytest.mark.parametrize("quant_format", QUANTISED, ids=lambda f: f.value)
-def test_linear_quant_held_equals_the_product(arrays: Arrays, quant_format: QuantFormat) -> None:
-    for t in HELD:
-        sizes = tuple(sorted({1, t.tokens, t.tokens + 1}))
-        compare(arrays, quant_format, sizes, lambda p, t=t: held_plan(arrays.device.info, t, p), shapes(quant_format))
+@pytest.mark.parametrize("tuning", HELD, ids=held_id)
+def test_linear_quant_held_equals_the_product(arrays: Arrays, quant_format: QuantFormat, tuning: HeldTuning) -> None:
+    sizes = tuple(sorted({1, tuning.tokens, tuning.tokens + 1}))
+    own = shapes(quant_format)
+    compare(arrays, quant_format, sizes, lambda product: held_plan(arrays.device.info, tuning, product), own)
 
 
-@pytest.mark.parametrize("element", [*DENSE, *QUANTISED], ids=lambda e: e.value)
-def test_linear_many_and_linear_quant_many_equal_the_product(arrays: Arrays, element: ElementType) -> None:
-    dense = isinstance(element, DType)
-    for tuning in MANY if dense else QUANT_MANY:
-        sizes = (1, 33, 130 if dense else 70)
-        compare(arrays, element, sizes, lambda p, tuning=tuning: many_plan(tuning, p), shapes(element))
+@pytest.mark.combinations("every tile with every type")
+@pytest.mark.parametrize("dtype", DENSE, ids=lambda d: d.value)
+@pytest.mark.parametrize("tuning", MANY, ids=tile_id)
+def test_linear_many_equals_the_product(arrays: Arrays, dtype: DType, tuning: TileTuning) -> None:
+    compare(arrays, dtype, (1, 33, 130), lambda product: many_plan(tuning, product), shapes(dtype))
+
+
+@pytest.mark.combinations("every tile with every format")
+@pytest.mark.parametrize("quant_format", QUANTISED, ids=lambda f: f.value)
+@pytest.mark.parametrize("tuning", QUANT_MANY, ids=tile_id)
+def test_linear_quant_many_equals_the_product(arrays: Arrays, quant_format: QuantFormat, tuning: TileTuning) -> None:
+    compare(arrays, quant_format, (1, 33, 70), lambda product: many_plan(tuning, product), shapes(quant_format))
 
 
 @pytest.mark.parametrize("element", [DType.F16, DType.BF16, *QUANTISED], ids=lambda e: e.value)
@@ -163,6 +185,7 @@ def test_linear_quant_fragments_equals_the_product(
         compare(arrays, quant_format, sizes, lambda p, t=t: fragment_plan(info, t, p), own)
 
 
+@pytest.mark.combinations("every type with either magnitude")
 @pytest.mark.parametrize("magnitude", [1e-6, 1e5], ids=["tiny", "huge"])
 @pytest.mark.parametrize("dtype", DENSE, ids=lambda d: d.value)
 def test_activations_far_from_half_range_keep_their_precision(arrays: Arrays, dtype: DType, magnitude: float) -> None:
@@ -176,6 +199,7 @@ def test_activations_far_from_half_range_keep_their_precision(arrays: Arrays, dt
         case.check(plan.form)
 
 
+@pytest.mark.combinations("either activation with every cut")
 @pytest.mark.parametrize("activation", list(Activation), ids=lambda a: a.value)
 @pytest.mark.parametrize("tuning", [VEC[1], VecTuning(1, 1, 8), VEC[2]], ids=lambda t: f"tokens{t.tokens}-rows{t.rows}")
 def test_linear_vec_applies_the_gate(arrays: Arrays, activation: Activation, tuning: VecTuning) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .arrays import Arrays
 
 EPS = 1e-6
+LONG_ROWS = pytest.mark.whole("that a software device's workgroup takes long rows, too")
 
 
 def reference(x: np.ndarray[Any, Any], weight: np.ndarray[Any, Any], *, plus_one: bool) -> np.ndarray[Any, Any]:
@@ -35,8 +36,9 @@ def operands(columns: int, tokens: int, magnitude: float) -> tuple[np.ndarray[An
     return x, hidden, post_weight, weight
 
 
+@pytest.mark.combinations("every length of rows with every magnitude")
 @pytest.mark.parametrize("plus_one", [False, True])
-@pytest.mark.parametrize(("columns", "tokens"), [(4, 1), (68, 5), (640, 3), (8192, 2)])
+@pytest.mark.parametrize(("columns", "tokens"), [(4, 1), (68, 5), (640, 3), pytest.param(8192, 2, marks=LONG_ROWS)])
 @pytest.mark.parametrize("magnitude", [1e-3, 1.0, 1e5])
 def test_rows_are_normalised(
     device: Device, arrays: Arrays, columns: int, tokens: int, magnitude: float, plus_one: bool
@@ -90,9 +92,10 @@ def test_a_row_of_zeros_stays_zero_and_out_may_be_x(device: Device, arrays: Arra
     np.testing.assert_allclose(given.values, np.repeat([[0.0], [1.0]], 64, axis=1), rtol=1e-6)
 
 
+@pytest.mark.combinations("every length of rows with every magnitude and norm")
 @pytest.mark.parametrize("plus_one", [False, True])
 @pytest.mark.parametrize("post_norm", [False, True])
-@pytest.mark.parametrize(("columns", "tokens"), [(68, 5), (5376, 2)])
+@pytest.mark.parametrize(("columns", "tokens"), [(68, 5), pytest.param(5376, 2, marks=LONG_ROWS)])
 @pytest.mark.parametrize("magnitude", [1.0, 1e5])
 def test_the_residual_is_added_before_the_norm(
     device: Device, arrays: Arrays, columns: int, tokens: int, magnitude: float, post_norm: bool, plus_one: bool
@@ -167,9 +170,10 @@ def test_selected_rows_leave_the_residual_alone_and_may_repeat(device: Device, a
     np.testing.assert_array_equal(stream.values, hidden)
 
 
+@pytest.mark.combinations("every form of every length of rows, by either cut")
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("software", [True, False])
-@pytest.mark.parametrize(("columns", "tokens"), [(128, 1), (1152, 3), (5376, 18)])
+@pytest.mark.parametrize(("columns", "tokens"), [(128, 1), (1152, 3), pytest.param(5376, 18, marks=LONG_ROWS)])
 def test_the_output_has_the_form_that_a_linear_reads(
     device: Device, arrays: Arrays, form: RowForm, columns: int, tokens: int, software: bool
 ) -> None:
@@ -200,7 +204,8 @@ def layer_norm(x: np.ndarray[Any, Any], weight: np.ndarray[Any, Any]) -> np.ndar
     return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + EPS) * weight
 
 
-@pytest.mark.parametrize(("columns", "tokens"), [(4, 1), (68, 5), (640, 3), (8192, 2)])
+@pytest.mark.combinations("every length of rows by either cut")
+@pytest.mark.parametrize(("columns", "tokens"), [(4, 1), (68, 5), (640, 3), pytest.param(8192, 2, marks=LONG_ROWS)])
 @pytest.mark.parametrize("software", [True, False])
 def test_rows_are_centred_and_scaled(device: Device, arrays: Arrays, columns: int, tokens: int, software: bool) -> None:
     x, _, _, weight = operands(columns, tokens, 1.0)
@@ -223,6 +228,7 @@ def test_rows_are_centred_and_scaled(device: Device, arrays: Arrays, columns: in
     np.testing.assert_allclose(out.values, 0.3 * layer_norm(x, weight), rtol=1e-5, atol=2e-6)
 
 
+@pytest.mark.combinations("every form with and without an addition")
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("added", [False, True])
 def test_without_a_weight_the_stream_itself_has_the_form_that_a_linear_reads(
@@ -305,6 +311,7 @@ def test_an_addition_after_the_norm_leaves_its_result_alone(device: Device, arra
     np.testing.assert_allclose(out.values, expected, rtol=1e-5, atol=3e-6)
 
 
+@pytest.mark.combinations("every length of rows by either cut")
 @pytest.mark.parametrize("software", [True, False])
 @pytest.mark.parametrize(("queries", "keys", "tokens"), [(128, 128, 1), (640, 64, 5), (5120, 1024, 2)])
 def test_queries_and_keys_are_normalised_over_all_heads(

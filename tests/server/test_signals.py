@@ -36,6 +36,7 @@ ANSWERS = {
 }
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("path", ANSWERS)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 async def test_a_signal_ends_an_answer_under_way_and_the_server_at_once(number: signal.Signals, path: str) -> None:

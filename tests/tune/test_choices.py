@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.tuned import Launch, Work
     from unicorn_async.tune.table import TuningTable
 
+QUANTISED = pytest.mark.whole("the choices for quantised weights in a whole engine")
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> TuningFolder:
@@ -183,7 +185,9 @@ async def answer(engine: Engine, prompt: list[int]) -> list[int]:
     return [token.id async for token in engine.stream(prompt, SamplingParams(max_tokens=4, ignore_eos=True))]
 
 
-@pytest.mark.parametrize("weights", [WeightScheme.AUTO, WeightScheme.INT4], ids=lambda w: w.value)
+@pytest.mark.parametrize(
+    "weights", [WeightScheme.AUTO, pytest.param(WeightScheme.INT4, marks=QUANTISED)], ids=lambda w: w.value
+)
 async def test_an_engine_computes_with_the_choices_unless_it_is_told_not_to(
     open_engine: OpenEngine,
     model_directory: WriteModel,
