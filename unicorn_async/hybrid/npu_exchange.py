@@ -61,14 +61,14 @@ class NpuExchange(Protocol):
     rotated: Buffer
     is_shared: bool
 
-    def begin(self, slot: int, steps: Sequence[PreparedStep], slots: Sequence[NDArray[np.int64]]) -> None:
-        """Take in where a pass's tokens go, by block group; the slot's pass before this one is done."""
+    def begin(self, turn: int, steps: Sequence[PreparedStep], slots: Sequence[NDArray[np.int64]]) -> None:
+        """Take in where a pass's tokens go, by block group; the turn's pass before this one is done."""
 
-    def record_filled(self, recorder: CommandRecorder, num_tokens: int, *, slot: int, layer: int) -> None:
+    def record_filled(self, recorder: CommandRecorder, num_tokens: int, *, turn: int, layer: int) -> None:
         """See `Exchange`."""
 
     def record_result(
-        self, recorder: CommandRecorder, num_tokens: int, attended: ArenaSlice, *, slot: int, layer: int
+        self, recorder: CommandRecorder, num_tokens: int, attended: ArenaSlice, *, turn: int, layer: int
     ) -> None:
         """See `Exchange`."""
 
@@ -133,12 +133,12 @@ class CopiedExchange:
         """Name the pipelines that `record_filled` uses."""
         return (convert_kernel(DType.F32, DType.BF16),)
 
-    def begin(self, slot: int, steps: Sequence[PreparedStep], slots: Sequence[NDArray[np.int64]]) -> None:
+    def begin(self, turn: int, steps: Sequence[PreparedStep], slots: Sequence[NDArray[np.int64]]) -> None:
         """See `NpuExchange`: rows are in the tokens' order."""
 
-    def record_filled(self, recorder: CommandRecorder, num_tokens: int, *, slot: int, layer: int) -> None:
+    def record_filled(self, recorder: CommandRecorder, num_tokens: int, *, turn: int, layer: int) -> None:
         """See `Exchange`: rounds q, k and v to bf16; what leads here ends with a barrier."""
-        del slot, layer
+        del turn, layer
         address, (q_elements, kv_elements) = self._block.address, self._row_elements
         for source, name, elements in (
             (self.q, "q", q_elements),
@@ -157,10 +157,10 @@ class CopiedExchange:
         recorder.host_barrier()
 
     def record_result(
-        self, recorder: CommandRecorder, num_tokens: int, attended: ArenaSlice, *, slot: int, layer: int
+        self, recorder: CommandRecorder, num_tokens: int, attended: ArenaSlice, *, turn: int, layer: int
     ) -> None:
         """See `Exchange`."""
-        del slot, layer
+        del turn, layer
         source, nbytes = self._block, num_tokens * self._row_elements[0] * DType.F32.itemsize
         recorder.copy(source.buffer, source.offset["result"], attended.buffer, attended.offset, nbytes)
 

@@ -30,7 +30,7 @@ _MAX_KEYS_BYTES = (1 << 31) - 1  # of a layer: with its values, what an instruct
 
 def npu_options(heads: AttentionHeads, max_context: int) -> NpuOptions:
     """Return how the NPU's runs are made, so that a context of this length fits however scattered its blocks are."""
-    options = NpuOptions(num_frames=NUM_HALVES)
+    options = NpuOptions(num_runs=NUM_HALVES)
     return replace(options, instruction_bytes=max(options.instruction_bytes, instruction_bytes(heads, max_context)))
 
 
@@ -57,7 +57,7 @@ def plan_npu(
         raise OutOfMemoryError("KV cache of the NPU: the host does not tell how much of its memory is free")
     total = int(free * _USABLE_SHARE)
     room = MemoryBudget(0, total, total, is_shared=True)
-    frames = npu_options(npu.heads, wanted_context(model, options)).frame_bytes(npu.heads.layout)
+    frames = npu_options(npu.heads, wanted_context(model, options)).run_bytes(npu.heads.layout)
     if options.attention_exchange is not ExchangeKind.COPIED:
         frames += NUM_HALVES * shared_bytes(npu.heads, options)
     exchange = NUM_HALVES * exchange_bytes(npu.heads, options.max_num_batched_tokens)

@@ -96,16 +96,16 @@ class VulkanExchange:
         far_start = self.far.address
         self.far_kv = KVCache(far_start + layout.k_offset, far_start + layout.v_offset)
 
-    def record_filled(self, recorder: CommandRecorder, num_tokens: int, *, slot: int, layer: int) -> None:
+    def record_filled(self, recorder: CommandRecorder, num_tokens: int, *, turn: int, layer: int) -> None:
         """See `Exchange`; the memory is the host's, so that nothing but its visibility is left to do."""
-        del num_tokens, slot, layer
+        del num_tokens, turn, layer
         recorder.host_barrier()
 
     def record_result(
-        self, recorder: CommandRecorder, num_tokens: int, attended: ArenaSlice, *, slot: int, layer: int
+        self, recorder: CommandRecorder, num_tokens: int, attended: ArenaSlice, *, turn: int, layer: int
     ) -> None:
         """See `Exchange`."""
-        del slot, layer
+        del turn, layer
         nbytes = num_tokens * self.layout.row_bytes
         recorder.copy(self.result, self.result_offset, attended.buffer, attended.offset, nbytes)
 

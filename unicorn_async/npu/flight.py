@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.npu.packets import Bf16Bits
     from unicorn_async.npu.part import PreparedPart
-    from unicorn_async.npu.run_buffers import Frame
+    from unicorn_async.npu.run_buffers import RunBuffers
     from unicorn_async.npu.shared import SharedPackets
     from unicorn_async.npu.work import AttentionHeads
 
@@ -26,10 +26,10 @@ _THREAD_BYTES = 1 << 20  # copies from this size on leave the event loop to othe
 class Call(Protocol):
     """Where a call's queries come from and its results go to."""
 
-    def load(self, frame: Frame, part: PreparedPart) -> None:
-        """Give a frame what the part's run needs."""
+    def load(self, buffers: RunBuffers, part: PreparedPart) -> None:
+        """Give buffers what the part's run needs."""
 
-    def unload(self, frame: Frame, part: PreparedPart) -> None:
+    def unload(self, buffers: RunBuffers, part: PreparedPart) -> None:
         """Take the results."""
 
     def load_bytes(self, part: PreparedPart) -> int:
@@ -46,13 +46,13 @@ class CopiedCall(NamedTuple):
     q: Bf16Bits
     out: NDArray[np.float32]
 
-    def load(self, frame: Frame, part: PreparedPart) -> None:
+    def load(self, buffers: RunBuffers, part: PreparedPart) -> None:
         """See `Call`."""
-        frame.load(self.heads, part, self.q)
+        buffers.load(self.heads, part, self.q)
 
-    def unload(self, frame: Frame, part: PreparedPart) -> None:
+    def unload(self, buffers: RunBuffers, part: PreparedPart) -> None:
         """See `Call`."""
-        frame.unload(self.heads, part, self.out)
+        buffers.unload(self.heads, part, self.out)
 
     def load_bytes(self, part: PreparedPart) -> int:
         """See `Call`."""
@@ -68,13 +68,13 @@ class SharedCall(NamedTuple):
 
     packets: SharedPackets
 
-    def load(self, frame: Frame, part: PreparedPart) -> None:
+    def load(self, buffers: RunBuffers, part: PreparedPart) -> None:
         """See `Call`."""
-        frame.load_shared(part, self.packets)
+        buffers.load_shared(part, self.packets)
 
-    def unload(self, frame: Frame, part: PreparedPart) -> None:
+    def unload(self, buffers: RunBuffers, part: PreparedPart) -> None:
         """See `Call`."""
-        del frame
+        del buffers
         self.packets.unload(part)
 
     def load_bytes(self, part: PreparedPart) -> int:

@@ -118,7 +118,7 @@ class DryRun:
                 self._listing,
                 self._listing,
                 resets=0,
-                num_slots=1,
+                num_states=1,
                 marks=0,
                 num_marks=1,
                 counts=0,
