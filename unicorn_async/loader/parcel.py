@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from unicorn_async.tensor import aligned
 from unicorn_async.weights.chunk import CONVERT_ALIGNMENT, Transform
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def make_parcels(
         index = open_parcels.get(kind)
         if index is not None:
             parcel = parcels[index]
-            offset = -(-parcel.nbytes // CONVERT_ALIGNMENT) * CONVERT_ALIGNMENT
+            offset = aligned(parcel.nbytes, CONVERT_ALIGNMENT)
             if offset + chunk.nbytes <= slot_bytes:
                 parcels[index] = Parcel((*parcel.chunks, chunk), (*parcel.offsets, offset), staged=True)
                 continue

@@ -8,11 +8,10 @@ from itertools import accumulate
 from typing import TypeAlias
 
 from unicorn_async.errors import UnsupportedModelError
-from unicorn_async.tensor import QUANT_BLOCK, Tensor
+from unicorn_async.tensor import QUANT_BLOCK, Tensor, aligned
 
 MAX_SPLIT_TILES = 1024  # of a matrix kernel whose workgroups share K
 MAX_PARTIALS = 8 << 20  # f32 that these leave for each other
-_ALIGNMENT = 256
 _MATRIX_SIDE = 16
 
 
@@ -116,9 +115,5 @@ class LinearScratch:
 
     @staticmethod
     def _sizes(max_tokens: int, max_k: int) -> tuple[int, int, int, int]:
-        tokens = -(-max_tokens // _MATRIX_SIDE) * _MATRIX_SIDE
-        return _aligned(tokens * max_k * 2), _aligned(max_tokens * 4), MAX_PARTIALS * 4, MAX_SPLIT_TILES * 4
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+        tokens = aligned(max_tokens, _MATRIX_SIDE)
+        return aligned(tokens * max_k * 2), aligned(max_tokens * 4), MAX_PARTIALS * 4, MAX_SPLIT_TILES * 4
