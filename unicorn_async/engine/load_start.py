@@ -20,7 +20,6 @@ from unicorn_async.loader.arriving_places import ArrivingPlaces
 from unicorn_async.loader.conversion import WeightConverter, factor_converter, prepare_conversion
 from unicorn_async.loader.lora_factors import LoraFactors
 from unicorn_async.loader.stream import LoadStream
-from unicorn_async.loader.trace import LoadTrace
 from unicorn_async.loader.unfit import UnfitCounters
 from unicorn_async.memory.plan import attention_shape
 from unicorn_async.memory.report import driver_usage
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.kernel import KernelRequest
     from unicorn_async.hybrid.far_attention import FarAttention
     from unicorn_async.hybrid.remote_attention import RemoteAttention
+    from unicorn_async.loader.trace import LoadTrace
     from unicorn_async.memory.plan import MemoryPlan
     from unicorn_async.ops.kv_cache import AttentionShape
 
@@ -129,7 +129,7 @@ async def begin_load(
     strategy = await asyncio.to_thread(
         on_disk.read_strategy, device.info, options.num_reader_threads, memory=memory_plan
     )
-    trace = None if options.load_trace is None else LoadTrace(options.load_trace)
+    trace = None if options.load_trace is None else await asyncio.to_thread(_load_trace, options.load_trace)
     places = ArrivingPlaces(device.memory, memory_plan.placement)
     stack.push_async_callback(places.close)
     cache = await ModelCache.open(
@@ -211,6 +211,12 @@ async def begin_load(
         gpu,
         opened,
     )
+
+
+def _load_trace(path: Path) -> LoadTrace:
+    from unicorn_async.loader.trace import LoadTrace  # few loads have one, and it is for those to wait for the import
+
+    return LoadTrace(path)
 
 
 def _count_unfit(device: Device, on_disk: ModelOnDisk, stack: AsyncExitStack) -> UnfitCounters:

@@ -70,6 +70,6 @@ class ModelLoad:
 
 async def _write(trace: LoadTrace) -> None:
     try:
-        await run_to_end(trace.write)
+        await trace.write()
     except ConfigError as exc:
         _log.warning("%s; the load itself is not affected", exc)

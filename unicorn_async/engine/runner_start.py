@@ -90,7 +90,8 @@ async def _hybrid_runner(
 
     options, trace = model.options, None
     if options.step_trace is not None:
-        trace = StepTrace(options.step_trace, model.device.info.name, opened.info.device)
+        near, path = model.device.info.name, options.step_trace
+        trace = await run_to_end(lambda: StepTrace(path, near, opened.info.device))
     runner = await _made_runner(
         lambda: HybridRunner(
             model.device,
