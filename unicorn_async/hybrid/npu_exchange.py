@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from unicorn_async.background import run_to_end
+from unicorn_async.background import THREAD_BYTES, run_to_end
 from unicorn_async.config import KVDType
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.ops.convert import convert, convert_kernel
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from unicorn_async.npu.packets import Bf16Bits
     from unicorn_async.npu.step import PreparedStep
     from unicorn_async.npu.work import AttentionHeads
-
-_THREAD_BYTES = 1 << 20  # copies from this size on leave the event loop to others
 
 
 class ExchangeRows(NamedTuple):
@@ -166,7 +164,7 @@ class CopiedExchange:
     async def store(self, cache: NpuCache, slots: NDArray[np.int64]) -> None:
         """See `NpuExchange`."""
         rows = self.rows(len(slots))
-        if rows.k.nbytes + rows.v.nbytes < _THREAD_BYTES:
+        if rows.k.nbytes + rows.v.nbytes < THREAD_BYTES:
             cache.write(rows.k, rows.v, slots)
         else:
             await run_to_end(lambda: cache.write(rows.k, rows.v, slots))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unicorn_async.background import run_to_end
+from unicorn_async.background import THREAD_BYTES, run_to_end
 from unicorn_async.config import ExchangeKind
 from unicorn_async.errors import DeviceError
 from unicorn_async.gpu.host_pages import SharedPages
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.memory import Buffer
     from unicorn_async.ops.kv_cache import AttentionShape
-
-_THREAD_BYTES = 1 << 20  # copies from this size on leave the event loop to others
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +177,7 @@ async def _copy(src: Buffer, dst: Buffer, *ranges: tuple[int, int]) -> None:
         for offset, nbytes in ranges:
             target[offset : offset + nbytes] = source[offset : offset + nbytes]
 
-    if sum(nbytes for _, nbytes in ranges) < _THREAD_BYTES:
+    if sum(nbytes for _, nbytes in ranges) < THREAD_BYTES:
         copy()
     else:
         await run_to_end(copy)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import NpuBuildError
-from unicorn_async.npu.geometry import BF16_BYTES, F32_BYTES, SLOT_BYTES
+from unicorn_async.npu.geometry import BF16_BYTES, F32_BYTES, PARAMETER_WORDS, SLOT_BYTES
 from unicorn_async.tensor import aligned
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ TASKS_IN_FLIGHT = 2  # of a channel, each way
 LANES_PER_COLUMN = 2
 MAX_RUN_BYTES = 1 << 24  # of one descriptor
 
-_PARAMETER_WORDS = 16  # before the rows' bounds
-
 
 @dataclass(frozen=True, slots=True)
 class Use:
@@ -50,7 +48,7 @@ class Use:
 
 def parameter_bytes(layout: HeadLayout) -> int:
     """Bytes of an item's parameters: `Parameters` in npu/kernels/tile_shape.h."""
-    return 4 * (_PARAMETER_WORDS + 2 * layout.num_strips * layout.chip.tile_lanes)
+    return 4 * (PARAMETER_WORDS + 2 * layout.num_strips * layout.chip.tile_lanes)
 
 
 def state_bytes(layout: HeadLayout) -> int:
