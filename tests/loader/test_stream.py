@@ -210,7 +210,7 @@ async def test_a_trace_has_every_read_every_submission_and_every_layer(loading: 
     stream = loading.stream(trace=trace)
     await stream.run()
     await stream.close()
-    trace.write()
+    await trace.write()
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     reads = [event for event in events if event["ph"] == "X"]
     assert sum(read["args"]["bytes"] for read in reads) == loading.plan.bytes_to_read

@@ -207,7 +207,7 @@ async def test_a_call_cancelled_between_two_runs_leaves_all_frames_free(context:
 async def test_a_cancelled_call_leaves_no_thread_that_reads_or_writes_its_arrays(
     context: Context, npu: Npu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("unicorn_async.npu.flight._THREAD_BYTES", 0)
+    monkeypatch.setattr("unicorn_async.npu.flight.THREAD_BYTES", 0)
     step = Step(HEADS, MIXED)
     async with opened(context, options=NpuOptions(items_per_run=4)) as attention:
         cache, prepared = step.fill(attention), step.prepare(attention)
@@ -228,7 +228,7 @@ async def test_a_cancelled_call_leaves_no_thread_that_reads_or_writes_its_arrays
 async def test_closing_while_a_thread_copies_waits_for_it(
     context: Context, npu: Npu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("unicorn_async.npu.flight._THREAD_BYTES", 0)
+    monkeypatch.setattr("unicorn_async.npu.flight.THREAD_BYTES", 0)
     step = Step(HEADS, MIXED)
     for delay in range(1, 9, 2):
         attention = AttentionService(context, HEADS)

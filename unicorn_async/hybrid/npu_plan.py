@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.config import ExchangeKind
 from unicorn_async.errors import OutOfMemoryError
-from unicorn_async.gpu.budget import MemoryBudget
+from unicorn_async.gpu.budget import USABLE_SHARE, MemoryBudget
 from unicorn_async.gpu.host_memory import HostMemory
 from unicorn_async.hybrid.interface import NUM_HALVES
 from unicorn_async.hybrid.npu_exchange import exchange_bytes
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from unicorn_async.npu.choice import NpuChoice
     from unicorn_async.npu.work import AttentionHeads
 
-_USABLE_SHARE = 0.9  # of what is free
 _MAX_KEYS_BYTES = (1 << 31) - 1  # of a layer: with its values, what an instruction of the NPU reaches
 
 
@@ -55,7 +54,7 @@ def plan_npu(
     free = HostMemory().available_bytes() if host_bytes is None else host_bytes
     if free is None:
         raise OutOfMemoryError("KV cache of the NPU: the host does not tell how much of its memory is free")
-    total = int(free * _USABLE_SHARE)
+    total = int(free * USABLE_SHARE)
     room = MemoryBudget(0, total, total, is_shared=True)
     frames = npu_options(npu.heads, wanted_context(model, options)).run_bytes(npu.heads.layout)
     if options.attention_exchange is not ExchangeKind.COPIED:

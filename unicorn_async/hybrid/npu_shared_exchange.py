@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unicorn_async.background import run_to_end
+from unicorn_async.background import THREAD_BYTES, run_to_end
 from unicorn_async.errors import OutOfMemoryError
 from unicorn_async.gpu.host_pages import SharedPages
 from unicorn_async.gpu.memory import MemoryKind
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from unicorn_async.npu.cache import NpuCache
     from unicorn_async.npu.step import PreparedStep
     from unicorn_async.npu.work import AttentionHeads
-
-_THREAD_BYTES = 1 << 20  # what is shown of this size or more leaves the event loop to others
 
 
 class SharedRegion:
@@ -188,7 +186,7 @@ class SharedExchange:
     async def store(self, cache: NpuCache, slots: NDArray[np.int64]) -> None:
         """See `NpuExchange`: they are there, and are shown to the NPU."""
         heads = self._heads
-        if 2 * BF16_BYTES * len(slots) * heads.num_kv_heads * heads.layout.head_dim < _THREAD_BYTES:
+        if 2 * BF16_BYTES * len(slots) * heads.num_kv_heads * heads.layout.head_dim < THREAD_BYTES:
             cache.show(slots)
         else:
             await run_to_end(lambda: cache.show(slots))

@@ -331,7 +331,7 @@ class HybridRunner:
         await self._attention.drain()
         if self._trace is not None:
             try:
-                await run_to_end(self._trace.write)
+                await self._trace.write()
             except ConfigError as exc:
                 _log.warning("%s; the steps themselves are not affected", exc)
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unicorn_async.background import run_to_end
+from unicorn_async.background import THREAD_BYTES, run_to_end
 from unicorn_async.config import ExchangeKind
 from unicorn_async.errors import DeviceError
 from unicorn_async.gpu.host_pages import SharedPages
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.ops.kv_cache import KVCache
-from unicorn_async.tensor import DType, Tensor
+from unicorn_async.tensor import DType, Tensor, aligned
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.arena import ArenaSlice
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.memory import Buffer
     from unicorn_async.ops.kv_cache import AttentionShape
-
-_ALIGNMENT = 256
-_THREAD_BYTES = 1 << 20  # copies from this size on leave the event loop to others
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,22 +48,22 @@ class ExchangeLayout:
     @property
     def k_offset(self) -> int:
         """Where keys begin."""
-        return _aligned(self.max_tokens * self.row_bytes)
+        return aligned(self.max_tokens * self.row_bytes)
 
     @property
     def v_offset(self) -> int:
         """Where values begin."""
-        return self.k_offset + _aligned(self.max_tokens * self.kv_row_bytes)
+        return self.k_offset + aligned(self.max_tokens * self.kv_row_bytes)
 
     @property
     def result_offset(self) -> int:
         """Where the result begins."""
-        return self.v_offset + _aligned(self.max_tokens * self.kv_row_bytes)
+        return self.v_offset + aligned(self.max_tokens * self.kv_row_bytes)
 
     @property
     def nbytes(self) -> int:
         """Size of all."""
-        return self.result_offset + _aligned(self.max_tokens * self.row_bytes)
+        return self.result_offset + aligned(self.max_tokens * self.row_bytes)
 
 
 class VulkanExchange:
@@ -180,11 +177,7 @@ async def _copy(src: Buffer, dst: Buffer, *ranges: tuple[int, int]) -> None:
         for offset, nbytes in ranges:
             target[offset : offset + nbytes] = source[offset : offset + nbytes]
 
-    if sum(nbytes for _, nbytes in ranges) < _THREAD_BYTES:
+    if sum(nbytes for _, nbytes in ranges) < THREAD_BYTES:
         copy()
     else:
         await run_to_end(copy)
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT

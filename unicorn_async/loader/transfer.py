@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from unicorn_async.tensor import aligned
 from unicorn_async.weights.chunk import CONVERT_ALIGNMENT, Transform
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def make_transfers(
         index = open_parcels.get(kind)
         if index is not None:
             transfer = transfers[index]
-            offset = -(-transfer.nbytes // CONVERT_ALIGNMENT) * CONVERT_ALIGNMENT
+            offset = aligned(transfer.nbytes, CONVERT_ALIGNMENT)
             if offset + chunk.nbytes <= buffer_bytes:
                 transfers[index] = Transfer((*transfer.chunks, chunk), (*transfer.offsets, offset), staged=True)
                 continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from unicorn_async.background import run_to_end
+from unicorn_async.background import THREAD_BYTES, run_to_end
 
 if TYPE_CHECKING:
     import asyncio
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from unicorn_async.npu.run_buffers import RunBuffers
     from unicorn_async.npu.shared import SharedPackets
     from unicorn_async.npu.work import AttentionHeads
-
-_THREAD_BYTES = 1 << 20  # copies from this size on leave the event loop to others
 
 
 class Call(Protocol):
@@ -96,7 +94,7 @@ class Caller:
 
     async def copy(self, work: Callable[[], None], nbytes: int) -> None:
         """Do `work`, which copies so much, here or in a thread; it is done when this ends."""
-        if nbytes < _THREAD_BYTES:
+        if nbytes < THREAD_BYTES:
             work()
             return
         self.is_copying = True
