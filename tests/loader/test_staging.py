@@ -71,7 +71,7 @@ async def test_a_buffer_is_in_the_ring_when_its_making_is_cancelled(
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert ring.num_free == 1
-    assert (await asyncio.wait_for(ring.acquire(), 10)).buffer.nbytes == 256
+    assert (await asyncio.wait_for(ring.acquire(), 10)).memory.nbytes == 256
     assert ring.num_free == 0
     ring.close()
 
