@@ -44,7 +44,7 @@ async def test_a_ring_near_the_device_goes_on_with_the_hosts_memory_where_there_
         return allocate(nbytes, kind, name=name)
 
     monkeypatch.setattr(device.memory, "allocate", limited)
-    ring = StagingRing(device.memory, num_buffers=3, buffer_bytes=256, near=True)
+    ring = StagingRing(device.memory, num_buffers=3, buffer_bytes=256, in_vram=True)
     buffers = [await ring.acquire() for _ in range(3)]
     near, host = MemoryKind.ARGUMENTS, MemoryKind.STAGING
     assert kinds == [near, near, host, host]

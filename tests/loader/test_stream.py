@@ -110,7 +110,7 @@ async def test_what_is_staged_near_the_device_needs_no_other_memory_mapped(
     await stream.run()
     for dest in loading.plan.destinations:
         assert download(loading.device, loading.places[dest.name]) == loading.expected(dest.name, dest.dtype), dest.name
-    assert {ring._near for ring in rings} == {True}
+    assert {ring._in_vram for ring in rings} == {True}
     await stream.close()
 
 

@@ -123,7 +123,7 @@ class LoadPipeline:
                 num_buffers=size.num_buffers,
                 buffer_bytes=size.buffer_bytes,
                 imports=self._stages_direct_reads,
-                near=self._stages_in_vram,
+                in_vram=self._stages_in_vram,
             )
         )
 

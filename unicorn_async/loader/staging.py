@@ -43,17 +43,17 @@ class StagingRing:
 
     Buffers are made when they are asked for, because each takes a while to allocate; the ring owns their memory until
     `close`. With `imports` they are ordinary memory that the device was given, if the driver takes it (see
-    `can_import`), else memory of the driver's: `near` the device while there is room, else the host's.
+    `can_import`), else memory of the driver's: VRAM, with `in_vram` and while there is room, or the host's.
     """
 
     def __init__(
-        self, memory: Memory, *, num_buffers: int, buffer_bytes: int, imports: bool = False, near: bool = False
+        self, memory: Memory, *, num_buffers: int, buffer_bytes: int, imports: bool = False, in_vram: bool = False
     ) -> None:
         self._memory = memory
         self._num_buffers = num_buffers
         self.buffer_bytes = buffer_bytes
         self._imports = imports
-        self._near = near
+        self._in_vram = in_vram
         self._buffers: list[StagingBuffer] = []
         self._free: asyncio.Queue[StagingBuffer] = asyncio.Queue()
         self._turn = asyncio.Lock()  # a lock is fair; a queue gives what comes back to who asks before others wake up
@@ -114,11 +114,11 @@ class StagingRing:
                 return StagingBuffer(self._memory.import_host(page_memory(nbytes), name=name), takes_direct_reads=True)
             except (MissingFeatureError, OutOfMemoryError):  # the driver pins no such memory, or no more of it
                 self._imports = False
-        if self._near:
+        if self._in_vram:
             try:
                 return StagingBuffer(self._memory.allocate(nbytes, MemoryKind.ARGUMENTS, name=name))
             except OutOfMemoryError:  # another program was faster
-                self._near = False
+                self._in_vram = False
         return StagingBuffer(self._memory.allocate(nbytes, MemoryKind.STAGING, name=name))
 
 
