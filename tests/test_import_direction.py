@@ -11,7 +11,8 @@ import pytest
 import unicorn_async
 
 PACKAGE = Path(unicorn_async.__file__).parent
-BASE = {"errors", "converted", "config", "tensor", "resources", "background"}  # every room may import these
+# Every room may import these.
+BASE = {"errors", "converted", "config", "tensor", "resources", "background", "trace_file"}
 FILES = {*BASE, "gpu", "ops", "checkpoint", "weights", "lora", "loader", "cache"}  # from a checkpoint to device memory
 MODELS = {*BASE, "gpu", "ops", "checkpoint", "weights", "models"}
 STEPS = {*FILES, "models", "scheduler", "npu", "memory", "step"}
@@ -24,6 +25,7 @@ ALLOWED = {
     "tensor": {"errors", "config"},
     "resources": {"errors"},
     "background": set(),
+    "trace_file": {"errors", "background"},
     "public_text": set(),
     "demo": set(),
     "gpu": BASE,

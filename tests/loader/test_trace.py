@@ -15,8 +15,8 @@ from typing import Any
 import aiofiles.os
 import pytest
 
+from unicorn_async import trace_file
 from unicorn_async.errors import ConfigError
-from unicorn_async.loader import trace_file
 from unicorn_async.loader.trace import LoadTrace
 
 

@@ -6,7 +6,7 @@ import json
 from collections import deque
 from typing import TYPE_CHECKING, TypeAlias
 
-from unicorn_async.loader.trace_file import TraceFile
+from unicorn_async.trace_file import TraceFile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, TypeAlias
 
-from unicorn_async.loader.trace_file import TraceFile
+from unicorn_async.trace_file import TraceFile
 
 if TYPE_CHECKING:
     from pathlib import Path
