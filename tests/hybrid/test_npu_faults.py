@@ -224,7 +224,6 @@ def no_xrt_device(machine: NpuMachine) -> None:
         (wrong_results, NpuSelfCheckError, "results are wrong"),
         (no_memory, OutOfMemoryError, "KV cache of layer"),
     ],
-    ids=str,
 )
 async def test_what_keeps_the_npu_from_being_used_is_an_error_before_anything_is_loaded(
     harm: Callable[[NpuMachine], object],

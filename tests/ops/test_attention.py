@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .arrays import Array, Arrays
 
 LARGE_HEADS = pytest.mark.whole("that large heads, too, fit the registers and shared memory of a GPU's cut")
+INT8_FORMS = pytest.mark.whole("halves, plain and in fragments, out of a cache in int8, too")
 LARGE_GROUP = pytest.mark.whole("eight heads that share keys, in a GPU's cut")
 FORMATS = {KVDType.F16: np.float16, KVDType.F32: np.float32}
 
@@ -220,7 +221,9 @@ def test_a_cache_in_int8_equals_the_reference_of_what_it_holds(
 @pytest.mark.parametrize(
     ("head_dim", "group", "form"),
     [
-        *((64, 2, form) for form in RowForm),
+        (64, 2, RowForm.FLOATS),
+        (64, 2, RowForm.BLOCKS),
+        *(pytest.param(64, 2, form, marks=INT8_FORMS) for form in (RowForm.HALVES, RowForm.FRAGMENTS)),
         pytest.param(128, 2, RowForm.BLOCKS, marks=LARGE_HEADS),
         pytest.param(256, 2, RowForm.BLOCKS, marks=LARGE_HEADS),
     ],

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from unicorn_async.tensor import ElementType
 
 TOKENS = (1, 2, 3, 8, 33)
-BETWEEN = pytest.mark.whole("cuts that take more tokens than one, and no tiles")
+MORE_TOKENS = pytest.mark.whole("candidates that take several tokens, and tiles")
 MATRIX_TOKENS = (12, 24, 130)  # for which matrix units have tiles of their own
 ROWS, COLUMNS = 67, 1280  # more columns than a subgroup of 32 lanes takes at a time
 
@@ -49,7 +49,7 @@ def plans(arrays: Arrays, product: Product) -> list[LinearPlan]:
 
 @pytest.mark.parametrize("element", [DType.BF16, QuantFormat.INT4], ids=lambda element: element.value)
 @pytest.mark.parametrize(
-    "tokens", (*(pytest.param(t, marks=BETWEEN) if 1 < t < 33 else t for t in TOKENS), *MATRIX_TOKENS)
+    "tokens", (*(pytest.param(t, marks=MORE_TOKENS) if t > 1 else t for t in TOKENS), *MATRIX_TOKENS)
 )
 def test_every_candidate_equals_the_product(arrays: Arrays, tokens: int, element: ElementType) -> None:
     if tokens in MATRIX_TOKENS:
@@ -62,7 +62,7 @@ def test_every_candidate_equals_the_product(arrays: Arrays, tokens: int, element
 
 @pytest.mark.combinations("either number of tokens with either type")
 @pytest.mark.parametrize("element", [DType.F32, QuantFormat.Q6_K], ids=lambda element: element.value)
-@pytest.mark.parametrize("tokens", [1, 8])
+@pytest.mark.parametrize("tokens", [1, pytest.param(8, marks=MORE_TOKENS)])
 def test_candidates_take_the_other_types_of_weights_too(arrays: Arrays, tokens: int, element: ElementType) -> None:
     case = Case(arrays, tokens, ROWS, COLUMNS, element)
     for plan in candidates(arrays.device.info, case.product):
