@@ -121,6 +121,13 @@ def swap_halves(part: str) -> Callable[[PreTrainedModel], None]:
     return change(part, lambda w: w.roll(w.shape[0] // 2, 0))
 
 
+def pair_halves(model: PreTrainedModel) -> None:
+    """Rotate the halves of a head against each other in place of neighbours."""
+    pairs = model.config.head_dim // 2
+    for part in ("q_proj.weight", "k_proj.weight"):
+        change(part, lambda w: w.view(-1, 2, pairs, w.shape[-1]).transpose(1, 2).reshape(w.shape))(model)
+
+
 _ALL_GLOBAL = {"no window": set_key("layer_types", value=["full_attention"] * 4)}
 _ALL_LOCAL = {"no global layer": set_key("layer_types", value=["sliding_attention"] * 4)}
 _WINDOWS = {
@@ -196,6 +203,7 @@ CONFIG_MISTAKES |= {
         "no scaling": set_key("rope_scaling", value=None),
     },
     "seed_oss": {"another base": set_key("rope_theta", value=20_000.0)},
+    "ernie4_5": {"another base": set_key("rope_theta", value=10_000.0)},
 }
 MODEL_MISTAKES |= {
     "gemma2": {
@@ -217,5 +225,6 @@ MODEL_MISTAKES |= {
     "ministral3": {},
     "cohere2": {"kv heads swapped": swap_kv_heads},
     "exaone4": {**_POST_NORMS, "no q norm weight": ones("q_norm"), "no k norm weight": ones("k_norm")},
+    "ernie4_5": {"rotary pairs in halves": pair_halves, "another table for the input": flip_embedding},
     "seed_oss": {f"no {part} bias": change(f"{part}_proj.bias", torch.zeros_like) for part in ("q", "v")},
 }

@@ -251,4 +251,21 @@ FAMILIES = (
         "seed_oss",
         gains=PEAKED,
     ),
+    Case(
+        "ernie4_5",
+        {
+            **_PLAIN,
+            "architectures": ["Ernie4_5ForCausalLM"],
+            "model_type": "ernie4_5",
+            "hidden_size": 96,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "head_dim": 64,
+            "use_bias": False,
+            "rope_theta": 500_000.0,
+            "tie_word_embeddings": True,
+        },
+        "ernie4_5",
+        gains=PEAKED,
+    ),
 )

@@ -140,6 +140,16 @@ def test_seed_oss_has_biases_but_for_the_output() -> None:
     assert (attention.qkv_bias, attention.output_bias, attention.head_dim) == (True, False, 128)
 
 
+def test_ernie_4_5_rotates_neighbours_and_a_null_head_is_the_hidden_size_over_the_heads() -> None:
+    model = spec("Ernie4_5")
+    attention = model.attention
+    assert (attention.head_dim, attention.is_interleaved, attention.qkv_bias) == (128, True, False)
+    assert attention.rotary == RotaryConfig(5e5)
+    assert attention.norm is not None and attention.norm.eps == 1e-5
+    assert model.head.is_tied
+    assert spec("Ernie4_5", head_dim=None).head_dim == 64
+
+
 def test_yarn_is_for_every_family() -> None:
     rotary = spec("Qwen3", rope_scaling=YARN).attention.rotary
     whole = spec("Qwen3", rope_scaling={**YARN, "attention_factor": 1.0, "truncate": False}).attention.rotary
@@ -155,6 +165,7 @@ def test_yarn_is_for_every_family() -> None:
         ("Gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention: only causal"),
         ("Olmo2", {"clip_qkv": 8.0}, "clip_qkv"),
         *((name, {"mlp_bias": True}, "mlp_bias") for name in ("Granite", "SeedOss", "SmolLM3")),
+        ("Ernie4_5", {"use_bias": True}, "use_bias"),
         ("Qwen3", {"rope_scaling": YARN, "head_dim": 1 << 24}, "head_dim: expected 32 to 256, got 16777216"),
         ("Phi3", {"partial_rotary_factor": 0.51}, r"partial_rotary_factor: 0\.51 of a head of 100"),
         ("Phi3", {"rope_scaling": {"rope_type": "dynamic"}}, "known are default, linear, llama3, yarn, longrope"),

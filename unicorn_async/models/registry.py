@@ -18,6 +18,7 @@ _FAMILIES = "unicorn_async.models.families"
 # The file and the function that reads each. A start imports its own alone, since weights are read after that.
 ARCHITECTURES: Mapping[str, str] = {
     "Cohere2ForCausalLM": "cohere2.cohere2",
+    "Ernie4_5ForCausalLM": "ernie4_5.ernie4_5",
     "Exaone4ForCausalLM": "exaone4.exaone4",
     "Gemma2ForCausalLM": "gemma2.gemma2",
     "Gemma3ForCausalLM": "gemma.gemma3_text",

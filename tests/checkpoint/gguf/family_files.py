@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _KINDS = {
     "cohere2": MODEL_ARCH.COHERE2,
+    "ernie4_5": MODEL_ARCH.ERNIE4_5,
     "exaone4": MODEL_ARCH.EXAONE4,
     "gemma2": MODEL_ARCH.GEMMA2,
     "glm": MODEL_ARCH.CHATGLM,

@@ -161,6 +161,10 @@ def _cohere2(config: GgufConfig, _: _Factors) -> _Keys:
     } | _pattern(config)
 
 
+def _ernie4_5(config: GgufConfig, _: _Factors) -> _Keys:
+    return {"architectures": ["Ernie4_5ForCausalLM"]}
+
+
 def _exaone4(config: GgufConfig, _: _Factors) -> _Keys:
     window = config.number("attention.sliding_window")
     return {"architectures": ["Exaone4ForCausalLM"], "sliding_window": window or None} | _pattern(config)
@@ -174,6 +178,7 @@ def _seed_oss(config: GgufConfig, _: _Factors) -> _Keys:
 ARCHITECTURES: Mapping[str, Callable[[GgufConfig, _Factors], _Keys]] = {
     "chatglm": _chatglm,
     "cohere2": _cohere2,
+    "ernie4_5": _ernie4_5,
     "exaone4": _exaone4,
     "gemma2": _gemma2,
     "gemma3": _gemma3,
