@@ -114,6 +114,12 @@ async def open_model(
     options = replace(options, staging_bytes=memory_plan.staging_bytes, num_load_steps=memory_plan.num_load_steps)
     usage_before = driver_usage(device)
 
+    kernels: NeededKernels | None = None
+    if memory_plan.far is None:
+        shape = attention_shape(files.config, options)
+        kernels = NeededKernels(device.info, files.config, shape, files.plan, options)
+        listing = asyncio.create_task(asyncio.to_thread(kernels.list_steps), name="list kernels")
+        stack.push_async_callback(end_task, listing)
     reading = partial(files.read_strategy, device.info, options.num_reader_threads, memory=memory_plan)
     strategy = await asyncio.to_thread(reading)
     trace = None if options.load_trace is None else await asyncio.to_thread(_load_trace, options.load_trace)
@@ -173,17 +179,10 @@ async def open_model(
             lambda info: open_beside(device, devices.instance, info),
             stack,
         )
-    kernels = NeededKernels(
-        device.info,
-        files.config,
-        attention_shape(files.config, options) if far is None else far.shape,
-        files.plan,
-        files.lora,
-        options,
-        attends=far is None,
-        seam=() if far is None else far.attention.near_kernels(),
-        from_cache=cache.cached is not None,
-    )
+        seam = far.attention.near_kernels()
+        kernels = NeededKernels(device.info, files.config, far.shape, files.plan, options, attends=False, seam=seam)
+    assert kernels is not None, "the device attends, or another one does"
+    kernels.add_load(files.plan, files.lora, from_cache=cache.cached is not None)
     # The first weights have memory before the last ones do, and what is made of all addresses is made beside them.
     load = asyncio.create_task(ModelLoad(device, stream, kernels, trace, cache, far).run(), name="load")
     stack.push_async_callback(end_task, load)

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from unicorn_async.weights.plan import LoadPlan
 
 _FIRST_STEPS = (32, 1)  # tokens: a short prompt, then decoding
+_PAUSE_S = 5e-5  # without one a thread that releases the lock has it back at once
 _PLACE = 256  # the address of everything that is not left out
 _CACHE = KVCache(_PLACE, _PLACE)
 _ARRAYS = StepArrays(_PLACE, _PLACE, _PLACE, _PLACE, _PLACE, _PLACE, _PLACE, Residual(_PLACE, _PLACE))
@@ -85,7 +86,9 @@ class DryRun:
             self._attention = GpuAttention(info, listing, shape, soft_cap=spec.attention.soft_cap)
         self._known: dict[Hashable, tuple[ListedDispatch, ...]] = {}
         self._signatures = tuple(self._signature(layer) for layer in range(spec.num_layers))
-        self._unique = [self._signatures.index(signature) for signature in dict.fromkeys(self._signatures)]
+        self._unique = list(
+            dict(zip(reversed(self._signatures), reversed(range(spec.num_layers)), strict=True)).values()
+        )
 
     def embedding(self) -> tuple[ListedDispatch, ...]:
         """List what comes before the first layer."""
@@ -127,16 +130,19 @@ class DryRun:
         return self._listing.take()
 
     def _signature(self, layer: int) -> Hashable:
-        """What decides a layer's dispatches: its blocks, the types of its weights, and how it begins."""
+        """What decides a layer's dispatches: its blocks, the types of its weights, and how it begins.
+
+        A block's `alike` leaves out what only the values of push constants are made of.
+        """
         found = self._spec.layers[layer]
         names = dict.fromkeys(weight.dest for weight in found.weights)
         matrices = (self._matrices.get(f"layers.{layer}.{name}") for name in names)
-        return found.blocks, tuple(matrices), layer == 0
+        return tuple(block.alike for block in found.blocks), tuple(matrices), layer == 0
 
     def _layer(self, num_tokens: int, layer: int, *, has_prefill: bool) -> tuple[ListedDispatch, ...]:
         key = num_tokens, self._signatures[layer], has_prefill
         if key not in self._known:
-            time.sleep(0)  # whoever waits for Python's lock, with bytes that were read, has it in between
+            time.sleep(_PAUSE_S)  # whoever waits for Python's lock has it in between
             self._known[key] = self._recorded(num_tokens, layer, has_prefill=has_prefill)
         return self._known[key]
 
@@ -153,9 +159,9 @@ class DryRun:
 
 
 def step_kernels(
-    run: DryRun, options: EngineConfig, *, load: Iterable[KernelRequest] = (), seam: Iterable[KernelRequest] = ()
+    run: DryRun, options: EngineConfig, *, seam: Iterable[KernelRequest] = ()
 ) -> tuple[KernelRequest, ...]:
-    """Return each pipeline once, in the order of need: the load's, a short prompt and decoding, then more of both.
+    """Return each pipeline once, in the order of need: a short prompt and decoding, then more of both.
 
     Where another device attends, `seam` names what leads there.
     """
@@ -172,7 +178,7 @@ def step_kernels(
         *(run.unique_layers(size) for size in others),
         *(run.head(rows) for rows in other_rows),
     )
-    return unique_requests([*load, *_requests(first), *seam, *_requests(then)])
+    return unique_requests([*_requests(first), *seam, *_requests(then)])
 
 
 def _requests(dispatches: Iterable[ListedDispatch]) -> Iterator[KernelRequest]:

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 class NeededKernels:
-    """The pipelines of a model's load and of its steps, found by a dry run when they are first asked for.
+    """The pipelines of a model's steps, found by a dry run when they are first asked for, and those of its load.
 
-    Unless the device `attends` itself, `seam` is what leads there. A load `from_cache` converts nothing.
+    The dry run keeps Python busy for some milliseconds: `list_steps` makes it before the first bytes are read.
     """
 
     def __init__(
@@ -33,29 +33,36 @@ class NeededKernels:
         spec: ModelSpec,
         shape: AttentionShape,
         plan: LoadPlan,
-        lora: LoraPlan,
         options: EngineConfig,
         *,
         attends: bool = True,
         seam: Iterable[KernelRequest] = (),
-        from_cache: bool,
     ) -> None:
-        self._load = (checksum_kernel(info),) if from_cache else conversion_kernels(plan, lora)
-        self._seam = tuple(seam)
+        """Name what decides them; unless the device `attends` itself, `seam` is what leads there."""
         self._model = info, spec, shape, plan
         self._attends = attends
+        self._seam = tuple(seam)
         self._options = options
         self._lock = Lock()
-        self._requests: tuple[KernelRequest, ...] | None = None
+        self._steps: tuple[KernelRequest, ...] | None = None
+        self._load: tuple[KernelRequest, ...] = ()
+
+    def add_load(self, plan: LoadPlan, lora: LoraPlan, *, from_cache: bool) -> None:
+        """Add what a load needs; one `from_cache` converts nothing."""
+        load = (checksum_kernel(self._model[0]),) if from_cache else conversion_kernels(plan, lora)
+        self._load = tuple(replace(request, urgent=True) for request in load)
 
     @property
     def requests(self) -> tuple[KernelRequest, ...]:
         """What to compile, in the order of need; any thread may ask."""
-        with self._lock:
-            if self._requests is None:
-                from unicorn_async.step.dry_run import DryRun, step_kernels  # once the first reads are under way
+        return (*self._load, *self.list_steps())
 
-                load = [replace(request, urgent=True) for request in self._load]
+    def list_steps(self) -> tuple[KernelRequest, ...]:
+        """Return what steps need; any thread may ask, and those that ask meanwhile wait."""
+        with self._lock:
+            if self._steps is None:
+                from unicorn_async.step.dry_run import DryRun, step_kernels  # in a thread, beside what opens the model
+
                 run = DryRun(*self._model, attends=self._attends)
-                self._requests = step_kernels(run, self._options, load=load, seam=self._seam)
-            return self._requests
+                self._steps = step_kernels(run, self._options, seam=self._seam)
+            return self._steps

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from unicorn_async.config import RotaryConfig
 from unicorn_async.models.blocks.declarations import Paged, Residue, WeightSpec, vector
 from unicorn_async.ops.attention_plan import MAX_ROTATING_TOKENS
 from unicorn_async.ops.norm import qk_norm
@@ -17,7 +18,6 @@ from unicorn_async.weights.rules import WeightKind
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from unicorn_async.config import RotaryConfig
     from unicorn_async.models.block_recorder import BlockRecorder
     from unicorn_async.models.blocks.declarations import Norm
     from unicorn_async.ops.kv_cache import KVCache
@@ -84,6 +84,12 @@ class Attention:
     def state(self) -> Paged:
         """Its keys and values."""
         return Paged(self.window, self.num_kv_heads, self.head_dim)
+
+    @property
+    def alike(self) -> Attention:
+        """See `Block`: windows and frequencies are read when a step runs."""
+        plain = RotaryConfig(2.0, dim=self.rotary.dim, amplitude=self.rotary.amplitude, is_still=self.rotary.is_still)
+        return replace(self, window=0, rotary=plain)
 
     @property
     def residue(self) -> Residue:

@@ -30,6 +30,10 @@ class Block(Protocol):
         """What it keeps of a sequence from one step to the next."""
 
     @property
+    def alike(self) -> Block:
+        """It without what makes no difference to which kernels record it: two blocks that are alike take the same."""
+
+    @property
     def residue(self) -> Residue:
         """How what it leaves is added."""
 

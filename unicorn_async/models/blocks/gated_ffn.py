@@ -72,6 +72,11 @@ class GatedFFN:
         """It keeps nothing."""
 
     @property
+    def alike(self) -> GatedFFN:
+        """See `Block`."""
+        return self
+
+    @property
     def residue(self) -> Residue:
         """See `Block`."""
         return Residue.of(self.post_norm, self.residual_scale)
