@@ -16,7 +16,7 @@ from unicorn_async.background import run_to_end, wait_to_end
 from unicorn_async.config import EngineConfig, SamplingParams
 from unicorn_async.engine.devices import opening_devices
 from unicorn_async.engine.types import EngineStats, LoadProgress, Token
-from unicorn_async.errors import ConfigError, EngineClosedError, RequestError
+from unicorn_async.errors import ConfigError, EngineClosedError
 from unicorn_async.gpu.host_pages import return_freed_memory
 
 if TYPE_CHECKING:
@@ -346,24 +346,13 @@ class Engine:
         return self._runner.kernel_times if isinstance(self._runner, Runner) else None
 
     def _sequence(self, prompt: SequenceOf[int], sampling: SamplingParams, request_id: str | None) -> Sequence:
-        import numpy as np
-
+        from unicorn_async.engine.request_stream import checked_ids
         from unicorn_async.scheduler.sequence import Sequence
 
         if self._failure is not None:
             raise self._failure
-        try:
-            ids = tuple(prompt)
-        except TypeError as exc:
-            raise RequestError(f"the prompt: expected text or token ids, got {prompt!r}") from exc
-        size = self.model_spec.vocab_size
-        if not ids:
-            raise RequestError("the prompt is empty")
-        for token in ids:
-            if not isinstance(token, int | np.integer) or isinstance(token, bool) or not 0 <= token < size:
-                raise RequestError(f"token {token!r}: expected a whole number, 0 to {size - 1}")
-        ids = tuple(int(token) for token in ids)
         seed = random.getrandbits(64) if sampling.seed is None else sampling.seed
+        ids = checked_ids(prompt, self.model_spec.vocab_size)
         return Sequence(request_id or next(self._names), ids, sampling, seed)
 
     async def _load(self) -> None:

@@ -6,10 +6,15 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from unicorn_async.engine.types import FinishReason, Token
+from unicorn_async.errors import RequestError
 from unicorn_async.tokenizer import StopChecker, StreamDecoder
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence as SequenceOf
+
     from unicorn_async.scheduler.sequence import Sequence
     from unicorn_async.step.result import SampledToken
     from unicorn_async.tokenizer import Tokenizer
@@ -96,3 +101,21 @@ class RequestStream:
         self._items.append(item)
         if self._arrival is not None and not self._arrival.done():
             self._arrival.set_result(None)
+
+
+def checked_ids(prompt: SequenceOf[int], vocab_size: int) -> tuple[int, ...]:
+    """Return a prompt's token ids.
+
+    Raises:
+        RequestError: there are none, or one is no token of the vocabulary.
+    """
+    try:
+        ids = tuple(prompt)
+    except TypeError as exc:
+        raise RequestError(f"the prompt: expected text or token ids, got {prompt!r}") from exc
+    if not ids:
+        raise RequestError("the prompt is empty")
+    for token in ids:
+        if not isinstance(token, int | np.integer) or isinstance(token, bool) or not 0 <= token < vocab_size:
+            raise RequestError(f"token {token!r}: expected a whole number, 0 to {vocab_size - 1}")
+    return tuple(int(token) for token in ids)
