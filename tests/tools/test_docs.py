@@ -94,3 +94,21 @@ def test_every_row_of_figures_has_its_commit() -> None:
         assert head.endswith(" commit |"), head
         assert [row for row in rows if not COMMITS.fullmatch(row.split("|")[-2].strip())] == []
         assert {row.count("|") for row in rows} == {head.count("|")}, head
+
+
+def test_the_ways_through_the_house_name_files_that_are_there() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    ways = text.split("### The way of")[1:]
+    assert len(ways) == 2
+    missing, found, room = [], 0, ""
+    for line in "\n".join(way.split("```")[1] for way in ways).splitlines():
+        match = re.match(r"(\w+)/ +", line)
+        room = match[1] if match else room
+        names = re.split(r" {2,}", line[match.end() if match else 0 :].strip())[0]
+        for name in re.findall(r"[a-z][a-z0-9_/]*", names.replace("families/NAME", "families/").replace(" or ", " ")):
+            folder, found = ROOT / "unicorn_async" / room, found + 1
+            places = (folder / f"{name.rstrip('/')}.py", folder / name, folder / "blocks" / f"{name}.py")
+            if not any(place.exists() for place in places):
+                missing.append(f"{room}/{name}")
+    assert found > 50
+    assert missing == []
