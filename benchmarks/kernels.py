@@ -82,7 +82,9 @@ class Figure:
     @classmethod
     def of(cls, product: Product, plan: LinearPlan, ns: float) -> Figure:
         """Sum up what a plan's dispatch took."""
-        constants = " ".join(f"{name.lower()}={value}" for name, value in plan.constants)
+        constants = " ".join(
+            f"{name.lower()}={value}" for name, value in product_kernel(product, plan).constants.items()
+        )
         sizes = product.tokens, product.n, product.k
         flops = 2.0 * product.tokens * product.n * product.k
         return cls(*sizes, product.weights, plan.entry, constants, ns / 1e3, product.weight_bytes / ns, flops / ns)

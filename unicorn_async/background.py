@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+THREAD_BYTES = 1 << 20  # copies of this size or more leave the event loop to others
+
 
 async def run_to_end(work: Callable[[], T], executor: Executor | None = None) -> T:
     """Run `work` in a thread; a cancellation is raised once the work is done, whose result is then lost.

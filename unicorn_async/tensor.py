@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from math import prod
 from typing import TypeAlias
 
 from unicorn_async.errors import ConfigError
+
+ALIGNMENT = 256  # bytes, of what lies in one buffer: tensors, planes of quantised ones, arrays of a step
+
+
+def aligned(nbytes: int, alignment: int = ALIGNMENT) -> int:
+    """Return the first multiple of `alignment` that is not less than a size."""
+    return -(-nbytes // alignment) * alignment
 
 
 class DType(Enum):
@@ -36,10 +44,7 @@ class Tensor:
     @property
     def num_elements(self) -> int:
         """Product of the shape."""
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count
+        return prod(self.shape)
 
     @property
     def nbytes(self) -> int:
@@ -75,7 +80,6 @@ class QuantLayout:
 
 QUANT_BLOCK = 32
 LAYOUT_VERSION = 1  # grows when weights come to lie differently on the device, or are quantised to other values
-_PLANE_ALIGNMENT = 256
 
 
 class QuantFormat(Enum):
@@ -152,7 +156,7 @@ class QuantTensor:
     @property
     def num_elements(self) -> int:
         """Product of the shape."""
-        return _product(self.shape)
+        return prod(self.shape)
 
     @property
     def nbytes(self) -> int:
@@ -168,15 +172,15 @@ class QuantTensor:
         """Addresses of what belongs to an element, the first of a unit, and to those after it."""
         layout = self.format.layout
         quants, high, _ = layout.plane_bytes(self.num_elements)
-        bases = (self.address, self.address + _aligned(quants), self.address + _aligned(quants) + _aligned(high))
+        bases = (self.address, self.address + aligned(quants), self.address + aligned(quants) + aligned(high))
         skipped = layout.plane_bytes(element)
         return bases[0] + skipped[0], bases[1] + skipped[1], bases[2] + skipped[2]
 
     @staticmethod
     def size(shape: tuple[int, ...], quant_format: QuantFormat) -> int:
         """Bytes that a tensor of this shape takes."""
-        quants, high, scales = quant_format.layout.plane_bytes(_product(shape))
-        return _aligned(quants) + _aligned(high) + _aligned(scales)
+        quants, high, scales = quant_format.layout.plane_bytes(prod(shape))
+        return aligned(quants) + aligned(high) + aligned(scales)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,14 +207,3 @@ def parts_of(weight: Weight) -> tuple[Tensor | QuantTensor, ...]:
 def element_of(tensor: Tensor | QuantTensor) -> ElementType:
     """Return the type of a tensor's elements, whichever kind of type that is."""
     return tensor.dtype if isinstance(tensor, Tensor) else tensor.format
-
-
-def _product(shape: tuple[int, ...]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // _PLANE_ALIGNMENT) * _PLANE_ALIGNMENT

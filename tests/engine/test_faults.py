@@ -218,7 +218,7 @@ async def test_device_memory_that_runs_out_on_the_way(
             assert re.search(r"\d+ bytes of .* memory needed|out of device memory", str(exc))
             num_failed += 1
         else:
-            assert limit.count <= room  # how many staging slots a load needs depends on how fast it reads
+            assert limit.count <= room  # how many staging buffers a load needs depends on how fast it reads
     assert num_failed > total / 2
     limit.room = None
     assert await tokens(open_engine, directory, scheme) == wanted

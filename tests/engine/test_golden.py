@@ -11,7 +11,7 @@ import pytest
 
 from tests.golden.cases import CASES, FIRST_CASES
 from tests.golden.checkpoints import Golden, golden
-from unicorn_async.config import KVDType
+from unicorn_async.config import KVDType, SamplingParams
 from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.ops.subgroups import matrix_subgroup_size
 
@@ -48,6 +48,26 @@ async def test_logits_agree_with_the_reference(name: str, dtype: str, open_engin
         assert logits.dtype == np.float32
         assert np.isfinite(logits).all()
         assert reference.error(index, logits) <= TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("name", ["cohere2", "ministral3", "olmo3", "phi4_mini"])
+async def test_tokens_one_by_one_are_as_likely_as_in_a_prompt(name: str, open_engine: OpenEngine) -> None:
+    """Whichever kernel rotates: a part of a head, with an amplitude, or queries that grow."""
+    prompt = golden(name).prompts[2]
+    async with open_engine(name, "float16") as engine:
+        params = SamplingParams(max_tokens=40, ignore_eos=True, top_logprobs=0)
+        tokens = [token async for token in engine.stream(prompt, params)]
+        logits = await engine.logits([*prompt, *(token.id for token in tokens)])
+    for token, row in zip(tokens, logits[len(prompt) - 1 :], strict=False):
+        shifted = row.astype(np.float64) - row.max()
+        assert token.logprob == pytest.approx(shifted[token.id] - np.log(np.exp(shifted).sum()), abs=5e-3)
+
+
+async def test_short_contexts_have_the_short_factors(open_engine: OpenEngine) -> None:
+    reference = golden("phi4_mini")
+    async with open_engine("phi4_mini", "float16", max_context=64) as engine:
+        assert reference.error(0, await engine.logits(reference.prompts[0])) <= TOLERANCE["float16"]
+        assert reference.error(2, await engine.logits(reference.prompts[2])) > 1.0
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from .conftest import OpenEngine, WriteModel
 
-ONE_SLOT = 17 << 13  # bytes: of the largest chunk of the model that is adapted, and the pages around it
+ONE_BUFFER = 17 << 13  # bytes: of the largest chunk of the model that is adapted, and the pages around it
 
 
 async def test_a_load_and_one_from_the_cache_stage_no_more_than_was_planned(
@@ -26,9 +26,9 @@ async def test_a_load_and_one_from_the_cache_stage_no_more_than_was_planned(
     rings: list[int] = []
     init = StagingRing.__init__
 
-    def noted(ring: StagingRing, *args: Any, num_slots: int, slot_bytes: int, **rest: Any) -> None:
-        rings.append(num_slots * slot_bytes)
-        init(ring, *args, num_slots=num_slots, slot_bytes=slot_bytes, **rest)
+    def noted(ring: StagingRing, *args: Any, num_buffers: int, buffer_bytes: int, **rest: Any) -> None:
+        rings.append(num_buffers * buffer_bytes)
+        init(ring, *args, num_buffers=num_buffers, buffer_bytes=buffer_bytes, **rest)
 
     monkeypatch.setattr(StagingRing, "__init__", noted)
     staging = ModelFiles.read(model_directory("gemma3"), WeightScheme.INT8).staging
@@ -48,9 +48,9 @@ async def test_where_memory_is_short_the_load_stages_less_and_the_cache_has_its_
     rings: list[int] = []
     init = StagingRing.__init__
 
-    def noted(ring: StagingRing, *args: Any, num_slots: int, slot_bytes: int, **rest: Any) -> None:
-        rings.append(num_slots * slot_bytes)
-        init(ring, *args, num_slots=num_slots, slot_bytes=slot_bytes, **rest)
+    def noted(ring: StagingRing, *args: Any, num_buffers: int, buffer_bytes: int, **rest: Any) -> None:
+        rings.append(num_buffers * buffer_bytes)
+        init(ring, *args, num_buffers=num_buffers, buffer_bytes=buffer_bytes, **rest)
 
     async with open_engine(weights=WeightScheme.INT8) as engine:
         await engine.loaded()
@@ -73,10 +73,10 @@ async def test_what_a_load_with_adapters_has_beside_the_model_is_counted_with_bo
     most = 0
     init, close = StagingRing.__init__, StagingRing.close
 
-    def noted(ring: StagingRing, *args: Any, num_slots: int, slot_bytes: int, **rest: Any) -> None:
+    def noted(ring: StagingRing, *args: Any, num_buffers: int, buffer_bytes: int, **rest: Any) -> None:
         nonlocal most
-        init(ring, *args, num_slots=num_slots, slot_bytes=slot_bytes, **rest)
-        held[ring] = num_slots * slot_bytes
+        init(ring, *args, num_buffers=num_buffers, buffer_bytes=buffer_bytes, **rest)
+        held[ring] = num_buffers * buffer_bytes
         most = max(most, sum(held.values()))
 
     def noted_close(ring: StagingRing) -> None:
@@ -86,8 +86,8 @@ async def test_what_a_load_with_adapters_has_beside_the_model_is_counted_with_bo
     monkeypatch.setattr(StagingRing, "__init__", noted)
     monkeypatch.setattr(StagingRing, "close", noted_close)
     loras = tuple(LoraSpec(write_adapter("llama", case, tmp_path / case.name), case.weight) for case in BLENDS["llama"])
-    async with open_engine("llama", loras=loras, staging_bytes=ONE_SLOT) as engine:
+    async with open_engine("llama", loras=loras, staging_bytes=ONE_BUFFER) as engine:
         model = engine._model
         await engine.loaded()
-    assert model.options.staging_bytes == ONE_SLOT < most
-    assert most <= model.transient_bytes - model.on_disk.transient_bytes
+    assert model.options.staging_bytes == ONE_BUFFER < most
+    assert most <= model.transient_bytes - model.files.transient_bytes

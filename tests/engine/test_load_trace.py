@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import time
 from typing import TYPE_CHECKING
 
@@ -94,6 +96,17 @@ async def test_a_trace_that_can_not_be_written_at_the_end_is_a_warning(
         await answer(engine, max_tokens=2)
     assert cache.state is CacheState.WRITTEN
     assert f"load trace {folder / 'load.json'}: No such file" in caplog.text
+
+
+async def test_a_pipe_that_nobody_reads_from_holds_up_neither_load_nor_end(
+    open_engine: OpenEngine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    async with asyncio.timeout(60), open_engine(load_trace=pipe) as engine:
+        await engine.loaded()
+        await answer(engine, max_tokens=2)
+    assert f"load trace {pipe}: No such device or address; the load itself is not affected" in caplog.text
 
 
 async def test_an_engine_says_how_it_reads(open_engine: OpenEngine) -> None:

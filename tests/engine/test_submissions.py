@@ -34,14 +34,10 @@ def submissions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     submit = Queue.submit
 
     def counted(
-        queue: Queue,
-        command_buffers: Sequence[CommandBuffer],
-        *,
-        waits: Sequence[tuple[Timeline, int]] = (),
-        signals: Sequence[tuple[Timeline, int]] = (),
+        queue: Queue, command_buffers: Sequence[CommandBuffer], *, waits: Sequence[tuple[Timeline, int]] = ()
     ) -> int:
         made.append(len(command_buffers))
-        return submit(queue, command_buffers, waits=waits, signals=signals)
+        return submit(queue, command_buffers, waits=waits)
 
     monkeypatch.setattr(Queue, "submit", counted)
     return made

@@ -47,11 +47,11 @@ def test_work_begins_when_the_work_before_it_has_ended() -> None:
     assert [span.step for span in track.take(4)] == [4]
 
 
-def test_a_trace_has_a_track_for_each_device(tmp_path: Path) -> None:
+async def test_a_trace_has_a_track_for_each_device(tmp_path: Path) -> None:
     path = tmp_path / "steps.json"
     trace = StepTrace(path, "big GPU", "small GPU")
     trace.step(spans((1.0, 1.5), (1.5, 2.0)), spans((1.25, 1.75)))
-    trace.write()
+    await trace.write()
     events = json.loads(path.read_text())["traceEvents"]
     assert [event["args"]["name"] for event in events[:2]] == ["model: big GPU", "attention: small GPU"]
     assert [(event["tid"], event["name"], event["ts"], event["dur"]) for event in events[2:]] == [

@@ -153,8 +153,8 @@ async def test_every_chip_and_head_dim_gives_the_logits_of_attention_on_the_gpu(
 async def test_copies_in_threads_give_the_same_tokens(open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = []
     for threshold in (1 << 20, 0):
-        monkeypatch.setattr("unicorn_async.hybrid.npu_exchange._THREAD_BYTES", threshold)
-        monkeypatch.setattr("unicorn_async.npu.flight._THREAD_BYTES", threshold)
+        monkeypatch.setattr("unicorn_async.hybrid.npu_exchange.THREAD_BYTES", threshold)
+        monkeypatch.setattr("unicorn_async.npu.flight.THREAD_BYTES", threshold)
         options = {"attention_split": SplitMode.ALWAYS, "attention_exchange": ExchangeKind.COPIED}
         async with open_engine("qwen3", attention=NPU, **options) as engine:
             jobs = (answer(engine, prompt_of(60, seed), max_tokens=8) for seed in range(3))

@@ -144,7 +144,7 @@ async def test_the_device_rounds_what_it_hands_over(device: Device) -> None:
             )
             recorder.copy(source, offset, exchange.rotated, offset, values[name].nbytes)
         recorder.barrier()
-        exchange.record_filled(recorder, TOKENS, slot=0, layer=0)
+        exchange.record_filled(recorder, TOKENS, turn=0, layer=0)
         await device.compute.timeline.reached(device.compute.submit([recorder.end()]))
         rows = exchange.rows(TOKENS)
         for name in shapes:

@@ -87,8 +87,8 @@ async def test_layers_of_many_runs_give_the_same_tokens(
         monkeypatch.setattr(
             "unicorn_async.hybrid.npu_opening.npu_options", lambda *_, n=items: NpuOptions(items_per_run=n)
         )
-        monkeypatch.setattr("unicorn_async.hybrid.npu_shared_exchange._THREAD_BYTES", threshold)
-        monkeypatch.setattr("unicorn_async.npu.flight._THREAD_BYTES", threshold)
+        monkeypatch.setattr("unicorn_async.hybrid.npu_shared_exchange.THREAD_BYTES", threshold)
+        monkeypatch.setattr("unicorn_async.npu.flight.THREAD_BYTES", threshold)
         async with open_engine("qwen3", **ALWAYS, attention_exchange=ExchangeKind.SHARED) as engine:
             found.append(await tokens(engine))
     assert found[0] == found[1]

@@ -220,7 +220,7 @@ async def test_a_trace_has_the_checks(loading: Loading, cached: Cached, tmp_path
     stream = loading.stream(cached=cached, trace=trace)
     await stream.run()
     await stream.close()
-    trace.write()
+    await trace.write()
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     checks = [event for event in events if event["ph"] == "b" and event.get("cat") == "check"]
     assert sum(event["args"]["bytes"] for event in checks) == loading.plan.dest_bytes

@@ -1,4 +1,4 @@
-"""The ring of staging memory: who gets a slot, and when; nothing is lost when somebody gives up."""
+"""The ring of staging memory: who gets a buffer, and when; nothing is lost when somebody gives up."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 
 async def test_acquiring_waits_for_a_release_and_may_be_cancelled(device: Device) -> None:
-    ring = StagingRing(device.memory, num_slots=1, slot_bytes=256)
-    slot = await ring.acquire()
+    ring = StagingRing(device.memory, num_buffers=1, buffer_bytes=256)
+    buffer = await ring.acquire()
     waiting = asyncio.create_task(ring.acquire())
     await asyncio.sleep(0)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    ring.release(slot, device.compute.timeline, device.compute.submit([]))
-    assert await ring.acquire() is slot
+    ring.release(buffer, device.compute.timeline, device.compute.submit([]))
+    assert await ring.acquire() is buffer
     ring.close()
     device.wait_idle()
     device.memory.collect()
@@ -44,16 +44,16 @@ async def test_a_ring_near_the_device_goes_on_with_the_hosts_memory_where_there_
         return allocate(nbytes, kind, name=name)
 
     monkeypatch.setattr(device.memory, "allocate", limited)
-    ring = StagingRing(device.memory, num_slots=3, slot_bytes=256, near=True)
-    slots = [await ring.acquire() for _ in range(3)]
+    ring = StagingRing(device.memory, num_buffers=3, buffer_bytes=256, near=True)
+    buffers = [await ring.acquire() for _ in range(3)]
     near, host = MemoryKind.ARGUMENTS, MemoryKind.STAGING
     assert kinds == [near, near, host, host]
-    assert [slot.buffer.kind for slot in slots] == [near, host, host]
+    assert [buffer.memory.kind for buffer in buffers] == [near, host, host]
     ring.close()
     device.memory.collect()
 
 
-async def test_a_slot_is_in_the_ring_when_its_making_is_cancelled(
+async def test_a_buffer_is_in_the_ring_when_its_making_is_cancelled(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     allocate, may_end = device.memory.allocate, threading.Event()
@@ -63,7 +63,7 @@ async def test_a_slot_is_in_the_ring_when_its_making_is_cancelled(
         return allocate(nbytes, kind, name=name)
 
     monkeypatch.setattr(device.memory, "allocate", slow)
-    ring = StagingRing(device.memory, num_slots=1, slot_bytes=256)
+    ring = StagingRing(device.memory, num_buffers=1, buffer_bytes=256)
     waiting = asyncio.create_task(ring.acquire())
     await asyncio.sleep(0)
     waiting.cancel()
@@ -76,15 +76,15 @@ async def test_a_slot_is_in_the_ring_when_its_making_is_cancelled(
     ring.close()
 
 
-async def test_who_waits_for_a_slot_gets_it_before_who_gave_it_back(device: Device) -> None:
-    ring, order = StagingRing(device.memory, num_slots=1, slot_bytes=256), []
+async def test_who_waits_for_a_buffer_gets_it_before_who_gave_it_back(device: Device) -> None:
+    ring, order = StagingRing(device.memory, num_buffers=1, buffer_bytes=256), []
 
     async def use(name: str) -> None:
         for _ in range(3):
-            slot = await ring.acquire()
+            buffer = await ring.acquire()
             order.append(name)
             await asyncio.sleep(0)
-            ring.release(slot, device.compute.timeline, 0)
+            ring.release(buffer, device.compute.timeline, 0)
 
     await asyncio.gather(*(use(name) for name in "abc"))
     assert order == list("abcabcabc")
@@ -92,11 +92,11 @@ async def test_who_waits_for_a_slot_gets_it_before_who_gave_it_back(device: Devi
     device.memory.collect()
 
 
-async def test_a_slot_stays_in_the_ring_when_the_wait_for_the_device_is_cancelled(device: Device) -> None:
-    ring = StagingRing(device.memory, num_slots=1, slot_bytes=256)
-    slot = await ring.acquire()
+async def test_a_buffer_stays_in_the_ring_when_the_wait_for_the_device_is_cancelled(device: Device) -> None:
+    ring = StagingRing(device.memory, num_buffers=1, buffer_bytes=256)
+    buffer = await ring.acquire()
     never = device.compute.timeline.last_submitted + 1
-    ring.release(slot, device.compute.timeline, never)
+    ring.release(buffer, device.compute.timeline, never)
     waiting = asyncio.create_task(ring.acquire())
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -105,7 +105,7 @@ async def test_a_slot_stays_in_the_ring_when_the_wait_for_the_device_is_cancelle
         await waiting
     assert ring.num_free == 1
     assert device.compute.submit([]) == never
-    assert await asyncio.wait_for(ring.acquire(), 10) is slot
+    assert await asyncio.wait_for(ring.acquire(), 10) is buffer
     ring.close()
     device.wait_idle()
     device.memory.collect()

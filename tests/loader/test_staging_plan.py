@@ -35,15 +35,15 @@ def plan(layers: int, elements: int) -> LoadPlan:
         ([100, *[10] * 15], 10_000, (3, 100)),
     ],
 )
-def test_a_ring_has_no_more_slots_than_parcels_or_their_bytes_or_than_fit(
+def test_a_ring_has_no_more_buffers_than_transfers_or_their_bytes_or_than_fit(
     sizes: list[int], limit: int, expected: tuple[int, int]
 ) -> None:
     size = RingSize.of(sizes, limit, reads_pages=False)
-    assert ((size.num_slots, size.slot_bytes), size.nbytes) == (expected, expected[0] * expected[1])
+    assert ((size.num_buffers, size.buffer_bytes), size.nbytes) == (expected, expected[0] * expected[1])
 
 
 def test_whole_pages_have_room_at_both_ends() -> None:
-    assert RingSize.of([PAGE_BYTES + 1], 1 << 20, reads_pages=True).slot_bytes == 3 * PAGE_BYTES
+    assert RingSize.of([PAGE_BYTES + 1], 1 << 20, reads_pages=True).buffer_bytes == 3 * PAGE_BYTES
 
 
 def test_a_large_model_stages_what_it_may_and_a_small_one_what_it_has() -> None:
@@ -55,12 +55,12 @@ def test_a_large_model_stages_what_it_may_and_a_small_one_what_it_has() -> None:
 
 
 @pytest.mark.parametrize("plans", [[plan(40, 16 * MIB)], [plan(40, 16 * MIB), plan(20, MIB)]])
-def test_the_limit_is_the_highest_under_which_all_rings_fit_or_two_slots(plans: list[LoadPlan]) -> None:
-    need, slot_bytes = StagingNeed.of(plans), CHUNK_BYTES + 2 * PAGE_BYTES
+def test_the_limit_is_the_highest_under_which_all_rings_fit_or_two_buffers(plans: list[LoadPlan]) -> None:
+    need, buffer_bytes = StagingNeed.of(plans), CHUNK_BYTES + 2 * PAGE_BYTES
     assert need.limit(256 * MIB, need.nbytes(256 * MIB)) == 256 * MIB
-    for available in (need.nbytes(256 * MIB) - 1, 160 * MIB, 5 * slot_bytes):
+    for available in (need.nbytes(256 * MIB) - 1, 160 * MIB, 5 * buffer_bytes):
         limit = need.limit(256 * MIB, available)
-        assert need.nbytes(limit) <= available < need.nbytes(limit + slot_bytes)
-    for available in (-1, 0, slot_bytes):
-        assert need.limit(256 * MIB, available) == 2 * slot_bytes
+        assert need.nbytes(limit) <= available < need.nbytes(limit + buffer_bytes)
+    for available in (-1, 0, buffer_bytes):
+        assert need.limit(256 * MIB, available) == 2 * buffer_bytes
     assert need.limit(20 * MIB, 0) == 20 * MIB

@@ -137,10 +137,10 @@ async def test_small_tensors_of_a_layer_are_one_submission(loading: Loading, mon
     submit = Uploader.submit
 
     async def count(
-        uploader: Uploader, placed: Sequence[tuple[Chunk, int]], slot: StagingBuffer
+        uploader: Uploader, placed: Sequence[tuple[Chunk, int]], buffer: StagingBuffer
     ) -> tuple[Timeline, int]:
         submitted.append([chunk.dest for chunk, _ in placed])
-        return await submit(uploader, placed, slot)
+        return await submit(uploader, placed, buffer)
 
     monkeypatch.setattr(Uploader, "submit", count)
     stream = loading.stream(plan=make_plan(loading.checkpoint, WANTED))  # chunks as large as the tensors
@@ -210,7 +210,7 @@ async def test_a_trace_has_every_read_every_submission_and_every_layer(loading: 
     stream = loading.stream(trace=trace)
     await stream.run()
     await stream.close()
-    trace.write()
+    await trace.write()
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     reads = [event for event in events if event["ph"] == "X"]
     assert sum(read["args"]["bytes"] for read in reads) == loading.plan.bytes_to_read
@@ -222,7 +222,7 @@ async def test_a_trace_has_every_read_every_submission_and_every_layer(loading: 
     assert all(event["ts"] >= 0 and event.get("dur", 0) >= 0 for event in events if event["ph"] != "M")
 
 
-async def test_one_slot_is_enough(loading: Loading) -> None:
+async def test_one_buffer_is_enough(loading: Loading) -> None:
     stream = loading.stream(staging_bytes=1)
     await asyncio.wait_for(stream.run(), 60)
     assert download(loading.device, loading.places["1.up"]) == loading.expected("1.up", DType.F32)
@@ -342,7 +342,7 @@ async def test_a_cancelled_load_leaves_nothing_behind(
     await stream.close()
 
 
-async def test_a_load_that_is_cancelled_in_a_submission_frees_its_slots_when_the_device_is_done(
+async def test_a_load_that_is_cancelled_in_a_submission_frees_its_buffers_when_the_device_is_done(
     loading: Loading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entered, may_end, submit, close = threading.Event(), threading.Event(), Queue.submit_each, StagingRing.close

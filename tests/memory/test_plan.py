@@ -10,14 +10,13 @@ import pytest
 from tests.gpu.made_up import DISCRETE, GIB, INTEL, NVIDIA_REBAR, NVIDIA_WINDOW, RADV_780M, RADV_DISCRETE, SOFTWARE
 from unicorn_async.config import EngineConfig, WeightScheme
 from unicorn_async.errors import ConfigError, OutOfMemoryError
-from unicorn_async.gpu.arena import SLICE_ALIGNMENT
 from unicorn_async.gpu.budget import HeapKind
 from unicorn_async.loader.staging_plan import RingSize, StagingNeed
 from unicorn_async.memory.choice import choose_device
 from unicorn_async.memory.load_steps import fit_load_steps, load_step_bytes
 from unicorn_async.memory.plan import MemoryPlan, plan_memory
 from unicorn_async.models.registry import model_spec
-from unicorn_async.tensor import DType, QuantFormat
+from unicorn_async.tensor import ALIGNMENT, DType, QuantFormat
 from unicorn_async.weights.chunk import Chunk, Transform
 from unicorn_async.weights.placement import MemoryGroup
 from unicorn_async.weights.plan import DestTensor, LoadPlan
@@ -198,7 +197,7 @@ def test_staging_is_counted_in_where_the_device_shares_the_hosts_memory(info: De
 def test_staging_leaves_the_cache_three_quarters_of_what_is_left(left: int, slots: int) -> None:
     options = EngineConfig(max_num_seqs=1, kv_cache_bytes=MIB * 16)
     model = plan_memory(LLAMA_8B, options, INT4_8B, SOFTWARE, host_bytes=HOST)
-    beside = model.placement.total_bytes - model.kv.nbytes + 2 * SLICE_ALIGNMENT * LLAMA_8B.num_layers
+    beside = model.placement.total_bytes - model.kv.nbytes + 2 * ALIGNMENT * LLAMA_8B.num_layers
     limited = replace(options, vram_bytes=beside + left * MIB, kv_cache_bytes=None)
     plan = plan_memory(LLAMA_8B, limited, INT4_8B, SOFTWARE, staging=STAGING, host_bytes=HOST)
     assert plan.staged_bytes == slots * SLOT_BYTES

@@ -123,7 +123,7 @@ async def test_a_token_is_synced_chunk_by_chunk_and_nothing_else(context: Contex
 
 async def test_a_layer_syncs_its_queries_and_results_and_nothing_else(context: Context, npu: Npu) -> None:
     step = Step(HEADS, MIXED)
-    async with opened(context, options=NpuOptions(num_frames=1)) as attention:
+    async with opened(context, options=NpuOptions(num_runs=1)) as attention:
         cache, prepared = step.fill(attention), step.prepare(attention)
         await attention.submit(prepared, q=step.q, cache=cache, out=step.poisoned())
         npu.syncs.clear()
@@ -163,11 +163,11 @@ async def test_an_empty_step_does_nothing(context: Context, npu: Npu) -> None:
 
 
 @pytest.mark.parametrize("when", ["frame", "run"])
-async def test_a_cancelled_call_writes_nothing_more_and_gives_its_frame_back(
+async def test_a_cancelled_call_writes_nothing_more_and_gives_its_buffers_back(
     context: Context, npu: Npu, when: str
 ) -> None:
     step = Step(HEADS, MIXED)
-    async with opened(context, options=NpuOptions(num_frames=1)) as attention:
+    async with opened(context, options=NpuOptions(num_runs=1)) as attention:
         cache, prepared = step.fill(attention), step.prepare(attention)
         npu.hold.clear()
         outs = [step.poisoned() for _ in range(2)]
@@ -207,7 +207,7 @@ async def test_a_call_cancelled_between_two_runs_leaves_all_frames_free(context:
 async def test_a_cancelled_call_leaves_no_thread_that_reads_or_writes_its_arrays(
     context: Context, npu: Npu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("unicorn_async.npu.flight._THREAD_BYTES", 0)
+    monkeypatch.setattr("unicorn_async.npu.flight.THREAD_BYTES", 0)
     step = Step(HEADS, MIXED)
     async with opened(context, options=NpuOptions(items_per_run=4)) as attention:
         cache, prepared = step.fill(attention), step.prepare(attention)
@@ -228,7 +228,7 @@ async def test_a_cancelled_call_leaves_no_thread_that_reads_or_writes_its_arrays
 async def test_closing_while_a_thread_copies_waits_for_it(
     context: Context, npu: Npu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("unicorn_async.npu.flight._THREAD_BYTES", 0)
+    monkeypatch.setattr("unicorn_async.npu.flight.THREAD_BYTES", 0)
     step = Step(HEADS, MIXED)
     for delay in range(1, 9, 2):
         attention = AttentionService(context, HEADS)
@@ -247,7 +247,7 @@ async def test_closing_while_a_thread_copies_waits_for_it(
 
 async def test_closing_waits_for_runs_and_refuses_calls_that_wait(context: Context, npu: Npu) -> None:
     step = Step(HEADS, MIXED)
-    attention = AttentionService(context, HEADS, options=NpuOptions(num_frames=1))
+    attention = AttentionService(context, HEADS, options=NpuOptions(num_runs=1))
     cache, prepared = step.fill(attention), step.prepare(attention)
     npu.hold.clear()
     outs = [step.poisoned() for _ in range(2)]
@@ -332,7 +332,7 @@ async def test_a_frame_that_can_not_be_allocated_leaves_nothing_behind(context: 
 
 
 async def test_options_without_sense_are_refused(context: Context) -> None:
-    for options in ({"num_frames": 0}, {"timeout_s": 0.0}, {"instruction_bytes": 10}):
+    for options in ({"num_runs": 0}, {"timeout_s": 0.0}, {"instruction_bytes": 10}):
         with pytest.raises(ConfigError):
             NpuOptions(**options)
     with pytest.raises(ConfigError, match="soft_cap"):

@@ -57,7 +57,7 @@ async def test_runs_that_fail_together_share_one_new_context(
 ) -> None:
     steps = [Step(HEADS, MIXED, seed=seed) for seed in range(4)]
     async with opened(context) as attention:
-        for step in steps[:2]:  # each frame has a run that could keep the context
+        for step in steps[:2]:  # each has a run that could keep the context
             await step.run(attention)
         npu.max_contexts = max_contexts
         npu.hold.clear()
@@ -123,9 +123,9 @@ async def test_a_run_without_an_end_is_an_error_for_every_later_call(context: Co
 
 async def test_after_a_hang_no_buffer_goes_before_the_context(context: Context, npu: Npu) -> None:
     step = Step(HEADS, MIXED)
-    attention = AttentionService(context, HEADS, options=NpuOptions(num_frames=3, timeout_s=0.05))
+    attention = AttentionService(context, HEADS, options=NpuOptions(num_runs=3, timeout_s=0.05))
     cache, prepared = step.fill(attention), step.prepare(attention)
-    npu.faults = deque(["ok", "ok", "ok", "stuck"])  # each frame has a run that could keep the context
+    npu.faults = deque(["ok", "ok", "ok", "stuck"])  # each has a run that could keep the context
     for _ in range(3):
         await attention.submit(prepared, q=step.q, cache=cache, out=step.poisoned())
     for _ in range(2):
@@ -147,7 +147,7 @@ async def test_no_buffer_goes_before_the_context_of_a_run_whose_state_can_not_be
     npu.faults = deque(["state fails", "state fails"])
     with pytest.raises(NpuContextLostError, match="can't be read"):
         await attention.submit(prepared, q=step.q, cache=cache, out=step.poisoned())
-    assert npu.contexts == 0  # before its frame is used for another run
+    assert npu.contexts == 0  # before its buffers are used for another run
     await attention.close()
     cache.close()
     npu.release()
@@ -159,7 +159,7 @@ async def test_a_flight_that_ends_with_its_loop_leaves_no_buffer_to_a_run_whose_
     context: Context, npu: Npu
 ) -> None:
     step = Step(HEADS, MIXED)
-    attention = AttentionService(context, HEADS, options=NpuOptions(num_frames=1))
+    attention = AttentionService(context, HEADS, options=NpuOptions(num_runs=1))
     cache, prepared = step.fill(attention), step.prepare(attention)
     npu.faults = deque(["state fails"])
     call = asyncio.create_task(attention.submit(prepared, q=step.q, cache=cache, out=step.poisoned()))
@@ -177,7 +177,7 @@ async def test_a_flight_that_ends_with_its_loop_leaves_no_buffer_to_a_run_whose_
 
 
 async def test_a_hang_in_the_self_check_frees_nothing_that_the_npu_may_use(context: Context, npu: Npu) -> None:
-    async with opened(context, options=NpuOptions(num_frames=1, timeout_s=0.05)) as attention:
+    async with opened(context, options=NpuOptions(num_runs=1, timeout_s=0.05)) as attention:
         npu.faults = deque(["ok", "stuck"])
         with pytest.raises(NpuTimeoutError):
             await self_check(attention)

@@ -177,10 +177,10 @@ def tokens_of_values(cache: Any, heads: Any, k: Any, v: Any, slots: Any) -> Any:
     ("name", "mistake"),
     [
         *(
-            ("frame.read_results", f)
+            ("run_buffers.read_results", f)
             for f in (dims_of_results, heads_of_results, heads_of_one_kv_head, rows_of_results)
         ),
-        *(("frame.write_queries", f) for f in (first_dims_of_queries, last_dim_of_queries)),
+        *(("run_buffers.write_queries", f) for f in (first_dims_of_queries, last_dim_of_queries)),
         *(("cache.write_tokens", f) for f in (kv_heads, dims_of_values, dims_of_keys, two_dims_of_keys)),
         ("cache.write_tokens", tokens_of_values),
     ],

@@ -105,7 +105,7 @@ async def test_steps_follow_each_other_in_the_same_memory(
 async def test_a_layer_in_shared_memory_syncs_its_queries_and_results_and_nothing_else(
     context: Context, npu: Npu, pages: list[SharedPages]
 ) -> None:
-    async with opened(context, options=NpuOptions(num_frames=1)) as attention:
+    async with opened(context, options=NpuOptions(num_runs=1)) as attention:
         step = Step(HEADS, MIXED)
         other = Other(attention, pages, max_items(HEADS, step.num_tokens, len(MIXED)), step.num_blocks)
         plan = prepared_for(step, attention)

@@ -104,7 +104,7 @@ class Sampler:
             slots = self._put(np.arange(args.num_rows, dtype=np.uint32)).address
             listed = self._put(marks).address
             target = {"counts": args.counts, "vocab_size": args.vocab_size}
-            sampling.record_resets(recorder, kernels, slots=slots, num_slots=args.num_rows, **target)
+            sampling.record_resets(recorder, kernels, slots=slots, num_states=args.num_rows, **target)
             recorder.barrier()
             sampling.record_marks(recorder, kernels, marks=listed, num_marks=marks.size, **target)
             recorder.barrier()

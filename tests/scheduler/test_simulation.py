@@ -151,7 +151,7 @@ class World:
             assert (sequence.state_index, sequence.num_in_flight, sequence.num_pending) == (-1, 0, 0)
         assert (self.scheduler.num_running, self.scheduler.num_waiting) == (0, 0)
         assert set(self.scheduler.blocks_used) == {0}
-        assert sorted(self.scheduler._free_slots) == list(range(self.max_num_seqs))
+        assert sorted(self.scheduler._free_states) == list(range(self.max_num_seqs))
 
 
 def random_world(seed: int) -> World:

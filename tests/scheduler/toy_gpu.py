@@ -41,7 +41,7 @@ class Part:
     """A sequence's part of a step, as it is when the step is submitted."""
 
     item: ScheduledSequence
-    slot: int
+    state_index: int
     tables: tuple[tuple[int, ...], ...]
     known_output: tuple[int, ...]
 
@@ -57,7 +57,7 @@ class ToyGPU:
         self.in_order = in_order
         self.block_size = block_size
         self.cells: dict[tuple[int, int, int], tuple[Sequence, int, int]] = {}  # -> (sequence, position, token)
-        self.rows: dict[int, tuple[Sequence, list[int]]] = {}  # slot -> (sequence, tokens of prompt and output counted)
+        self.rows: dict[int, tuple[Sequence, list[int]]] = {}  # state index -> (sequence, tokens counted)
         self.submitted: deque[tuple[Batch, tuple[Part, ...]]] = deque()
 
     def submit(self, batch: Batch) -> None:
@@ -90,19 +90,19 @@ class ToyGPU:
         return used
 
     def _check_no_conflict(self, parts: tuple[Part, ...]) -> None:
-        """Nobody has a block or a slot that another sequence uses in this step or in one in flight."""
+        """Nobody has a block or a state that another sequence uses in this step or in one in flight."""
         block_owners: dict[tuple[int, int], Sequence] = {}
-        slot_owners: dict[int, Sequence] = {}
+        state_owners: dict[int, Sequence] = {}
         for part in (*(part for _, parts in self.submitted for part in parts), *parts):
-            assert slot_owners.setdefault(part.slot, part.item.sequence) is part.item.sequence
+            assert state_owners.setdefault(part.state_index, part.item.sequence) is part.item.sequence
             for block in self._used(part) if part in parts or not self.in_order else ():
                 assert block_owners.setdefault(block, part.item.sequence) is part.item.sequence
 
     def _run(self, part: Part) -> int | None:
         item, sequence = part.item, part.item.sequence
         if item.resets:
-            self.rows[part.slot] = (sequence, [*sequence.prompt_ids, *part.known_output])
-        owner, counted = self.rows[part.slot]
+            self.rows[part.state_index] = (sequence, [*sequence.prompt_ids, *part.known_output])
+        owner, counted = self.rows[part.state_index]
         assert owner is sequence
         for position, token in enumerate(item.token_ids, item.start):
             fed = counted[-1] if token == PENDING else token

@@ -141,11 +141,11 @@ def test_a_used_frame_does_not_keep_the_slots_of_sequences_that_have_others_now(
         batch = cast("Batch", scheduler.schedule())
         writer.write(batch, used)
         scheduler.commit(batch, [5] * batch.num_samples)
-    slots = [sequence.state_index for sequence in sequences]
+    state_indices = [sequence.state_index for sequence in sequences]
     # As where both were preempted, and computed anew in other frames.
-    sequences[0].state_index, sequences[1].state_index = reversed(slots)
+    sequences[0].state_index, sequences[1].state_index = reversed(state_indices)
     batch = cast("Batch", scheduler.schedule())
     assert batch.decodes_only
     writer.write(batch, used)
-    assert used.arguments.arrays["token_ids"][:2].tolist() == [-1 - slot for slot in reversed(slots)]
-    assert used.arguments.arrays["sample_rows"]["state_slot"][:2].tolist() == slots[::-1]
+    assert used.arguments.arrays["token_ids"][:2].tolist() == [-1 - index for index in reversed(state_indices)]
+    assert used.arguments.arrays["sample_rows"]["state_slot"][:2].tolist() == state_indices[::-1]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import re
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +25,6 @@ from unicorn_async.tune.table import PlanKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from tests.engine.conftest import OpenEngine, WriteModel
     from unicorn_async.engine.engine import Engine
@@ -164,7 +165,9 @@ async def test_the_products_that_are_measured_are_those_of_the_steps(
     def watch(device: Device, folder: TuningFolder) -> None:
         device.info = replace(device.info, tuned=asked)
 
-    monkeypatch.setattr("unicorn_async.engine.devices.use_tuning", watch)
+    folder = SimpleNamespace(path_of=lambda info: Path(__file__))  # as if there were a table
+    monkeypatch.setattr("unicorn_async.engine.devices.tuning_folder", lambda: folder)
+    monkeypatch.setattr("unicorn_async.tune.choices.use_tuning", watch)
     async with open_engine("llama", weights=weights) as engine:
         assert len(await answer(engine, list(range(1, 40)))) == 4
         info, model, options = engine.device, engine.model_spec, engine.config

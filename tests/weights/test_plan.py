@@ -52,7 +52,7 @@ def test_every_byte_of_every_destination_is_written_once(tmp_path: Path) -> None
         end = 0
         for chunk in sorted((c for c in plan.chunks if c.dest == dest.name), key=lambda c: c.dest_offset):
             assert chunk.dest_offset == end
-            end += chunk.dest_bytes
+            end += chunk.num_elements * dest.dtype.itemsize
         assert end == dest.nbytes
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.errors import CacheError
 from unicorn_async.loader.open_file import PAGE_BYTES
+from unicorn_async.tensor import aligned
 from unicorn_async.weights.chunk import RawChunk
 from unicorn_async.weights.plan import CHUNK_BYTES
 
@@ -77,4 +78,4 @@ def _split(offset: int, dest: DestTensor, chunk_bytes: int) -> Iterator[RawChunk
 
 
 def _pages(nbytes: int) -> int:
-    return -(-nbytes // PAGE_BYTES) * PAGE_BYTES
+    return aligned(nbytes, PAGE_BYTES)

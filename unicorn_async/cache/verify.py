@@ -47,7 +47,6 @@ class Verification:
     `first_hashed` now not even that.
     """
 
-    key: str
     differences: tuple[str, ...]
     hashed_bytes: int
     hashed_before: tuple[str, ...] = ()
@@ -69,7 +68,7 @@ class Verifier:
         """
         entry = stored.entry
         if entry is None:
-            return Verification(stored.key, (stored.damage,), 0)
+            return Verification((stored.damage,), 0)
         with ThreadPoolExecutor(_NUM_THREADS, "unicorn-verify") as threads:
             try:
                 tensors = threads.submit(self._check_tensors, stored.path / TENSORS_FILE, entry)
@@ -87,7 +86,6 @@ class Verifier:
         nbytes = entry.nbytes + sum(source.nbytes for source in entry.sources)
         unnamed = [source for source in entry.sources if source.path in hashes and not blob_of(Path(source.path))]
         return Verification(
-            stored.key,
             tuple(everything),
             nbytes,
             hashed_before=tuple(source.path for source in unnamed if source.sha256),

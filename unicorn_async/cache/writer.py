@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from unicorn_async.loader.staging import StagingBuffer
     from unicorn_async.weights.plan import LoadPlan
 
-_NUM_SLOTS = 2  # one is filled by the device while the other is written
+_NUM_BUFFERS = 2  # one is filled by the device while the other is written
 _SYNC_BYTES = 128 << 20  # at most so much waits in memory for the disk
 _NICENESS = 12
 T = TypeVar("T")
@@ -104,7 +104,7 @@ class CacheWriter:
         folder = self._cache.folder
         assert folder is not None, "who wants an entry has a folder"
         try:
-            self._executor = ThreadPoolExecutor(_NUM_SLOTS, "unicorn-cache", _step_back)
+            self._executor = ThreadPoolExecutor(_NUM_BUFFERS, "unicorn-cache", _step_back)
             try:
                 try:
                     if await self._in_thread(lambda: self._begin(folder)):
@@ -140,11 +140,11 @@ class CacheWriter:
 
     async def _write(self) -> None:
         sizes = {dest.name: dest.nbytes for dest in self._plan.destinations}
-        slot_bytes = min(CHUNK_BYTES, max(sizes.values()))
+        buffer_bytes = min(CHUNK_BYTES, max(sizes.values()))
         async with contextlib.AsyncExitStack() as stack:
             check = LayerChecksums(self._device, self._places, sizes, self._checksum)
             stack.push_async_callback(check.close)
-            ring = StagingRing(self._device.memory, num_slots=_NUM_SLOTS, slot_bytes=slot_bytes)
+            ring = StagingRing(self._device.memory, num_buffers=_NUM_BUFFERS, buffer_bytes=buffer_bytes)
             stack.callback(ring.close)
             self._pool = CommandPool(self._device, self._device.transfer)
             stack.callback(self._pool.close)
@@ -153,33 +153,33 @@ class CacheWriter:
                 for layer in self._plan.layers:
                     names = [dest.name for dest in self._plan.destinations if dest.layer == layer]
                     checksums |= await check.checksums(names)
-                pieces = self._pieces(slot_bytes)
+                pieces = self._pieces(buffer_bytes)
                 async with asyncio.TaskGroup() as group:
-                    for _ in range(_NUM_SLOTS):
-                        group.create_task(self._lane(pieces, ring, self._pool))
+                    for _ in range(_NUM_BUFFERS):
+                        group.create_task(self._worker(pieces, ring, self._pool))
             finally:
                 await self._in_thread(self._wait_for_device)
         await self._in_thread(lambda: self._commit(checksums))
         self._cache.written()
 
-    async def _lane(self, pieces: Iterator[_Piece], ring: StagingRing, pool: CommandPool) -> None:
+    async def _worker(self, pieces: Iterator[_Piece], ring: StagingRing, pool: CommandPool) -> None:
         queue = self._device.transfer
         for piece in pieces:
-            slot = await ring.acquire()
+            buffer = await ring.acquire()
             place = self._places[piece.dest]
-            recorder = pool.recorder(slot.commands.get(queue))
-            recorder.copy(place.buffer, place.offset + piece.start, slot.buffer, 0, piece.nbytes)
+            recorder = pool.recorder(buffer.commands.get(queue))
+            recorder.copy(place.buffer, place.offset + piece.start, buffer.memory, 0, piece.nbytes)
             recorder.host_barrier()
-            commands = slot.commands[queue] = recorder.end()
+            commands = buffer.commands[queue] = recorder.end()
             value = self._submitted = queue.submit([commands])
             await queue.timeline.reached(value)
-            await self._in_thread(partial(self._write_piece, piece, slot))
-            ring.release(slot, queue.timeline, value)
+            await self._in_thread(partial(self._write_piece, piece, buffer))
+            ring.release(buffer, queue.timeline, value)
             self._cache.wrote(piece.nbytes)
 
-    def _write_piece(self, piece: _Piece, slot: StagingBuffer) -> None:
+    def _write_piece(self, piece: _Piece, buffer: StagingBuffer) -> None:
         assert self._draft is not None, "pieces are written while there is a draft"
-        self._draft.write(slot.view(0, piece.nbytes), piece.offset)
+        self._draft.write(buffer.view(0, piece.nbytes), piece.offset)
         with self._sync_turn:
             self._unsynced += piece.nbytes
             if self._unsynced >= _SYNC_BYTES:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ _ACTIVATIONS = {
 }
 _MAX_COUNT = 1 << 24
 _MAX_LAYERS = 1 << 12
+_FACTORS = (1e-6, 1e6)
 _MAX_NUMBER = sys.float_info.max  # integers of a JSON file may be larger
 
 
@@ -51,6 +51,13 @@ class JsonConfig:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MAX_NUMBER:
             raise self._wrong(name, "a positive number", value)
         return float(value)
+
+    def factor(self, name: str, default: float | None = None) -> float:
+        """Return a number that something is multiplied or divided by: neither side leaves the range of f32 for it."""
+        value = self.number(name, default)
+        if not _FACTORS[0] <= value <= _FACTORS[1]:
+            raise self._wrong(name, f"{_FACTORS[0]} to {_FACTORS[1]}", value)
+        return value
 
     def flag(self, name: str, default: bool) -> bool:
         """Return a boolean."""
@@ -102,14 +109,15 @@ class JsonConfig:
         return _ACTIVATIONS[value]
 
     def optional(self, name: str, default: float) -> float:
-        """Return a finite positive number, or 0 where the key is null; an absent key is the default."""
-        return 0.0 if name in self.raw and self.raw[name] is None else self.number(name, default)
+        """Return a factor, or 0 where the key is null; an absent key is the default."""
+        return 0.0 if name in self.raw and self.raw[name] is None else self.factor(name, default)
 
-    def numbers(self, name: str) -> tuple[float, ...]:
-        """Return a list of finite positive numbers."""
+    def factors(self, name: str) -> tuple[float, ...]:
+        """Return a list of factors."""
         value = self._get(name, None)
-        if not isinstance(value, list) or not all(type(item) in (int, float) and 0 < item < math.inf for item in value):
-            raise self._wrong(name, "positive numbers", value)
+        low, high = _FACTORS
+        if not isinstance(value, list) or not all(type(item) in (int, float) and low <= item <= high for item in value):
+            raise self._wrong(name, f"numbers from {low} to {high}", value)
         return tuple(float(item) for item in value)
 
     def _get(self, name: str, default: object) -> object:

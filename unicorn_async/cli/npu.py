@@ -95,7 +95,7 @@ def diagnose(host: NpuHost, builds: Path) -> list[Finding]:
 
 async def _try(host: NpuHost, builds: Path, heads: AttentionHeads) -> None:
     """Ask the kernels the known questions, and leave nothing open."""
-    async with open_attention(heads, builds=builds, host=host, options=NpuOptions(num_frames=1, items_per_run=64)):
+    async with open_attention(heads, builds=builds, host=host, options=NpuOptions(num_runs=1, items_per_run=64)):
         pass
 
 

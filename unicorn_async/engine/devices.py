@@ -14,7 +14,6 @@ from unicorn_async.gpu.device import Device
 from unicorn_async.gpu.instance import Instance
 from unicorn_async.ops.matrix_fragments import find_matrix_fragments
 from unicorn_async.resources import resource_dir
-from unicorn_async.tune.choices import use_tuning
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -71,8 +70,11 @@ def open_device(instance: Instance, info: DeviceInfo, options: EngineConfig, sta
     device = Device.open(instance, info, cache_dir=cache_directory(), shader_dir=resource_dir("shaders"))
     stack.push_async_callback(run_to_end, device.close)
     find_matrix_fragments(device)
-    if options.tuning:
-        use_tuning(device, tuning_folder())
+    folder = tuning_folder()
+    if options.tuning and folder.path_of(device.info).exists():
+        from unicorn_async.tune.choices import use_tuning  # most starts need not wait for it
+
+        use_tuning(device, folder)
     return device
 
 

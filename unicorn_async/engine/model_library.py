@@ -15,7 +15,6 @@ from unicorn_async.errors import ConfigError, OutOfMemoryError
 from unicorn_async.gpu.choice import device_candidates
 from unicorn_async.gpu.instance import Instance
 from unicorn_async.hybrid.choice import FarDevice, fit_options
-from unicorn_async.loader.trace import LoadTrace
 from unicorn_async.memory.plan import plan_memory
 from unicorn_async.public_text import PublicText
 
@@ -114,8 +113,10 @@ class ModelLibrary:
         if config.max_context is not None and config.max_context > limit:
             raise ConfigError(f"max_context: expected at most the model's {limit} tokens, got {config.max_context}")
         _check_size(on_disk, fit_options(on_disk.config, config))
-        if config.load_trace is not None and (config.load_trace.is_file() or not config.load_trace.exists()):
-            LoadTrace(config.load_trace)  # it can be written; a pipe would take what is written for the trace
+        if config.load_trace is not None:
+            from unicorn_async.loader.trace import LoadTrace
+
+            LoadTrace(config.load_trace)  # it can be written
         return PreparedModel(entry.name, entry.location, config)
 
     @asynccontextmanager

@@ -27,7 +27,6 @@ from unicorn_async.loader.conversion import WeightConverter, factor_converter, p
 from unicorn_async.loader.lora_factors import LoraFactors
 from unicorn_async.loader.range_check import RangeCounters
 from unicorn_async.loader.stream import LoadStream
-from unicorn_async.loader.trace import LoadTrace
 from unicorn_async.memory.choice import choose_device
 from unicorn_async.memory.plan import attention_shape
 from unicorn_async.memory.report import driver_usage
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.instance import Instance
     from unicorn_async.hybrid.opened_far import OpenedFar
     from unicorn_async.hybrid.report import AttentionInfo
+    from unicorn_async.loader.trace import LoadTrace
     from unicorn_async.memory.plan import MemoryPlan
     from unicorn_async.tokenizer import Tokenizer
 
@@ -116,7 +116,7 @@ async def open_model(
 
     reading = partial(files.read_strategy, device.info, options.num_reader_threads, memory=memory_plan)
     strategy = await asyncio.to_thread(reading)
-    trace = None if options.load_trace is None else LoadTrace(options.load_trace)
+    trace = None if options.load_trace is None else await asyncio.to_thread(_load_trace, options.load_trace)
     allocator = BackgroundAllocator(device.memory, memory_plan.placement)
     stack.push_async_callback(allocator.close)
     cache = await CacheSession.open(
@@ -259,6 +259,12 @@ def _choose_device(
     return devices.only or open_device(devices.instance, info, options, stack), memory_plan
 
 
+def _load_trace(path: Path) -> LoadTrace:
+    from unicorn_async.loader.trace import LoadTrace  # few loads have one, and it is for those to wait for the import
+
+    return LoadTrace(path)
+
+
 def _count_out_of_range(device: Device, files: ModelFiles, stack: AsyncExitStack) -> RangeCounters:
     counters = RangeCounters(device.memory, files.plan, files.lora)
     stack.push_async_callback(run_to_end, counters.close)
@@ -318,6 +324,6 @@ class ModelLoad:
 
 async def _write(trace: LoadTrace) -> None:
     try:
-        await run_to_end(trace.write)
+        await trace.write()
     except ConfigError as exc:
         _log.warning("%s; the load itself is not affected", exc)

@@ -95,7 +95,8 @@ async def _hybrid_runner(
 
     trace = None
     if options.step_trace is not None:
-        trace = StepTrace(options.step_trace, device.info.name, far.info.device)
+        path = options.step_trace
+        trace = await run_to_end(lambda: StepTrace(path, device.info.name, far.info.device))
     runner = await _begin(
         lambda: HybridRunner(
             device, model, options, memory, far.limits, decoder, far.attention, far.track, stream, trace

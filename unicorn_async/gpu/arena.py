@@ -6,14 +6,14 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from unicorn_async.tensor import aligned
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from unicorn_async.gpu.budget import HeapKind
     from unicorn_async.gpu.memory import Buffer, Memory
     from unicorn_async.gpu.memory_types import MemoryKind
-
-SLICE_ALIGNMENT = 256  # of tensors, which quantised ones need
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,8 @@ class Arena:
         """Bytes of all blocks, used or not."""
         return sum(block.nbytes for block in self._blocks)
 
-    def allocate(self, nbytes: int, align: int = SLICE_ALIGNMENT) -> ArenaSlice:
-        """Return a slice at an offset that is a multiple of `align`; one larger than a block gets a block of its own.
+    def allocate(self, nbytes: int) -> ArenaSlice:
+        """Return a slice at a multiple of 256 bytes; one larger than a block gets a block of its own.
 
         Raises:
             OutOfMemoryError: a new block does not fit.
@@ -66,7 +66,7 @@ class Arena:
             if nbytes > self._block_bytes:
                 block = self._new_block(nbytes)
                 return ArenaSlice(block, 0, block.address, nbytes)
-            offset = -(-self._used // align) * align
+            offset = aligned(self._used)
             if self._current is None or offset + nbytes > self._current.nbytes:
                 self._current, offset = self._new_block(self._block_bytes), 0
             self._used = offset + nbytes
@@ -83,7 +83,7 @@ class Arena:
         slices, offset = [], 0
         for nbytes in sizes:
             slices.append(ArenaSlice(block, offset, block.address + offset, nbytes))
-            offset += _aligned(nbytes)
+            offset += aligned(nbytes)
         return tuple(slices)
 
     def close(self) -> None:
@@ -103,8 +103,4 @@ class Arena:
 
 def block_nbytes(sizes: Sequence[int]) -> int:
     """Return the size of a block with slices of these sizes, each at a multiple of 256 bytes."""
-    return sum(_aligned(nbytes) for nbytes in sizes)
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // SLICE_ALIGNMENT) * SLICE_ALIGNMENT
+    return sum(aligned(nbytes) for nbytes in sizes)

@@ -35,7 +35,6 @@ PipelineLayoutHandle = NewType("PipelineLayoutHandle", object)
 PipelineCacheHandle = NewType("PipelineCacheHandle", object)
 QueryPoolHandle = NewType("QueryPoolHandle", object)
 
-SUCCESS = 0
 TIMEOUT = 2
 BIND_POINT_COMPUTE = 1
 STAGE_COMPUTE = 0x20  # VkShaderStageFlagBits

@@ -14,7 +14,7 @@ from unicorn_async.gpu.host_memory import HostMemory
 if TYPE_CHECKING:
     from unicorn_async.gpu.device_info import DeviceInfo
 
-_USABLE_SHARE = 0.9  # of what is free; the rest is left to the driver and to other programs
+USABLE_SHARE = 0.9  # of what is free; the rest is left to the driver and to other programs
 _WINDOW_SHARE = 8  # a device-local heap so many times smaller than the largest is the CPU's window into that
 _VENDOR_AMD = 0x1002
 
@@ -92,13 +92,13 @@ def memory_budget(info: DeviceInfo, limits: HeapLimits, host_bytes: int | None) 
         if kind is HeapKind.GTT and not info.shares_host_memory:
             if limit is None:
                 return 0
-            free = free if host_bytes is None else min(free, int(host_bytes * _USABLE_SHARE))
-        return int(free * _USABLE_SHARE) if limit is None else min(limit, free)
+            free = free if host_bytes is None else min(free, int(host_bytes * USABLE_SHARE))
+        return int(free * USABLE_SHARE) if limit is None else min(limit, free)
 
     vram, gtt = room(HeapKind.VRAM), room(HeapKind.GTT)
     total = vram + gtt
     if info.shares_host_memory and host_bytes is not None:
-        total = min(total, int(host_bytes * _USABLE_SHARE))
+        total = min(total, int(host_bytes * USABLE_SHARE))
     slow = gtt > 0 and not info.shares_host_memory
     return MemoryBudget(min(vram, total), min(gtt, total), total, info.shares_host_memory, slow)
 

@@ -8,6 +8,7 @@ import os
 from functools import cache
 
 from unicorn_async.errors import OutOfMemoryError
+from unicorn_async.tensor import aligned
 
 PAGE_BYTES = mmap.PAGESIZE
 HUGE_PAGE_BYTES = 2 << 20  # on x86-64 and on ARM with pages of 4 KiB; elsewhere the advice is merely less apt
@@ -18,7 +19,7 @@ _MAP_FAILED = ctypes.c_void_p(-1).value
 def prefer_huge_pages(memory: memoryview) -> None:
     """Ask for huge pages in ordinary writable memory that nobody has touched yet; a kernel without them ignores it."""
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    start = -(-address // PAGE_BYTES) * PAGE_BYTES
+    start = aligned(address, PAGE_BYTES)
     end = (address + memory.nbytes) // PAGE_BYTES * PAGE_BYTES
     if end > start:
         _libc().madvise(start, end - start, _HUGE_PAGE)
@@ -38,7 +39,7 @@ class SharedPages:
             OutOfMemoryError: there is not so much memory.
         """
         alignment = max(alignment, PAGE_BYTES)
-        size = -(-nbytes // alignment) * alignment
+        size = aligned(nbytes, alignment)
         spare = alignment - PAGE_BYTES  # the mapping begins at a page
         try:
             pages = mmap.mmap(-1, size + spare, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

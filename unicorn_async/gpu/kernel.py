@@ -108,10 +108,6 @@ class KernelLibrary:
         with self._lock:
             return tuple(sorted({name for (name, _, _), future in self._kernels.items() if future.done()}))
 
-    def missing(self, name: str) -> tuple[str, ...]:
-        """Return the features that entry `name` requires and the device lacks; empty where it can run."""
-        return self._device.info.lacks(self._entry(name).requires)
-
     def get(
         self, name: str, *, constants: Mapping[str, ConstantValue] | None = None, subgroup_size: int | None = None
     ) -> Kernel:

@@ -57,44 +57,35 @@ class Queue:
         self.handle = QueueHandle(out[0])
         self.timeline = Timeline(device, name=f"{name}-timeline")
         self._info = api.struct("VkSubmitInfo2")
-        self._commands = self._waits = self._signals = api.null
-        self._reserve(4, 4, 4)
+        self._commands = self._waits = api.null
+        self._signals = self._semaphores(1)
+        self._signals[0].semaphore = self.timeline.handle
+        self._info.signalSemaphoreInfoCount, self._info.pSignalSemaphoreInfos = 1, self._signals
+        self._reserve(4, 4)
 
-    def submit(
-        self,
-        command_buffers: Sequence[CommandBuffer],
-        *,
-        waits: Sequence[tuple[Timeline, int]] = (),
-        signals: Sequence[tuple[Timeline, int]] = (),
-    ) -> int:
+    def submit(self, command_buffers: Sequence[CommandBuffer], *, waits: Sequence[tuple[Timeline, int]] = ()) -> int:
         """Submit the buffers in order, to start after `waits`; return the queue timeline's value at their end.
 
-        A command buffer must not be pending already, unless its pool is shared. `waits` and `signals` apply to all
-        commands.
+        A command buffer must not be pending already, unless its pool is shared. `waits` apply to all commands.
 
         Raises:
             DeviceLostError: the device is lost.
             OutOfMemoryError: the driver ran out of memory.
         """
         with self.lock:
-            self._reserve(len(command_buffers), len(waits), len(signals) + 1)
+            self._reserve(len(command_buffers), len(waits))
             value = self.timeline.last_submitted + 1
             info = self._info
             info.commandBufferInfoCount = len(command_buffers)
             info.waitSemaphoreInfoCount = len(waits)
-            info.signalSemaphoreInfoCount = len(signals) + 1
             for index, commands in enumerate(command_buffers):
                 self._commands[index].commandBuffer = commands.handle
             for index, (timeline, wanted) in enumerate(waits):
                 item = self._waits[index]
                 item.semaphore, item.value = timeline.handle, wanted
-            for index, (timeline, reached) in enumerate((*signals, (self.timeline, value))):
-                item = self._signals[index]
-                item.semaphore, item.value = timeline.handle, reached
+            self._signals[0].value = value
             check(self._api.step.vkQueueSubmit2(self.handle, 1, info, self._api.null), f"{self.name}: vkQueueSubmit2")
             self.timeline.last_submitted = value
-            for timeline, reached in signals:
-                timeline.last_submitted = max(timeline.last_submitted, reached)
         return value
 
     def submit_each(self, submissions: Sequence[Submission]) -> list[int]:
@@ -141,15 +132,13 @@ class Queue:
             "VkSemaphoreSubmitInfo", semaphore=timeline.handle, value=value, stageMask=_STAGE_ALL_COMMANDS
         )
 
-    def _reserve(self, num_commands: int, num_waits: int, num_signals: int) -> None:
+    def _reserve(self, num_commands: int, num_waits: int) -> None:
         api, info = self._api, self._info
         if self._commands == api.null or num_commands > len(self._commands):
             items = [api.struct("VkCommandBufferSubmitInfo") for _ in range(num_commands * 2)]
             info.pCommandBufferInfos = self._commands = api.array("VkCommandBufferSubmitInfo", items)
         if self._waits == api.null or num_waits > len(self._waits):
             info.pWaitSemaphoreInfos = self._waits = self._semaphores(num_waits * 2)
-        if self._signals == api.null or num_signals > len(self._signals):
-            info.pSignalSemaphoreInfos = self._signals = self._semaphores(num_signals * 2)
 
     def _semaphores(self, count: int) -> CData:
         items = [self._api.struct("VkSemaphoreSubmitInfo", stageMask=_STAGE_ALL_COMMANDS) for _ in range(count)]

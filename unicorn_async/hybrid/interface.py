@@ -26,18 +26,18 @@ class Exchange(Protocol):
     """Where the near device hands over a half's layer; all is in its own memory.
 
     Rows are tokens in the batch's order. `q` is the address of (tokens, num_heads * head_dim) f32, `new_kv` has k and
-    v, (tokens, num_kv_heads, head_dim) each. What is recorded is for one layer, and for the passes of one slot.
+    v, (tokens, num_kv_heads, head_dim) each. What is recorded is for one layer, and for the passes of one turn.
     """
 
     q: int
     new_kv: KVCache
     nbytes: int  # of the near device's memory
 
-    def record_filled(self, recorder: CommandRecorder, num_tokens: int, *, slot: int, layer: int) -> None:
+    def record_filled(self, recorder: CommandRecorder, num_tokens: int, *, turn: int, layer: int) -> None:
         """Record what is to be done once q, k and v of so many tokens are written, up to the barrier for the host."""
 
     def record_result(
-        self, recorder: CommandRecorder, num_tokens: int, attended: ArenaSlice, *, slot: int, layer: int
+        self, recorder: CommandRecorder, num_tokens: int, attended: ArenaSlice, *, turn: int, layer: int
     ) -> None:
         """Record how the result gets to `attended`, (tokens, num_heads * head_dim) f32; a barrier is left to others."""
 
@@ -85,10 +85,10 @@ class FarAttention(Protocol):
     def save_kernels(self) -> None:
         """Keep on disk what was compiled; the far device must not be closed meanwhile."""
 
-    async def begin(self, slot: int, half: int, batch: Batch, num_tokens: int) -> AttentionPass:
+    async def begin(self, turn: int, half: int, batch: Batch, num_tokens: int) -> AttentionPass:
         """Read what of a batch decides the attention, before the batch's sequences change.
 
-        `slot` tells the steps in flight apart; its pass before this one is done. `num_tokens` is the number of rows
+        `turn` tells the steps in flight apart; its pass before this one is done. `num_tokens` is the number of rows
         with padding.
 
         Raises:

@@ -77,7 +77,7 @@ class NpuFarAttention:
     def save_kernels(self) -> None:
         """Do nothing: nothing was compiled."""
 
-    async def begin(self, slot: int, half: int, batch: Batch, num_tokens: int) -> NpuPass:
+    async def begin(self, turn: int, half: int, batch: Batch, num_tokens: int) -> NpuPass:
         """See `FarAttention`; rows of padding are not handed to the NPU."""
         del num_tokens
         exchange = self._memory.exchanges[half]
@@ -100,7 +100,7 @@ class NpuFarAttention:
 
         # Thousands of instructions for a long prompt: in a thread the event loop gets its turns in between.
         steps = await run_to_end(prepare)
-        exchange.begin(slot, steps, slots)
+        exchange.begin(turn, steps, slots)
         return NpuPass(self, batch.step, half, steps, slots)
 
     async def attend(self, turn: NpuPass, layer: int) -> None:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from unicorn_async.background import run_to_end
+from unicorn_async.background import THREAD_BYTES, run_to_end
 from unicorn_async.config import KVDType
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.ops.convert import convert, convert_kernel
 from unicorn_async.ops.kv_cache import AttentionShape, KVCache
 from unicorn_async.step.mapped_arrays import Field, made_block
-from unicorn_async.tensor import DType
+from unicorn_async.tensor import DType, aligned
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from unicorn_async.npu.packets import Bf16Bits
     from unicorn_async.npu.step import PreparedStep
     from unicorn_async.npu.work import AttentionHeads
-
-_ALIGNMENT = 256
-_THREAD_BYTES = 1 << 20  # copies from this size on leave the event loop to others
 
 
 class ExchangeRows(NamedTuple):
@@ -61,14 +58,14 @@ class NpuExchange(Protocol):
     rotated: Buffer
     is_shared: bool
 
-    def begin(self, slot: int, steps: Sequence[PreparedStep], slots: Sequence[NDArray[np.int64]]) -> None:
-        """Take in where a pass's tokens go, by block group; the slot's pass before this one is done."""
+    def begin(self, turn: int, steps: Sequence[PreparedStep], slots: Sequence[NDArray[np.int64]]) -> None:
+        """Take in where a pass's tokens go, by block group; the turn's pass before this one is done."""
 
-    def record_filled(self, recorder: CommandRecorder, num_tokens: int, *, slot: int, layer: int) -> None:
+    def record_filled(self, recorder: CommandRecorder, num_tokens: int, *, turn: int, layer: int) -> None:
         """See `Exchange`."""
 
     def record_result(
-        self, recorder: CommandRecorder, num_tokens: int, attended: ArenaSlice, *, slot: int, layer: int
+        self, recorder: CommandRecorder, num_tokens: int, attended: ArenaSlice, *, turn: int, layer: int
     ) -> None:
         """See `Exchange`."""
 
@@ -85,7 +82,7 @@ class NpuExchange(Protocol):
 def exchange_bytes(heads: AttentionHeads, max_tokens: int) -> int:
     """Return the memory that a half's exchange takes for so many tokens."""
     fields = _fields(heads, max_tokens).values()
-    return _offsets(heads, max_tokens)[2] + sum(_aligned(field.nbytes) for field in fields)
+    return _offsets(heads, max_tokens)[2] + sum(aligned(field.nbytes) for field in fields)
 
 
 class RotatedMemory:
@@ -133,12 +130,12 @@ class CopiedExchange:
         """Name the pipelines that `record_filled` uses."""
         return (convert_kernel(DType.F32, DType.BF16),)
 
-    def begin(self, slot: int, steps: Sequence[PreparedStep], slots: Sequence[NDArray[np.int64]]) -> None:
+    def begin(self, turn: int, steps: Sequence[PreparedStep], slots: Sequence[NDArray[np.int64]]) -> None:
         """See `NpuExchange`: rows are in the tokens' order."""
 
-    def record_filled(self, recorder: CommandRecorder, num_tokens: int, *, slot: int, layer: int) -> None:
+    def record_filled(self, recorder: CommandRecorder, num_tokens: int, *, turn: int, layer: int) -> None:
         """See `Exchange`: rounds q, k and v to bf16; what leads here ends with a barrier."""
-        del slot, layer
+        del turn, layer
         address, (q_elements, kv_elements) = self._block.address, self._row_elements
         for source, name, elements in (
             (self.q, "q", q_elements),
@@ -157,17 +154,17 @@ class CopiedExchange:
         recorder.host_barrier()
 
     def record_result(
-        self, recorder: CommandRecorder, num_tokens: int, attended: ArenaSlice, *, slot: int, layer: int
+        self, recorder: CommandRecorder, num_tokens: int, attended: ArenaSlice, *, turn: int, layer: int
     ) -> None:
         """See `Exchange`."""
-        del slot, layer
+        del turn, layer
         source, nbytes = self._block, num_tokens * self._row_elements[0] * DType.F32.itemsize
         recorder.copy(source.buffer, source.offset["result"], attended.buffer, attended.offset, nbytes)
 
     async def store(self, cache: NpuCache, slots: NDArray[np.int64]) -> None:
         """See `NpuExchange`."""
         rows = self.rows(len(slots))
-        if rows.k.nbytes + rows.v.nbytes < _THREAD_BYTES:
+        if rows.k.nbytes + rows.v.nbytes < THREAD_BYTES:
             cache.write(rows.k, rows.v, slots)
         else:
             await run_to_end(lambda: cache.write(rows.k, rows.v, slots))
@@ -200,14 +197,10 @@ def _fields(heads: AttentionHeads, max_tokens: int) -> dict[str, Field]:
 def _offsets(heads: AttentionHeads, max_tokens: int) -> tuple[int, int, int]:
     """Where k and v begin behind q, and where they end, in bytes."""
     itemsize = DType.F32.itemsize
-    k_offset = _aligned(max_tokens * _elements(heads.num_heads, heads) * itemsize)
-    kv_bytes = _aligned(max_tokens * _elements(heads.num_kv_heads, heads) * itemsize)
+    k_offset = aligned(max_tokens * _elements(heads.num_heads, heads) * itemsize)
+    kv_bytes = aligned(max_tokens * _elements(heads.num_kv_heads, heads) * itemsize)
     return k_offset, k_offset + kv_bytes, k_offset + 2 * kv_bytes
 
 
 def _elements(num_heads: int, heads: AttentionHeads) -> int:
     return num_heads * heads.layout.head_dim
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.config import ExchangeKind
 from unicorn_async.errors import OutOfMemoryError
-from unicorn_async.gpu.budget import MemoryBudget
+from unicorn_async.gpu.budget import USABLE_SHARE, MemoryBudget
 from unicorn_async.gpu.host_memory import HostMemory
 from unicorn_async.hybrid.interface import NUM_HALVES
 from unicorn_async.hybrid.npu_exchange import exchange_bytes
@@ -24,13 +24,12 @@ if TYPE_CHECKING:
     from unicorn_async.npu.choice import NpuChoice
     from unicorn_async.npu.work import AttentionHeads
 
-_USABLE_SHARE = 0.9  # of what is free
 _MAX_KEYS_BYTES = (1 << 31) - 1  # of a layer: with its values, what an instruction of the NPU reaches
 
 
 def npu_options(heads: AttentionHeads, max_context: int) -> NpuOptions:
     """Return how the NPU's runs are made, so that a context of this length fits however scattered its blocks are."""
-    options = NpuOptions(num_frames=NUM_HALVES)
+    options = NpuOptions(num_runs=NUM_HALVES)
     return replace(options, instruction_bytes=max(options.instruction_bytes, instruction_bytes(heads, max_context)))
 
 
@@ -55,9 +54,9 @@ def plan_npu(
     free = HostMemory().available_bytes() if host_bytes is None else host_bytes
     if free is None:
         raise OutOfMemoryError("KV cache of the NPU: the host does not tell how much of its memory is free")
-    total = int(free * _USABLE_SHARE)
+    total = int(free * USABLE_SHARE)
     room = MemoryBudget(0, total, total, is_shared=True)
-    frames = npu_options(npu.heads, wanted_context(model, options)).frame_bytes(npu.heads.layout)
+    frames = npu_options(npu.heads, wanted_context(model, options)).run_bytes(npu.heads.layout)
     if options.attention_exchange is not ExchangeKind.COPIED:
         frames += NUM_HALVES * shared_bytes(npu.heads, options)
     exchange = NUM_HALVES * exchange_bytes(npu.heads, options.max_num_batched_tokens)

@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unicorn_async.background import run_to_end
+from unicorn_async.background import THREAD_BYTES, run_to_end
 from unicorn_async.errors import OutOfMemoryError
 from unicorn_async.gpu.host_pages import SharedPages
 from unicorn_async.gpu.memory import MemoryKind
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from unicorn_async.npu.cache import NpuCache
     from unicorn_async.npu.step import PreparedStep
     from unicorn_async.npu.work import AttentionHeads
-
-_THREAD_BYTES = 1 << 20  # what is shown of this size or more leaves the event loop to others
 
 
 class SharedRegion:
@@ -92,7 +90,7 @@ class SharedExchange:
     """One half's packets and results; an `NpuExchange`. Close it when neither device has work of it any more.
 
     The near device itself writes queries into packets, new keys and values into the layer's cache, and reads results.
-    Which places these are changes with every step, and is in a table for each slot and block group.
+    Which places these are changes with every step, and is in a table for each turn and block group.
 
     A run that an abandoned pass has left may read what the next step writes: what it computes is of no use then, and
     nothing that decides what a run does is written before it has ended. Of a cut prompt, the second half's keys and
@@ -138,18 +136,18 @@ class SharedExchange:
         self.q, self.new_kv, self.rotated = rotated.q, rotated.new_kv, rotated.buffer
         self.nbytes = rotated.buffer.nbytes + self._table.buffer.nbytes
 
-    def begin(self, slot: int, steps: Sequence[PreparedStep], slots: Sequence[NDArray[np.int64]]) -> None:
+    def begin(self, turn: int, steps: Sequence[PreparedStep], slots: Sequence[NDArray[np.int64]]) -> None:
         """See `NpuExchange`."""
-        for rows, step, places in zip(self._table.arrays["rows"][slot], steps, slots, strict=True):
+        for rows, step, places in zip(self._table.arrays["rows"][turn], steps, slots, strict=True):
             rows["slot"] = NO_SLOT
             rows["slot"][: len(places)] = places
             tokens, items, first = first_rows(step)
             rows["item"][tokens], rows["first"][tokens] = items, first
             rows["stride"] = result_elements(step)
 
-    def record_filled(self, recorder: CommandRecorder, num_tokens: int, *, slot: int, layer: int) -> None:
+    def record_filled(self, recorder: CommandRecorder, num_tokens: int, *, turn: int, layer: int) -> None:
         """See `Exchange`: writes what the NPU reads; what leads here ends with a barrier."""
-        cache, rows = self._layers[layer], self._rows(slot, layer)
+        cache, rows = self._layers[layer], self._rows(turn, layer)
         npu_queries(
             recorder,
             self._kernels,
@@ -172,7 +170,7 @@ class SharedExchange:
         recorder.host_barrier()
 
     def record_result(
-        self, recorder: CommandRecorder, num_tokens: int, attended: ArenaSlice, *, slot: int, layer: int
+        self, recorder: CommandRecorder, num_tokens: int, attended: ArenaSlice, *, turn: int, layer: int
     ) -> None:
         """See `Exchange`."""
         npu_results(
@@ -180,7 +178,7 @@ class SharedExchange:
             self._kernels,
             self._shape,
             results=self._results_address,
-            rows=self._rows(slot, layer),
+            rows=self._rows(turn, layer),
             attended=attended.address,
             num_tokens=num_tokens,
         )
@@ -188,7 +186,7 @@ class SharedExchange:
     async def store(self, cache: NpuCache, slots: NDArray[np.int64]) -> None:
         """See `NpuExchange`: they are there, and are shown to the NPU."""
         heads = self._heads
-        if 2 * BF16_BYTES * len(slots) * heads.num_kv_heads * heads.layout.head_dim < _THREAD_BYTES:
+        if 2 * BF16_BYTES * len(slots) * heads.num_kv_heads * heads.layout.head_dim < THREAD_BYTES:
             cache.show(slots)
         else:
             await run_to_end(lambda: cache.show(slots))
@@ -201,8 +199,8 @@ class SharedExchange:
         """Free the memory; a second call does nothing."""
         self._made.close()
 
-    def _rows(self, slot: int, layer: int) -> int:
+    def _rows(self, turn: int, layer: int) -> int:
         """Return the address of the table for a layer."""
         _, num_groups, max_tokens = self._table.arrays["rows"].shape
-        table = slot * num_groups + self._layers[layer].group
+        table = turn * num_groups + self._layers[layer].group
         return self._table.address["rows"] + int(table * max_tokens * ROW.itemsize)

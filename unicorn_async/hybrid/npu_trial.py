@@ -31,7 +31,7 @@ _MAX_TOKENS = 48
 
 
 class HandOverTrial:
-    """Sequences that are all new, of `lengths` tokens, in a layer's first blocks; layer 0's, slot 0's.
+    """Sequences that are all new, of `lengths` tokens, in a layer's first blocks; layer 0's, turn 0's.
 
     Values are multiples of 1/8 below 1: bf16 and f32 both hold them. Close it once nothing of it is under way.
     """
@@ -84,11 +84,11 @@ class HandOverTrial:
             for offset, shape in zip(offsets, self._shapes, strict=True):
                 recorder.copy(self._values, offset, exchange.rotated, offset, 4 * int(np.prod(shape)))
             recorder.barrier()
-            exchange.record_filled(recorder, self.num_tokens, slot=0, layer=0)
+            exchange.record_filled(recorder, self.num_tokens, turn=0, layer=0)
             self._fill = recorder.end()
             recorder = pool.recorder()
             out = ArenaSlice(self._out, 0, self._out.address, nbytes)
-            exchange.record_result(recorder, self.num_tokens, out, slot=0, layer=0)
+            exchange.record_result(recorder, self.num_tokens, out, turn=0, layer=0)
             recorder.host_barrier()
             self._take = recorder.end()
             self._made = made.pop_all()

@@ -65,7 +65,7 @@ class _Place:
 
 
 @dataclass(slots=True)
-class _Slot:
+class _RecordedFrames:
     index: int
     places: tuple[_Place, ...]
     busy: bool = False
@@ -130,18 +130,18 @@ class HybridRunner:
             numbers.arrays["rows"][:] = np.arange(limits.tokens)
             rows = numbers.address["rows"]
 
-            def place(slot: int, half: int) -> _Place:
-                frame = Frame(device, limits, memory.residuals[half].addresses, NUM_HALVES * slot + half)
+            def place(turn: int, half: int) -> _Place:
+                frame = Frame(device, limits, memory.residuals[half].addresses, NUM_HALVES * turn + half)
                 made.callback(frame.close)
                 exchange = attention.exchanges[half]
-                recording = SeamRecording(device, decoder, model, memory, frame, limits, exchange, rows, slot)
+                recording = SeamRecording(device, decoder, model, memory, frame, limits, exchange, rows, turn)
                 made.callback(recording.close)
                 copy = LogitsCopy(device, memory.logits, model.vocab_size)
                 made.callback(copy.close)
                 return _Place(frame, recording, copy)
 
-            self._slots = [
-                _Slot(index, tuple(place(index, half) for half in range(NUM_HALVES)))
+            self._recorded = [
+                _RecordedFrames(index, tuple(place(index, half) for half in range(NUM_HALVES)))
                 for index in range(options.num_frames)
             ]
             self._made = made.pop_all()
@@ -149,7 +149,7 @@ class HybridRunner:
     @property
     def nbytes(self) -> int:
         """Size of the frames, of what evaluations have their logits copied to, and of the exchanges."""
-        frames = sum(place.frame.nbytes + place.copy.nbytes for slot in self._slots for place in slot.places)
+        frames = sum(place.frame.nbytes + place.copy.nbytes for recorded in self._recorded for place in recorded.places)
         return frames + sum(exchange.nbytes for exchange in self._attention.exchanges)
 
     @property
@@ -165,7 +165,7 @@ class HybridRunner:
     @property
     def max_in_flight(self) -> int:
         """Steps that may be submitted before the oldest of them is collected."""
-        return len(self._slots)
+        return len(self._recorded)
 
     async def follow_load(self, on_change: Callable[[], None]) -> None:
         """Wait until all layers are there.
@@ -198,27 +198,27 @@ class HybridRunner:
         Raises:
             DeviceError: a device is lost, or lacks what a kernel needs.
         """
-        slot = next(slot for slot in self._slots if not slot.busy)
+        recorded = next(recorded for recorded in self._recorded if not recorded.busy)
         kind = StepKind.of(bucket_for(batch.num_tokens, self._writer.token_buckets), num_keys(batch))
         parts = split_batch(batch)
         can_split = len(parts) > 1
         if can_split and not self.policy.choose(kind):
             parts = (batch,)
         # Whole steps take turns too: prompts that go on in the next step may be in both devices' hands.
-        first = slot.index % NUM_HALVES if len(parts) == 1 else 0
-        halves = [await self._prepare(slot, number, part) for number, part in enumerate(parts, first)]
-        slot.busy = True
+        first = recorded.index % NUM_HALVES if len(parts) == 1 else 0
+        halves = [await self._prepare(recorded, number, part) for number, part in enumerate(parts, first)]
+        recorded.busy = True
         turns = [self._turns.enter(half.number, half.batch) for half in halves]
-        step = HybridStep(self, slot, batch, kind, halves, turns, can_split)
+        step = HybridStep(self, recorded, batch, kind, halves, turns, can_split)
         step.task = asyncio.create_task(self._run(step), name=f"hybrid step {batch.step}")
         self._tasks.add(step.task)
         step.task.add_done_callback(lambda task: self._ended(step, task))
         return step
 
-    async def _prepare(self, slot: _Slot, number: int, batch: Batch) -> _Half:
-        place = slot.places[number]
+    async def _prepare(self, recorded: _RecordedFrames, number: int, batch: Batch) -> _Half:
+        place = recorded.places[number]
         shape = self._writer.write(batch, place.frame)
-        attention = await self._attention.begin(slot.index, number, batch, shape.tokens)
+        attention = await self._attention.begin(recorded.index, number, batch, shape.tokens)
         if not place.recording.has(shape):
             await run_to_end(lambda: place.recording.record(shape))
         if any(item.sequence.want_logits for item in batch.scheduled):
@@ -316,7 +316,7 @@ class HybridRunner:
             (read_tokens(half.place.frame, half.shape, half.batch), read_logits(half.place.copy, half.batch))
             for half in step.halves
         ]
-        step.slot.busy = False
+        step.recorded.busy = False
         tokens = tuple(token for tokens, _ in results for token in tokens)
         logits = tuple(rows for _, of_half in results for rows in of_half)
         return StepResult(step.batch, tokens, logits, device_s, start_s, waited=step.waited)
@@ -331,13 +331,13 @@ class HybridRunner:
         await self._attention.drain()
         if self._trace is not None:
             try:
-                await run_to_end(self._trace.write)
+                await self._trace.write()
             except ConfigError as exc:
                 _log.warning("%s; the steps themselves are not affected", exc)
 
     def close(self) -> None:
         """Free frames and commands, after `stop`."""
-        self._slots.clear()
+        self._recorded.clear()
         self._made.close()
 
 
@@ -346,7 +346,7 @@ class HybridStep:
     """A step in flight; `can_split` says that there were two ways for it."""
 
     runner: HybridRunner
-    slot: _Slot
+    recorded: _RecordedFrames
     batch: Batch
     kind: StepKind
     halves: list[_Half]

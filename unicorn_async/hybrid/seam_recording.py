@@ -24,7 +24,7 @@ class SeamRecording(Recording):
     """The commands between two layers' attention: a step is `prologue`, the segments in order, then `tail`.
 
     Segment i leads to the attention of layer i, the last one to the tail. `rows` is the address of (tokens) u32 that
-    count from 0: the places of the tokens' keys and values in the exchange. `slot` is that of the steps' passes.
+    count from 0: the places of the tokens' keys and values in the exchange. `turn` is that of the steps' passes.
     """
 
     def __init__(
@@ -37,12 +37,12 @@ class SeamRecording(Recording):
         limits: FrameLimits,
         exchange: Exchange,
         rows: int,
-        slot: int,
+        turn: int,
     ) -> None:
         super().__init__(device, decoder, model, memory, frame, limits)
         self._exchange = exchange
         self._rows = rows
-        self._slot = slot
+        self._turn = turn
 
     def segment(self, shape: StepShape, layer: int) -> CommandBuffer:
         """Return the commands from the attention of layer `layer - 1` to that of `layer`."""
@@ -66,7 +66,7 @@ class SeamRecording(Recording):
         columns = model.num_heads * model.head_dim
         if layer:
             attended = self._memory.attended
-            exchange.record_result(recorder, num_tokens, attended, slot=self._slot, layer=layer - 1)
+            exchange.record_result(recorder, num_tokens, attended, turn=self._turn, layer=layer - 1)
             recorder.barrier()
             rows = Tensor(attended.address, (num_tokens, columns), DType.F32)
             self._decoder.record_after_attention(recorder, step, num_tokens, layer - 1, rows)
@@ -75,7 +75,7 @@ class SeamRecording(Recording):
             self._decoder.record_before_attention(
                 recorder, step, layer, q=q, cache=exchange.new_kv, slot_mapping=self._rows
             )
-            exchange.record_filled(recorder, num_tokens, slot=self._slot, layer=layer)
+            exchange.record_filled(recorder, num_tokens, turn=self._turn, layer=layer)
 
 
 def _segment_key(shape: StepShape, layer: int) -> Hashable:

@@ -6,7 +6,7 @@ import json
 from collections import deque
 from typing import TYPE_CHECKING, TypeAlias
 
-from unicorn_async.errors import ConfigError
+from unicorn_async.loader.trace_file import TraceFile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,11 +23,10 @@ class StepTrace:
     """Keeps the spans of the last 256 steps. Format: "Trace Event Format" of Chromium's tracing."""
 
     def __init__(self, path: Path, near: str, far: str) -> None:
-        """Trace two devices of these names; raises ConfigError if `path` can't be written."""
-        self._path = path
+        """Trace two devices of these names; see `TraceFile` for what happens to the file before `write`."""
         self._names = {_NEAR_TRACK: f"model: {near}", _FAR_TRACK: f"attention: {far}"}
         self._steps: deque[tuple[Sequence[Span], Sequence[Span]]] = deque(maxlen=_KEPT_STEPS)
-        self.write()
+        self._file = TraceFile("step trace", path, self._text())
 
     def step(self, near: Sequence[Span], far: Sequence[Span]) -> None:
         """Note a step."""
@@ -48,16 +47,16 @@ class StepTrace:
         ]
         return {"traceEvents": [*tracks, *spans], "displayTimeUnit": "ms"}
 
-    def write(self) -> None:
-        """Write what there is to the file.
+    async def write(self) -> None:
+        """Write what there is; no step is noted meanwhile.
 
         Raises:
-            ConfigError: the file can't be written.
+            ConfigError: it can't be written.
         """
-        try:
-            self._path.write_text(json.dumps(self.to_json(), separators=(",", ":")))
-        except OSError as exc:
-            raise ConfigError(f"step trace {self._path}: {exc.strerror}") from exc
+        await self._file.write(self._text)
+
+    def _text(self) -> str:
+        return json.dumps(self.to_json(), separators=(",", ":"))
 
 
 def _event(span: Span, track: int, start_s: float) -> Event:

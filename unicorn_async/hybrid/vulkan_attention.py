@@ -88,11 +88,11 @@ class VulkanFarAttention:
             scratch = DecodeScratch(partials.address, counters.address)
             self._q = arena.allocate(limits.tokens * layout.row_bytes)
             self._frames: dict[tuple[int, int], AttentionArguments] = {}
-            for slot in range(options.num_frames):
+            for turn in range(options.num_frames):
                 for half in range(NUM_HALVES):
-                    frame = AttentionArguments(far, limits, scratch, f"attention frame {slot}{'AB'[half]}")
+                    frame = AttentionArguments(far, limits, scratch, f"attention frame {turn}{'AB'[half]}")
                     made.callback(frame.close)
-                    self._frames[slot, half] = frame
+                    self._frames[turn, half] = frame
             self._pool = CommandPool(far, far.compute)
             made.callback(self._pool.close)
             self._made = made.pop_all()
@@ -129,10 +129,10 @@ class VulkanFarAttention:
         few, many = attention.kernels_for(num_tokens=1), attention.kernels_for(num_tokens=MAX_FEW_TOKENS + 1)
         return kv_append_kernel(attention.plan.shape), *few, *many
 
-    async def begin(self, slot: int, half: int, batch: Batch, num_tokens: int) -> VulkanPass:
+    async def begin(self, turn: int, half: int, batch: Batch, num_tokens: int) -> VulkanPass:
         """See `FarAttention`; records commands for a batch of a new kind."""
-        work = self._writer.write(batch, self._frames[slot, half], num_tokens)
-        key = (slot, half, num_tokens, work)
+        work = self._writer.write(batch, self._frames[turn, half], num_tokens)
+        key = (turn, half, num_tokens, work)
         if key not in self._commands:
             self._commands[key] = await run_to_end(lambda: self._record(*key))
         return VulkanPass(self, self._exchanges[half], self._commands[key], batch.step, half, num_tokens)
@@ -155,9 +155,9 @@ class VulkanFarAttention:
         self._commands.clear()
         self._made.close()
 
-    def _record(self, slot: int, half: int, num_tokens: int, work: AttentionParts) -> list[CommandBuffer]:
+    def _record(self, turn: int, half: int, num_tokens: int, work: AttentionParts) -> list[CommandBuffer]:
         """Record all layers."""
-        frame, exchange = self._frames[slot, half], self._exchanges[half]
+        frame, exchange = self._frames[turn, half], self._exchanges[half]
         batches = [replace(batch, **work._asdict()) for batch in frame.batches]
         kernels, shape = self.far.kernels, self._attention.plan.shape
         q = Tensor(self._q.address, (num_tokens, shape.num_heads * shape.head_dim), DType.F32)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unicorn_async.background import run_to_end
+from unicorn_async.background import THREAD_BYTES, run_to_end
 from unicorn_async.config import ExchangeKind
 from unicorn_async.errors import DeviceError
 from unicorn_async.gpu.host_pages import SharedPages
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.ops.kv_cache import KVCache
-from unicorn_async.tensor import DType, Tensor
+from unicorn_async.tensor import DType, Tensor, aligned
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.arena import ArenaSlice
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.memory import Buffer
     from unicorn_async.ops.kv_cache import AttentionShape
-
-_ALIGNMENT = 256
-_THREAD_BYTES = 1 << 20  # copies from this size on leave the event loop to others
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,22 +48,22 @@ class ExchangeLayout:
     @property
     def k_offset(self) -> int:
         """Where keys begin."""
-        return _aligned(self.max_tokens * self.row_bytes)
+        return aligned(self.max_tokens * self.row_bytes)
 
     @property
     def v_offset(self) -> int:
         """Where values begin."""
-        return self.k_offset + _aligned(self.max_tokens * self.kv_row_bytes)
+        return self.k_offset + aligned(self.max_tokens * self.kv_row_bytes)
 
     @property
     def result_offset(self) -> int:
         """Where the result begins."""
-        return self.v_offset + _aligned(self.max_tokens * self.kv_row_bytes)
+        return self.v_offset + aligned(self.max_tokens * self.kv_row_bytes)
 
     @property
     def nbytes(self) -> int:
         """Size of all."""
-        return self.result_offset + _aligned(self.max_tokens * self.row_bytes)
+        return self.result_offset + aligned(self.max_tokens * self.row_bytes)
 
 
 class VulkanExchange:
@@ -96,16 +93,16 @@ class VulkanExchange:
         far_start = self.far.address
         self.far_kv = KVCache(far_start + layout.k_offset, far_start + layout.v_offset)
 
-    def record_filled(self, recorder: CommandRecorder, num_tokens: int, *, slot: int, layer: int) -> None:
+    def record_filled(self, recorder: CommandRecorder, num_tokens: int, *, turn: int, layer: int) -> None:
         """See `Exchange`; the memory is the host's, so that nothing but its visibility is left to do."""
-        del num_tokens, slot, layer
+        del num_tokens, turn, layer
         recorder.host_barrier()
 
     def record_result(
-        self, recorder: CommandRecorder, num_tokens: int, attended: ArenaSlice, *, slot: int, layer: int
+        self, recorder: CommandRecorder, num_tokens: int, attended: ArenaSlice, *, turn: int, layer: int
     ) -> None:
         """See `Exchange`."""
-        del slot, layer
+        del turn, layer
         nbytes = num_tokens * self.layout.row_bytes
         recorder.copy(self.result, self.result_offset, attended.buffer, attended.offset, nbytes)
 
@@ -180,11 +177,7 @@ async def _copy(src: Buffer, dst: Buffer, *ranges: tuple[int, int]) -> None:
         for offset, nbytes in ranges:
             target[offset : offset + nbytes] = source[offset : offset + nbytes]
 
-    if sum(nbytes for _, nbytes in ranges) < _THREAD_BYTES:
+    if sum(nbytes for _, nbytes in ranges) < THREAD_BYTES:
         copy()
     else:
         await run_to_end(copy)
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT

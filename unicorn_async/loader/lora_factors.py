@@ -10,6 +10,7 @@ from unicorn_async.gpu.arena import Arena
 from unicorn_async.gpu.memory_types import MemoryKind
 from unicorn_async.loader.read_strategy import ReadMode, ReadStrategy
 from unicorn_async.loader.stream import LoadStream
+from unicorn_async.tensor import aligned
 from unicorn_async.weights.chunk import Transform
 
 if TYPE_CHECKING:
@@ -120,4 +121,4 @@ def scratch_bytes(plan: LoadPlan) -> int:
 def lora_bytes(lora: LoraPlan, scratch: int) -> int:
     """Return the device memory that factors and scratch take while a model is loaded."""
     sizes = [*(dest.nbytes for dest in lora.factors.destinations), scratch]
-    return sum(-(-size // 256) * 256 for size in sizes)
+    return sum(aligned(size) for size in sizes)

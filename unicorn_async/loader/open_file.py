@@ -12,6 +12,7 @@ import numpy as np
 
 from unicorn_async.checkpoint.file_stamp import FileStamp
 from unicorn_async.gpu.host_pages import FilePages, prefer_huge_pages
+from unicorn_async.tensor import aligned
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -157,7 +158,7 @@ class DirectFile:
 
 def page_memory(nbytes: int) -> memoryview:
     """Return zeroed memory of whole pages, huge ones if possible; it is freed with the last view of it."""
-    size = -(-nbytes // PAGE_BYTES) * PAGE_BYTES
+    size = aligned(nbytes, PAGE_BYTES)
     memory = memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
     prefer_huge_pages(memory)  # a disk takes a request in few pieces, and what was cut into small ones later
     return memory
@@ -165,7 +166,7 @@ def page_memory(nbytes: int) -> memoryview:
 
 def span_bytes(offset: int, nbytes: int) -> int:
     """Return the size of the pages that `nbytes` from `offset` lie in."""
-    return -(-(offset % PAGE_BYTES + nbytes) // PAGE_BYTES) * PAGE_BYTES
+    return aligned(offset % PAGE_BYTES + nbytes, PAGE_BYTES)
 
 
 def _after(parts: list[memoryview], count: int) -> list[memoryview]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from unicorn_async.loader.uploader import Uploader
     from unicorn_async.weights.chunk import AnyChunk
 
-_LANES_PER_THREAD = 4  # so that a thread finds its next read waiting, even when the event loop has been busy
+_WORKERS_PER_THREAD = 4  # so that a thread finds its next read waiting, even when the event loop has been busy
 _LEAST_DIRECT_SHARE = 1 / 64  # of the bytes: to stage less is quicker than to map all the memory that it lies in
 
 
@@ -82,12 +82,12 @@ class LoadPipeline:
         stages = self._stages_direct_reads or self._stages_in_vram
         self._stages_all = stages or direct_bytes < _LEAST_DIRECT_SHARE * source.bytes_to_read
         staged_bytes = max((chunk.nbytes for chunk in source.chunks), default=0)
-        self._transfers = make_transfers(source.chunks, self._is_staged, slot_bytes=staged_bytes)
+        self._transfers = make_transfers(source.chunks, self._is_staged, buffer_bytes=staged_bytes)
         with contextlib.ExitStack() as stack:
             if self._factors is not None:
                 stack.callback(self._factors.close)
             stack.callback(self._close_rings)
-            stack.callback(self._uploader.close)  # before the slots: a cancelled lane does not know what reads its one
+            stack.callback(self._uploader.close)  # before the buffers: a cancelled worker does not know what reads its
             self._add_ring([transfer.nbytes for transfer in self._transfers if transfer.staged])
             self._reader = FileReader(source.files, source.strategy, stamps=source.stamps, trace=self._trace)
             stack.callback(self._reader.close)  # first of all: no thread writes to memory that is freed after it
@@ -107,8 +107,8 @@ class LoadPipeline:
         if any(transfer.staged and transfer.chunks[0].transform is not Transform.COPY for transfer in self._transfers):
             group.create_task(self._uploader.be_prepared())
         waiting = iter(self._transfers)
-        for _ in range(self._reader.num_threads * _LANES_PER_THREAD):
-            group.create_task(self._lane(waiting, group))
+        for _ in range(self._reader.num_threads * _WORKERS_PER_THREAD):
+            group.create_task(self._worker(waiting, group))
 
     def _is_staged(self, chunk: AnyChunk) -> bool:
         return self._stages_all or not self._uploader.has_direct_target(chunk)
@@ -120,8 +120,8 @@ class LoadPipeline:
         self._rings.append(
             StagingRing(
                 self._device.memory,
-                num_slots=size.num_slots,
-                slot_bytes=size.slot_bytes,
+                num_buffers=size.num_buffers,
+                buffer_bytes=size.buffer_bytes,
                 imports=self._stages_direct_reads,
                 near=self._stages_in_vram,
             )
@@ -129,16 +129,16 @@ class LoadPipeline:
 
     def _ring_for(self, transfer: Transfer) -> StagingRing:
         """Return a ring with room; it is made now where memory arrived that is not mapped, against expectation."""
-        if not any(transfer.nbytes <= ring.slot_bytes for ring in self._rings):
+        if not any(transfer.nbytes <= ring.buffer_bytes for ring in self._rings):
             self._add_ring([chunk.nbytes for chunk in self._source.chunks])
-        return next(ring for ring in self._rings if transfer.nbytes <= ring.slot_bytes)
+        return next(ring for ring in self._rings if transfer.nbytes <= ring.buffer_bytes)
 
     def _close_rings(self) -> None:
         for ring in self._rings:
             ring.close()
 
-    async def _lane(self, transfers: Iterator[Transfer], group: asyncio.TaskGroup) -> None:
-        """Load one transfer after the other; all lanes take from the same iterator, so transfers start in order."""
+    async def _worker(self, transfers: Iterator[Transfer], group: asyncio.TaskGroup) -> None:
+        """Load one transfer after the other; all workers take from the same iterator, so transfers start in order."""
         for planned in transfers:
             transfer = planned if planned.staged else await self._placed(planned)
             self.layer_started.setdefault(transfer.layer, time.perf_counter_ns())
@@ -170,12 +170,12 @@ class LoadPipeline:
         ring, trace = self._ring_for(transfer), self._trace
         if self._factors is not None and any(chunk.transform is Transform.BLEND for chunk in transfer.chunks):
             await self._factors.ready()
-        slot = await ring.acquire()
-        placed = await _read_staged(self._reader, transfer, slot)
+        buffer = await ring.acquire()
+        placed = await _read_staged(self._reader, transfer, buffer)
         await self._have_places(transfer)
         started = time.perf_counter_ns()
-        submitted = await self._uploader.submit(placed, slot)
-        ring.release(slot, *submitted)
+        submitted = await self._uploader.submit(placed, buffer)
+        ring.release(buffer, *submitted)
         if trace is not None:
             now = time.perf_counter_ns()
             trace.submission(_name(transfer), started, now)
@@ -195,14 +195,14 @@ def _name(transfer: Transfer) -> str:
     return transfer.chunks[0].dest + more
 
 
-async def _read_staged(reader: FileReader, transfer: Transfer, slot: StagingBuffer) -> list[tuple[AnyChunk, int]]:
-    """Read a transfer into its slot; return the chunks, each with where in the slot it is."""
+async def _read_staged(reader: FileReader, transfer: Transfer, buffer: StagingBuffer) -> list[tuple[AnyChunk, int]]:
+    """Read a transfer into its buffer; return the chunks, each with where in the buffer it is."""
     first = transfer.chunks[0]
-    if reader.is_direct and slot.takes_direct_reads and len(transfer.chunks) == 1 and _may_lie_anywhere(first):
-        return [(first, await reader.read_around(first.file, first.offset, first.nbytes, slot.view()))]
+    if reader.is_direct and buffer.takes_direct_reads and len(transfer.chunks) == 1 and _may_lie_anywhere(first):
+        return [(first, await reader.read_around(first.file, first.offset, first.nbytes, buffer.view()))]
     placed = list(zip(transfer.chunks, transfer.offsets, strict=True))
     reads = [
-        Read(chunk.file, chunk.offset, slot.view(offset, chunk.nbytes), chunk.row_permutation)
+        Read(chunk.file, chunk.offset, buffer.view(offset, chunk.nbytes), chunk.row_permutation)
         for chunk, offset in placed
     ]
     await reader.read_all(reads)

@@ -20,95 +20,95 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, slots=True)
 class StagingBuffer:
-    """One slot: its buffer, and the submission that read it last.
+    """A piece of the ring: its memory, and the submission that read it last.
 
     `takes_direct_reads` says that it is ordinary memory from a page's start. `commands` are command buffers to record
-    anew, by queue; they are not pending once the slot is acquired.
+    anew, by queue; they are not pending once the buffer is acquired.
     """
 
-    buffer: Buffer
+    memory: Buffer
     takes_direct_reads: bool = False
     used: tuple[Timeline, int] | None = None
     commands: dict[Queue, CommandBuffer] = field(default_factory=dict)
 
     def view(self, offset: int = 0, nbytes: int | None = None) -> memoryview:
-        """Return `nbytes` of the slot, or all of them, for the CPU to fill."""
-        mapped = self.buffer.mapped
+        """Return `nbytes` of the buffer, or all of them, for the CPU to fill."""
+        mapped = self.memory.mapped
         assert mapped is not None, "staging memory is mapped"
         return mapped[offset:] if nbytes is None else mapped[offset : offset + nbytes]
 
 
 class StagingRing:
-    """Hands out slots; who finds none free waits for the device to be done with the one that was used first.
+    """Hands out buffers; who finds none free waits for the device to be done with the one that was used first.
 
-    Slots are made when they are asked for, because each takes a while to allocate; the ring owns their memory until
+    Buffers are made when they are asked for, because each takes a while to allocate; the ring owns their memory until
     `close`. With `imports` they are ordinary memory that the device was given, if the driver takes it (see
     `can_import`), else memory of the driver's: `near` the device while there is room, else the host's.
     """
 
     def __init__(
-        self, memory: Memory, *, num_slots: int, slot_bytes: int, imports: bool = False, near: bool = False
+        self, memory: Memory, *, num_buffers: int, buffer_bytes: int, imports: bool = False, near: bool = False
     ) -> None:
         self._memory = memory
-        self._num_slots = num_slots
-        self.slot_bytes = slot_bytes
+        self._num_buffers = num_buffers
+        self.buffer_bytes = buffer_bytes
         self._imports = imports
         self._near = near
-        self._slots: list[StagingBuffer] = []
+        self._buffers: list[StagingBuffer] = []
         self._free: asyncio.Queue[StagingBuffer] = asyncio.Queue()
         self._turn = asyncio.Lock()  # a lock is fair; a queue gives what comes back to who asks before others wake up
 
     @property
     def num_free(self) -> int:
-        """Slots that are not held, though the device may still read them, or that are still to be made."""
-        return self._free.qsize() + self._num_slots - len(self._slots)
+        """Buffers that are not held, though the device may still read them, or that are still to be made."""
+        return self._free.qsize() + self._num_buffers - len(self._buffers)
 
     async def acquire(self) -> StagingBuffer:
-        """Return a slot that the device does not use, to who asks first; cancelling leaves it in the ring.
+        """Return a buffer that the device does not use, to who asks first; cancelling leaves it in the ring.
 
         Raises:
             DeviceLostError: the device is lost.
-            OutOfMemoryError: there is no memory for another slot.
+            OutOfMemoryError: there is no memory for another buffer.
         """
         async with self._turn:
-            if self._free.empty() and len(self._slots) < self._num_slots:
-                return await self._new_slot()
-            slot = await self._free.get()
+            if self._free.empty() and len(self._buffers) < self._num_buffers:
+                return await self._new_buffer()
+            buffer = await self._free.get()
         try:
-            if slot.used is not None:
-                await slot.used[0].reached(slot.used[1])
+            if buffer.used is not None:
+                await buffer.used[0].reached(buffer.used[1])
         except BaseException:
-            self._free.put_nowait(slot)
+            self._free.put_nowait(buffer)
             raise
-        return slot
+        return buffer
 
-    def release(self, slot: StagingBuffer, timeline: Timeline, value: int) -> None:
-        """Give a slot back; it is free once `timeline` has reached `value`."""
-        slot.used = (timeline, value)
-        self._free.put_nowait(slot)
+    def release(self, buffer: StagingBuffer, timeline: Timeline, value: int) -> None:
+        """Give a buffer back; it is free once `timeline` has reached `value`."""
+        buffer.used = (timeline, value)
+        self._free.put_nowait(buffer)
 
     def close(self) -> None:
-        """Free the memory, each slot's once the device is done with it; no thread may still write to a slot."""
-        slots, self._slots = self._slots, []
-        for slot in slots:
-            if slot.used is None:
-                slot.buffer.close()
+        """Free the memory, each buffer's once the device is done with it; no thread may still write to a buffer."""
+        buffers, self._buffers = self._buffers, []
+        for buffer in buffers:
+            if buffer.used is None:
+                buffer.memory.close()
             else:
-                self._memory.release(slot.buffer, timeline=slot.used[0], value=slot.used[1])
+                self._memory.release(buffer.memory, timeline=buffer.used[0], value=buffer.used[1])
         self._memory.collect()
 
-    async def _new_slot(self) -> StagingBuffer:
-        """Make a slot in a thread: the driver may take milliseconds, and others have reads to begin."""
-        name, before = f"staging[{len(self._slots)}]", len(self._slots)
+    async def _new_buffer(self) -> StagingBuffer:
+        """Make a buffer in a thread: the driver may take milliseconds, and others have reads to begin."""
+        name, before = f"staging[{len(self._buffers)}]", len(self._buffers)
         try:
-            await run_to_end(lambda: self._slots.append(self._make_slot(self.slot_bytes, name)))
+            await run_to_end(lambda: self._buffers.append(self._make_buffer(self.buffer_bytes, name)))
         except BaseException:
-            if len(self._slots) > before:
-                self._free.put_nowait(self._slots[-1])
+            if len(self._buffers) > before:
+                self._free.put_nowait(self._buffers[-1])
             raise
-        return self._slots[-1]
+        return self._buffers[-1]
 
-    def _make_slot(self, nbytes: int, name: str) -> StagingBuffer:
+    def _make_buffer(self, nbytes: int, name: str) -> StagingBuffer:
         if self._imports:
             try:
                 return StagingBuffer(self._memory.import_host(page_memory(nbytes), name=name), takes_direct_reads=True)

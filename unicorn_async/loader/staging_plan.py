@@ -16,37 +16,37 @@ if TYPE_CHECKING:
     from unicorn_async.weights.chunk import AnyChunk
     from unicorn_async.weights.plan import LoadPlan
 
-_MAX_SLOTS = 16  # also where they are small: each takes a while to allocate
-_LEAST_SLOTS = 2  # one is read into while the device takes the other; who writes the cache's entry has as many
+_MAX_BUFFERS = 16  # also where they are small: each takes a while to allocate
+_LEAST_BUFFERS = 2  # one is read into while the device takes the other; who writes the cache's entry has as many
 
 
 @dataclass(frozen=True, slots=True)
 class RingSize:
-    """The slots of a `StagingRing`, and the bytes of each."""
+    """The buffers of a `StagingRing`, and the bytes of each."""
 
-    num_slots: int
-    slot_bytes: int
+    num_buffers: int
+    buffer_bytes: int
 
     @classmethod
     def of(cls, sizes: Sequence[int], staging_bytes: int, *, reads_pages: bool) -> RingSize:
-        """Return the ring for transfers of these sizes, one at least: `staging_bytes` in all, unless a slot has more.
+        """Return the ring for transfers of these sizes, one at least: `staging_bytes` in all, unless a buffer has more.
 
-        It has no more slots than hold all transfers' bytes. Where whole pages are read, a slot has room for a part of a
-        page at both ends.
+        It has no more buffers than hold all transfers' bytes. Where whole pages are read, a buffer has room for a part
+        of a page at both ends.
         """
-        slot_bytes = max(sizes)
+        buffer_bytes = max(sizes)
         if reads_pages:
-            slot_bytes = (slot_bytes // PAGE_BYTES + 2) * PAGE_BYTES
-        return cls(min(len(sizes), _MAX_SLOTS, -(-sum(sizes) // slot_bytes)), slot_bytes).within(staging_bytes)
+            buffer_bytes = (buffer_bytes // PAGE_BYTES + 2) * PAGE_BYTES
+        return cls(min(len(sizes), _MAX_BUFFERS, -(-sum(sizes) // buffer_bytes)), buffer_bytes).within(staging_bytes)
 
     def within(self, staging_bytes: int) -> RingSize:
-        """Return the ring with as many of its slots as fit into `staging_bytes`, one at least."""
-        return RingSize(max(1, min(self.num_slots, staging_bytes // self.slot_bytes)), self.slot_bytes)
+        """Return the ring with as many of its buffers as fit into `staging_bytes`, one at least."""
+        return RingSize(max(1, min(self.num_buffers, staging_bytes // self.buffer_bytes)), self.buffer_bytes)
 
     @property
     def nbytes(self) -> int:
-        """Size of all slots."""
-        return self.num_slots * self.slot_bytes
+        """Size of all buffers."""
+        return self.num_buffers * self.buffer_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +68,13 @@ class StagingNeed:
         return sum(max(ring.within(staging_bytes).nbytes for ring in rings) for rings in self.streams)
 
     def limit(self, staging_bytes: int, available_bytes: int) -> int:
-        """Return the highest limit up to `staging_bytes` under which all rings fit, or that of two slots at least."""
-        slot_bytes = max((ring.slot_bytes for rings in self.streams for ring in rings), default=0)
+        """Return the highest limit up to `staging_bytes` under which all rings fit, or that of two buffers at least."""
+        buffer_bytes = max((ring.buffer_bytes for rings in self.streams for ring in rings), default=0)
         if self.nbytes(staging_bytes) <= available_bytes:
             return staging_bytes
-        limits = (min(staging_bytes, slots * slot_bytes) for slots in range(_MAX_SLOTS, _LEAST_SLOTS, -1))
+        limits = (min(staging_bytes, buffers * buffer_bytes) for buffers in range(_MAX_BUFFERS, _LEAST_BUFFERS, -1))
         fitting = (limit for limit in limits if self.nbytes(limit) <= available_bytes)
-        return next(fitting, min(staging_bytes, _LEAST_SLOTS * slot_bytes))
+        return next(fitting, min(staging_bytes, _LEAST_BUFFERS * buffer_bytes))
 
 
 def _cached_chunks(plan: LoadPlan) -> list[RawChunk]:
@@ -87,6 +87,6 @@ def _cached_chunks(plan: LoadPlan) -> list[RawChunk]:
 
 def _rings(chunks: Sequence[AnyChunk]) -> list[RingSize]:
     largest = max((chunk.nbytes for chunk in chunks), default=0)
-    sizes = [transfer.nbytes for transfer in make_transfers(chunks, lambda _: True, slot_bytes=largest)]
-    most = _MAX_SLOTS * (largest + 2 * PAGE_BYTES)
+    sizes = [transfer.nbytes for transfer in make_transfers(chunks, lambda _: True, buffer_bytes=largest)]
+    most = _MAX_BUFFERS * (largest + 2 * PAGE_BYTES)
     return [RingSize.of(sizes, most, reads_pages=pages) for pages in (False, True)] if sizes else []

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
 import threading
 import time
-from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from unicorn_async.errors import ConfigError
+from unicorn_async.loader.trace_file import TraceFile
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Event: TypeAlias = "dict[str, object]"
 _PROCESS = 1
@@ -28,22 +27,14 @@ class LoadTrace:
     """
 
     def __init__(self, path: Path) -> None:
-        """A file stays what it is until `write`, a new one has no events; raises ConfigError if it can't be written."""
-        self._path = path.resolve()  # what a link names is replaced, not the link
+        """Begin a trace; see `TraceFile` for what happens to the file before `write`."""
         self._start = time.perf_counter_ns()
         self._events: list[Event] = []
         self._tracks: dict[str, int] = {}
         self._lock = threading.Lock()
         self._next_id = 0
         self._bytes = 0
-        try:
-            if self._path.is_file():
-                with self._path.open("a"):  # which changes nothing
-                    pass
-            else:
-                self._path.write_text(self._text())
-        except OSError as exc:
-            raise self._error(exc) from exc
+        self._file = TraceFile("load trace", path, self._text())
 
     def read(self, file: str, offset: int, nbytes: int, started: int, ended: int) -> None:
         """Note a read of the calling thread."""
@@ -79,36 +70,16 @@ class LoadTrace:
             names += [self._track_name(track, name) for name, track in self._tracks.items()]
             return {"traceEvents": [*names, *self._events], "displayTimeUnit": "ms"}
 
-    def write(self) -> None:
-        """Write what there is so far, in place of the file in one step; into a pipe or a device as it comes.
+    async def write(self) -> None:
+        """Write what there is so far.
 
         Raises:
             ConfigError: it can't be written; a file is then what it was, also before the load.
         """
-        try:
-            if self._path.exists() and not self._path.is_file():
-                self._path.write_text(self._text())
-            else:
-                self._replace(self._text())
-        except OSError as exc:
-            raise self._error(exc) from exc
-
-    def _replace(self, text: str) -> None:
-        descriptor, partial = tempfile.mkstemp(prefix=self._path.name, suffix=".part", dir=self._path.parent)
-        try:
-            with os.fdopen(descriptor, "w") as file:
-                file.write(text)
-            shutil.copymode(self._path, partial)
-            Path(partial).replace(self._path)
-        except BaseException:
-            Path(partial).unlink(missing_ok=True)
-            raise
+        await self._file.write(self._text)
 
     def _text(self) -> str:
         return json.dumps(self.to_json(), separators=(",", ":"))
-
-    def _error(self, cause: OSError) -> ConfigError:
-        return ConfigError(f"load trace {self._path}: {cause.strerror}")
 
     def _span(self, category: str, name: str, started: int, ended: int, args: dict[str, object]) -> None:
         with self._lock:

@@ -1,10 +1,11 @@
-"""Which chunks travel together through one staging slot, in one submission. Pure."""
+"""Which chunks travel together through one staging buffer, in one submission. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from unicorn_async.tensor import aligned
 from unicorn_async.weights.chunk import CONVERT_ALIGNMENT, Transform
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ SMALL_BYTES = 256 << 10  # a submission costs as much as copying such a chunk
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Chunks of one layer, each with its offset in the slot; one that is not `staged` is a single chunk."""
+    """Chunks of one layer, each with its offset in the buffer; one that is not `staged` is a single chunk."""
 
     chunks: tuple[AnyChunk, ...]
     offsets: tuple[int, ...]
@@ -30,7 +31,7 @@ class Transfer:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of a slot that the transfer takes."""
+        """Bytes of a buffer that the transfer takes."""
         return self.offsets[-1] + self.chunks[-1].nbytes
 
     @property
@@ -44,11 +45,11 @@ def make_transfers(
     is_staged: Callable[[AnyChunk], bool],
     *,
     small_bytes: int = SMALL_BYTES,
-    slot_bytes: int,
+    buffer_bytes: int,
 ) -> tuple[Transfer, ...]:
     """Put a layer's small staged chunks together, copies and conversions apart; the order of the layers stays.
 
-    A transfer of small chunks stands where its first one stood, and is at most `slot_bytes` large.
+    A transfer of small chunks stands where its first one stood, and is at most `buffer_bytes` large.
     """
     transfers: list[Transfer] = []
     open_parcels: dict[tuple[int, bool], int] = {}  # index of a transfer that takes more, by layer and kind
@@ -61,8 +62,8 @@ def make_transfers(
         index = open_parcels.get(kind)
         if index is not None:
             transfer = transfers[index]
-            offset = -(-transfer.nbytes // CONVERT_ALIGNMENT) * CONVERT_ALIGNMENT
-            if offset + chunk.nbytes <= slot_bytes:
+            offset = aligned(transfer.nbytes, CONVERT_ALIGNMENT)
+            if offset + chunk.nbytes <= buffer_bytes:
                 transfers[index] = Transfer((*transfer.chunks, chunk), (*transfer.offsets, offset), staged=True)
                 continue
         open_parcels[kind] = len(transfers)

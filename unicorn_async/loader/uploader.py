@@ -92,21 +92,21 @@ class Uploader:
         assert mapped is not None, "it has a direct target"
         return mapped[chunk.dest_offset : chunk.dest_offset + chunk.nbytes]
 
-    async def submit(self, placed: Sequence[tuple[AnyChunk, int]], slot: StagingBuffer) -> tuple[Timeline, int]:
-        """Bring staged chunks from their offsets in the slot to their places, in one submission.
+    async def submit(self, placed: Sequence[tuple[AnyChunk, int]], buffer: StagingBuffer) -> tuple[Timeline, int]:
+        """Bring staged chunks from their offsets in the buffer to their places, in one submission.
 
-        The chunks are all copied or all converted. Returns the timeline value at which the slot is free; cancelled, it
-        is free once `close` has returned.
+        The chunks are all copied or all converted. Returns the timeline value at which the buffer is free; cancelled,
+        it is free once `close` has returned.
         """
         copies = placed[0][0].transform is Transform.COPY
         if self._prepare is not None and not copies:
             await self.be_prepared()
         queue = self._copy_queue if copies else self._convert_queue
-        recorder = self._pool(queue).recorder(slot.commands.get(queue))
+        recorder = self._pool(queue).recorder(buffer.commands.get(queue))
         for chunk, offset in placed:
-            self._record(recorder, chunk, slot, offset)
+            self._record(recorder, chunk, buffer, offset)
         recorder.barrier()
-        commands = slot.commands[queue] = recorder.end()
+        commands = buffer.commands[queue] = recorder.end()
         return queue.timeline, await self._submitter.submit(queue, commands)
 
     async def be_prepared(self) -> None:
@@ -116,12 +116,12 @@ class Uploader:
                 await run_to_end(self._prepare)
                 self._prepare = None
 
-    def _record(self, recorder: CommandRecorder, chunk: AnyChunk, slot: StagingBuffer, offset: int) -> None:
+    def _record(self, recorder: CommandRecorder, chunk: AnyChunk, buffer: StagingBuffer, offset: int) -> None:
         place = self._places[chunk.dest]
         if isinstance(chunk, RawChunk) or chunk.transform is Transform.COPY:
-            recorder.copy(slot.buffer, offset, place.buffer, place.offset + chunk.dest_offset, chunk.nbytes)
+            recorder.copy(buffer.memory, offset, place.buffer, place.offset + chunk.dest_offset, chunk.nbytes)
             return
-        self._convert(recorder, slot.buffer.address + offset, place.address, chunk)
+        self._convert(recorder, buffer.memory.address + offset, place.address, chunk)
 
     async def activate_next(self) -> None:
         """Signal one layer more once all that was submitted is done; it returns once that is submitted."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from unicorn_async.config import WeightScheme
 from unicorn_async.errors import OutOfMemoryError
-from unicorn_async.gpu.arena import SLICE_ALIGNMENT, block_nbytes
+from unicorn_async.gpu.arena import block_nbytes
 from unicorn_async.gpu.budget import HeapKind, HeapLimits, host_room, memory_budget
 from unicorn_async.gpu.choice import shared_memory_text
 from unicorn_async.gpu.device_info import DeviceType
@@ -19,7 +19,7 @@ from unicorn_async.models.activations import activation_bytes
 from unicorn_async.ops.attention_plan import AttentionPlan
 from unicorn_async.ops.kv_cache import AttentionShape
 from unicorn_async.ops.sampling import counts_bytes, scratch_bytes
-from unicorn_async.tensor import DType
+from unicorn_async.tensor import ALIGNMENT, DType
 from unicorn_async.weights.placement import Claim, MemoryGroup, place, weight_claims
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def plan_memory(
     sizes = workspace_sizes(model, options, AttentionPlan.of(info, attention_shape(model, options)))
     workspace = [Claim(name, nbytes, MemoryGroup.WORKSPACE, -1) for name, nbytes in sizes.items()]
     weight_bytes, workspace_bytes = _padded(weights), _padded(workspace)
-    padding = 2 * SLICE_ALIGNMENT * model.num_layers + transient_bytes
+    padding = 2 * ALIGNMENT * model.num_layers + transient_bytes
     if room.gtt:  # where a tensor does not fit any more, some of VRAM is left over
         padding += max((claim.nbytes for claim in weights), default=0)
     elsewhere = options.attends_elsewhere

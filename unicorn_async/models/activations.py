@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from unicorn_async.ops.linear_scratch import LinearScratch
-from unicorn_async.tensor import DType, Tensor
+from unicorn_async.tensor import DType, Tensor, aligned
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-_ALIGNMENT = 256
 
 
 class Widths(Protocol):
@@ -47,12 +45,12 @@ def activation_bytes(model: Widths, max_tokens: int, max_logit_rows: int, num_fr
     sizes["logits"] = 4 * max_logit_rows * model.vocab_size
     sizes["touched"] = 4
     sizes["scratch"] = LinearScratch.size(max(max_tokens, max_logit_rows), model.widest_input)
-    return {name: -(-size // _ALIGNMENT) * _ALIGNMENT for name, size in sizes.items()}
+    return {name: aligned(size) for name, size in sizes.items()}
 
 
 def residual_bytes(model: Widths, max_tokens: int) -> int:
     """Return the size of what one step keeps between its layers, in bytes."""
-    return 2 * -(-4 * max_tokens * model.hidden_size // _ALIGNMENT) * _ALIGNMENT
+    return 2 * aligned(4 * max_tokens * model.hidden_size)
 
 
 def residual_names(frame: int) -> tuple[str, str]:

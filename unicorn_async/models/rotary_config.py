@@ -15,6 +15,7 @@ from unicorn_async.errors import CheckpointError, UnsupportedModelError
 if TYPE_CHECKING:
     from unicorn_async.checkpoint.json_config import JsonConfig
 
+_MOST_ROWS = 1 << 12  # of a head, of which a list is made before anything else looks at them
 _LONGROPE = ("longrope", "su")
 
 
@@ -31,7 +32,7 @@ def read_rotary(
     if section is not None:
         part = section.number("partial_rotary_factor", part)
         base = section.number("rope_theta", base) if name == "rope_parameters" else base
-    dim = int(head_dim * part)
+    dim = int(head_dim * min(part, 2.0))
     if not 0 < dim <= head_dim or dim % 2:
         raise UnsupportedModelError(f"{raw.where}: partial_rotary_factor: {part} of a head of {head_dim} elements")
     if section is None:
@@ -45,18 +46,18 @@ def read_scaling(section: JsonConfig, base: float, dim: int, raw: JsonConfig) ->
     if kind == "default":
         return RotaryConfig(base)
     if kind == "linear":
-        return RotaryConfig(base, RotaryScaling.LINEAR, section.number("factor"))
+        return RotaryConfig(base, RotaryScaling.LINEAR, section.factor("factor"))
     if kind == "llama3":
         return RotaryConfig(
             base,
             RotaryScaling.LLAMA3,
-            section.number("factor"),
-            section.number("low_freq_factor"),
-            section.number("high_freq_factor"),
+            section.factor("factor"),
+            section.factor("low_freq_factor"),
+            section.factor("high_freq_factor"),
             section.count("original_max_position_embeddings"),
         )
     if kind == "factors":
-        return RotaryConfig(base, RotaryScaling.FACTORS, factors=section.numbers("factors"))
+        return RotaryConfig(base, RotaryScaling.FACTORS, factors=section.factors("factors"))
     if kind == "yarn":
         return _yarn(section, base, dim, raw)
     if kind in _LONGROPE:
@@ -80,13 +81,15 @@ def _yarn(section: JsonConfig, base: float, dim: int, raw: JsonConfig) -> Rotary
     """Pairs that turn often enough keep their frequency, slow ones are divided, those between a mixture."""
     if base <= 1.0:
         raise CheckpointError(f"{section.where}: rope_theta: expected more than 1, got {base}")
+    if dim > _MOST_ROWS:
+        raise UnsupportedModelError(f"{raw.where}: head_dim: expected 32 to 256, got {dim}")
     original = original_positions(section, raw)
-    factor = section.number("factor")
+    factor = section.factor("factor")
 
     def pair(rotations: float) -> float:
         return dim * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(base))
 
-    low, high = pair(section.number("beta_fast", 32.0)), pair(section.number("beta_slow", 1.0))
+    low, high = pair(section.factor("beta_fast", 32.0)), pair(section.factor("beta_slow", 1.0))
     if section.flag("truncate", True):
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dim - 1)
@@ -95,9 +98,9 @@ def _yarn(section: JsonConfig, base: float, dim: int, raw: JsonConfig) -> Rotary
     factors = tuple(1.0 / (share / factor + 1.0 - share) for share in divided)
     amplitude = _yarn_amplitude(factor, 1.0)
     if section.has("mscale") and section.has("mscale_all_dim"):
-        whole = _yarn_amplitude(factor, section.number("mscale_all_dim"))
-        amplitude = _yarn_amplitude(factor, section.number("mscale")) / whole
-    amplitude = section.number("attention_factor", amplitude)
+        whole = _yarn_amplitude(factor, section.factor("mscale_all_dim"))
+        amplitude = _yarn_amplitude(factor, section.factor("mscale")) / whole
+    amplitude = section.factor("attention_factor", amplitude)
     return RotaryConfig(base, RotaryScaling.FACTORS, factors=factors, amplitude=amplitude)
 
 
@@ -107,8 +110,8 @@ def _yarn_amplitude(factor: float, weight: float) -> float:
 
 def _longrope(section: JsonConfig, base: float, dim: int, raw: JsonConfig) -> RotaryConfig:
     original = original_positions(section, raw)
-    factor = section.number("factor", raw.count("max_position_embeddings") / original)
-    short, long = section.numbers("short_factor"), section.numbers("long_factor")
+    factor = section.factor("factor", raw.count("max_position_embeddings") / original)
+    short, long = section.factors("short_factor"), section.factors("long_factor")
     for name, factors in (("short_factor", short), ("long_factor", long)):
         if len(factors) != dim // 2:
             raise CheckpointError(f"{section.where}: {name}: expected {dim // 2} numbers, got {len(factors)}")
@@ -119,5 +122,5 @@ def _longrope(section: JsonConfig, base: float, dim: int, raw: JsonConfig) -> Ro
         original_max_position=original,
         factors=short,
         long_factors=long,
-        amplitude=section.number("attention_factor", amplitude),
+        amplitude=section.factor("attention_factor", amplitude),
     )

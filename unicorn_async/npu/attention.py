@@ -2,7 +2,7 @@
 
 Once a step, `prepare` cuts its sequences into items (`work`), spreads them over the lanes and writes the instructions
 that stream packets and cache to the lanes and results back (`schedule`). Then `submit`, layer by layer, copies queries
-into a frame's packets (`packets`), starts the run, and copies the results to `out` when it ends. What is large is
+into a run's packets (`packets`), starts it, and copies the results to `out` when it ends. What is large is
 copied in a thread. `submit_shared` copies neither: another device has its hands in the same memory (`shared`).
 """
 
@@ -20,7 +20,7 @@ from unicorn_async.errors import ConfigError, NpuContextLostError, NpuError, Npu
 from unicorn_async.npu.cache import NpuCache
 from unicorn_async.npu.completion import HANG_HINT, RunEnd
 from unicorn_async.npu.flight import Call, Caller, CopiedCall, Flight, SharedCall
-from unicorn_async.npu.run_buffers import Frame
+from unicorn_async.npu.run_buffers import RunBuffers
 from unicorn_async.npu.schedule import PACKET_BYTES, Argument
 from unicorn_async.npu.step import PreparedStep, prepare_step
 from unicorn_async.npu.work import SequenceWork
@@ -45,20 +45,20 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class NpuOptions:
-    """How runs are made: `num_frames` of them may be under way, of `items_per_run` items and `instruction_bytes`."""
+    """How runs are made: `num_runs` of them may be under way, of `items_per_run` items and `instruction_bytes`."""
 
-    num_frames: int = 2
+    num_runs: int = 2
     items_per_run: int = 256
     instruction_bytes: int = 1 << 20
     timeout_s: float = 10.0
 
     def __post_init__(self) -> None:
-        if self.num_frames < 1 or self.items_per_run < 1 or self.instruction_bytes < 4096 or not self.timeout_s > 0:
+        if self.num_runs < 1 or self.items_per_run < 1 or self.instruction_bytes < 4096 or not self.timeout_s > 0:
             raise ConfigError(f"NPU options: expected positive sizes, and 4096 bytes of instructions, got {self}")
 
-    def frame_bytes(self, layout: HeadLayout) -> int:
-        """Return the memory that the frames take."""
-        return self.num_frames * (self.instruction_bytes + self.items_per_run * (PACKET_BYTES + layout.result_bytes))
+    def run_bytes(self, layout: HeadLayout) -> int:
+        """Return the memory that the runs' buffers take."""
+        return self.num_runs * (self.instruction_bytes + self.items_per_run * (PACKET_BYTES + layout.result_bytes))
 
 
 @dataclass(slots=True)
@@ -79,18 +79,18 @@ class _Failure(NamedTuple):
 class AttentionService:
     """softmax(q · Kᵀ) · V over paged caches, for one shape of heads; everything but `submit` is the owner's to order.
 
-    The context is borrowed. `submit` may be called again before a call has ended: calls wait for a free frame in turn,
-    and a caller that is cancelled leaves its run to end by itself; its frame is free after that.
+    The context is borrowed. `submit` may be called again before a call has ended: calls wait for free buffers in turn,
+    and a caller that is cancelled leaves its run to end by itself; its buffers are free after that.
     """
 
     def __init__(
         self, context: Context, heads: AttentionHeads, *, soft_cap: float = 0.0, options: NpuOptions | None = None
     ) -> None:
-        """Allocate the frames; `soft_cap` (0 = none) makes scores cap * tanh(score / cap).
+        """Allocate the runs' buffers; `soft_cap` (0 = none) makes scores cap * tanh(score / cap).
 
         Raises:
             ConfigError: the context was built for another head_dim or chip.
-            OutOfMemoryError: the frames do not fit.
+            OutOfMemoryError: they do not fit.
         """
         build, layout = context.build, heads.layout
         if build.head_dim != layout.head_dim or build.chip is not layout.chip:
@@ -105,17 +105,19 @@ class AttentionService:
         self._options = options or NpuOptions()
         self._context = context
         self.soft_cap = soft_cap
-        self._frames: list[Frame] = []
-        self._free: asyncio.Queue[Frame] = asyncio.Queue()
+        self._runs: list[RunBuffers] = []
+        self._free: asyncio.Queue[RunBuffers] = asyncio.Queue()
         self._recovery = asyncio.Lock()
         self._broken: NpuError | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         try:
-            for number in range(self._options.num_frames):
-                frame = Frame(context, layout, self._options.items_per_run, self._options.instruction_bytes, number)
-                self._frames.append(frame)
-                self._free.put_nowait(frame)
+            for number in range(self._options.num_runs):
+                buffers = RunBuffers(
+                    context, layout, self._options.items_per_run, self._options.instruction_bytes, number
+                )
+                self._runs.append(buffers)
+                self._free.put_nowait(buffers)
         except BaseException:
             self._release_frames()
             raise
@@ -180,7 +182,7 @@ class AttentionService:
     async def submit(self, step: PreparedStep, *, q: Bf16Bits, cache: NpuCache, out: NDArray[np.float32]) -> None:
         """Compute one layer's attention, and return when `out` is written.
 
-        `q` is (tokens, num_heads, head_dim) bf16, rotated and scaled; it is read once frames are free, so it stays as
+        `q` is (tokens, num_heads, head_dim) bf16, rotated and scaled; it is read once buffers are free, so it stays as
         it is until this returns. `out` is (tokens, num_heads, head_dim) f32; rows without a query stay as they are. A
         caller that is cancelled gets nothing more into `out`; what of the cache a run under way reads may be
         rewritten only after `drain`.
@@ -215,7 +217,7 @@ class AttentionService:
         try:
             for part in step.parts:
                 flights.append(await self._launch(part, call, cache))
-                if len(flights) > self._options.num_frames:
+                if len(flights) > self._options.num_runs:
                     await asyncio.shield(flights[0].task)
                     flights.pop(0)
             while flights:
@@ -232,12 +234,12 @@ class AttentionService:
                 copying.clear()
 
     def poison_results(self) -> None:
-        """Fill the frames' results with NaN, so that a run which does nothing is seen; no run may be under way."""
-        for frame in self._frames:
-            frame.poison()
+        """Fill the buffers' results with NaN, so that a run which does nothing is seen; no run may be under way."""
+        for buffers in self._runs:
+            buffers.poison()
 
     async def close(self) -> None:
-        """Wait for the runs under way, then free the frames; a second call does nothing. Waiting calls get NpuError."""
+        """Wait for the runs under way, then free buffers; a second call does nothing. Waiting calls get NpuError."""
         self._closed = True
         try:
             await self.drain()
@@ -256,20 +258,20 @@ class AttentionService:
                 await asyncio.wait(pending)
             except asyncio.CancelledError as exc:
                 cancelled = exc
-        if self._broken is not None or any(frame.is_in_doubt for frame in self._frames):
+        if self._broken is not None or any(buffers.is_in_doubt for buffers in self._runs):
             self._context.close()
         if cancelled is not None:
             raise cancelled
 
     def _under_way(self) -> set[asyncio.Future[Any]]:
         """Return the flights, and runs that go on without one because their loop's end cancelled it."""
-        runs = (frame.ended for frame in self._frames if frame.ended is not None and not frame.ended.done())
+        runs = (buffers.ended for buffers in self._runs if buffers.ended is not None and not buffers.ended.done())
         return {*self._tasks, *runs}
 
     def _release_frames(self) -> None:
-        for frame in self._frames:
-            frame.close()
-        self._frames.clear()
+        for buffers in self._runs:
+            buffers.close()
+        self._runs.clear()
 
     def _check_arrays(self, step: PreparedStep, q: Bf16Bits, out: NDArray[np.float32]) -> None:
         shape = (step.num_tokens, self.heads.num_heads, self.heads.layout.head_dim)
@@ -288,19 +290,19 @@ class AttentionService:
             )
 
     async def _launch(self, part: PreparedPart, call: Call, cache: NpuCache) -> Flight:
-        """Wait for a frame, and have it compute the part."""
-        frame = await self._free.get()
+        """Wait for free buffers, and have the NPU compute the part."""
+        buffers = await self._free.get()
         try:
             if self._broken is not None:
                 raise NpuTimeoutError(str(self._broken))
             if self._closed:
                 raise NpuError("NPU attention: closed before the call could start")
         except BaseException:
-            self._free.put_nowait(frame)
+            self._free.put_nowait(buffers)
             raise
         caller = Caller(call)
-        work = self._fly(frame, part, cache, caller)
-        task = asyncio.create_task(work, name=f"npu-attention-{frame.number}")
+        work = self._fly(buffers, part, cache, caller)
+        task = asyncio.create_task(work, name=f"npu-attention-{buffers.number}")
         self._tasks.add(task)
         task.add_done_callback(self._landed)
         return Flight(task, caller)
@@ -310,44 +312,44 @@ class AttentionService:
         if not task.cancelled():
             task.exception()  # an abandoned flight's error has nobody to go to
 
-    async def _fly(self, frame: Frame, part: PreparedPart, cache: NpuCache, caller: Caller) -> None:
-        """Copy queries, compute, copy the results, free the frame."""
+    async def _fly(self, buffers: RunBuffers, part: PreparedPart, cache: NpuCache, caller: Caller) -> None:
+        """Copy queries, compute, copy the results, free the buffers."""
         failure: _Failure | None = None
         try:
             if (call := caller.call) is None:
                 return
             load = call.load
-            await caller.copy(lambda: load(frame, part), call.load_bytes(part))
-            failure = await self._attempt(frame, cache)
+            await caller.copy(lambda: load(buffers, part), call.load_bytes(part))
+            failure = await self._attempt(buffers, cache)
             if failure is not None:
                 generation, reason, failure = failure.generation, str(failure.error), None
                 await self._recover(generation, reason)
-                failure = await self._attempt(frame, cache)
+                failure = await self._attempt(buffers, cache)
             if failure is not None:
-                await self._settle(frame)
+                await self._settle(buffers)
                 raise failure.error
             self.counts.runs += 1
             if (call := caller.call) is not None:
                 unload = call.unload
-                await caller.copy(lambda: unload(frame, part), call.unload_bytes(part))
+                await caller.copy(lambda: unload(buffers, part), call.unload_bytes(part))
         except NpuTimeoutError as exc:
             self._broken = exc
             raise
         finally:
             failure = None  # its traceback holds this frame, which would hold the run's buffers
-            if frame.ended is None or frame.ended.done():
-                self._free.put_nowait(frame)
+            if buffers.ended is None or buffers.ended.done():
+                self._free.put_nowait(buffers)
             else:  # the loop ends, and cancels this task; the run goes on
-                frame.ended.add_done_callback(lambda _: self._free.put_nowait(frame))
+                buffers.ended.add_done_callback(lambda _: self._free.put_nowait(buffers))
 
-    async def _attempt(self, frame: Frame, cache: NpuCache) -> _Failure | None:
-        """Run the frame; returns the driver's failure, which a new context may help."""
+    async def _attempt(self, buffers: RunBuffers, cache: NpuCache) -> _Failure | None:
+        """Run what the buffers hold; returns the driver's failure, which a new context may help."""
         async with self._recovery:
             generation = self._context.generation
             if not self._context.is_open:
                 return _Failure(NpuContextLostError("NPU attention: its context is gone"), generation)
             try:
-                ended = frame.start(cache.buffer, self._options.timeout_s)
+                ended = buffers.start(cache.buffer, self._options.timeout_s)
             except NpuContextLostError as exc:
                 return _Failure(exc, generation)
         try:
@@ -366,21 +368,21 @@ class AttentionService:
         """Make the context anew, once for all runs that it took along, and say so."""
         async with self._recovery:
             await self._until_idle()
-            for frame in self._frames:
-                if frame.ended is not None and not isinstance(frame.ended.exception(), NpuContextLostError):
-                    frame.ended.result()  # raises where a run hangs: nothing may be made anew under it
+            for buffers in self._runs:
+                if buffers.ended is not None and not isinstance(buffers.ended.exception(), NpuContextLostError):
+                    buffers.ended.result()  # raises where a run hangs: nothing may be made anew under it
             if self._context.generation == generation:
                 self._context.renew()
                 self.counts.recoveries += 1
                 _log.warning("%s; it is done again in a new context, recovery %d", reason, self.counts.recoveries)
 
-    async def _settle(self, frame: Frame) -> None:
-        """Close the context if the frame's run has no known end: it is to be free. The next call makes a new one."""
+    async def _settle(self, buffers: RunBuffers) -> None:
+        """Close the context if the last run has no known end: it is to be free. The next call makes a new one."""
         async with self._recovery:
-            if frame.is_in_doubt:
+            if buffers.is_in_doubt:
                 await self._until_idle()
                 self._context.close()
 
     async def _until_idle(self) -> None:
-        while pending := [f.ended for f in self._frames if f.ended is not None and not f.ended.done()]:
+        while pending := [f.ended for f in self._runs if f.ended is not None and not f.ended.done()]:
             await asyncio.wait(pending)

@@ -59,11 +59,6 @@ class CompletionThread:
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    @property
-    def num_watched(self) -> int:
-        """Runs under way."""
-        return len(self._watched)
-
     def watch(self, handle: pyxrt.run, *, name: str, timeout_s: float) -> asyncio.Future[RunEnd]:
         """Return a future for the end of a run that was started.
 

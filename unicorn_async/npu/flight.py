@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from unicorn_async.background import run_to_end
+from unicorn_async.background import THREAD_BYTES, run_to_end
 
 if TYPE_CHECKING:
     import asyncio
@@ -16,20 +16,18 @@ if TYPE_CHECKING:
 
     from unicorn_async.npu.packets import Bf16Bits
     from unicorn_async.npu.part import PreparedPart
-    from unicorn_async.npu.run_buffers import Frame
+    from unicorn_async.npu.run_buffers import RunBuffers
     from unicorn_async.npu.shared import SharedPackets
     from unicorn_async.npu.work import AttentionHeads
-
-_THREAD_BYTES = 1 << 20  # copies from this size on leave the event loop to others
 
 
 class Call(Protocol):
     """Where a call's queries come from and its results go to."""
 
-    def load(self, frame: Frame, part: PreparedPart) -> None:
-        """Give a frame what the part's run needs."""
+    def load(self, buffers: RunBuffers, part: PreparedPart) -> None:
+        """Give buffers what the part's run needs."""
 
-    def unload(self, frame: Frame, part: PreparedPart) -> None:
+    def unload(self, buffers: RunBuffers, part: PreparedPart) -> None:
         """Take the results."""
 
     def load_bytes(self, part: PreparedPart) -> int:
@@ -46,13 +44,13 @@ class CopiedCall(NamedTuple):
     q: Bf16Bits
     out: NDArray[np.float32]
 
-    def load(self, frame: Frame, part: PreparedPart) -> None:
+    def load(self, buffers: RunBuffers, part: PreparedPart) -> None:
         """See `Call`."""
-        frame.load(self.heads, part, self.q)
+        buffers.load(self.heads, part, self.q)
 
-    def unload(self, frame: Frame, part: PreparedPart) -> None:
+    def unload(self, buffers: RunBuffers, part: PreparedPart) -> None:
         """See `Call`."""
-        frame.unload(self.heads, part, self.out)
+        buffers.unload(self.heads, part, self.out)
 
     def load_bytes(self, part: PreparedPart) -> int:
         """See `Call`."""
@@ -68,13 +66,13 @@ class SharedCall(NamedTuple):
 
     packets: SharedPackets
 
-    def load(self, frame: Frame, part: PreparedPart) -> None:
+    def load(self, buffers: RunBuffers, part: PreparedPart) -> None:
         """See `Call`."""
-        frame.load_shared(part, self.packets)
+        buffers.load_shared(part, self.packets)
 
-    def unload(self, frame: Frame, part: PreparedPart) -> None:
+    def unload(self, buffers: RunBuffers, part: PreparedPart) -> None:
         """See `Call`."""
-        del frame
+        del buffers
         self.packets.unload(part)
 
     def load_bytes(self, part: PreparedPart) -> int:
@@ -96,7 +94,7 @@ class Caller:
 
     async def copy(self, work: Callable[[], None], nbytes: int) -> None:
         """Do `work`, which copies so much, here or in a thread; it is done when this ends."""
-        if nbytes < _THREAD_BYTES:
+        if nbytes < THREAD_BYTES:
             work()
             return
         self.is_copying = True

@@ -12,6 +12,7 @@ from unicorn_async.errors import UnsupportedModelError
 
 HEAD_DIMS = (64, 128, 256)
 SLOT_BYTES = 8192  # what a lane's stream is made of: parameters, queries, or a chunk of keys and values
+PARAMETER_WORDS = 16  # of a lane, before the bounds of its rows
 TILE_M = 4
 TILE_DEPTH = 8
 BF16_BYTES = 2

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from unicorn_async.errors import ConfigError
-from unicorn_async.npu.geometry import SLOT_BYTES, TILE_DEPTH, TILE_M
+from unicorn_async.npu.geometry import PARAMETER_WORDS, SLOT_BYTES, TILE_DEPTH, TILE_M
 from unicorn_async.npu.schedule import PACKET_BYTES
 
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from unicorn_async.npu.work import AttentionHeads, Item
 
 Bf16Bits: TypeAlias = "NDArray[np.uint16]"
-
-_PARAMETER_WORDS = 16
 
 
 def parameters(
@@ -38,10 +36,10 @@ def parameters(
     first = np.where(used, np.maximum(0, last + 1 - window) if window else 0, 1)
     bounds = np.stack((first, last), 1).reshape(len(items), 2, layout.num_strips, 1, layout.chip.tile_n)
     lanes = bounds.repeat(TILE_M, axis=3).reshape(len(items), -1)
-    words = np.zeros((len(items), _PARAMETER_WORDS + lanes.shape[1]), np.int32)
+    words = np.zeros((len(items), PARAMETER_WORDS + lanes.shape[1]), np.int32)
     words[:, :3] = facts
     words[:, 3] = np.float32(soft_cap).view(np.int32)
-    words[:, _PARAMETER_WORDS:] = lanes
+    words[:, PARAMETER_WORDS:] = lanes
     return words
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _NAN = np.uint32(0x7FC00000)
 
 
-class Frame:
+class RunBuffers:
     """Buffers for a run of `num_items` items at most; nothing in them is written while it is under way.
 
     `ended` is the future of the last run, None before the first.

@@ -70,7 +70,7 @@ def prepare_step(
     for row, sequence in enumerate(sequences):
         _check(row, sequence, heads, num_tokens, num_blocks, window)
     limits = (items_per_run, instruction_bytes - build.dialect.nbytes)
-    planned = list(_split(heads, plan_items(heads, sequences, window=window, num_blocks=num_blocks), *limits))
+    planned = list(_split(plan_items(heads, sequences, window=window, num_blocks=num_blocks), *limits))
     num_strips = [[_num_strips(heads, item) for item in items] for items in planned]
     widest = max(map(max, num_strips), default=0)  # other devices know of one size of results
     parts: list[PreparedPart] = []
@@ -104,7 +104,7 @@ def _check(
         )
 
 
-def _split(heads: AttentionHeads, items: Iterator[Item], items_per_run: int, limit: int) -> Iterator[tuple[Item, ...]]:
+def _split(items: Iterator[Item], items_per_run: int, limit: int) -> Iterator[tuple[Item, ...]]:
     part: list[Item] = []
     nbytes = 0
     for item in items:

@@ -10,15 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import NpuBuildError
-from unicorn_async.npu.geometry import BF16_BYTES, F32_BYTES, SLOT_BYTES
+from unicorn_async.npu.geometry import BF16_BYTES, F32_BYTES, PARAMETER_WORDS, SLOT_BYTES
+from unicorn_async.tensor import aligned
 
 if TYPE_CHECKING:
-    from unicorn_async.npu.geometry import Chip, HeadLayout
+    from unicorn_async.npu.geometry import HeadLayout
 
 CORE_MEMORY_BYTES = 64 * 1024
 CORE_DESCRIPTORS = 16
-MEMORY_TILE_BYTES = 512 * 1024
-CORES_PER_COLUMN = 4
 SHIM_DESCRIPTORS = 16
 SHIM_CHANNELS = 2  # each way
 SHIM_QUEUE_DEPTH = 4
@@ -33,8 +32,6 @@ CHAIN = 3  # descriptors of one input task
 TASKS_IN_FLIGHT = 2  # of a channel, each way
 LANES_PER_COLUMN = 2
 MAX_RUN_BYTES = 1 << 24  # of one descriptor
-
-_PARAMETER_WORDS = 16  # before the rows' bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +48,7 @@ class Use:
 
 def parameter_bytes(layout: HeadLayout) -> int:
     """Bytes of an item's parameters: `Parameters` in npu/kernels/tile_shape.h."""
-    return 4 * (_PARAMETER_WORDS + 2 * layout.num_strips * layout.chip.tile_lanes)
+    return 4 * (PARAMETER_WORDS + 2 * layout.num_strips * layout.chip.tile_lanes)
 
 
 def state_bytes(layout: HeadLayout) -> int:
@@ -59,7 +56,7 @@ def state_bytes(layout: HeadLayout) -> int:
     elements = layout.rows * layout.head_dim
     row_lanes = layout.num_strips * layout.chip.tile_lanes
     softmax = row_lanes * (F32_BYTES + BF16_BYTES)
-    return _aligned(elements * (BF16_BYTES + F32_BYTES) + softmax + parameter_bytes(layout) + 8)
+    return aligned(elements * (BF16_BYTES + F32_BYTES) + softmax + parameter_bytes(layout) + 8, 64)
 
 
 def core_slots(layout: HeadLayout) -> int:
@@ -93,12 +90,3 @@ def check(layout: HeadLayout) -> None:
     over = [str(use) for use in uses(layout) if use.needed > use.available]
     if over:
         raise NpuBuildError(f"{layout.chip.name}, head_dim {layout.head_dim}: does not fit: {'; '.join(over)}")
-
-
-def array_bytes(chip: Chip) -> int:
-    """All the memory that the chip's array has: what could be kept in the NPU between runs."""
-    return chip.columns * (MEMORY_TILE_BYTES + CORES_PER_COLUMN * CORE_MEMORY_BYTES)
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // 64) * 64

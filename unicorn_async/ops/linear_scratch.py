@@ -7,13 +7,13 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from unicorn_async.ops.rows import MAX_SPLIT_TILES, BlockRows, HalfRows, RowForm
+from unicorn_async.tensor import aligned
 
 if TYPE_CHECKING:
     from unicorn_async.ops.rows import Rows
     from unicorn_async.tensor import Tensor
 
 MAX_PARTIALS = 8 << 20  # f32 that workgroups which share K leave for each other
-_ALIGNMENT = 256
 _MATRIX_SIDE = 16
 
 
@@ -72,8 +72,4 @@ class LinearScratch:
     @staticmethod
     def _sizes(max_tokens: int, max_k: int) -> tuple[int, int, int, int]:
         tokens = -(-max_tokens // _MATRIX_SIDE) * _MATRIX_SIDE
-        return _aligned(tokens * max_k * 2), _aligned(max_tokens * 4), MAX_PARTIALS * 4, MAX_SPLIT_TILES * 4
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+        return aligned(tokens * max_k * 2), aligned(max_tokens * 4), MAX_PARTIALS * 4, MAX_SPLIT_TILES * 4

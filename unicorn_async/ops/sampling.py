@@ -40,9 +40,9 @@ def scratch_bytes(num_rows: int, vocab_size: int) -> int:
     return num_rows * (_STATE_BYTES + num_chunks(vocab_size) * _PART_BYTES)
 
 
-def counts_bytes(num_slots: int, vocab_size: int) -> int:
+def counts_bytes(num_states: int, vocab_size: int) -> int:
     """Size of the table of what each state slot's sequence has seen, (slots, vocab) u32, in bytes."""
-    return num_slots * vocab_size * 4
+    return num_states * vocab_size * 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +109,14 @@ def record_counts(
     kernels: Kernels,
     *,
     resets: int,
-    num_slots: int,
+    num_states: int,
     marks: int,
     num_marks: int,
     counts: int,
     vocab_size: int,
 ) -> None:
     """Record that counts begin anew, and then that tokens are counted; see `record_resets` and `record_marks`."""
-    record_resets(recorder, kernels, slots=resets, num_slots=num_slots, counts=counts, vocab_size=vocab_size)
+    record_resets(recorder, kernels, slots=resets, num_states=num_states, counts=counts, vocab_size=vocab_size)
     recorder.barrier()
     record_marks(recorder, kernels, marks=marks, num_marks=num_marks, counts=counts, vocab_size=vocab_size)
 
@@ -173,12 +173,12 @@ def record_full(recorder: Recorder, kernels: Kernels, info: DeviceInfo, args: Sa
 
 
 def record_resets(
-    recorder: Recorder, kernels: Kernels, *, slots: int, num_slots: int, counts: int, vocab_size: int
+    recorder: Recorder, kernels: Kernels, *, slots: int, num_states: int, counts: int, vocab_size: int
 ) -> None:
-    """Record that the counts of listed state slots become 0; `slots` is the address of (num_slots) u32, or NO_SLOT."""
+    """Record that the counts of listed state slots become 0; `slots` is the address of (num_states) u32, or NO_SLOT."""
     reset = kernels.get("sample_reset", constants={"CHUNK": CHUNK})
     push = reset.pack(slots=slots, counts=counts, vocab=vocab_size)
-    recorder.dispatch(reset, push, num_chunks(vocab_size), num_slots)
+    recorder.dispatch(reset, push, num_chunks(vocab_size), num_states)
 
 
 def record_marks(

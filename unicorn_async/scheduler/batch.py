@@ -22,11 +22,11 @@ class ScheduledSequence(NamedTuple):
     num_tokens: int
     token_ids: tuple[int, ...]  # (num_tokens); PENDING where the GPU feeds its own last token
     samples: bool  # the last position is the sequence's newest token: its successor is sampled
-    is_decode: bool  # it is one token, sampled into the sequence's present slot; all else is prompt or recomputed
+    is_decode: bool  # it is one token, sampled into the sequence's present state; all else is prompt or recomputed
 
     @property
     def resets(self) -> bool:
-        """Whether it is the first part since the sequence got its slot, whose state row is to be reset first."""
+        """Whether it is the first part since the sequence got its state, whose row is to be reset first."""
         return self.start == 0
 
 

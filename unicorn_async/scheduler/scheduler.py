@@ -89,7 +89,7 @@ class Scheduler:
         self._running: list[Sequence] = []
         self._leaving: list[Sequence] = []  # ended or preempted, with steps in flight that use their blocks
         self._in_flight: deque[Batch] = deque()
-        self._free_slots = list(range(max_num_seqs - 1, -1, -1))
+        self._free_states = list(range(max_num_seqs - 1, -1, -1))
         self._num_arrivals = 0
         self._num_steps = 0
         self._num_turns = 0  # of parts of prompts, and of decodes where not all had one
@@ -138,7 +138,7 @@ class Scheduler:
         if not sequence.want_logits:
             sequence.max_length = min(num_prompt + sequence.sampling.max_tokens, self._max_context)
         self._blocks.check_fits(sequence)
-        if len(self._waiting) + self._max_num_seqs - len(self._free_slots) >= self._max_num_seqs + self._max_waiting:
+        if len(self._waiting) + self._max_num_seqs - len(self._free_states) >= self._max_num_seqs + self._max_waiting:
             raise QueueFullError(f"{len(self._waiting)} requests wait already, at most {self._max_waiting} may")
         sequence.arrival = self._num_arrivals
         self._num_arrivals += 1
@@ -213,7 +213,7 @@ class Scheduler:
     def finish(self, sequence: Sequence, reason: FinishReason) -> None:
         """End a sequence from outside; what has ended already keeps its reason.
 
-        Its blocks and its slot are free at once, or when its last step in flight is committed.
+        Its blocks and its state are free at once, or when its last step in flight is committed.
         """
         if sequence.finish_reason is None:
             sequence.finish_reason = reason
@@ -323,7 +323,7 @@ class Scheduler:
 
     def _can_admit(self) -> bool:
         """Whether the first in the queue fits beside what runs, with a block more for each that runs."""
-        if not self._waiting or not self._free_slots or any(sequence.preempted for sequence in self._leaving):
+        if not self._waiting or not self._free_states or any(sequence.preempted for sequence in self._leaving):
             return False
         left = [pool.num_free for pool in self._blocks.pools]
         shortages = (self._shortage(sequence, self._blocks.block_size) for sequence in self._running)
@@ -339,14 +339,14 @@ class Scheduler:
 
     def _admit(self) -> Sequence:
         sequence = self._waiting.pop(0)
-        sequence.state_index = self._free_slots.pop()
+        sequence.state_index = self._free_states.pop()
         sequence.preempted = False
         sequence.num_given = sequence.length
         self._running.append(sequence)
         return sequence
 
     def _retire(self, sequence: Sequence) -> None:
-        """Take an ended or preempted sequence's blocks and slot, as soon as no step in flight uses them."""
+        """Take an ended or preempted sequence's blocks and state, as soon as no step in flight uses them."""
         if sequence in self._running:
             self._running.remove(sequence)
         if sequence.num_in_flight:
@@ -357,7 +357,7 @@ class Scheduler:
             self._leaving.remove(sequence)
         self._blocks.release(sequence)
         if sequence.state_index >= 0:
-            self._free_slots.append(sequence.state_index)
+            self._free_states.append(sequence.state_index)
             sequence.state_index = -1
         if sequence.finish_reason is None:
             sequence.num_scheduled = sequence.num_computed = 0

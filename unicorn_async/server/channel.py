@@ -1,4 +1,4 @@
-"""One lane of a websocket: its requests are answered one after the other."""
+"""One channel of a websocket: its requests are answered one after the other."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Lane:
+class Channel:
     """The requests of one `stream_id`: one in flight, a bounded number waiting; a further one is refused."""
 
     def __init__(
@@ -42,7 +42,7 @@ class Lane:
         """Queue a request.
 
         Raises:
-            ApiError: 429, the lane is full.
+            ApiError: 429, the channel is full.
         """
         limit = self._service.options.max_queued
         if len(self._waiting) >= limit:

@@ -22,8 +22,8 @@ class ServerOptions:
     default_max_tokens: int | None = None  # None = as many as the context has room for
     max_message_bytes: int = 4 << 20  # one websocket message or HTTP body
     max_connections: int = 1024
-    max_channels: int = 32  # lanes of a connection with something to do
-    max_queued: int = 16  # requests that wait in one lane
+    max_channels: int = 32  # channels of a connection with something to do
+    max_queued: int = 16  # requests that wait in one channel
     send_timeout_s: float = 30.0  # a client that takes nothing for so long is cut off
     receive_timeout_s: float = 30.0  # an HTTP body, or the key in a websocket's first frame, has to come in this time
     keepalive_s: float = 5.0  # between signs of life while no token has come

@@ -154,10 +154,6 @@ class Service:
         )
         return generation, answer
 
-    def active(self, response_id: str) -> ActiveResponse | None:
-        """Return a response under way."""
-        return self._active.get(response_id)
-
     async def cancel(self, response_id: str) -> str:
         """End a response under way and return its object as JSON; a finished one is returned as it is.
 

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 from starlette.datastructures import Headers
 
 from unicorn_async.errors import UnicornError
-from unicorn_async.server.channel import Lane, error_event
+from unicorn_async.server.channel import Channel, error_event
 from unicorn_async.server.connection import Outlet
 from unicorn_async.server.generation import ClientGoneError
 from unicorn_async.server.model_state import ModelStatus
@@ -18,7 +18,7 @@ from unicorn_async.server.protocol.client_event import (
     AuthEvent,
     CancelEvent,
     CreateEvent,
-    lane_of,
+    channel_of,
     parse_client_event,
 )
 from unicorn_async.server.protocol.encoding import encode_object
@@ -66,14 +66,14 @@ class WebSocketEndpoint:
 
 
 class Connection:
-    """One client: reads its events, runs its lanes, and ends both when either side goes."""
+    """One client: reads its events, runs its channels, and ends both when either side goes."""
 
     def __init__(self, service: Service, scope: Scope, receive: Receive, send: Send) -> None:
         self._service = service
         self._receive = receive
         self._outlet = Outlet(scope, send, timeout_s=service.options.send_timeout_s)
         self._store = ResponseStore(LOCAL_RESPONSES, service.options.max_stored_chars // LOCAL_RESPONSES)
-        self._lanes: dict[str | None, Lane] = {}
+        self._channels: dict[str | None, Channel] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
         self._wants_progress = "unicorn" in query.get("events", [])
@@ -130,7 +130,7 @@ class Connection:
         stream_id: str | None = None
         try:
             fields = parse_object(text)
-            stream_id = lane_of(fields)
+            stream_id = channel_of(fields)
             event = self._parse(fields)
             if isinstance(event, CreateEvent):
                 self._create(event, group)
@@ -142,31 +142,31 @@ class Connection:
             await self.send(error_event(exc, stream_id))
 
     def _create(self, event: CreateEvent, group: asyncio.TaskGroup) -> None:
-        lane = self._lanes.get(event.stream_id)
-        if lane is not None:
-            lane.put(event.request)
+        channel = self._channels.get(event.stream_id)
+        if channel is not None:
+            channel.put(event.request)
             return
         limit = self._service.options.max_channels
-        if len(self._lanes) >= limit:
+        if len(self._channels) >= limit:
             raise ApiError(f"{limit} lanes are busy already", status=429, code="too_many_lanes")
-        lane = Lane(self._service, self._store, self.send, event.stream_id)
-        lane.put(event.request)
-        self._lanes[event.stream_id] = lane
-        self._start(group, self._run_lane(lane))
+        channel = Channel(self._service, self._store, self.send, event.stream_id)
+        channel.put(event.request)
+        self._channels[event.stream_id] = channel
+        self._start(group, self._run_channel(channel))
 
-    async def _run_lane(self, lane: Lane) -> None:
+    async def _run_channel(self, channel: Channel) -> None:
         try:
-            await lane.run()
+            await channel.run()
         finally:
-            del self._lanes[lane.stream_id]
+            del self._channels[channel.stream_id]
 
     def _cancel(self, event: CancelEvent) -> None:
-        for lane in self._lanes.values():
+        for channel in self._channels.values():
             if event.response_id is None:
-                is_meant = lane.stream_id == event.stream_id
+                is_meant = channel.stream_id == event.stream_id
             else:
-                is_meant = lane.current is not None and lane.current.id == event.response_id
-            if is_meant and lane.cancel():
+                is_meant = channel.current is not None and channel.current.id == event.response_id
+            if is_meant and channel.cancel():
                 return
         raise unknown_response(event.response_id or "of this lane", "response_not_found", "response_id")
 

@@ -30,13 +30,13 @@ class BatchWriter:
             frame.decodes = None
             return self._write_all(batch, frame)
         sequences = [item.sequence for item in batch.scheduled]
-        slots = [sequence.state_index for sequence in sequences]
+        state_indices = [sequence.state_index for sequence in sequences]
         known = frame.decodes
-        if known is not None and known.sequences == sequences and known.slots == slots:
+        if known is not None and known.sequences == sequences and known.state_indices == state_indices:
             self._write_positions(batch, frame)
             return known.shape
         shape = self._write_all(batch, frame)
-        frame.decodes = WrittenDecodes(sequences, slots, shape)
+        frame.decodes = WrittenDecodes(sequences, state_indices, shape)
         return shape
 
     def _write_positions(self, batch: Batch, frame: Frame) -> None:
@@ -63,7 +63,7 @@ class BatchWriter:
         positions: list[int] = []
         for item in batch.scheduled:
             sequence, start, count, ids, _, is_decode = item
-            if is_decode:  # its token is in its slot, whether the host has seen it or not
+            if is_decode:  # its token is in its state, whether the host has seen it or not
                 token_ids.append(-1 - sequence.state_index)
                 positions.append(start)
                 continue
@@ -88,9 +88,9 @@ class BatchWriter:
                 index, position = len(sampled), item.start + item.num_tokens
                 wanted = (sequence.sampling, sequence.state_index, sequence.seed)
                 if index == len(known) or known[index] != wanted:
-                    params, slot, seed = wanted
+                    params, state_index, seed = wanted
                     cell = arrays["sample_rows"][index : index + 1]
-                    write_row(cell, params, state_slot=slot, seed=seed, position=position)
+                    write_row(cell, params, state_slot=state_index, seed=seed, position=position)
                     known[index : index + 1] = [wanted]
                 sampled.append(row - 1)
                 positions.append(position)
@@ -131,6 +131,6 @@ class BatchWriter:
 
 
 def _fed_back(item: ScheduledSequence) -> list[int]:
-    """Token ids for the device; where it is to take the token that it has sampled last, the slot's place of it."""
+    """Token ids for the device; where it is to take the token that it has sampled last, where its state has it."""
     fed_back = -1 - item.sequence.state_index
     return [fed_back if token == PENDING else token for token in item.token_ids]

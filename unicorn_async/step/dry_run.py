@@ -9,9 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, cast
 
-from unicorn_async.gpu.listing import KernelListing
+from unicorn_async.gpu.listing import KernelListing, unique_requests
+from unicorn_async.memory.plan import max_logit_rows
 from unicorn_async.models.activations import Activations, Residual
 from unicorn_async.models.block_recorder import DecoderState, LayerAttention, RecordingTools
 from unicorn_async.models.decoder import Decoder
@@ -22,21 +24,25 @@ from unicorn_async.ops.attention_plan import MAX_ROTATING_TOKENS
 from unicorn_async.ops.kv_cache import KVCache
 from unicorn_async.ops.linear_scratch import LinearScratch
 from unicorn_async.ops.page_touch import pays_to_touch
+from unicorn_async.ops.sample_rows import SamplingPath
 from unicorn_async.ops.sampling import SampleArguments, record_counts, record_sampling
+from unicorn_async.step.buckets import bucket_sizes
 from unicorn_async.tensor import DType, Tensor
 from unicorn_async.weights.tensors import unplaced_matrices
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
+    from collections.abc import Hashable, Iterable, Iterator
 
+    from unicorn_async.config import EngineConfig
     from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.gpu.kernel import KernelRequest
     from unicorn_async.gpu.listing import ListedDispatch
     from unicorn_async.gpu.memory import Buffer
     from unicorn_async.models.spec import ModelSpec
     from unicorn_async.ops.kv_cache import AttentionShape
-    from unicorn_async.ops.sample_rows import SamplingPath
     from unicorn_async.weights.plan import LoadPlan
 
+_FIRST_STEPS = (32, 1)  # tokens: a short prompt, then decoding
 _PLACE = 256  # the address of everything that is not left out
 _CACHE = KVCache(_PLACE, _PLACE)
 _ARRAYS = StepArrays(_PLACE, _PLACE, _PLACE, _PLACE, _PLACE, _PLACE, _PLACE, Residual(_PLACE, _PLACE))
@@ -112,7 +118,7 @@ class DryRun:
                 self._listing,
                 self._listing,
                 resets=0,
-                num_slots=1,
+                num_states=1,
                 marks=0,
                 num_marks=1,
                 counts=0,
@@ -144,3 +150,30 @@ class DryRun:
         place = LayerAttention(attention, _CACHE, 0, replace(_BATCH, has_prefill=has_prefill))
         decoder.record_layer(listing, _ARRAYS, num_tokens, layer, place)
         return listing.take()
+
+
+def step_kernels(
+    run: DryRun, options: EngineConfig, *, load: Iterable[KernelRequest] = (), seam: Iterable[KernelRequest] = ()
+) -> tuple[KernelRequest, ...]:
+    """Return each pipeline once, in the order of need: the load's, a short prompt and decoding, then more of both.
+
+    Where another device attends, `seam` names what leads there.
+    """
+    others = [size for size in bucket_sizes(options.max_num_batched_tokens) if size not in _FIRST_STEPS]
+    first_rows, *other_rows = bucket_sizes(max_logit_rows(options))
+    first = chain(
+        run.embedding(),
+        *(run.unique_layers(size) for size in _FIRST_STEPS),
+        run.head(first_rows),
+    )
+    then = chain(
+        run.sampling(SamplingPath.GREEDY),
+        run.sampling(SamplingPath.FULL, counts=True),
+        *(run.unique_layers(size) for size in others),
+        *(run.head(rows) for rows in other_rows),
+    )
+    return unique_requests([*load, *_requests(first), *seam, *_requests(then)])
+
+
+def _requests(dispatches: Iterable[ListedDispatch]) -> Iterator[KernelRequest]:
+    return (dispatch.request for dispatch in dispatches)

@@ -39,10 +39,10 @@ class StepShape:
 
 @dataclass(frozen=True, slots=True)
 class WrittenDecodes:
-    """A step of decodes alone that a frame holds: of the same sequences in the same slots, only positions change."""
+    """A step of decodes alone that a frame holds: of the same sequences with the same state, only positions change."""
 
     sequences: list[Sequence]
-    slots: list[int]
+    state_indices: list[int]
     shape: StepShape
 
 
@@ -81,7 +81,7 @@ class Frame:
 
     The host writes nothing of it while a submission that uses it is pending. What the attention reads is an
     `AttentionArguments`'s. What the writer has left there is its own: in `sampled_rows`, by row of what is sampled, the
-    parameters, slot and seed; in `decodes` the last step, if it was of decodes alone.
+    parameters, state index and seed; in `decodes` the last step, if it was of decodes alone.
     """
 
     def __init__(self, device: Device, limits: FrameLimits, residual: Residual, index: int) -> None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from unicorn_async.tensor import aligned
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import ExitStack
@@ -15,8 +17,6 @@ if TYPE_CHECKING:
 
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.memory import Buffer, MemoryKind
-
-_ALIGNMENT = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class MappedArrays:
             self.arrays[name] = view.reshape(field.shape)
             self.address[name] = buffer.address + start
             self.offset[name] = start
-            start += _aligned(field.nbytes)
+            start += aligned(field.nbytes)
 
     def close(self) -> None:
         """Drop the views, so that the mapping can be released."""
@@ -74,8 +74,4 @@ def made_block(
 
 
 def _block_bytes(fields: Mapping[str, Field]) -> int:
-    return sum(_aligned(field.nbytes) for field in fields.values())
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+    return sum(aligned(field.nbytes) for field in fields.values())

@@ -102,7 +102,7 @@ class Recording:
             recorder,
             kernels,
             resets=step.resets,
-            num_slots=self._limits.sequences,
+            num_states=self._limits.sequences,
             marks=step.marks,
             num_marks=shape.tokens,
             counts=self._memory.counts,

@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class _Slot:
+class RecordedFrame:
     """A frame with its commands; `busy` from when a step is written to it until that step's results are read."""
 
     frame: Frame
@@ -100,7 +100,7 @@ class Runner:
         self._num_frames, self._max_frames = options.num_frames, options.max_frames
         self._all_busy = asyncio.Event()
 
-        def make_slot(index: int) -> _Slot:
+        def make_frame(index: int) -> RecordedFrame:
             with contextlib.ExitStack() as made:  # closes what there is of a frame that does not fit
                 spare = None
                 if index < self._num_frames:
@@ -129,14 +129,14 @@ class Runner:
                 made.callback(recording.close)
                 copy = LogitsCopy(device, memory.logits, model.vocab_size)
                 made.callback(copy.close)
-                return _Slot(frame, residual, attends, recording, copy, made.pop_all(), spare)
+                return RecordedFrame(frame, residual, attends, recording, copy, made.pop_all(), spare)
 
-        self._make_slot = make_slot
-        self._slots: list[_Slot] = []
+        self._make_frame = make_frame
+        self._recorded: list[RecordedFrame] = []
         with contextlib.ExitStack() as made:  # likewise of all frames
-            made.callback(self._close_slots)
+            made.callback(self._close_frames)
             for _ in range(self._num_frames):
-                self._add_slot()
+                self._add_frame()
             shared = SharedRecordings(device, decoder, model, memory, self._limits, attention, kv_plan.layer_group)
             made.callback(shared.close)
             self._shared: SharedRecordings | None = shared
@@ -145,8 +145,8 @@ class Runner:
     @property
     def nbytes(self) -> int:
         """Size of the frames, of what evaluations have their logits copied to, and of what only a load needs."""
-        slots = sum(slot.nbytes for slot in self._slots)
-        return slots + (0 if self._shared is None else self._shared.nbytes)
+        frames = sum(recorded.nbytes for recorded in self._recorded)
+        return frames + (0 if self._shared is None else self._shared.nbytes)
 
     @property
     def max_logit_rows(self) -> int:
@@ -165,7 +165,7 @@ class Runner:
         While the model loads there may be more, if the device has to wait for layers: the later a step is made, the
         more requests are in it, and the less lies between a token and the next one.
         """
-        return len(self._slots) if self.is_loading and self._loading.wants_more else self._num_frames
+        return len(self._recorded) if self.is_loading and self._loading.wants_more else self._num_frames
 
     async def follow_load(self, on_change: Callable[[], None]) -> None:
         """Submit the steps that came before all layers, as these arrive, until nothing is loading any more.
@@ -175,7 +175,7 @@ class Runner:
         Raises:
             UnicornError: what made the load fail.
         """
-        making = asyncio.create_task(self._make_spare_slots(on_change), name="make frames")
+        making = asyncio.create_task(self._make_spare_frames(on_change), name="make frames")
         try:
             await self._loading.run(on_change)
         finally:
@@ -186,26 +186,26 @@ class Runner:
             raise failure
         on_change()
 
-    async def _make_spare_slots(self, on_change: Callable[[], None]) -> None:
+    async def _make_spare_frames(self, on_change: Callable[[], None]) -> None:
         """Make a frame whenever all are in use, so that the next step of a load finds one, as long as they fit.
 
         Raises:
             DeviceLostError: the device was lost.
         """
-        while len(self._slots) < self._max_frames:
+        while len(self._recorded) < self._max_frames:
             await self._all_busy.wait()
             self._all_busy.clear()
             try:
-                await run_to_end(self._add_slot)
+                await run_to_end(self._add_frame)
             except OutOfMemoryError as exc:
-                _log.warning("%s; no more than %d steps go along with the load", exc, len(self._slots))
+                _log.warning("%s; no more than %d steps go along with the load", exc, len(self._recorded))
                 return
             on_change()
 
-    def _add_slot(self) -> _Slot:
-        slot = self._make_slot(len(self._slots))
-        self._slots.append(slot)  # here, so that it is freed after a cancellation, too
-        return slot
+    def _add_frame(self) -> RecordedFrame:
+        recorded = self._make_frame(len(self._recorded))
+        self._recorded.append(recorded)  # here, so that it is freed after a cancellation, too
+        return recorded
 
     async def load_followed(self) -> None:
         """Wait until `follow_load` has submitted all that came before the layers; raises as it does."""
@@ -222,28 +222,28 @@ class Runner:
             DeviceError: the device is lost, or lacks what a kernel needs; behind a load `follow_load` raises it.
             UnicornError: what made the load fail.
         """
-        slot = next(slot for slot in self._slots if not slot.busy)
-        slot.busy = True
-        if self.is_loading and all(slot.busy for slot in self._slots):
+        recorded = next(recorded for recorded in self._recorded if not recorded.busy)
+        recorded.busy = True
+        if self.is_loading and all(recorded.busy for recorded in self._recorded):
             self._all_busy.set()
-        shape = self._writer.write(batch, slot.frame)
-        work = self._attention_writer.write(batch, slot.attention, shape.tokens)
-        recording, num_layers = slot.recording, self._model.num_layers
+        shape = self._writer.write(batch, recorded.frame)
+        work = self._attention_writer.write(batch, recorded.attention, shape.tokens)
+        recording, num_layers = recorded.recording, self._model.num_layers
         evaluated = sum(item.num_tokens for item in batch.scheduled if item.sequence.want_logits)
         if evaluated:
-            await slot.copy.prepare()
+            await recorded.copy.prepare()
 
         def tail() -> list[CommandBuffer]:
             if not evaluated:
                 return [recording.tail(shape)]
-            return [recording.tail(shape), slot.copy.commands(batch.num_samples, evaluated)]  # logits for the host
+            return [recording.tail(shape), recorded.copy.commands(batch.num_samples, evaluated)]  # logits for the host
 
         if self.is_loading:  # what is recorded needs memory, and the last layers may have none yet
             assert self._shared is not None, "it is freed behind the load's last step"
-            turn = Turn(slot.frame, slot.residual, slot.attention, shape, work, len(batch.scheduled))
+            turn = Turn(recorded.frame, recorded.residual, recorded.attention, shape, work, len(batch.scheduled))
             layers = [partial(self._shared.commands, turn, layer) for layer in range(num_layers)]
             behind = self._loading.add((lambda: [recording.prologue(shape)], *layers, tail))
-            return SubmittedStep(self, slot, batch, shape, work, behind, ())
+            return SubmittedStep(self, recorded, batch, shape, work, behind, ())
         size = self._submissions.layers_per_submission(shape.tokens)
         parts = [(first, min(first + size, num_layers)) for first in range(0, num_layers, size)]
         if not recording.has(shape, work, parts):
@@ -256,23 +256,23 @@ class Runner:
                 commands += tail()
             value = self._device.compute.submit(commands, waits=waits)
             commands, waits = [], ()
-        return SubmittedStep(self, slot, batch, shape, work, value, tuple(parts))
+        return SubmittedStep(self, recorded, batch, shape, work, value, tuple(parts))
 
     async def collect(self, step: SubmittedStep) -> StepResult:
         """Wait for a step and read its results."""
         value = step.value if isinstance(step.value, int) else await self._loading.submitted(step.value)
         await self._device.compute.timeline.reached(value)
         await self._readiness.checked()  # the host looks at a layer's values after the device may use them
-        device_s, start_s = step.slot.recording.device_seconds()
+        device_s, start_s = step.recorded.recording.device_seconds()
         if step.parts:
             self._submissions.observe(step.shape.tokens, device_s)
             if self.kernel_times is not None:
-                times = step.slot.recording.dispatch_times(step.shape, step.work, step.parts)
+                times = step.recorded.recording.dispatch_times(step.shape, step.work, step.parts)
                 self.kernel_times.note_step(step.shape.tokens, times)
-        tokens = read_tokens(step.slot.frame, step.shape, step.batch)
-        logits = read_logits(step.slot.copy, step.batch)
+        tokens = read_tokens(step.recorded.frame, step.shape, step.batch)
+        logits = read_logits(step.recorded.copy, step.batch)
         result = StepResult(step.batch, tokens, logits, device_s, start_s, waited=not step.parts)
-        step.slot.busy = False
+        step.recorded.busy = False
         return result
 
     async def free_spare_frames(self) -> None:
@@ -280,10 +280,10 @@ class Runner:
 
         A free frame before them is used first, so that no later step is in one.
         """
-        for slot in self._slots[self._num_frames :]:
-            assert not slot.busy
-            await run_to_end(slot.made.close)
-            self._slots.remove(slot)  # so long it counts as memory that may be allocated
+        for recorded in self._recorded[self._num_frames :]:
+            assert not recorded.busy
+            await run_to_end(recorded.made.close)
+            self._recorded.remove(recorded)  # so long it counts as memory that may be allocated
         if self._shared is not None:
             await run_to_end(self._shared.close)
             self._shared = None
@@ -292,10 +292,10 @@ class Runner:
         """Free frames and commands; no step may be in flight."""
         self._made.close()
 
-    def _close_slots(self) -> None:
-        for slot in self._slots:
-            slot.made.close()
-        self._slots.clear()
+    def _close_frames(self) -> None:
+        for recorded in self._recorded:
+            recorded.made.close()
+        self._recorded.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +307,7 @@ class SubmittedStep:
     """
 
     runner: Runner
-    slot: _Slot
+    recorded: RecordedFrame
     batch: Batch
     shape: StepShape
     work: AttentionParts

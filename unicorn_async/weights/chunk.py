@@ -57,11 +57,6 @@ class Chunk:
         """Byte of a dense destination at which the chunk begins."""
         return self.first_element * _dense(self.dest_dtype).itemsize
 
-    @property
-    def dest_bytes(self) -> int:
-        """Bytes of the chunk in a dense destination."""
-        return self.num_elements * _dense(self.dest_dtype).itemsize
-
 
 @dataclass(frozen=True, slots=True)
 class RawChunk:

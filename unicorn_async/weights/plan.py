@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import TYPE_CHECKING
 
 from unicorn_async.config import WeightScheme
@@ -67,7 +68,7 @@ class DestTensor:
         """Size in bytes."""
         if isinstance(self.dtype, QuantFormat):
             return QuantTensor.size(self.shape, self.dtype)
-        return _product(self.shape) * self.dtype.itemsize
+        return prod(self.shape) * self.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,11 +239,9 @@ def _destination(name: str, group: list[_Part]) -> DestTensor:
 
 def _places(group: list[_Part]) -> tuple[TensorPart, ...]:
     first_row = group[0].want.row_offset
-    row = _product(group[0].want.shape[1:])
+    row = prod(group[0].want.shape[1:])
     return tuple(
-        TensorPart(
-            part.want.name, part.source.name, (part.want.row_offset - first_row) * row, _product(part.want.shape)
-        )
+        TensorPart(part.want.name, part.source.name, (part.want.row_offset - first_row) * row, prod(part.want.shape))
         for part in group
     )
 
@@ -254,7 +253,7 @@ def _whole(part: _Part, dest: DestTensor, first_row: int) -> Chunk:
         source.offset,
         source.nbytes,
         dest.name,
-        (want.row_offset - first_row) * _product(dest.shape[1:]),
+        (want.row_offset - first_row) * prod(dest.shape[1:]),
         Transform.BLEND if part.is_adapted else _transform(_TYPES[source.dtype], dest.dtype),
         _TYPES[source.dtype],
         dest.dtype,
@@ -287,10 +286,3 @@ def _row_order(want: WantedTensor, source: SourceTensor) -> RowOrder | None:
             raise UnsupportedModelError(f"tensor {source.name!r}: rows of heads that were put in order already")
         order = HeadOrder.rotary(source.interleaved_head_rows, interleaved=True)
     return None if order is None else RowOrder(order, source.nbytes // source.shape[0])
-
-
-def _product(shape: tuple[int, ...]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count

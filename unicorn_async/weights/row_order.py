@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,31 +59,15 @@ class RowOrder:
 
     def places(self, target: memoryview) -> list[memoryview]:
         """Return parts of `target`, in the model's order, as the file has them one after the other."""
-        return [
-            target[first * self.row_bytes : (first + count) * self.row_bytes]
-            for first, count in _runs(self._rows(len(target) // self.row_bytes))
-        ]
+        nbytes, size = len(target), self.head_bytes
+        ordered = nbytes if self.heads.num_heads is None else min(nbytes, size * self.heads.num_heads)
+        runs = [(first * self.row_bytes, stop * self.row_bytes) for first, stop in self._runs()]
+        parts = [target[head + start : head + stop] for head in range(0, ordered, size) for start, stop in runs]
+        return [*parts, target[ordered:]] if ordered < nbytes else parts
 
-    def _rows(self, num_rows: int) -> Iterator[int]:
-        """The model's rows in the order of the file's."""
-        size = len(self.heads.rows)
-        rows = [0] * size
-        for row, source in enumerate(self.heads.rows):
-            rows[source] = row
-        ordered = num_rows if self.heads.num_heads is None else min(num_rows, size * self.heads.num_heads)
-        for head in range(0, ordered, size):
-            for row in rows:
-                yield head + row
-        yield from range(ordered, num_rows)
-
-
-def _runs(rows: Iterator[int]) -> Iterator[tuple[int, int]]:
-    """First row and number of rows that follow each other."""
-    first, count = next(rows), 1
-    for row in rows:
-        if row == first + count:
-            count += 1
-            continue
-        yield first, count
-        first, count = row, 1
-    yield first, count
+    def _runs(self) -> list[tuple[int, int]]:
+        """A head's rows, from one to before another, that follow each other in the file too; in the file's order."""
+        rows = sorted(range(len(self.heads.rows)), key=self.heads.rows.__getitem__)
+        starts = [index for index, row in enumerate(rows) if not index or rows[index - 1] + 1 != row]
+        stops = [*starts[1:], len(rows)]
+        return [(rows[start], rows[start] + stop - start) for start, stop in zip(starts, stops, strict=True)]

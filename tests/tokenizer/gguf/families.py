@@ -148,6 +148,39 @@ def _mistral_3() -> Family:
     return Family(backend, "default", control, (), named, [2], True, _MISTRAL_3_TEMPLATE, scores, add_space_prefix=True)
 
 
+def _phi4_mini() -> Family:
+    pattern = (
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+        r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    )
+    control = ("<|endoftext|>", "<|end|>", "<|user|>")
+    backend = _byte_level([_words(pattern)], control, ())
+    named = {"bos": control[0], "eos": control[1]}
+    ends = [_id(backend, token) for token in control[:2]]
+    return Family(backend, "gpt-4o", control, (), named, ends, False, _QWEN_TEMPLATE)
+
+
+def _seed() -> Family:
+    pattern = (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}"
+        r"| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"
+    )
+    control = ("<seed:bos>", "<seed:pad>", "<seed:eos>")
+    backend = _byte_level([_words(pattern)], control, ())
+    named = {"bos": control[0], "eos": control[2]}
+    return Family(backend, "seed-coder", control, (), named, [_id(backend, control[2])], True, _QWEN_TEMPLATE)
+
+
+def _command_r() -> Family:
+    words = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+    control = ("<BOS_TOKEN>", "<|START_OF_TURN_TOKEN|>", "<|END_OF_TURN_TOKEN|>")
+    backend = _byte_level([pre_tokenizers.Digits(individual_digits=True), _words(words)], control, ())
+    backend.normalizer = normalizers.NFC()
+    named = {"bos": control[0], "eos": control[2]}
+    return Family(backend, "command-r", control, (), named, [_id(backend, control[2])], True, _QWEN_TEMPLATE)
+
+
 FAMILIES = {
     "llama3": _llama3,
     "qwen": _qwen,
@@ -155,6 +188,9 @@ FAMILIES = {
     "mistral": _mistral,
     "mistral3": _mistral_3,
     "tekken": _tekken,
+    "phi4_mini": _phi4_mini,
+    "seed": _seed,
+    "command_r": _command_r,
 }
 
 

@@ -14,6 +14,7 @@ from unicorn_async.checkpoint.gguf.fields import MAX_KEY_BYTES, FieldReader, sho
 from unicorn_async.checkpoint.gguf.ggml_types import GGML_TYPES
 from unicorn_async.checkpoint.source_tensor import TensorEntry
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
+from unicorn_async.tensor import aligned
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,7 +66,7 @@ def parse_header(file: BinaryIO, file_bytes: int, *, source: str) -> GgufHeader:
     metadata = _metadata(fields, fields.count("the number of metadata keys", _SMALLEST_PAIR_BYTES, MAX_KEYS))
     alignment = _alignment(metadata, source)
     records = [_record(fields, source) for _ in range(num_tensors)]
-    data_start = -(-fields.offset // alignment) * alignment
+    data_start = aligned(fields.offset, alignment)
     tensors = sorted(
         (_entry(record, data_start, alignment, file_bytes, source) for record in records),
         key=lambda entry: entry.offset,

@@ -38,5 +38,5 @@ def cohere2(raw: JsonConfig) -> ModelSpec:
         sizes,
         ((attention, replace(ffn, norm=attention.norm, is_parallel=True)) for attention in attentions),
         tied=True,
-        logit_scale=raw.number("logit_scale", 0.0625),
+        logit_scale=raw.factor("logit_scale", 0.0625),
     )

@@ -42,8 +42,8 @@ def _decoder(raw: JsonConfig, architecture: str) -> ModelSpec:
     )
     window, bias = raw.count("sliding_window", 4096), raw.flag("attention_bias", False)
     global_rotary, local_rotary = _rotaries(raw, sizes.head_dim)
-    scale = raw.number("query_pre_attn_scalar", 256) ** -0.5
-    cap = raw.number("attn_logit_softcapping") if raw.has("attn_logit_softcapping") else 0.0
+    scale = raw.factor("query_pre_attn_scalar", 256) ** -0.5
+    cap = raw.factor("attn_logit_softcapping") if raw.has("attn_logit_softcapping") else 0.0
 
     def attention(*, is_local: bool) -> Attention:
         return sizes.attention(
@@ -71,7 +71,7 @@ def _decoder(raw: JsonConfig, architecture: str) -> ModelSpec:
         max_position=131_072,
         tied=True,
         embedding_scale=sizes.hidden_size**0.5,
-        logit_soft_cap=raw.number("final_logit_softcapping") if raw.has("final_logit_softcapping") else 0.0,
+        logit_soft_cap=raw.factor("final_logit_softcapping") if raw.has("final_logit_softcapping") else 0.0,
     )
 
 

@@ -25,7 +25,7 @@ def gemma2(raw: JsonConfig) -> ModelSpec:
     window, bias = raw.count("sliding_window", 4096), raw.flag("attention_bias", False)
     attention = sizes.attention(
         read_rotary(raw, sizes.head_dim),
-        softmax_scale=raw.number("query_pre_attn_scalar", 256) ** -0.5,
+        softmax_scale=raw.factor("query_pre_attn_scalar", 256) ** -0.5,
         post_norm="post_attention_layernorm",
         qkv_bias=bias,
         output_bias=bias,

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 def granite(raw: JsonConfig) -> ModelSpec:
     """Read the config.json of a `GraniteForCausalLM`: embeddings, scores, branches and logits have factors."""
     refuse_ffn_bias(raw)
-    sizes = replace(Dimensions.read(raw), residual_scale=raw.number("residual_multiplier", 1.0))
+    sizes = replace(Dimensions.read(raw), residual_scale=raw.factor("residual_multiplier", 1.0))
     bias = raw.flag("attention_bias", False)
     attention = sizes.attention(
         read_rotary(raw, sizes.head_dim),
-        softmax_scale=raw.number("attention_multiplier", 1.0),
+        softmax_scale=raw.factor("attention_multiplier", 1.0),
         qkv_bias=bias,
         output_bias=bias,
     )
@@ -33,6 +33,6 @@ def granite(raw: JsonConfig) -> ModelSpec:
         "GraniteForCausalLM",
         sizes,
         [(attention, ffn)] * sizes.num_layers,
-        embedding_scale=raw.number("embedding_multiplier", 1.0),
-        logit_scale=1.0 / raw.number("logits_scaling", 1.0),
+        embedding_scale=raw.factor("embedding_multiplier", 1.0),
+        logit_scale=1.0 / raw.factor("logits_scaling", 1.0),
     )

@@ -52,4 +52,4 @@ def _query_growth(raw: JsonConfig) -> tuple[float, int]:
     section = None if name is None else raw.section(name)
     if section is None or not section.has("llama_4_scaling_beta"):
         return 0.0, 1
-    return section.number("llama_4_scaling_beta"), original_positions(section, raw)
+    return section.factor("llama_4_scaling_beta"), original_positions(section, raw)

@@ -18,7 +18,7 @@ MAX_STREAM_ID = 128
 
 @dataclass(frozen=True, slots=True)
 class CreateEvent:
-    """`response.create`: answer this, in this lane."""
+    """`response.create`: answer this, in this channel."""
 
     request: ResponsesRequest
     stream_id: str | None
@@ -26,7 +26,7 @@ class CreateEvent:
 
 @dataclass(frozen=True, slots=True)
 class CancelEvent:
-    """`response.cancel`: end the named response, or else what runs in the lane."""
+    """`response.cancel`: end the named response, or else what runs in the channel."""
 
     response_id: str | None
     stream_id: str | None
@@ -42,8 +42,8 @@ class AuthEvent:
 ClientEvent = CreateEvent | CancelEvent | AuthEvent
 
 
-def lane_of(fields: Fields) -> str | None:
-    """Return the lane that the event belongs to; None is the connection's nameless lane."""
+def channel_of(fields: Fields) -> str | None:
+    """Return the channel that the event belongs to; None is the connection's nameless channel."""
     return fields.string("stream_id", max_length=MAX_STREAM_ID)
 
 
@@ -54,7 +54,7 @@ def parse_client_event(fields: Fields, *, defaults: SamplingParams) -> ClientEve
         ApiError: unknown type, or a body that is refused.
     """
     kind = fields.string("type")
-    stream_id = lane_of(fields)
+    stream_id = channel_of(fields)
     if kind == "response.create":
         body = fields.without("type", "stream_id")
         return CreateEvent(parse_responses_request(body, defaults=defaults), stream_id)

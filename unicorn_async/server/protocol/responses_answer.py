@@ -30,7 +30,7 @@ FINAL_EVENT = {
 
 
 class ResponsesAnswer:
-    """Encodes one response. `stream_id` names the websocket lane and is put on every event.
+    """Encodes one response. `stream_id` names the websocket channel and is put on every event.
 
     The event of a token is put together from a prefix and a suffix made once: it is the only one that is sent often.
     Its `type` comes first in every event, which the server-sent events' framing relies on.
@@ -40,9 +40,9 @@ class ResponsesAnswer:
         self.state = state
         self._sequence_number = 0
         self._logprobs = Logprobs(token_text) if state.sampling.top_logprobs is not None else None
-        self._lane: dict[str, object] = {} if stream_id is None else {"stream_id": stream_id}
+        self._channel: dict[str, object] = {} if stream_id is None else {"stream_id": stream_id}
         self._place: dict[str, object] = {"item_id": state.item_id, "output_index": 0, "content_index": 0}
-        head = encode_object({"type": "response.output_text.delta", **self._place, **self._lane})
+        head = encode_object({"type": "response.output_text.delta", **self._place, **self._channel})
         self._delta_head = head[:-1] + ',"delta":'
 
     @property
@@ -116,4 +116,4 @@ class ResponsesAnswer:
     def _event(self, kind: str, fields: dict[str, object]) -> str:
         number = self._sequence_number
         self._sequence_number = number + 1
-        return encode_object({"type": kind, "sequence_number": number, **fields, **self._lane})
+        return encode_object({"type": kind, "sequence_number": number, **fields, **self._channel})

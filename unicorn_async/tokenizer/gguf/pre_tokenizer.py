@@ -29,6 +29,11 @@ _TEKKEN = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*"
     rf"|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACE}"
 )
+_GPT4O = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_CONTRACTIONS}?|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_CONTRACTIONS}?"
+    rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACE}"
+)
+_SEED = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_SPACE}"
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
 
@@ -50,6 +55,8 @@ class PreTokenizer:
 
 
 _LLAMA3 = PreTokenizer((_words(r"\p{N}{1,3}"),), whole_words=True)
+_THREE_DIGITS = PreTokenizer((_words(r"\p{N}{1,3}"),))
+_ONE_DIGIT = PreTokenizer((r"\p{N}", _GPT2))
 _QWEN2 = PreTokenizer((_words(r"\p{N}"),), normalise=True)
 _KNOWN: Mapping[str, PreTokenizer] = {
     "default": PreTokenizer((r"[\p{P}\$\+<=>\^~\|]+", _GPT2.removesuffix(r"|\s+"), r"\p{N}+", "[0-9][0-9][0-9]")),
@@ -59,7 +66,16 @@ _KNOWN: Mapping[str, PreTokenizer] = {
     "llama-v3": _LLAMA3,
     "deepseek-r1-qwen": _QWEN2,
     "qwen2": _QWEN2,
-    "smollm": PreTokenizer((r"\p{N}", _GPT2)),
+    "chatglm-bpe": _THREE_DIGITS,
+    "command-r": PreTokenizer((r"\p{N}", _GPT2), normalise=True),
+    "dbrx": _THREE_DIGITS,
+    "exaone4": PreTokenizer((_GPT2,)),
+    "glm4": _THREE_DIGITS,
+    "gpt-4o": PreTokenizer((_GPT4O,)),
+    "refact": _ONE_DIGIT,
+    "seed-coder": PreTokenizer((_SEED,)),
+    "smaug-bpe": _THREE_DIGITS,
+    "smollm": _ONE_DIGIT,
     "tekken": PreTokenizer((_TEKKEN,), whole_words=True),
 }
 

@@ -1,0 +1,190 @@
+"""What config.json files of the families leave out is as in transformers, and what is not supported is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from unicorn_async.config import RotaryConfig, RotaryScaling
+from unicorn_async.errors import CheckpointError, UnsupportedModelError
+from unicorn_async.models.registry import model_spec
+
+if TYPE_CHECKING:
+    from unicorn_async.models.spec import ModelSpec
+
+PLAIN: dict[str, object] = {
+    "hidden_size": 128,
+    "num_hidden_layers": 5,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "intermediate_size": 128,
+    "vocab_size": 100,
+    "max_position_embeddings": 4096,
+}
+YARN: dict[str, object] = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
+LONGROPE: dict[str, object] = {"type": "su", "short_factor": [1] * 32, "long_factor": [2.0] * 32}
+
+
+def spec(architecture: str, **keys: object) -> ModelSpec:
+    return model_spec({**PLAIN, "architectures": [f"{architecture}ForCausalLM"], **keys})
+
+
+def still_layers(model: ModelSpec) -> list[int]:
+    return [number for number, layer in enumerate(model.layers) if layer.attention.rotary.is_still]
+
+
+def test_gemma_2_has_caps_unless_they_are_null_and_windows_in_every_other_layer() -> None:
+    model = spec("Gemma2", sliding_window=16)
+    assert model.layer_windows == (16, 0, 16, 0, 16)
+    assert (model.attention.soft_cap, model.head.soft_cap) == (50.0, 30.0)
+    assert (model.attention.softmax_scale, model.head_dim, model.head.is_tied) == (1 / 16, 256, True)
+    bare = spec("Gemma2", attn_logit_softcapping=None, final_logit_softcapping=None)
+    assert (bare.attention.soft_cap, bare.head.soft_cap) == (0.0, 0.0)
+
+
+def test_olmo_2_has_norms_behind_its_blocks_alone_and_of_whole_queries() -> None:
+    attention = spec("Olmo2").attention
+    assert attention.norm is None
+    assert attention.post_norm is not None and attention.post_norm.eps == 1e-5
+    assert attention.q_norm is not None and attention.q_norm.size == 128
+    assert attention.k_norm is not None and attention.k_norm.size == 64
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_olmo_3_scales_its_global_layers_alone(nested: bool) -> None:
+    parameters = {"full_attention": {**YARN, "rope_theta": 5e5}, "sliding_attention": {"rope_theta": 5e5}}
+    model = spec("Olmo3", **({"rope_parameters": parameters} if nested else {"rope_scaling": YARN, "rope_theta": 5e5}))
+    assert model.layer_windows == (4096, 4096, 4096, 0, 4096)
+    assert model.attention.rotary == RotaryConfig(5e5)
+    scaled = model.layers[3].attention.rotary
+    assert scaled.scaling is RotaryScaling.FACTORS
+    assert (scaled.factors[0], scaled.factors[-1]) == (1.0, 4.0)
+    assert scaled.amplitude == pytest.approx(1.1386, abs=1e-4)
+
+
+def test_phi_3_has_long_factors_beside_the_short_ones() -> None:
+    rotary = spec("Phi3", rope_scaling=LONGROPE, original_max_position_embeddings=1024).attention.rotary
+    assert (rotary.factors, rotary.long_factors) == ((1.0,) * 32, (2.0,) * 32)
+    assert rotary.original_max_position == 1024
+    assert rotary.amplitude == pytest.approx(1.0954, abs=1e-4)
+    model = spec("Phi3", partial_rotary_factor=0.75)
+    assert model.attention.rotary == RotaryConfig(1e4, dim=48)
+    (weight,) = [weight for weight in model.attention.weights if weight.dest == "qkv"]
+    assert (weight.name, weight.shape) == ("self_attn.qkv_proj.weight", (256, 128))
+    assert weight.head_order is not None and weight.head_order.num_heads == 3
+
+
+def test_smollm3_s_layers_without_positions_are_listed_or_every_fourth() -> None:
+    assert still_layers(spec("SmolLM3")) == [3]
+    assert still_layers(spec("SmolLM3", no_rope_layers=[0, 1, 1, 1, 0, 1])) == [0, 4]
+    windowed = spec("SmolLM3", use_sliding_window=True, sliding_window=16)
+    assert windowed.layer_windows == (0, 0, 0, 16, 0)
+    assert windowed.attention.rotary.base == 2e6
+
+
+def test_granite_s_factors_are_one_where_the_file_has_none() -> None:
+    model = spec("Granite")
+    assert (model.attention.softmax_scale, model.attention.residual_scale) == (1.0, 1.0)
+    assert (model.embedding.scale, model.head.scale) == (1.0, 1.0)
+    assert spec("Granite", logits_scaling=16).head.scale == 1 / 16
+
+
+def test_half_of_glm_s_heads_rotate() -> None:
+    for name in ("Glm", "Glm4"):
+        attention = spec(name).attention
+        assert (attention.head_dim, attention.rotary.dim, attention.qkv_bias) == (128, 64, True)
+        assert attention.is_interleaved
+    assert [block.residue.norm for block in spec("Glm").layers[0].blocks] == ["", ""]
+
+
+def test_ministral_3_s_queries_grow_from_the_original_context_on() -> None:
+    parameters = {**YARN, "rope_theta": 1e6, "llama_4_scaling_beta": 0.1, "mscale": 1.0, "mscale_all_dim": 1.0}
+    attention = spec("Ministral3", rope_parameters=parameters).attention
+    assert (attention.query_growth, attention.query_period) == (0.1, 1024)
+    assert attention.rotary.amplitude == 1.0
+    assert spec("Ministral3", rope_theta=1e6).attention.query_growth == 0.0
+
+
+def test_the_text_part_of_a_multimodal_mistral_may_be_a_mistral_or_a_ministral() -> None:
+    outer = {"architectures": ["Mistral3ForConditionalGeneration"], "tie_word_embeddings": True}
+    model = model_spec({**outer, "text_config": {**PLAIN, "model_type": "ministral3"}})
+    assert (model.num_layers, model.head.is_tied) == (5, True)
+    untied = model_spec({**outer, "text_config": {**PLAIN, "tie_word_embeddings": False}})
+    assert not untied.head.is_tied
+    with pytest.raises(UnsupportedModelError, match="model_type 'mistral4' is not supported; known are mistral, minis"):
+        model_spec({**outer, "text_config": {**PLAIN, "model_type": "mistral4"}})
+
+
+def test_cohere_2_reads_one_norm_twice_and_its_global_layers_stand_still() -> None:
+    model = spec("Cohere2", sliding_window=16)
+    assert model.layer_windows == (16, 16, 16, 0, 16)
+    assert still_layers(model) == [3]
+    assert (model.head.scale, model.head.norm.centred) == (0.0625, True)
+    names = [weight.name for weight in model.layers[0].weights]
+    assert names.count("input_layernorm.weight") == 1
+    assert len(names) == 8
+
+
+def test_exaone_4_has_positions_everywhere_where_it_has_no_window() -> None:
+    assert still_layers(spec("Exaone4", sliding_window=None)) == []
+    for keys in ({"sliding_window_pattern": "LLLG"}, {"sliding_window_pattern": 4}, {}):
+        model = spec("Exaone4", sliding_window=16, **keys)
+        assert model.layer_windows == (16, 16, 16, 0, 16)
+        assert still_layers(model) == [3]
+
+
+def test_seed_oss_has_biases_but_for_the_output() -> None:
+    attention = spec("SeedOss").attention
+    assert (attention.qkv_bias, attention.output_bias, attention.head_dim) == (True, False, 128)
+
+
+def test_yarn_is_for_every_family() -> None:
+    rotary = spec("Qwen3", rope_scaling=YARN).attention.rotary
+    whole = spec("Qwen3", rope_scaling={**YARN, "attention_factor": 1.0, "truncate": False}).attention.rotary
+    assert rotary.amplitude == pytest.approx(1.1386, abs=1e-4)
+    assert whole.amplitude == 1.0
+    assert replace(whole, factors=()) == replace(rotary, factors=(), amplitude=1.0)
+    assert whole.factors != rotary.factors
+
+
+@pytest.mark.parametrize(
+    ("architecture", "keys", "message"),
+    [
+        ("Gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention: only causal"),
+        ("Olmo2", {"clip_qkv": 8.0}, "clip_qkv"),
+        *((name, {"mlp_bias": True}, "mlp_bias") for name in ("Granite", "SeedOss", "SmolLM3")),
+        ("Qwen3", {"rope_scaling": YARN, "head_dim": 1 << 24}, "head_dim: expected 32 to 256, got 16777216"),
+        ("Phi3", {"partial_rotary_factor": 0.51}, r"partial_rotary_factor: 0\.51 of a head of 100"),
+        ("Phi3", {"rope_scaling": {"rope_type": "dynamic"}}, "known are default, linear, llama3, yarn, longrope"),
+    ],
+)
+def test_an_option_that_is_not_supported_is_named(architecture: str, keys: dict[str, object], message: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=message):
+        spec(architecture, **{**keys, **({"head_dim": 100} if "partial_rotary_factor" in keys else {})})
+
+
+@pytest.mark.parametrize(
+    ("architecture", "keys", "message"),
+    [
+        ("Phi3", {"rope_scaling": {**LONGROPE, "long_factor": [1.0]}}, "long_factor: expected 32 numbers, got 1"),
+        (
+            "Phi3",
+            {"rope_scaling": {**LONGROPE, "short_factor": [0.0] * 32}},
+            "short_factor: expected numbers from 1e-06 to 1000000",
+        ),
+        ("Phi3", {"rope_scaling": LONGROPE, "original_max_position_embeddings": 1}, "expected at least 2, got 1"),
+        ("Qwen3", {"rope_scaling": {**YARN, "factor": None}}, "factor is missing"),
+        ("Qwen3", {"rope_scaling": YARN, "rope_theta": 1.0}, "rope_theta: expected more than 1"),
+        ("Phi3", {"rope_scaling": {**LONGROPE, "short_factor": [10**400] * 32}}, "short_factor: expected numbers"),
+        ("Granite", {"residual_multiplier": 1e300}, "residual_multiplier: expected 1e-06 to 1000000.0, got '1e.300'"),
+        ("Gemma2", {"query_pre_attn_scalar": 5e-324}, "query_pre_attn_scalar: expected 1e-06"),
+        ("Qwen3", {"rope_scaling": {**YARN, "beta_fast": 1e300}}, "beta_fast: expected 1e-06"),
+        ("SmolLM3", {"no_rope_layers": [1, 1]}, "no_rope_layers: expected 0 or 1 for each of 5 layers"),
+        ("Exaone4", {"sliding_window": 16, "sliding_window_pattern": "LX"}, "expected L and G, got 'LX'"),
+    ],
+)
+def test_a_wrong_value_is_named(architecture: str, keys: dict[str, object], message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        spec(architecture, **keys)
