@@ -53,6 +53,7 @@ def test_every_mistake_that_a_reference_knows_of_exceeds_the_tolerance_by_far(na
         assert change > 10 * max(TOLERANCE.values()), mistake
 
 
+@pytest.mark.combinations("every type of weights in either model")
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("name", BLENDS)
 async def test_logits_are_those_of_merged_weights(name: str, dtype: str, open_engine: OpenEngine, specs: Specs) -> None:
@@ -65,6 +66,7 @@ async def test_logits_are_those_of_merged_weights(name: str, dtype: str, open_en
     assert max(errors) <= TOLERANCE[dtype], errors
 
 
+@pytest.mark.combinations("either scheme in either model")
 @pytest.mark.parametrize("scheme", QUANTISED)
 @pytest.mark.parametrize("name", BLENDS)
 async def test_weights_are_blended_before_they_are_quantised(

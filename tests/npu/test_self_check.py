@@ -98,14 +98,15 @@ KERNEL_MISTAKES = {
 }
 
 
+@pytest.mark.combinations("every mistake on either chip")
 @pytest.mark.parametrize(("chip", "head_dim"), [(NPU1, 64), (NPU2, 128)])
 @pytest.mark.parametrize("mistake", KERNEL_MISTAKES)
 async def test_a_mistake_in_the_kernels_is_seen(
     tmp_path: Path, npu: Npu, kernels: Path, monkeypatch: pytest.MonkeyPatch, mistake: str, chip: Chip, head_dim: int
 ) -> None:
     name, right, wrong = KERNEL_MISTAKES[mistake]
-    # Always the same folder for a mistake, so that its kernels are built once and kept.
-    folder = kernels / "mistakes" / str(list(KERNEL_MISTAKES).index(mistake))
+    # Always the same folder for a mistake, so that its kernels are built once and kept; and no other test's.
+    folder = kernels / "mistakes" / f"{list(KERNEL_MISTAKES).index(mistake)}-{head_dim}"
     shutil.copytree(resource_dir("npu"), folder, dirs_exist_ok=True)
     source = folder / "kernels" / name
     text = source.read_text()

@@ -48,6 +48,7 @@ def test_linear_adds_the_bias_and_caps(arrays: Arrays, element: ElementType, tok
     case.check(case.form, cap * np.tanh((case.expected + case.bias) / cap))
 
 
+@pytest.mark.combinations("either activation for every number of tokens, by the rules for either kind of device")
 @pytest.mark.parametrize("kind", [DeviceType.SOFTWARE, DeviceType.DISCRETE], ids=lambda kind: f"as_{kind.name.lower()}")
 @pytest.mark.parametrize("activation", list(Activation))
 @pytest.mark.parametrize(

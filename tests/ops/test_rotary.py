@@ -118,6 +118,7 @@ def test_rotating_pairs_have_an_amplitude_and_queries_grow_with_their_position(d
     np.testing.assert_array_equal(v_cache.values[0, 0, :4], qkv[:, 2])
 
 
+@pytest.mark.combinations("every shape of heads with every norm and type of a cache")
 @pytest.mark.parametrize("kv_dtype", FORMATS)
 @pytest.mark.parametrize("norm", ["none", "plain", "plus_one"])
 @pytest.mark.parametrize(

@@ -22,17 +22,18 @@ if TYPE_CHECKING:
 
 
 DEMO = Path(unicorn_async.__file__).parent / "demo" / "model"  # its output head is cut unlike its layers
+PLAIN = pytest.mark.whole("the same of models whose layers are alike")
 
 
 @pytest.mark.parametrize(
     ("model", "weights"),
     [
-        ("qwen3", WeightScheme.AUTO),
-        ("qwen3", WeightScheme.INT8),
-        (DEMO, WeightScheme.AUTO),
+        pytest.param("qwen3", WeightScheme.AUTO, marks=PLAIN),
+        pytest.param("qwen3", WeightScheme.INT8, marks=PLAIN),
+        pytest.param(DEMO, WeightScheme.AUTO, marks=PLAIN),
         ("mixed", WeightScheme.AUTO),
         ("olmo3", WeightScheme.AUTO),
-        ("cohere2", WeightScheme.INT8),
+        pytest.param("cohere2", WeightScheme.INT8, marks=PLAIN),
     ],
     ids=["qwen3", "qwen3-int8", "demo", "mixed", "olmo3", "cohere2-int8"],
 )
