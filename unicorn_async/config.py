@@ -206,7 +206,12 @@ class EngineConfig:
             raise ConfigError(f"loras: expected at most {MAX_LORAS} adapters, got {len(self.loras)}")
         if self.device is not None and not isinstance(self.device, str):
             raise ConfigError(f"device: expected a string, got {self.device!r}")
-        if not self.submission_budget_s > 0:
+        for name in ("skip_tokenizer", "allow_software", "validation", "time_kernels", "weight_cache", "tuning"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name}: expected True or False, got {getattr(self, name)!r}")
+        if self.model_name is not None and not isinstance(self.model_name, str):
+            raise ConfigError(f"model_name: expected a string, got {self.model_name!r}")
+        if not _is_number(self.submission_budget_s, 0, inf) or not self.submission_budget_s > 0:
             raise ConfigError(f"submission_budget_s: expected more than 0, got {self.submission_budget_s!r}")
         for name, value in (
             ("attention_split", self.attention_split is not SplitMode.AUTO),
@@ -217,12 +222,13 @@ class EngineConfig:
                 raise ConfigError(f"{name}: it is for attention on another device, and attention is on the GPU")
         if self.time_kernels and self.attends_elsewhere:
             raise ConfigError(f"time_kernels: not with attention {self.attention}; step_trace shows both devices")
-        if self.max_mixed_step_s is not None and not 0 < self.max_mixed_step_s < inf:
+        most = self.max_mixed_step_s
+        if most is not None and not (_is_number(most, 0, inf) and 0 < most < inf):
             raise ConfigError(f"max_mixed_step_s: expected more than 0, or None, got {self.max_mixed_step_s!r}")
         if self.attention.kind is AttentionKind.NPU and self.kv_dtype is not KVDType.F16:
             raise ConfigError(f"kv_dtype: the NPU's cache is bf16, {self.kv_dtype.value} can't be asked for")
         if self.block_size not in BLOCK_SIZES:
-            raise ConfigError(f"block_size: expected 8, 16, 32 or 64, got {self.block_size}")
+            raise ConfigError(f"block_size: expected 8, 16, 32 or 64, got {self.block_size!r}")
 
     def _convert(self) -> None:
         """Make of every option that was given as text what it means."""

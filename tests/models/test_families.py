@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from unicorn_async.config import RotaryConfig, RotaryScaling
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
+from unicorn_async.models.blocks.attention import Attention
 from unicorn_async.models.registry import model_spec
 
 if TYPE_CHECKING:
@@ -199,3 +200,50 @@ def test_an_option_that_is_not_supported_is_named(architecture: str, keys: dict[
 def test_a_wrong_value_is_named(architecture: str, keys: dict[str, object], message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
         spec(architecture, **keys)
+
+
+@pytest.mark.parametrize("name", ["Gemma2ForCausalLM", "Cohere2ForCausalLM", "Olmo3ForCausalLM", "Gemma3ForCausalLM"])
+def test_a_window_that_is_null_is_none(name: str) -> None:
+    assert set(model_spec({**PLAIN, "architectures": [name], "sliding_window": None}).layer_windows) == {0}
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("LlamaForCausalLM", {"clip_qkv": 8.0}),
+        ("MistralForCausalLM", {"attention_bias": True}),
+        ("Gemma3ForCausalLM", {"use_bidirectional_attention": True}),
+        ("Cohere2ForCausalLM", {"rotary_pct": 0.5}),
+        ("Cohere2ForCausalLM", {"use_gated_activation": False}),
+        ("Cohere2ForCausalLM", {"use_parallel_block": False}),
+        ("Qwen3ForCausalLM", {"num_local_experts": 8}),
+        ("GlmForCausalLM", {"mlp_bias": True}),
+    ],
+)
+def test_what_would_change_the_result_and_is_read_by_no_family_is_refused_by_name(
+    name: str, change: dict[str, object]
+) -> None:
+    raw = {**PLAIN, "architectures": [name]}
+    model_spec(raw)
+    with pytest.raises(UnsupportedModelError, match=next(iter(change))):
+        model_spec({**raw, **change})
+
+
+@pytest.mark.parametrize("change", [{"eps": 0.5}, {"plus_one": True}, {"centred": True}])
+def test_norms_that_one_dispatch_could_not_apply_are_refused(change: dict[str, Any]) -> None:
+    model = spec("Olmo2")
+    first, *others = model.layers
+    attention, ffn = first.blocks
+    assert isinstance(attention, Attention)
+    assert attention.post_norm is not None and attention.k_norm is not None
+    changed = replace(attention, post_norm=replace(attention.post_norm, **change))
+    with pytest.raises(UnsupportedModelError, match="norms that count differently"):
+        replace(model, layers=(replace(first, blocks=(changed, ffn)), *others))
+    with pytest.raises(UnsupportedModelError, match="norms of q and k"):
+        replace(attention, k_norm=replace(attention.k_norm, **change))
+
+
+def test_a_layer_without_attention_is_refused() -> None:
+    layer = spec("Llama").layers[0]
+    with pytest.raises(UnsupportedModelError, match="layers without attention"):
+        _ = replace(layer, blocks=layer.blocks[1:]).attention

@@ -29,9 +29,22 @@ class JsonConfig:
     def __init__(self, raw: Mapping[str, object], where: str = "config.json") -> None:
         self.raw = raw
         self.where = where
+        self._asked: set[str] = set()
+
+    def refuse_unread(self, neutral: Mapping[str, tuple[object, ...]]) -> None:
+        """Refuse keys that nobody has asked for; `neutral` has the values by which each changes nothing.
+
+        Raises:
+            UnsupportedModelError: a key has another value.
+        """
+        for name, values in neutral.items():
+            value = self.raw.get(name)
+            if value is not None and name not in self._asked and value not in values:
+                raise UnsupportedModelError(f"{self.where}: {name}: {str(value)[:100]} is not supported here")
 
     def has(self, name: str) -> bool:
         """Whether the key is there and not null."""
+        self._asked.add(name)
         return self.raw.get(name) is not None
 
     def count(self, name: str, default: int | None = None, *, most: int = _MAX_COUNT) -> int:
@@ -44,6 +57,10 @@ class JsonConfig:
     def num_layers(self, default: int | None = None) -> int:
         """Return how many layers there are, so few that something may be made for each of them."""
         return self.count("num_hidden_layers", default, most=_MAX_LAYERS)
+
+    def window(self, name: str, default: int | None = None) -> int:
+        """Return a window in tokens, 0 where the key is null: everything is seen then."""
+        return 0 if name in self.raw and self.raw[name] is None else self.count(name, default)
 
     def number(self, name: str, default: float | None = None) -> float:
         """Return a finite positive number."""
@@ -104,7 +121,7 @@ class JsonConfig:
         value = self.text(name, default)
         if value not in _ACTIVATIONS:
             raise UnsupportedModelError(
-                f"{self.where}: {name}: {value!r} is not supported; known are {', '.join(sorted(_ACTIVATIONS))}"
+                f"{self.where}: {name}: {value[:100]!r} is not supported; known are {', '.join(sorted(_ACTIVATIONS))}"
             )
         return _ACTIVATIONS[value]
 
@@ -121,6 +138,7 @@ class JsonConfig:
         return tuple(float(item) for item in value)
 
     def _get(self, name: str, default: object) -> object:
+        self._asked.add(name)
         value = self.raw.get(name)
         if value is not None:
             return value

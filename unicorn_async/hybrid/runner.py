@@ -3,7 +3,7 @@
 Each half goes through the layers by itself: its segment on the near device, its attention on the far one, the next
 segment. A submission is made when what it needs is done, so that neither queue ever waits for the other device, and
 whichever half is ready goes first. Nothing holds a step together: a half of the next one begins when the halves that it
-needs have ended (`half_turns`), whatever the others do.
+needs have ended (`order`), whatever the others do.
 """
 
 from __future__ import annotations

@@ -114,8 +114,9 @@ def kv_budget(
 
 
 def _block_bytes(model: ModelSpec, options: EngineConfig) -> int:
-    """Size of one layer's keys in one block."""
-    return model.num_kv_heads * options.block_size * head_nbytes(model.head_dim, options.kv_dtype)
+    """Size of one layer's keys in one block, the same for all layers."""
+    state = model.layers[0].state
+    return state.num_kv_heads * options.block_size * head_nbytes(state.head_dim, options.kv_dtype)
 
 
 def _num_blocks(window: int, tokens: int, options: EngineConfig) -> int:

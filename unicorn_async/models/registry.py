@@ -55,7 +55,7 @@ def model_spec(raw: Mapping[str, object], where: str = "config.json") -> ModelSp
             _check(parsed, where)
             return parsed
     raise UnsupportedModelError(
-        f"{where}: architectures {names} is not supported; supported are {', '.join(ARCHITECTURES)}"
+        f"{where}: architectures {str(names)[:100]} is not supported; supported are {', '.join(ARCHITECTURES)}"
     )
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from unicorn_async.models.blocks.block import Block
-    from unicorn_async.models.blocks.declarations import Residue, WeightSpec
+    from unicorn_async.models.blocks.declarations import Paged, Residue, WeightSpec
     from unicorn_async.models.blocks.embedding import Embedding
     from unicorn_async.models.blocks.head import Head
 
@@ -37,7 +37,15 @@ class Layer:
     @property
     def attention(self) -> Attention:
         """The block that attends."""
-        return next(block for block in self.blocks if isinstance(block, Attention))
+        found = next((block for block in self.blocks if isinstance(block, Attention)), None)
+        if found is None:
+            raise UnsupportedModelError(f"{self.prefix}: layers without attention are not supported")
+        return found
+
+    @property
+    def state(self) -> Paged:
+        """What its blocks keep of a sequence."""
+        return next(block.state for block in self.blocks if block.state is not None)
 
     @property
     def before_attention(self) -> tuple[Block, ...]:
@@ -72,6 +80,19 @@ class ModelSpec:
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = field(default=())
 
+    def __post_init__(self) -> None:
+        """Check that blocks fit to each other.
+
+        Raises:
+            UnsupportedModelError: norms of the residual stream do not all count alike.
+        """
+        unique = dict.fromkeys(block for layer in self.layers for block in layer.blocks)
+        rules = {norm.rule for norm in (self.head.norm, *(norm for block in unique for norm in block.norms))}
+        if len(rules) > 1:
+            raise UnsupportedModelError(
+                f"{self.architecture}: norms that count differently, by (eps, plus_one, centred): {sorted(rules)}"
+            )
+
     @property
     def num_layers(self) -> int:
         """How many layers there are."""
@@ -100,7 +121,7 @@ class ModelSpec:
     @property
     def layer_windows(self) -> tuple[int, ...]:
         """The window of each layer in tokens, 0 = all."""
-        return tuple(layer.attention.window for layer in self.layers)
+        return tuple(layer.state.window for layer in self.layers)
 
     @property
     def workspace(self) -> Mapping[str, int]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.config import RotaryConfig
+from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.models.blocks.declarations import Paged, Residue, WeightSpec, vector
 from unicorn_async.ops.attention_plan import MAX_ROTATING_TOKENS
 from unicorn_async.ops.norm import qk_norm
@@ -57,6 +58,23 @@ class Attention:
     residual_scale: float = 1.0
     is_fused: bool = False
     is_interleaved: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse norms of heads that no kernel applies.
+
+        Raises:
+            UnsupportedModelError: those of q and of k count differently, or not as norms of heads can.
+        """
+        if self.q_norm is None or self.k_norm is None:
+            return
+        rule = self.q_norm.rule
+        if self.k_norm.rule != rule or self.q_norm.centred or (self._norms_whole and self.q_norm.plus_one):
+            raise UnsupportedModelError(f"norms of q and k: {self.q_norm} and {self.k_norm} are not supported together")
+
+    @property
+    def norms(self) -> tuple[Norm, ...]:
+        """See `Block`."""
+        return tuple(norm for norm in (self.norm, self.post_norm) if norm is not None)
 
     @property
     def heads(self) -> str:

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from unicorn_async.models.block_recorder import BlockRecorder
-    from unicorn_async.models.blocks.declarations import Paged, Residue, WeightSpec
+    from unicorn_async.models.blocks.declarations import Norm, Paged, Residue, WeightSpec
 
 
 class Block(Protocol):
@@ -20,6 +20,10 @@ class Block(Protocol):
     @property
     def weights(self) -> tuple[WeightSpec, ...]:
         """Its tensors, in the order in which a first prompt needs them."""
+
+    @property
+    def norms(self) -> tuple[Norm, ...]:
+        """Its norms of the residual stream, in front of it and behind it."""
 
     @property
     def workspace(self) -> Mapping[str, int]:

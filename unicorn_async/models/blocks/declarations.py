@@ -79,6 +79,11 @@ class Norm:
     centred: bool = False
 
     @property
+    def rule(self) -> tuple[float, bool, bool]:
+        """How it counts, whatever its weight: one dispatch applies a norm behind a block and the next one in front."""
+        return self.eps, self.plus_one, self.centred
+
+    @property
     def weight(self) -> WeightSpec:
         """Its weight, (size) f32."""
         return vector(self.name, self.dest, self.size)

@@ -41,6 +41,11 @@ class GatedFFN:
     residual_scale: float = 1.0
 
     @property
+    def norms(self) -> tuple[Norm, ...]:
+        """See `Block`."""
+        return tuple(norm for norm in (self.norm, self.post_norm) if norm is not None)
+
+    @property
     def weights(self) -> tuple[WeightSpec, ...]:
         """Norms, then gate, up and down."""
         width, hidden = self.intermediate_size, self.hidden_size

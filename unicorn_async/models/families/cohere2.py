@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.models.families.dense import Dimensions, decoder, local_layers
 from unicorn_async.models.rotary_config import read_rotary
 
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 def cohere2(raw: JsonConfig) -> ModelSpec:
     """Read the config.json of a `Cohere2ForCausalLM`: LayerNorm, a parallel FFN, global layers stand still."""
     sizes = replace(Dimensions.read(raw), norm_eps=raw.number("layer_norm_eps", 1e-5), norm_centred=True)
-    window, bias = raw.count("sliding_window", 4096), raw.flag("attention_bias", False)
+    window, bias = raw.window("sliding_window", 4096), raw.flag("attention_bias", False)
+    if not raw.flag("use_parallel_block", True):
+        raise UnsupportedModelError(f"{raw.where}: use_parallel_block: blocks one after the other are not supported")
     rotary = read_rotary(raw, sizes.head_dim)
     attentions = (
         sizes.attention(

@@ -15,12 +15,29 @@ from unicorn_async.models.rotary_config import read_rotary
 from unicorn_async.models.spec import Layer, ModelSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from unicorn_async.checkpoint.json_config import JsonConfig
     from unicorn_async.config import Activation, RotaryConfig
     from unicorn_async.models.blocks.block import Block
 
+# Keys that families have for what changes a model's results, with the values that change nothing.
+_NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    "alibi": (False,),
+    "attention_bias": (False,),
+    "clip_qkv": (),
+    "lm_head_bias": (False,),
+    "mlp_bias": (False,),
+    "n_routed_experts": (0,),
+    "num_experts": (0,),
+    "num_local_experts": (0,),
+    "partial_rotary_factor": (1, 1.0),
+    "rotary_pct": (1, 1.0),
+    "use_bidirectional_attention": (False,),
+    "use_gated_activation": (True,),
+    "use_parallel_residual": (False,),
+    "use_qk_norm": (False,),
+}
 _LAYER_KINDS = ("full_attention", "sliding_attention")
 
 
@@ -139,7 +156,12 @@ def decoder(
     logit_soft_cap: float = 0.0,
     logit_scale: float = 1.0,
 ) -> ModelSpec:
-    """Put layers between embeddings and output head; what is given is the default of a key."""
+    """Put layers between embeddings and output head; what is given is the default of a key.
+
+    Raises:
+        UnsupportedModelError: a key that would change the result was read by nobody.
+    """
+    raw.refuse_unread(_NEUTRAL)
     vocab_size = raw.count("vocab_size", vocab_size)
     return ModelSpec(
         architecture=architecture,

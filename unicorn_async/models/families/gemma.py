@@ -40,7 +40,7 @@ def _decoder(raw: JsonConfig, architecture: str) -> ModelSpec:
         norm_eps=raw.number("rms_norm_eps", 1e-6),
         norm_plus_one=raw.flag("norm_plus_one", True),
     )
-    window, bias = raw.count("sliding_window", 4096), raw.flag("attention_bias", False)
+    window, bias = raw.window("sliding_window", 4096), raw.flag("attention_bias", False)
     global_rotary, local_rotary = _rotaries(raw, sizes.head_dim)
     scale = raw.factor("query_pre_attn_scalar", 256) ** -0.5
     cap = raw.factor("attn_logit_softcapping") if raw.has("attn_logit_softcapping") else 0.0

@@ -22,7 +22,7 @@ def gemma2(raw: JsonConfig) -> ModelSpec:
     if raw.flag("use_bidirectional_attention", False):
         raise UnsupportedModelError(f"{raw.where}: use_bidirectional_attention: only causal attention is supported")
     sizes = replace(Dimensions.read(raw, head_dim=256), norm_plus_one=raw.flag("norm_plus_one", True))
-    window, bias = raw.count("sliding_window", 4096), raw.flag("attention_bias", False)
+    window, bias = raw.window("sliding_window", 4096), raw.flag("attention_bias", False)
     attention = sizes.attention(
         read_rotary(raw, sizes.head_dim),
         softmax_scale=raw.factor("query_pre_attn_scalar", 256) ** -0.5,

@@ -30,7 +30,7 @@ def olmo2(raw: JsonConfig) -> ModelSpec:
 
 def olmo3(raw: JsonConfig) -> ModelSpec:
     """Read the config.json of an `Olmo3ForCausalLM`: three layers with a window to a global one, which alone scales."""
-    sizes, window = Dimensions.read(raw, norm_eps=1e-5), raw.count("sliding_window", 4096)
+    sizes, window = Dimensions.read(raw, norm_eps=1e-5), raw.window("sliding_window", 4096)
     full, sliding = _rotaries(raw, sizes.head_dim)
     local = local_layers(raw, sizes.num_layers, 4)
     layers = [(sliding, window) if is_local else (full, 0) for is_local in local]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 def qwen2(raw: JsonConfig) -> ModelSpec:
     """Read the config.json of a `Qwen2ForCausalLM` (Qwen 2 and 2.5)."""
+    raw.flag("attention_bias", True)  # of queries, keys and values, which always have one
     return plain_decoder(raw, "Qwen2ForCausalLM", qkv_bias=True, windows=_windows(raw))
 
 
