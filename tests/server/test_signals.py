@@ -36,6 +36,7 @@ ANSWERS = {
 }
 
 
+@pytest.mark.combinations("either signal amid either kind of answer")
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("path", ANSWERS)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

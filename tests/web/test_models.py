@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from tests.server.conftest import Served
 
+WIDER = pytest.mark.whole("windows in which there is room to spare")
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed"),
@@ -172,7 +173,9 @@ async def test_the_key_goes_along(browser: Browser, models: ModelHost) -> None:
         await page.close()
 
 
-@pytest.mark.parametrize(("width", "height"), [(320, 568), (390, 844), (1280, 800)])
+@pytest.mark.parametrize(
+    ("width", "height"), [(320, 568), *(pytest.param(*size, marks=WIDER) for size in ((390, 844), (1280, 800)))]
+)
 async def test_the_dialog_fits_and_is_large_enough_for_a_thumb(
     browser: Browser, served: Served, library: FakeLibrary, width: int, height: int
 ) -> None:

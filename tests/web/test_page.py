@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from tests.server.conftest import Served
 
+WIDER = pytest.mark.whole("windows in which there is room to spare")
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed"),
@@ -137,7 +138,7 @@ async def test_the_load_is_shown_and_a_question_waits_for_its_end(browser: Brows
         await page.close()
 
 
-@pytest.mark.parametrize("width", [320, 1280])
+@pytest.mark.parametrize("width", [320, pytest.param(1280, marks=WIDER)])
 async def test_a_load_that_takes_long_fits_a_narrow_window(browser: Browser, engine: FakeEngine, width: int) -> None:
     engine.loaded.clear()
     engine.model_name = "somebody-with-a-long-name-gemma-3-27b-it-instruct-q4_k_m.gguf"
@@ -193,7 +194,9 @@ async def test_a_server_with_a_key_asks_for_it(browser: Browser, engine: FakeEng
         await page.close()
 
 
-@pytest.mark.parametrize(("width", "height"), [(320, 568), (390, 844), (1280, 800)])
+@pytest.mark.parametrize(
+    ("width", "height"), [(320, 568), *(pytest.param(*size, marks=WIDER) for size in ((390, 844), (1280, 800)))]
+)
 async def test_nothing_runs_over_the_edge(
     browser: Browser, served: Served, engine: FakeEngine, width: int, height: int
 ) -> None:
