@@ -36,7 +36,10 @@ def with_heads(**heads: int) -> ModelSpec:
     first, *others = GEMMA_27B.layers
     attention, *rest = first.blocks
     assert isinstance(attention, Attention)
-    return replace(GEMMA_27B, layers=(replace(first, blocks=(replace(attention, q_norm=None, k_norm=None, **heads), *rest)), *others))
+    return replace(
+        GEMMA_27B,
+        layers=(replace(first, blocks=(replace(attention, q_norm=None, k_norm=None, **heads), *rest)), *others),
+    )
 
 
 @pytest.mark.parametrize(

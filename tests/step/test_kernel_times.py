@@ -154,7 +154,7 @@ async def test_pages_are_touched_beside_the_attention_of_steps_of_few_tokens_and
     for module in ("unicorn_async.engine.runner", "unicorn_async.step.dry_run"):
         monkeypatch.setattr(f"{module}.pays_to_touch", lambda *_: True)
     async with open_engine(time_kernels=True) as engine:
-        await engine.loaded()
+        await engine._model.load  # which compiles, too
         assert "touch_pages" in prepared
         assert (await engine.logits(prompt) == expected).all()
         async for _ in engine.stream(prompt, SamplingParams(max_tokens=4, ignore_eos=True)):
