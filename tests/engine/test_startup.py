@@ -105,7 +105,7 @@ async def test_other_kernels_are_compiled_and_the_rest_is_imported_once_the_read
     monkeypatch.setattr(KernelLibrary, "prepare", noted_prepare)
     monkeypatch.setattr(opening, "_import_runner", noted_import)
     async with open_engine() as engine:
-        await engine.loaded()
+        await engine._model.load  # which compiles, too
     assert begun == [True, True]
 
 

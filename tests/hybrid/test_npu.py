@@ -37,6 +37,7 @@ SPLITS = [SplitMode.ALWAYS, SplitMode.NEVER]
 FAMILIES = ["mistral", "qwen2", "qwen3"]  # those with a head_dim that the NPU's kernels have; mistral has windows
 # In deviations of the logits. The NPU takes q, k and v in bf16, whose rounding is 8 times as coarse as f16's. Every
 # mistake that a reference knows of is 14 times as large, or more.
+OTHER_TURNS = pytest.mark.whole("a turn at which this exchange, or whole steps, leave something behind")
 ROUNDING = 5e-2
 # Lengths and seeds of prompts, chosen so that each of 16 answered tokens leads the second best by more than rounding
 # makes of it, where random weights often give near-ties, and that no answer repeats one token. The lead is in
@@ -93,6 +94,7 @@ async def test_the_demo_model_gives_the_tokens_of_attention_on_the_gpu(
         assert [tuple(one.ids) for one in found] == expected
 
 
+@pytest.mark.combinations("a family whose whole steps, or halves, alone go wrong")
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("name", FAMILIES)
 async def test_logits_agree_with_the_reference(name: str, split: SplitMode, open_engine: OpenEngine) -> None:
@@ -135,6 +137,7 @@ async def test_a_head_dim_of_128_gives_the_logits_of_attention_on_the_gpu(
     assert np.abs(found - expected).max() <= ROUNDING * expected.std()
 
 
+@pytest.mark.combinations("a head's size that goes wrong on one chip alone")
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
 @pytest.mark.parametrize("machine", CHIPS, indirect=True, ids=[chip.name for chip in CHIPS])
 async def test_every_chip_and_head_dim_gives_the_logits_of_attention_on_the_gpu(
@@ -195,10 +198,10 @@ async def test_the_gpu_works_while_the_npu_attends(open_engine: OpenEngine, tmp_
 @pytest.mark.parametrize(
     ("first", "exchange", "split"),
     [
-        (0, ExchangeKind.SHARED, SplitMode.ALWAYS),
+        pytest.param(0, ExchangeKind.SHARED, SplitMode.ALWAYS, marks=OTHER_TURNS),
         (1, ExchangeKind.COPIED, SplitMode.ALWAYS),
-        (2, ExchangeKind.SHARED, SplitMode.NEVER),
-        (3, ExchangeKind.COPIED, SplitMode.NEVER),
+        pytest.param(2, ExchangeKind.SHARED, SplitMode.NEVER, marks=OTHER_TURNS),
+        pytest.param(3, ExchangeKind.COPIED, SplitMode.NEVER, marks=OTHER_TURNS),
     ],
 )
 async def test_an_engine_can_be_cancelled_at_every_fourth_turn(
@@ -227,7 +230,18 @@ async def test_an_engine_can_be_cancelled_at_every_fourth_turn(
     assert await run() == expected
 
 
-@pytest.mark.parametrize("exchange", [ExchangeKind.SHARED, ExchangeKind.COPIED])
+@pytest.mark.parametrize(
+    "exchange",
+    [
+        pytest.param(
+            ExchangeKind.SHARED,
+            marks=pytest.mark.whole(
+                "a turn of the shared exchange alone; the copied one has all of its turns, and more"
+            ),
+        ),
+        ExchangeKind.COPIED,
+    ],
+)
 async def test_a_request_can_be_cancelled_at_any_turn(
     exchange: ExchangeKind, open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
