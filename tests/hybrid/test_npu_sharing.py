@@ -59,6 +59,7 @@ async def tokens(engine: Engine) -> list[list[int]]:
     return [one.ids for one in await asyncio.gather(*jobs)]
 
 
+@pytest.mark.combinations("a model whose halves, or whole steps, alone go wrong")
 @pytest.mark.parametrize("split", [SplitMode.ALWAYS, SplitMode.NEVER])
 @pytest.mark.parametrize("name", ["mistral", "qwen3", "wide"])
 async def test_both_ways_to_hand_over_give_the_same_tokens(
