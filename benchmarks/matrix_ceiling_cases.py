@@ -88,7 +88,7 @@ class Cases:
         self._flexible = () if isinstance(found, str) else found
         if self._flexible:
             device.info = replace(device.info, features=device.info.features | {FEATURE})
-        self._matrix2 = KernelLibrary(device, SHADERS, cache_dir=None)
+        self._matrix2_kernels = KernelLibrary(device, SHADERS, cache_dir=None)
         self.pool = CommandPool(device, device.compute)
         most = max(n * k * 2 for _, n, k in shapes)
         tokens, columns = max(m for m, _, _ in shapes), max(k for _, _, k in shapes)
@@ -108,7 +108,7 @@ class Cases:
 
     def close(self) -> None:
         """Free the memory."""
-        things = self._scratch, self._y, self._floats, self._halves, self._weights, self.pool, self._matrix2
+        things = self._scratch, self._y, self._floats, self._halves, self._weights, self.pool, self._matrix2_kernels
         for thing in things:
             thing.close()
 
@@ -187,7 +187,7 @@ class Cases:
         def dispatch(recorder: CommandRecorder, copy: int, times: int) -> None:
             matrix2_rate(
                 recorder,
-                self._matrix2,
+                self._matrix2_kernels,
                 tile,
                 a=self._halves.address + SKIP,
                 b=self._copy(n * k * 2, copy),
@@ -211,7 +211,7 @@ class Cases:
             kernel=f"{tile.m}×{tile.n}×{tile.k} with {tile.invocations} lanes, {tile.unroll} at a time",
             shape="" if once else "x".join(map(str, shape)),
             flops=per_round * rounds if once else 2 * m * n * k,
-            kernels=self._matrix2,
+            kernels=self._matrix2_kernels,
             request=tile.request(from_memory=not once),
             allowed=ALLOWED[tile.sums],
             prepare=lambda _: None,
