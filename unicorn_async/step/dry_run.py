@@ -86,9 +86,10 @@ class DryRun:
             self._attention = GpuAttention(info, listing, shape, soft_cap=spec.attention.soft_cap)
         self._known: dict[Hashable, tuple[ListedDispatch, ...]] = {}
         self._signatures = tuple(self._signature(layer) for layer in range(spec.num_layers))
-        self._unique = list(
-            dict(zip(reversed(self._signatures), reversed(range(spec.num_layers)), strict=True)).values()
-        )
+        first: dict[Hashable, int] = {}  # layer of those that are alike
+        for layer, signature in enumerate(self._signatures):
+            first.setdefault(signature, layer)
+        self._unique = tuple(first.values())
 
     def embedding(self) -> tuple[ListedDispatch, ...]:
         """List what comes before the first layer."""
