@@ -65,9 +65,7 @@ def attention_design(layout: HeadLayout) -> Any:
     return Program(_DEVICES[layout.chip.name](), runtime, workers=workers).resolve_program()
 
 
-def _item(
-    buffers: Any, strips: Any, state: Any, counts: Any, begin: Any, queries: Any, chunk: Any, strip: Any
-) -> None:
+def _item(buffers: Any, strips: Any, state: Any, counts: Any, begin: Any, queries: Any, chunk: Any, strip: Any) -> None:
     """One item; the worker repeats it for ever."""
     buffer = buffers.acquire(1)
     begin(buffer, state, counts)

@@ -37,7 +37,7 @@ class DecoderState:
     matrices: Mapping[str, Weight]  # all others, alike
     freqs: Mapping[RotaryConfig, int]  # addresses of what `frequencies` returns
     activations: Activations
-    last_token: int  # address of (state slots) u32
+    last_token: int  # address of (states) u32
 
 
 @dataclass(frozen=True, slots=True)

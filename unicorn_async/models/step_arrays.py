@@ -20,7 +20,7 @@ class StepArrays:
     positions: int  # (T) u32
     logit_rows: int  # (R) u32: rows of hidden states
     sample_rows: int  # (S) SAMPLE_ROW
-    resets: int  # (S) u32: state slots
+    resets: int  # (S) u32: state indices
     marks: int  # (T) SAMPLE_MARK
     results: int  # (S) SAMPLE_RESULT
     residual: Residual
