@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from unicorn_async.checkpoint.file_traits import NO_TRAITS, FileTraits
 from unicorn_async.checkpoint.json_config import JsonConfig
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
 from unicorn_async.models.blocks.gated_ffn import GatedFFN
@@ -40,14 +41,14 @@ ARCHITECTURES: Mapping[str, str] = {
 }
 
 
-def model_spec(raw: Mapping[str, object], where: str = "config.json") -> ModelSpec:
-    """Read a parsed config.json; errors say that it is `where`.
+def model_spec(raw: Mapping[str, object], where: str = "config.json", traits: FileTraits = NO_TRAITS) -> ModelSpec:
+    """Read a parsed config.json beside files of these traits; errors say that it is `where`.
 
     Raises:
         UnsupportedModelError: the architecture, or an option of it, is not supported.
         CheckpointError: a key is missing, of a wrong type, or contradicts another.
     """
-    config = JsonConfig(raw, where)
+    config = JsonConfig(raw, where, traits)
     names = config.texts("architectures") or []
     for name in names:
         if name in ARCHITECTURES:
