@@ -140,6 +140,8 @@ def test_a_wrong_value_is_named(change: dict[str, object], message: str) -> None
         ({"hidden_act": "relu"}, "'relu' is not supported; known are gelu"),
         ({"rope_scaling": {"rope_type": "dynamic"}}, "rope_type 'dynamic' is not supported"),
         ({"mlp_bias": True}, "mlp_bias"),
+        ({"hidden_size": 100, "head_dim": 64}, "hidden_size: expected a multiple of 8, got 100"),
+        ({"intermediate_size": 100}, "intermediate_size: expected a multiple of 8, got 100"),
         ({"head_dim": 36}, "head_dim: expected a multiple of 8, got 36"),
         ({"head_dim": 512}, "head_dim: expected 32 to 256, got 512"),
     ],

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from unicorn_async.checkpoint.file_traits import NO_TRAITS, FileTraits
 from unicorn_async.checkpoint.json_config import JsonConfig
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
-from unicorn_async.models.blocks.gated_ffn import GatedFFN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -67,9 +66,8 @@ def _reader(architecture: str) -> Callable[[JsonConfig], ModelSpec]:
 
 
 def _check(spec: ModelSpec, where: str) -> None:
-    ffns = {block for layer in spec.layers for block in layer.blocks if isinstance(block, GatedFFN)}
-    widths = (("intermediate_size", ffn.intermediate_size) for ffn in ffns)
-    for name, value in (("hidden_size", spec.hidden_size), ("head_dim", spec.head_dim), *widths):
+    sizes = [size for block in spec.unique_blocks for size in block.sizes.items()]
+    for name, value in (("hidden_size", spec.hidden_size), *sizes):
         if value % 8:
             raise UnsupportedModelError(f"{where}: {name}: expected a multiple of 8, got {value}")
     if not 32 <= spec.head_dim <= 256:
