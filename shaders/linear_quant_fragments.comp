@@ -85,11 +85,11 @@ void fetch_inputs(uint chunk, uint matrix) {
     [[unroll]] for (uint t = 0; t < FRAGMENTS_T; t++) {
         const uint token_tile = min(gl_WorkGroupID.x * FRAGMENTS_T + t, (p.tokens - 1) / 16);
         const uint at = ((token_tile * (p.blocks / 4) + chunk) * 8 + matrix) * 32 + gl_SubgroupInvocationID;
-        const uint slot = matrix % AHEAD * FRAGMENTS_T + t;
+        const uint place = matrix % AHEAD * FRAGMENTS_T + t;
         if (FRAGMENT_TOKENS == 8) {
-            inputs[slot].x = p.xh.v[at].x;
+            inputs[place].x = p.xh.v[at].x;
         } else {
-            inputs[slot] = p.xh.v[at];
+            inputs[place] = p.xh.v[at];
         }
     }
 }

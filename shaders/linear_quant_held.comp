@@ -106,7 +106,7 @@ void take_rows() {
     }
 }
 
-void add_rows(uint first_output, uint slot) {
+void add_rows(uint first_output, uint local) {
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         float row_sums[TOKENS];
         [[unroll]] for (uint t = 0; t < TOKENS; t++) {
@@ -125,7 +125,7 @@ void add_rows(uint first_output, uint slot) {
         }
         [[unroll]] for (uint t = 0; t < TOKENS; t++) {
             const float sum = subgroupAdd(row_sums[t]);
-            const uint at = ((slot + r % OUTPUTS) * TOKENS + t) * SPLIT + gl_SubgroupID % SPLIT + (r < OUTPUTS ? 0 : UP);
+            const uint at = ((local + r % OUTPUTS) * TOKENS + t) * SPLIT + gl_SubgroupID % SPLIT + (r < OUTPUTS ? 0 : UP);
             if (subgroupElect()) {
                 sums[at] = sum;
             }
@@ -165,21 +165,21 @@ void main() {
         fetch_rows(first + own);
         hold_input();
         [[unroll]] for (uint pass = 0; pass < PASSES; pass++) {
-            const uint slot = pass * GROUPS * OUTPUTS + own;
+            const uint local = pass * GROUPS * OUTPUTS + own;
             take_rows();
             if (pass + 1 < PASSES) {
-                fetch_rows(first + slot + GROUPS * OUTPUTS);
+                fetch_rows(first + local + GROUPS * OUTPUTS);
             }
-            add_rows(first + slot, slot);
+            add_rows(first + local, local);
         }
     } else {
         hold_input();
         for (uint pass = 0; pass < PASSES; pass++) {
-            const uint slot = pass * GROUPS * OUTPUTS + own;
-            if (first + slot < num_outputs) {
-                fetch_rows(first + slot);
+            const uint local = pass * GROUPS * OUTPUTS + own;
+            if (first + local < num_outputs) {
+                fetch_rows(first + local);
                 take_rows();
-                add_rows(first + slot, slot);
+                add_rows(first + local, local);
             }
         }
     }

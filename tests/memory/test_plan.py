@@ -79,8 +79,8 @@ def load_plan(config: ModelSpec, kind: ElementType) -> LoadPlan:
 
 
 INT4 = QuantFormat.INT4
-SLOT_BYTES = 16 * MIB
-STAGING = StagingNeed(((RingSize(16, SLOT_BYTES),),))
+RING_BUFFER_BYTES = 16 * MIB
+STAGING = StagingNeed(((RingSize(16, RING_BUFFER_BYTES),),))
 BF16_8B, INT4_8B, INT4_27B = load_plan(LLAMA_8B, DType.BF16), load_plan(LLAMA_8B, INT4), load_plan(GEMMA_27B, INT4)
 
 
@@ -182,25 +182,25 @@ def test_what_adapters_take_while_the_model_loads_is_counted_in() -> None:
 def test_staging_is_counted_in_where_the_device_shares_the_hosts_memory(info: DeviceInfo, spare: int) -> None:
     options = EngineConfig(max_context=2048, max_num_seqs=1)
     without = plan_memory(LLAMA_8B, options, INT4_8B, info, host_bytes=HOST)
-    least = without.placement.total_bytes + SLOT_BYTES  # and what is left over
-    limited = replace(options, vram_bytes=least + SLOT_BYTES + spare * MIB)
+    least = without.placement.total_bytes + RING_BUFFER_BYTES  # and what is left over
+    limited = replace(options, vram_bytes=least + RING_BUFFER_BYTES + spare * MIB)
     plan = plan_memory(LLAMA_8B, limited, INT4_8B, info, staging=STAGING, host_bytes=HOST)
-    assert plan.staged_bytes == STAGING.nbytes(plan.staging_bytes) >= 2 * SLOT_BYTES
+    assert plan.staged_bytes == STAGING.nbytes(plan.staging_bytes) >= 2 * RING_BUFFER_BYTES
     assert plan.placement.total_bytes + plan.staged_bytes <= plan.placement.room.total
     assert plan.kv.max_context == 2048
-    none = replace(options, vram_bytes=without.placement.total_bytes + SLOT_BYTES)
+    none = replace(options, vram_bytes=without.placement.total_bytes + RING_BUFFER_BYTES)
     with pytest.raises(OutOfMemoryError, match="staging while they load 33,554,432"):
         plan_memory(LLAMA_8B, none, INT4_8B, info, staging=STAGING, host_bytes=HOST)
 
 
-@pytest.mark.parametrize(("left", "slots"), [(64, 2), (400, 6), (800, 12), (1024, 16), (5000, 16)])
-def test_staging_leaves_the_cache_three_quarters_of_what_is_left(left: int, slots: int) -> None:
+@pytest.mark.parametrize(("left", "num_buffers"), [(64, 2), (400, 6), (800, 12), (1024, 16), (5000, 16)])
+def test_staging_leaves_the_cache_three_quarters_of_what_is_left(left: int, num_buffers: int) -> None:
     options = EngineConfig(max_num_seqs=1, kv_cache_bytes=MIB * 16)
     model = plan_memory(LLAMA_8B, options, INT4_8B, SOFTWARE, host_bytes=HOST)
     beside = model.placement.total_bytes - model.kv.nbytes + 2 * ALIGNMENT * LLAMA_8B.num_layers
     limited = replace(options, vram_bytes=beside + left * MIB, kv_cache_bytes=None)
     plan = plan_memory(LLAMA_8B, limited, INT4_8B, SOFTWARE, staging=STAGING, host_bytes=HOST)
-    assert plan.staged_bytes == slots * SLOT_BYTES
+    assert plan.staged_bytes == num_buffers * RING_BUFFER_BYTES
 
 
 def test_the_plan_of_a_gpus_own_memory_has_no_room_for_staging() -> None:

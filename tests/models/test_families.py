@@ -195,6 +195,7 @@ def test_an_option_that_is_not_supported_is_named(architecture: str, keys: dict[
         ("Gemma2", {"query_pre_attn_scalar": 5e-324}, "query_pre_attn_scalar: expected 1e-06"),
         ("Qwen3", {"rope_scaling": {**YARN, "beta_fast": 1e300}}, "beta_fast: expected 1e-06"),
         ("SmolLM3", {"no_rope_layers": [1, 1]}, "no_rope_layers: expected 0 or 1 for each of 5 layers"),
+        ("SmolLM3", {"no_rope_layers": []}, "no_rope_layers: expected 0 or 1 for each of 5 layers"),
         ("Exaone4", {"sliding_window": 16, "sliding_window_pattern": "LX"}, "expected L and G, got 'LX'"),
     ],
 )
