@@ -37,7 +37,7 @@ class DecoderState:
     matrices: Mapping[str, Weight]  # all others, alike
     freqs: Mapping[RotaryConfig, int]  # addresses of what `frequencies` returns
     activations: Activations
-    last_token: int  # address of (state slots) u32
+    last_token: int  # address of (state indices) u32
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,13 @@ class LayerAttention:
     cache: KVCache
     slot_mapping: int
     batch: AttentionBatch
+
+
+@dataclass(frozen=True, slots=True)
+class FixedPlace:
+    """Where one layer's state of fixed size lies: the address of (state indices, bytes of a sequence)."""
+
+    address: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +84,13 @@ class BlockRecorder:
         *,
         prefix: str = "",
         left: Residue | None = None,
-        attention: LayerAttention | None = None,
+        place: LayerAttention | FixedPlace | None = None,
         touched: tuple[str, ...] = (),
     ) -> None:
         """Record behind what `left` a residue, its norm with its prefix; None: the stream is whole.
 
-        `touched` are full names of weights that are read from the attention on.
+        `place` is where the layer's state lies. `touched` are full names of weights that are read from the attention
+        on.
         """
         self.commands = commands
         self.kernels = tools.kernels
@@ -95,14 +103,20 @@ class BlockRecorder:
         self._state = tools.state
         self._prefix = prefix
         self._left = left
-        self._attention = attention
+        self._place = place
         self._touched = touched
 
     @property
     def attention(self) -> LayerAttention:
         """The layer's attention."""
-        assert self._attention is not None, "the layer's attention is recorded elsewhere"
-        return self._attention
+        assert isinstance(self._place, LayerAttention), "the layer's attention is recorded elsewhere"
+        return self._place
+
+    @property
+    def state(self) -> int:
+        """The address of the layer's state of fixed size, (state indices, bytes of a sequence)."""
+        assert isinstance(self._place, FixedPlace), "the layer has no such state"
+        return self._place.address
 
     def barrier(self) -> None:
         """Make what was recorded visible to what follows."""

@@ -20,7 +20,8 @@ class StepArrays:
     positions: int  # (T) u32
     logit_rows: int  # (R) u32: rows of hidden states
     sample_rows: int  # (S) SAMPLE_ROW
-    resets: int  # (S) u32: state slots
+    resets: int  # (S) u32: state indices
     marks: int  # (T) SAMPLE_MARK
     results: int  # (S) SAMPLE_RESULT
+    runs: int  # (T) TOKEN_RUN; 0 where no layer has a state of fixed size
     residual: Residual

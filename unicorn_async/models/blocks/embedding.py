@@ -32,7 +32,7 @@ class Embedding:
         return (WeightSpec("model.embed_tokens.weight", shape, "embed", WeightKind.TABLE, MemoryGroup.EMBEDDINGS),)
 
     def record(self, recorder: BlockRecorder, last_token: int) -> None:
-        """Record the rows of a step's tokens into `hidden`; `last_token` is the address of (state slots) u32."""
+        """Record the rows of a step's tokens into `hidden`; `last_token` is the address of (state indices) u32."""
         table = recorder.weight("embed")
         assert not isinstance(table, MixedTensor), "the embeddings are one tensor"
         embed(
