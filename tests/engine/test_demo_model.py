@@ -6,6 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 import numpy as np
 
 import unicorn_async
@@ -52,6 +54,7 @@ async def test_questions_are_answered(open_engine: OpenEngine) -> None:
             assert found.finish_reason is FinishReason.STOP
 
 
+@pytest.mark.whole("that 64 requests to a trained model get what each gets alone; a few of random ones do so always")
 async def test_requests_that_join_and_leave_get_what_they_get_alone(open_engine: OpenEngine) -> None:
     async with open_engine(MODEL, max_num_seqs=16) as engine:
         reference = demo_answers()[0]
