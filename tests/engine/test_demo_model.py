@@ -6,9 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 import numpy as np
+import pytest
 
 import unicorn_async
 from tests.golden.demo import demo_answers
