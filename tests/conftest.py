@@ -64,7 +64,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Take what was collected off the garbage collector's hands: thousands of tests, which live as long as the process."""
+    """Take what was collected off the garbage collector's hands: thousands of tests, which stay to the end."""
     gc.collect()
     gc.freeze()
 
