@@ -10,6 +10,7 @@ from unicorn_async.tune.folder import TuningFolder
 
 if TYPE_CHECKING:
     from unicorn_async.cache.folder import CacheFolder
+    from unicorn_async.tokenizer.kept_folder import KeptFolder
 
 
 def cache_directory() -> Path:
@@ -23,6 +24,13 @@ def weight_cache_folder() -> CacheFolder:
     from unicorn_async.cache.folder import CacheFolder  # who opens a device alone has no use for it
 
     return CacheFolder(cache_directory() / "weights")
+
+
+def kept_tokenizers() -> KeptFolder:
+    """Return the user's folder of large tokenizers, in a form that is there at once."""
+    from unicorn_async.tokenizer.kept_folder import KeptFolder
+
+    return KeptFolder(cache_directory() / "tokenizers")
 
 
 def tuning_folder() -> TuningFolder:
