@@ -56,7 +56,7 @@ from unicorn_async.hybrid.npu_plan import npu_options
 from unicorn_async.npu.geometry import CHIPS, HeadLayout, chip_named
 from unicorn_async.npu.manifest import Build
 from unicorn_async.npu.packets import read_results, write_queries, write_tokens
-from unicorn_async.npu.schedule import PACKET_BYTES, Lane
+from unicorn_async.npu.schedule import PACKET_BYTES, Core
 from unicorn_async.npu.step import PreparedStep, prepare_step
 from unicorn_async.npu.transaction import Dialect
 from unicorn_async.npu.work import AttentionHeads, SequenceWork
@@ -297,9 +297,9 @@ def run_npu(options: argparse.Namespace, parser: argparse.ArgumentParser) -> Non
         heads = AttentionHeads(layout, options.heads, options.kv_heads, layout.chunk_keys)
     except UnsupportedModelError as exc:
         parser.error(str(exc))
-    lanes = tuple(Lane(column, channel, channel) for column in range(chip.columns) for channel in (0, 1))
+    cores = tuple(Core(column, channel, channel) for column in range(chip.columns) for channel in (0, 1))
     dialect = Dialect((0, 0), (0, 0, 0, 0, 0, 0), ())  # words of the toolchain's, which cost the same whatever they are
-    build = Build(chip, options.head_dim, Path(), "", "", {}, dialect, lanes)
+    build = Build(chip, options.head_dim, Path(), "", "", {}, dialect, cores)
     shape = f"{options.heads} heads, {options.kv_heads} for keys and values, head_dim {options.head_dim}"
     print(f"{platform.machine()}, {os.cpu_count()} cores; {chip.name}, {shape}, blocks of {heads.block_size} tokens")
     print(f"{'':46}{'runs':>6}{'prepare':>24}{'queries':>20}{'new tokens':>20}{'results':>20}")

@@ -2,7 +2,7 @@
 
 The instructions that the compiler writes are not run. They are read back for what our own streams have to say in the
 same way (unicorn_async/npu/transaction.py): header, constant words of a descriptor, routing of tokens, and the channels
-that each lane got.
+that each core got.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from unicorn_async.npu import tile_budget as budget
 from unicorn_async.npu.dialect_check import dialect_problem
 from unicorn_async.npu.geometry import CHIPS, HEAD_DIMS, HeadLayout, chip_named
 from unicorn_async.npu.manifest import Build, build_dir, build_name, find_build, manifest_json, notice
-from unicorn_async.npu.schedule import PACKET_BYTES, Argument, Lane
+from unicorn_async.npu.schedule import PACKET_BYTES, Argument, Core
 from unicorn_async.npu.sources import source_hash
 from unicorn_async.npu.transaction import (
     Channel,
@@ -74,7 +74,7 @@ def build(layout: HeadLayout, tools: Toolchain, folder: Path) -> Build:
     if len(instructions) % 4:
         raise NpuBuildError(f"{tools.aiecc}: insts.bin: expected 32-bit words, got {len(instructions)} bytes")
     words = np.frombuffer(instructions, "<u4")
-    dialect, lanes = read_back(words, layout)
+    dialect, cores = read_back(words, layout)
     made = Build(
         chip=layout.chip,
         head_dim=layout.head_dim,
@@ -83,7 +83,7 @@ def build(layout: HeadLayout, tools: Toolchain, folder: Path) -> Build:
         source_sha256=source_hash(_FOLDER),
         toolchain=tools.versions,
         dialect=dialect,
-        lanes=lanes,
+        cores=cores,
     )
     try:
         made.xclbin.write_bytes(xclbin)
@@ -127,7 +127,7 @@ def aiecc_command(tools: Toolchain) -> list[str]:
     ]
 
 
-def read_back(words: Sequence[int] | np.ndarray, layout: HeadLayout) -> tuple[Dialect, tuple[Lane, ...]]:
+def read_back(words: Sequence[int] | np.ndarray, layout: HeadLayout) -> tuple[Dialect, tuple[Core, ...]]:
     """Read the known sequence's instructions back.
 
     Raises:
@@ -139,13 +139,13 @@ def read_back(words: Sequence[int] | np.ndarray, layout: HeadLayout) -> tuple[Di
     if len(constants) != 1 or not is_linear(min(constants)):
         raise NpuBuildError(f"instructions: expected one kind of linear descriptor, got {sorted(constants)}")
     preamble = dict.fromkeys(operation.words for operation in operations if isinstance(operation, MaskWrite))
-    dialect, lanes = Dialect(header, min(constants), tuple(preamble)), _lanes(operations, layout)
-    if problem := dialect_problem(dialect, layout.chip, lanes):
+    dialect, cores = Dialect(header, min(constants), tuple(preamble)), _cores(operations, layout)
+    if problem := dialect_problem(dialect, layout.chip, cores):
         raise NpuBuildError(f"instructions: {problem}")
-    return dialect, lanes
+    return dialect, cores
 
 
-def _lanes(operations: Sequence[Operation], layout: HeadLayout) -> tuple[Lane, ...]:
+def _cores(operations: Sequence[Operation], layout: HeadLayout) -> tuple[Core, ...]:
     written: dict[tuple[int, int], WriteDescriptor] = {}
     patched: dict[tuple[int, int], PatchAddress] = {}
     channels: dict[tuple[int, int, int], Channel] = {}  # by argument, offset and size
@@ -160,16 +160,16 @@ def _lanes(operations: Sequence[Operation], layout: HeadLayout) -> tuple[Lane, .
                 raise NpuBuildError(f"instructions: {operation} has no descriptor")
             patch = patched[place]
             channels[patch.argument, patch.offset, written[place].nbytes] = operation.channel
-    lanes = []
-    for number in range(layout.chip.num_lanes):
+    cores = []
+    for number in range(layout.chip.num_cores):
         source = channels.get((Argument.PACKETS, number * PACKET_BYTES, PACKET_BYTES))
         sink = channels.get((Argument.RESULTS, number * layout.result_bytes, layout.result_bytes))
         if source is None or sink is None or source.column != sink.column:
-            raise NpuBuildError(f"instructions: lane {number}: expected two channels of a column, got {source}, {sink}")
+            raise NpuBuildError(f"instructions: core {number}: expected two channels of a column, got {source}, {sink}")
         if source.direction is not Direction.FROM_MEMORY or sink.direction is not Direction.TO_MEMORY:
-            raise NpuBuildError(f"instructions: lane {number}: {source} and {sink} have the wrong directions")
-        lanes.append(Lane(source.column, source.index, sink.index))
-    return tuple(lanes)
+            raise NpuBuildError(f"instructions: core {number}: {source} and {sink} have the wrong directions")
+        cores.append(Core(source.column, source.index, sink.index))
+    return tuple(cores)
 
 
 def _run(command: list[str], work: Path) -> None:

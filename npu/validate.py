@@ -30,7 +30,7 @@ from unicorn_async.npu.attention import AttentionService
 from unicorn_async.npu.context import Context
 from unicorn_async.npu.device import Device
 from unicorn_async.npu.doctor import examine
-from unicorn_async.npu.geometry import HEAD_DIMS, SLOT_BYTES, HeadLayout
+from unicorn_async.npu.geometry import CORE_BUFFER_BYTES, HEAD_DIMS, HeadLayout
 from unicorn_async.npu.host import NpuHost
 from unicorn_async.npu.manifest import find_build, find_built, notice
 from unicorn_async.npu.self_check import self_check
@@ -48,9 +48,9 @@ _SYNC_BYTES = (4096, 65536, 1 << 20)
 
 
 def heads_of(layout: HeadLayout) -> AttentionHeads:
-    """Return the heads that are tried: two to a kv head, and as many kv heads as lanes."""
-    lanes = layout.chip.num_lanes
-    return AttentionHeads(layout, 2 * lanes, lanes, 64)
+    """Return the heads that are tried: two to a kv head, and as many kv heads as cores."""
+    cores = layout.chip.num_cores
+    return AttentionHeads(layout, 2 * cores, cores, 64)
 
 
 async def validate(device: Device, layout: HeadLayout, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -102,11 +102,11 @@ async def _latency(attention: AttentionService, repeats: int) -> dict[str, float
 
 
 async def _bandwidth(attention: AttentionService, context_len: int, repeats: int) -> dict[str, float]:
-    """Keys and values that all lanes read together, in bytes a second."""
+    """Keys and values that all cores read together, in bytes a second."""
     question = Question(attention.heads, context_len, 1, 0)
     times = await _times(attention, question, repeats)
     layout = attention.heads.layout
-    nbytes = attention.heads.num_kv_heads * -(-context_len // layout.chunk_keys) * SLOT_BYTES
+    nbytes = attention.heads.num_kv_heads * -(-context_len // layout.chunk_keys) * CORE_BUFFER_BYTES
     return {"context": context_len, "bytes": nbytes, "bytes_per_s": nbytes / float(np.median(times))}
 
 

@@ -14,14 +14,14 @@ layout(buffer_reference, scalar, buffer_reference_align = 16) writeonly restrict
 
 #include FORMAT
 #include DESTINATION
-#include "include/unfit.glsl"
+#include "include/out_of_range.glsl"
 
 layout(buffer_reference, scalar, buffer_reference_align = 2) writeonly restrict buffer Elements { DST_ELEMENT v[]; };
 
 layout(push_constant, scalar) uniform P {
     Weights src;    // (n)
     Blocks dst;     // (n)
-    Counter unfit;  // (1) or null
+    Counter out_of_range;  // (1) or null
     uint n;
 } p;
 
@@ -33,12 +33,12 @@ void main() {
         vec4 low, high;
         unpack8(raw, low, high);
         store8(p.dst, block, raw, low, high);
-        count_unfit(p.unfit, num_beyond(low, LARGEST) + num_beyond(high, LARGEST));
+        count_out_of_range(p.out_of_range, num_beyond(low, LARGEST) + num_beyond(high, LARGEST));
         return;
     }
     for (uint i = first; i < p.n; i++) {
         const float value = fetch1(p.src, i);
         Elements(p.dst).v[i] = narrowed(value);
-        count_unfit(p.unfit, num_beyond(vec4(value, vec3(0.0)), LARGEST));
+        count_out_of_range(p.out_of_range, num_beyond(vec4(value, vec3(0.0)), LARGEST));
     }
 }

@@ -14,8 +14,8 @@ const uint EIGHT_BYTES = 8 * ELEMENT_BYTES;
 
 layout(push_constant, scalar) uniform P {
     uint64_t table; // (vocab, 8 * columns)
-    Ints token_ids; // (tokens): an id, or -1 - slot for the id that last_token holds there
-    Uints last_token; // (state slots): written by the sampler
+    Ints token_ids; // (tokens): an id, or -1 - state_index for the id that last_token holds there
+    Uints last_token; // (states): written by the sampler
     Vec4s y; // (tokens, 8 * columns)
     uint columns; // in eights
     uint vocab;

@@ -15,8 +15,8 @@ layout(push_constant, scalar) uniform P {
     Quants quants;     // (vocab, blocks)
     High high;         // (vocab, blocks)
     Scales scales;     // (vocab, blocks)
-    Ints token_ids;    // (tokens): an id, or -1 - slot for the id that last_token holds there
-    Uints last_token;  // (state slots): written by the sampler
+    Ints token_ids;    // (tokens): an id, or -1 - state_index for the id that last_token holds there
+    Uints last_token;  // (states): written by the sampler
     Output y;          // (tokens, blocks, 32)
     uint blocks;       // columns / 32
     uint vocab;

@@ -11,7 +11,7 @@
 #include FORMAT
 #include "include/code_words.glsl"
 #include SCHEME
-#include "include/unfit.glsl"
+#include "include/out_of_range.glsl"
 
 const uint LARGEST = 0x477de800u;  // the bits of 65000.0; a scale is a half
 
@@ -25,7 +25,7 @@ layout(push_constant, scalar) uniform P {
     Quants quants;  // (units, UNIT)
     High high;      // not written
     Scales scales;  // (units) f16
-    Counter unfit;  // (1) or null
+    Counter out_of_range;  // (1) or null
     uint units;
 } p;
 
@@ -38,12 +38,12 @@ void main() {
     [[unroll]] for (uint i = 0; i < UNIT / 8; i++) {
         unpack8(fetch8(p.src, unit * (UNIT / 8) + i), values[2 * i], values[2 * i + 1]);
     }
-    uint unfit = 0;
+    uint out_of_range = 0;
     [[unroll]] for (uint i = 0; i < UNIT / 4; i++) {
-        unfit += num_beyond(values[i], LARGEST);
+        out_of_range += num_beyond(values[i], LARGEST);
         values[i] = clamp(values[i], -65000.0, 65000.0);
     }
-    count_unfit(p.unfit, unfit);
+    count_out_of_range(p.out_of_range, out_of_range);
     const uint scale_bits = chosen_scale(values);
     const float scale = unpackHalf2x16(scale_bits).x;
     const float factor = scale == 0.0 ? 0.0 : 1.0 / scale;

@@ -20,7 +20,7 @@ layout(push_constant) uniform P {
 
 void main() {
     uint row = gl_WorkGroupID.y;
-    if (p.rows.rows[row].state_slot == NO_SLOT) return;
+    if (p.rows.rows[row].state_index == NO_STATE) return;
     uint start = gl_WorkGroupID.x * CHUNK;
     uint end = min(start + CHUNK, p.vocab);
     Best best = Best(0, NO_TOKEN);

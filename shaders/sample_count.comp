@@ -5,7 +5,7 @@
 #include "include/sample.glsl"
 
 struct Mark {
-    uint state_slot;  // NO_SLOT = nothing to do
+    uint state_index;  // NO_STATE = nothing to do
     uint token;  // bit 31 = a token of the output, else of the prompt
 };
 
@@ -26,8 +26,8 @@ void main() {
     if (index >= p.num_marks) return;
     Mark mark = p.marks.marks[index];
     uint token = mark.token & 0x7fffffffu;
-    if (mark.state_slot == NO_SLOT || token >= p.vocab) return;
-    uint place = mark.state_slot * p.vocab + token;
+    if (mark.state_index == NO_STATE || token >= p.vocab) return;
+    uint place = mark.state_index * p.vocab + token;
     if (token != mark.token) {
         atomicAdd(p.counts.counts[place], 1);
     } else {

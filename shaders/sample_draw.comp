@@ -16,7 +16,7 @@ layout(push_constant) uniform P {
     Rows rows;
     Counts counts;
     Parts parts;
-    States states;
+    RowBounds row_bounds;
     uint vocab;
     uint has_counts;
 } p;
@@ -27,19 +27,19 @@ layout(push_constant) uniform P {
 void main() {
     uint row = gl_WorkGroupID.y;
     Row r = p.rows.rows[row];
-    if (r.state_slot == NO_SLOT || r.inverse_temperature == 0.0) return;
-    State state = p.states.states[row];
-    float largest = value_of(state.max_key);
+    if (r.state_index == NO_STATE || r.inverse_temperature == 0.0) return;
+    Bounds bounds = p.row_bounds.bounds[row];
+    float largest = value_of(bounds.max_key);
     bool has_penalties = r.penalised != 0 && p.has_counts != 0;
     uint start = gl_WorkGroupID.x * CHUNK;
     uint end = min(start + CHUNK, p.vocab);
     Best best = Best(0, NO_TOKEN);
     for (uint id = start + gl_LocalInvocationID.x; id < end; id += LANES) {
         float logit = clean(p.logits.logits[row * p.vocab + id]);
-        if (has_penalties) logit = penalised(logit, r, p.counts.counts[r.state_slot * p.vocab + id]);
+        if (has_penalties) logit = penalised(logit, r, p.counts.counts[r.state_index * p.vocab + id]);
         uint key = key_of(logit);
-        if (key < state.threshold) continue;
-        precise float d = key == state.max_key ? 0.0 : (logit - largest) * r.inverse_temperature;
+        if (key < bounds.threshold) continue;
+        precise float d = key == bounds.max_key ? 0.0 : (logit - largest) * r.inverse_temperature;
         if (d < r.log_min_p) continue;
         precise float score = d + gumbel(philox(uvec4(id, r.position, 0, 0), uvec2(r.seed_low, r.seed_high)));
         uint draw_key = key_of(score);

@@ -17,7 +17,7 @@ layout(push_constant) uniform P {
     Rows rows;
     Counts counts;
     Parts parts;
-    States states;
+    RowBounds row_bounds;
     LastToken last_token;
     Results results;
     uint vocab;
@@ -102,14 +102,14 @@ void list_top(uint wanted, Best first, float log_sum) {
 void main() {
     row = gl_WorkGroupID.x;
     Row r = p.rows.rows[row];
-    if (r.state_slot == NO_SLOT) return;
-    uint token = r.inverse_temperature == 0.0 ? p.states.states[row].max_id : best_draw().id;
+    if (r.state_index == NO_STATE) return;
+    uint token = r.inverse_temperature == 0.0 ? p.row_bounds.bounds[row].max_id : best_draw().id;
     if (gl_LocalInvocationID.x == 0) {
-        p.last_token.tokens[r.state_slot] = token;
+        p.last_token.tokens[r.state_index] = token;
         p.results.results[row].token = token;
         p.results.results[row].logprob = 0.0;
         p.results.results[row].num_top = 0;
-        if (r.penalised != 0 && p.has_counts != 0) atomicAdd(p.counts.counts[r.state_slot * p.vocab + token], 1);
+        if (r.penalised != 0 && p.has_counts != 0) atomicAdd(p.counts.counts[r.state_index * p.vocab + token], 1);
     }
     if (r.top_logprobs < 0) return;
     Best first = best_raw();

@@ -20,8 +20,8 @@ layout(push_constant) uniform P {
 
 void main() {
     uint row = gl_WorkGroupID.x;
-    uint slot = p.rows.rows[row].state_slot;
-    if (slot == NO_SLOT) return;
+    uint state_index = p.rows.rows[row].state_index;
+    if (state_index == NO_STATE) return;
     Best best = Best(0, NO_TOKEN);
     for (uint chunk = gl_LocalInvocationID.x; chunk < p.num_chunks; chunk += LANES) {
         uint part = row * p.num_chunks + chunk;
@@ -29,7 +29,7 @@ void main() {
     }
     best = workgroup_best(best);
     if (gl_LocalInvocationID.x == 0) {
-        p.last_token.tokens[slot] = best.id;
+        p.last_token.tokens[state_index] = best.id;
         p.results.results[row].token = best.id;
         p.results.results[row].logprob = 0.0;
         p.results.results[row].num_top = 0;

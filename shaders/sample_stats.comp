@@ -54,7 +54,7 @@ float chunk_sum(uint row, uint start, uint end, uint max_key) {
 void main() {
     uint row = gl_WorkGroupID.y;
     Row r = p.rows.rows[row];
-    if (r.state_slot == NO_SLOT) return;
+    if (r.state_index == NO_STATE) return;
     uint start = gl_WorkGroupID.x * CHUNK;
     uint end = min(start + CHUNK, p.vocab);
     bool has_penalties = r.penalised != 0 && p.has_counts != 0;
@@ -65,7 +65,7 @@ void main() {
         uint key = key_of(clean(logit));
         if (key > raw.key) raw = Best(key, id);
         if (has_penalties) {
-            key = key_of(penalised(logit, r, p.counts.counts[r.state_slot * p.vocab + id]));
+            key = key_of(penalised(logit, r, p.counts.counts[r.state_index * p.vocab + id]));
             if (key > best.key) best = Best(key, id);
         }
     }

@@ -20,7 +20,7 @@ layout(push_constant) uniform P {
     Rows rows;
     Counts counts;
     Parts parts;
-    States states;
+    RowBounds row_bounds;
     uint vocab;
     uint num_chunks;
     uint has_counts;
@@ -63,7 +63,7 @@ Best best;
 uint key_at(uint id) {
     float logit = p.logits.logits[row * p.vocab + id];
     if (r.penalised == 0 || p.has_counts == 0) return key_of(clean(logit));
-    return key_of(penalised(logit, r, p.counts.counts[r.state_slot * p.vocab + id]));
+    return key_of(penalised(logit, r, p.counts.counts[r.state_index * p.vocab + id]));
 }
 
 uint mass_of(uint key) {
@@ -77,11 +77,11 @@ uint coarse_bin(uint key) {
     return uint(min((value_of(best.key) - value_of(key)) * BINS_PER_UNIT, float(BINS - 1)));
 }
 
-void add(uint slot, uint mass) {
-    atomicAdd(bins[slot], 1);
+void add(uint bin, uint mass) {
+    atomicAdd(bins[bin], 1);
     if (mass == 0) return;
-    uint old = atomicAdd(bins[slot + BINS], mass);
-    if (old + mass < mass) atomicAdd(bins[slot + 2 * BINS], 1);
+    uint old = atomicAdd(bins[bin + BINS], mass);
+    if (old + mass < mass) atomicAdd(bins[bin + 2 * BINS], 1);
 }
 
 void add_in_range(uint histogram, Range range, uint key) {
@@ -107,8 +107,8 @@ void fill(uint histogram, Range range) {
     barrier();
 }
 
-uint64_t bin_mass(uint slot) {
-    return (uint64_t(bins[slot + 2 * BINS]) << 32) | bins[slot + BINS];
+uint64_t bin_mass(uint bin) {
+    return (uint64_t(bins[bin + 2 * BINS]) << 32) | bins[bin + BINS];
 }
 
 void sum_groups(uint histogram) {
@@ -117,9 +117,9 @@ void sum_groups(uint histogram) {
     if (lane < GROUPS) {
         uint64_t count = 0, mass = 0;
         for (uint i = 0; i < BINS / GROUPS; ++i) {
-            uint slot = histogram + lane * (BINS / GROUPS) + i;
-            count += bins[slot];
-            mass += bin_mass(slot);
+            uint bin = histogram + lane * (BINS / GROUPS) + i;
+            count += bins[bin];
+            mass += bin_mass(bin);
         }
         group_counts[lane] = count;
         group_masses[lane] = mass;
@@ -215,7 +215,7 @@ uint threshold() {
 void main() {
     row = gl_WorkGroupID.x;
     r = p.rows.rows[row];
-    if (r.state_slot == NO_SLOT) return;
+    if (r.state_index == NO_STATE) return;
     best = Best(0, NO_TOKEN);
     for (uint chunk = gl_LocalInvocationID.x; chunk < p.num_chunks; chunk += LANES) {
         uint part = row * p.num_chunks + chunk;
@@ -223,5 +223,5 @@ void main() {
     }
     best = workgroup_best(best);
     uint limit = threshold();
-    if (gl_LocalInvocationID.x == 0) p.states.states[row] = State(best.key, best.id, limit, 0);
+    if (gl_LocalInvocationID.x == 0) p.row_bounds.bounds[row] = Bounds(best.key, best.id, limit, 0);
 }

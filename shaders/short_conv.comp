@@ -19,7 +19,7 @@ layout(push_constant, scalar) uniform P {
     Vec4s projected; // (tokens, 3, 4 * columns): B, C, x
     Floats taps; // (4 * columns, TAPS), the oldest first
     Vec4s bias; // (4 * columns)
-    Vec4s state; // (state indices, TAPS - 1, 4 * columns): B * x, the oldest first
+    Vec4s state; // (states, TAPS - 1, 4 * columns): B * x, the oldest first
     Runs runs; // (tokens)
     Uints positions; // (tokens)
     OutValues y; // (tokens, 4 * columns)
@@ -39,7 +39,7 @@ void main() {
     uint lane = gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID;
     uint first = gl_WorkGroupID.x * WORKGROUP * VECTORS + lane;
     Run run = (p.runs + row).v;
-    bool is_padding = run.state_index == PADDING;
+    bool is_padding = run.state_index == NO_STATE;
     uint offset = run.offset & ~LAST_OF_RUN, position = (p.positions + row).v;
     Vec4s here = p.projected + uint64_t(row) * (3 * p.columns);
     Vec4s before = p.state + uint64_t(is_padding ? 0 : run.state_index) * ((TAPS - 1) * p.columns);

@@ -12,7 +12,7 @@ layout(constant_id = 1) const uint TAPS = 3;
 
 layout(push_constant, scalar) uniform P {
     Vec4s projected; // (tokens, 3, 4 * columns): B, C, x
-    Vec4s state; // (state indices, TAPS - 1, 4 * columns): B * x, the oldest first
+    Vec4s state; // (states, TAPS - 1, 4 * columns): B * x, the oldest first
     Runs runs; // (tokens)
     uint columns; // in vec4s
 } p;
@@ -20,7 +20,7 @@ layout(push_constant, scalar) uniform P {
 void main() {
     uint row = gl_WorkGroupID.y, i = gl_GlobalInvocationID.x;
     Run run = (p.runs + row).v;
-    if (run.state_index == PADDING || (run.offset & LAST_OF_RUN) == 0 || i >= p.columns)
+    if (run.state_index == NO_STATE || (run.offset & LAST_OF_RUN) == 0 || i >= p.columns)
         return;
     uint offset = run.offset & ~LAST_OF_RUN;
     Vec4s here = p.projected + uint64_t(row) * (3 * p.columns) + i;

@@ -188,6 +188,8 @@ def test_paths_are_given_as_text() -> None:
     for name in ("load_trace", "step_trace"):
         with pytest.raises(errors.ConfigError, match=f"{name}: expected a path, got 5"):
             EngineConfig(**{name: wrong})
+        with pytest.raises(errors.ConfigError, match=f"{name}: expected a path, got ''"):
+            EngineConfig(attention="npu", **{name: ""})
     with pytest.raises(errors.ConfigError, match="adapter: expected a path, got 5"):
         LoraSpec(wrong)
 

@@ -42,7 +42,7 @@ def member_of(kind: type[E], option: str, value: object) -> E:
 
 
 def path_of(option: str, value: object) -> Path:
-    """Return the path that a value is or names; raises ConfigError where it is neither."""
-    if isinstance(value, str | Path):
+    """Return the path that a value is or names; raises ConfigError where it is neither, or empty."""
+    if isinstance(value, str | Path) and value != "":
         return Path(value)
     raise ConfigError(f"{option}: expected a path, got {value!r}")

@@ -17,7 +17,7 @@ let answer = null; // the answer under way
 let isModelReady = true; // as far as one knows
 let lastAnswering = null; // the model that answered last here
 let healthAt = 0;
-let asked = 0; // each request has a lane of its own, so that no event is taken for another's
+let asked = 0; // each request has a stream of its own, so that no event is taken for another's
 
 // --- what the server says of itself -------------------------------------------------------------------------------
 
@@ -106,9 +106,9 @@ function ask(text) {
   messages.push({ role: "user", content: text });
   const article = addMessage("assistant");
   article.setAttribute("aria-busy", "true"); // read out once, when it is complete
-  answer = { article, body: article.lastChild, lane: `chat-${++asked}`, text: "", tokens: 0, isStopping: false };
+  answer = { article, body: article.lastChild, stream: `chat-${++asked}`, text: "", tokens: 0, isStopping: false };
   $("speed").textContent = "";
-  connection.send({ type: "response.create", stream_id: answer.lane, input: messages, store: false });
+  connection.send({ type: "response.create", stream_id: answer.stream, input: messages, store: false });
   showWaiting();
   showState();
   scrollDown(true);
@@ -161,7 +161,7 @@ function finish(response, note) {
 function stop() {
   if (!answer || answer.isStopping) return;
   answer.isStopping = true;
-  connection.send({ type: "response.cancel", stream_id: answer.lane });
+  connection.send({ type: "response.cancel", stream_id: answer.stream });
   showState();
 }
 
@@ -192,9 +192,9 @@ connection.addEventListener("message", ({ detail: event }) => {
     showLoad(event);
   } else if (event.type === "error") {
     if (event.error.code === "response_not_found") return; // it ended while "stop" was on its way
-    if (answer && event.stream_id === answer.lane) refuse(event.error.message);
+    if (answer && event.stream_id === answer.stream) refuse(event.error.message);
     else addProblem(event.error.message);
-  } else if (answer && event.stream_id === answer.lane) {
+  } else if (answer && event.stream_id === answer.stream) {
     if (event.type === "response.created") noteModel(event.response.model);
     else if (event.type === "response.output_text.delta") addText(event.delta);
     else if (event.type in endings) finish(event.response, endings[event.type](event.response));

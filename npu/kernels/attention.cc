@@ -1,9 +1,9 @@
-// Attention of one lane: softmax(q · Kᵀ) · V of an item, chunk after chunk, with the softmax's state in f32.
+// Attention of one core: softmax(q · Kᵀ) · V of an item, chunk after chunk, with the softmax's state in f32.
 //
 // Everything is transposed, Sᵀ = K · Qᵀ and Oᵀ = Vᵀ · Pᵀ, so that lane i of every vector belongs to row i % N: maxima,
 // sums and factors of rows are plain vectors, and no result is ever shuffled to become an operand.
 //
-// Layouts in a slot, all bf16:
+// Layouts in a buffer, all bf16:
 //   queries  (strips, head_dim, N rows), rotated and scaled
 //   keys     (KEYS / M, head_dim / 8, M keys, 8 dims), then
 //   values   (KEYS / 8, head_dim / M, M dims, 8 keys)
@@ -110,11 +110,11 @@ inline void accumulate(State &state, unsigned strip, const bfloat16 *values, con
 
 extern "C" {
 
-// Takes an item's parameters from its first slot. counts becomes (chunks, strips), for the core's loops.
-void attention_begin(const int32_t *slot, int32_t *memory, int32_t *counts) {
+// Takes an item's parameters from its first buffer. counts becomes (chunks, strips), for the core's loops.
+void attention_begin(const int32_t *buffer, int32_t *memory, int32_t *counts) {
   State &state = *reinterpret_cast<State *>(memory);
   int32_t *item = reinterpret_cast<int32_t *>(&state.item);
-  for (unsigned i = 0; i < sizeof(Parameters) / sizeof(int32_t); ++i) item[i] = slot[i];
+  for (unsigned i = 0; i < sizeof(Parameters) / sizeof(int32_t); ++i) item[i] = buffer[i];
   state.next_key = state.item.base;
   state.next_strip = 0;
   for (unsigned i = 0; i < STRIPS * LANES; i += LANES) {
@@ -126,18 +126,18 @@ void attention_begin(const int32_t *slot, int32_t *memory, int32_t *counts) {
   counts[1] = state.item.strips;
 }
 
-// Takes an item's queries from its second slot.
-void attention_queries(const int32_t *slot, int32_t *memory) {
+// Takes an item's queries from its second buffer.
+void attention_queries(const int32_t *buffer, int32_t *memory) {
   State &state = *reinterpret_cast<State *>(memory);
-  const bfloat16 *q = reinterpret_cast<const bfloat16 *>(slot);
+  const bfloat16 *q = reinterpret_cast<const bfloat16 *>(buffer);
   for (unsigned i = 0; i < ROWS * HEAD_DIM; i += 32) aie::store_v(state.q + i, aie::load_v<32>(q + i));
 }
 
 // Attends to one chunk of keys and values.
-void attention_chunk(const int32_t *slot, int32_t *memory) {
+void attention_chunk(const int32_t *buffer, int32_t *memory) {
   aie::set_rounding(aie::rounding_mode::conv_even);  // the default rounds down, which biases the result
   State &state = *reinterpret_cast<State *>(memory);
-  const bfloat16 *keys = reinterpret_cast<const bfloat16 *>(slot), *values = keys + KEYS * HEAD_DIM;
+  const bfloat16 *keys = reinterpret_cast<const bfloat16 *>(buffer), *values = keys + KEYS * HEAD_DIM;
   for (unsigned strip = 0; strip < unsigned(state.item.strips); ++strip) {
     Scores scores;
     score(state, strip, keys, scores);

@@ -1,6 +1,6 @@
-// Sizes of one lane's attention: the matrix unit's tile of the chip, and what fits into a core's memory.
+// Sizes of one core's attention: the matrix unit's tile of the chip, and what fits into a core's memory.
 //
-// A lane is one core with its own stream from memory. It gets 8 KB slots: two that open an item (parameters, queries),
+// A core has its own stream from memory. It gets buffers of 8 KB: two that open an item (parameters, queries),
 // then one for each chunk of keys and values. unicorn_async/npu/geometry.py states the same sizes for the host.
 #pragma once
 
@@ -22,9 +22,9 @@ constexpr unsigned N = 8;
 #endif
 
 constexpr unsigned LANES = M * N;               // of a vector that holds one result tile; lane i belongs to row i % N
-constexpr unsigned SLOT_BYTES = 8192;
-constexpr unsigned KEYS = 2048 / HEAD_DIM;      // of a chunk: K and V in bf16 fill a slot
-constexpr unsigned ROWS = 4096 / HEAD_DIM;      // pairs of a query and a head in an item: they fill a slot too
+constexpr unsigned CORE_BUFFER_BYTES = 8192;
+constexpr unsigned KEYS = 2048 / HEAD_DIM;      // of a chunk: K and V in bf16 fill a buffer
+constexpr unsigned ROWS = 4096 / HEAD_DIM;      // pairs of a query and a head in an item: they fill a buffer too
 constexpr unsigned STRIPS = ROWS / N;           // rows are worked on N at a time
 constexpr unsigned KEY_TILES = KEYS / M;
 constexpr unsigned KEY_STEPS = KEYS / DEPTH;    // of P · V
@@ -32,13 +32,14 @@ constexpr unsigned DIM_STEPS = HEAD_DIM / DEPTH;  // of K · Qᵀ
 constexpr unsigned DIM_TILES = HEAD_DIM / M;
 
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128 || HEAD_DIM == 256, "HEAD_DIM: expected 64, 128 or 256");
-static_assert(2 * KEYS * HEAD_DIM * 2 == SLOT_BYTES && ROWS * HEAD_DIM * 2 == SLOT_BYTES, "a slot is filled exactly");
+static_assert(2 * KEYS * HEAD_DIM * 2 == CORE_BUFFER_BYTES, "a chunk fills a buffer exactly");
+static_assert(ROWS * HEAD_DIM * 2 == CORE_BUFFER_BYTES, "an item's queries fill a buffer exactly");
 static_assert(KEYS % DEPTH == 0 && ROWS % N == 0, "tiles cover a chunk and an item");
 
-// The first slot of an item. A row sees the keys from first to last, both included, which says windows, causality and
+// The first buffer of an item. A row sees the keys from first to last, both included, which says windows, causality and
 // padding (last < first) in one form; the bounds are repeated for the M keys of a tile.
 struct Parameters {
-  int32_t chunks;                 // slots of keys and values that follow
+  int32_t chunks;                 // buffers of keys and values that follow
   int32_t strips;                 // in use
   int32_t base;                   // position of the first chunk's first key
   float soft_cap;                 // 0 = none
@@ -46,4 +47,4 @@ struct Parameters {
   int32_t first[STRIPS * LANES];  // (strips, M, N)
   int32_t last[STRIPS * LANES];   // (strips, M, N)
 };
-static_assert(sizeof(Parameters) <= SLOT_BYTES, "parameters fit into a slot");
+static_assert(sizeof(Parameters) <= CORE_BUFFER_BYTES, "parameters fit into a buffer");

@@ -4,7 +4,7 @@
 // logits, never 0.
 
 struct Row {  // one row to sample, written by the host
-    uint state_slot;  // NO_SLOT = the row is padding
+    uint state_index;  // of its sequence; NO_STATE = the row is padding
     uint position;  // index of the new token in its sequence
     uint seed_low;
     uint seed_high;
@@ -33,7 +33,7 @@ struct Part {  // what one workgroup found in its chunk of a row
     uint reserved;
 };
 
-struct State {  // what is known of a row after its first pass
+struct Bounds {  // what is known of a row after its first pass
     uint max_key;
     uint max_id;
     uint threshold;  // tokens with smaller keys are out
@@ -53,13 +53,13 @@ struct Result {
 
 layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer Logits { float logits[]; };  // (rows, vocab)
 layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer Rows { Row rows[]; };  // (rows)
-layout(buffer_reference, std430, buffer_reference_align = 4) buffer Counts { uint counts[]; };  // (slots, vocab)
+layout(buffer_reference, std430, buffer_reference_align = 4) buffer Counts { uint counts[]; };  // (states, vocab)
 layout(buffer_reference, std430, buffer_reference_align = 4) buffer Parts { Part parts[]; };  // (rows, chunks)
-layout(buffer_reference, std430, buffer_reference_align = 4) buffer States { State states[]; };  // (rows)
-layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer LastToken { uint tokens[]; };  // (slots)
+layout(buffer_reference, std430, buffer_reference_align = 4) buffer RowBounds { Bounds bounds[]; };  // (rows)
+layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer LastToken { uint tokens[]; };  // (states)
 layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer Results { Result results[]; };  // (rows)
 
-const uint NO_SLOT = 0xffffffffu;
+const uint NO_STATE = 0xffffffffu;
 const uint NO_TOKEN = 0xffffffffu;
 const uint IN_PROMPT = 0x80000000u;  // of a count: the token occurs in the prompt; the other bits count it in the output
 

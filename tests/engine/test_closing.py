@@ -232,7 +232,7 @@ async def test_by_a_cancellation_while_the_device_is_opened(
         await task
 
 
-@pytest.mark.parametrize("name", ["unfit values", "results 1", "checksums", "adapters[0]"])
+@pytest.mark.parametrize("name", ["values out of range", "results 1", "checksums", "adapters[0]"])
 async def test_by_a_cancellation_while_a_thread_allocates(
     name: str, open_engine: OpenEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

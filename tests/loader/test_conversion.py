@@ -136,7 +136,7 @@ class Loading:
         lora = make_lora_plan(read_adapters(specs), WANTED)
         plan = make_plan(checkpoint, WANTED, scheme=scheme, adapted=lora.changes, chunk_bytes=chunk_bytes)
         device.kernels.prepare(conversion_kernels(plan, lora))
-        arena, unfit = Arena(device.memory, MemoryKind.DEVICE, 1 << 18), RangeCounters(device.memory, plan, lora)
+        arena, out_of_range = Arena(device.memory, MemoryKind.DEVICE, 1 << 18), RangeCounters(device.memory, plan, lora)
         try:
             places = {dest.name: arena.allocate(dest.nbytes) for dest in plan.destinations}
             factors = LoraFactors(device, lora, plan, convert=factor_converter(device.kernels), staging_bytes=1 << 16)
@@ -145,12 +145,12 @@ class Loading:
                 plan,
                 checkpoint.files,
                 places,
-                convert=WeightConverter(device.kernels, plan, unfit, lora, factors).record,
+                convert=WeightConverter(device.kernels, plan, out_of_range, lora, factors).record,
                 strategy=ReadStrategy(ReadMode.WARM, 2),
                 stamps=checkpoint.stamps,
                 staging_bytes=4 * chunk_bytes,
                 factors=factors,
-                out_of_range=unfit,
+                out_of_range=out_of_range,
             )
             try:
                 task = asyncio.create_task(stream.run())
@@ -168,7 +168,7 @@ class Loading:
         finally:
             device.wait_idle()
             device.memory.collect()
-            unfit.close()
+            out_of_range.close()
             arena.close()
 
 

@@ -55,7 +55,7 @@ class Lister:
         self.names = {tensor.address: name for name, tensor in self.tensors.items()}
         self.listing = KernelListing()
         shape = AttentionShape(spec.num_heads, spec.num_kv_heads, spec.head_dim, 16, KVDType.F16)
-        places = {**ADDRESSES, "chosen": 1, "logits": 2, "touched": 9}
+        places = {**ADDRESSES, "head_input": 1, "logits": 2, "touched": 9}
         activations = Activations(places, LinearScratch.at(0, 1 << 20, 1 << 10))
         freqs = {layer.attention.rotary: 77 + number for number, layer in enumerate(spec.layers)}
         vectors = {name: tensor for name, tensor in self.tensors.items() if len(tensor.shape) == 1}

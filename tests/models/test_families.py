@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from unicorn_async.checkpoint.file_traits import FileTraits
 from unicorn_async.config import RotaryConfig, RotaryScaling
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
 from unicorn_async.models.blocks.attention import Attention
@@ -208,6 +209,40 @@ def test_an_option_that_is_not_supported_is_named(architecture: str, keys: dict[
 def test_a_wrong_value_is_named(architecture: str, keys: dict[str, object], message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
         spec(architecture, **keys)
+
+
+@pytest.mark.parametrize("architecture", ["Gemma3", "Olmo3"])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"partial_rotary_factor": 0.5},
+        {"rope_scaling": {"rope_type": "linear", "factor": 8.0, "partial_rotary_factor": 0.5}},
+        {"partial_rotary_factor": 0.5, "rope_parameters": {"full_attention": {}, "sliding_attention": {}}},
+        {"rope_parameters": {"full_attention": {"partial_rotary_factor": 0.5}, "sliding_attention": {}}},
+        {"rope_parameters": {"full_attention": {}, "sliding_attention": {"partial_rotary_factor": 0.5}}},
+    ],
+)
+def test_a_part_of_each_head_is_refused_for_every_kind_of_layer(architecture: str, keys: dict[str, object]) -> None:
+    with pytest.raises(UnsupportedModelError, match=r"partial_rotary_factor: 0\.5 "):
+        spec(architecture, **keys)
+    assert spec(architecture, partial_rotary_factor=1.0) == spec(architecture)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "keys"),
+    [("Gemma2", {"norm_plus_one": False}), ("Gemma3", {"norm_plus_one": False}), ("Glm4", {"fused_qkv": True})],
+)
+def test_what_gguf_files_are_like_is_not_said_by_config_json(architecture: str, keys: dict[str, object]) -> None:
+    assert spec(architecture, **keys) == spec(architecture)
+
+
+def test_factors_of_frequencies_are_a_file_s_alone() -> None:
+    section = {"rope_type": "factors", "factors": [2.0] * 32}
+    with pytest.raises(UnsupportedModelError, match="rope_type 'factors' is not supported"):
+        spec("Llama", rope_scaling=section)
+    raw = {**PLAIN, "architectures": ["LlamaForCausalLM"]}
+    rotary = model_spec(raw, traits=FileTraits(rope_factors=(2.0,) * 32)).attention.rotary
+    assert (rotary.scaling, rotary.factors) == (RotaryScaling.FACTORS, (2.0,) * 32)
 
 
 @pytest.mark.parametrize("name", ["Gemma2ForCausalLM", "Cohere2ForCausalLM", "Olmo3ForCausalLM", "Gemma3ForCausalLM"])

@@ -92,6 +92,21 @@ def test_qwen_has_its_biases_and_norms() -> None:
 def test_qwen_with_windows_has_them_from_max_window_layers_on() -> None:
     window = {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}
     assert model_spec({**LLAMA, "architectures": ["Qwen2ForCausalLM"], **window}).layer_windows == (0, 16)
+    window["max_window_layers"] = 0
+    assert model_spec({**LLAMA, "architectures": ["Qwen2ForCausalLM"], **window}).layer_windows == (16, 16)
+
+
+@pytest.mark.parametrize("name", ["Qwen2ForCausalLM", "Qwen3ForCausalLM"])
+def test_qwen_s_first_28_layers_have_no_window_where_the_file_does_not_say_how_many(name: str) -> None:
+    window = {"use_sliding_window": True, "sliding_window": 16, "num_hidden_layers": 30}
+    assert model_spec({**LLAMA, "architectures": [name], **window}).layer_windows == (0,) * 28 + (16,) * 2
+
+
+@pytest.mark.parametrize("value", [-1, 1.5, True, "1"])
+def test_layers_without_a_window_that_are_no_number_of_layers_are_refused(value: object) -> None:
+    window = {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": value}
+    with pytest.raises(CheckpointError, match="max_window_layers: expected an integer from 0 to"):
+        model_spec({**LLAMA, "architectures": ["Qwen2ForCausalLM"], **window})
 
 
 def test_an_unknown_architecture_is_refused_with_the_supported_ones() -> None:
@@ -125,6 +140,8 @@ def test_a_wrong_value_is_named(change: dict[str, object], message: str) -> None
         ({"hidden_act": "relu"}, "'relu' is not supported; known are gelu"),
         ({"rope_scaling": {"rope_type": "dynamic"}}, "rope_type 'dynamic' is not supported"),
         ({"mlp_bias": True}, "mlp_bias"),
+        ({"hidden_size": 100, "head_dim": 64}, "hidden_size: expected a multiple of 8, got 100"),
+        ({"intermediate_size": 100}, "intermediate_size: expected a multiple of 8, got 100"),
         ({"head_dim": 36}, "head_dim: expected a multiple of 8, got 36"),
         ({"head_dim": 512}, "head_dim: expected 32 to 256, got 512"),
     ],

@@ -47,3 +47,8 @@ def test_every_destination_has_its_group() -> None:
     assert groups["layers.0.input_norm"] is groups["norm"] is MemoryGroup.NORMS
     assert model_spec(GEMMA).memory_groups()["embed"] is MemoryGroup.HEAD
     assert model_spec({**LLAMA, "tie_word_embeddings": False}).memory_groups()["head"] is MemoryGroup.HEAD
+
+
+def test_embeddings_and_head_that_are_one_table_are_named() -> None:
+    assert model_spec(GEMMA).tied_tensors == ("model.embed_tokens.weight", "lm_head.weight")
+    assert model_spec(LLAMA).tied_tensors == ()

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from unicorn_async.npu.manifest import Build, build_name, find_build, manifest_json
-from unicorn_async.npu.schedule import Lane
+from unicorn_async.npu.schedule import Core
 from unicorn_async.npu.sources import source_hash
 from unicorn_async.npu.transaction import Dialect
 from unicorn_async.resources import resource_dir
@@ -31,9 +31,9 @@ def dialect_of(chip: Chip) -> Dialect:
     return Dialect(header, DESCRIPTOR, tuple((3, 0, control, 0, 0x0F00, 0x1F00, 28) for control in controls))
 
 
-def lanes_of(chip: Chip) -> tuple[Lane, ...]:
-    """Two lanes to a column; channels are crossed, so that taking one for the other shows."""
-    return tuple(Lane(column, channel, 1 - channel) for column in range(chip.columns) for channel in (0, 1))
+def cores_of(chip: Chip) -> tuple[Core, ...]:
+    """Two cores to a column; channels are crossed, so that taking one for the other shows."""
+    return tuple(Core(column, channel, 1 - channel) for column in range(chip.columns) for channel in (0, 1))
 
 
 def write_build(folder: Path, chip: Chip, head_dim: int, *, kernels: object = (("MLIR_AIE", 8),)) -> Build:
@@ -50,7 +50,7 @@ def write_build(folder: Path, chip: Chip, head_dim: int, *, kernels: object = ((
         source_sha256=source_hash(resource_dir("npu")),
         toolchain={"mlir-aie": "none: for the test double"},
         dialect=dialect_of(chip),
-        lanes=lanes_of(chip),
+        cores=cores_of(chip),
     )
     (folder / f"{name}.json").write_text(manifest_json(build))
     return find_build(folder, chip, head_dim)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from unicorn_async.npu.geometry import HeadLayout
-    from unicorn_async.npu.schedule import Lane
+    from unicorn_async.npu.schedule import Core
 
 HEADER = (6 << 24 | 3 << 16 | 1 << 8, 1 << 8 | 5)
 BURST = 0x80000000
@@ -48,24 +48,24 @@ def stream(operations: Sequence[Sequence[int]]) -> list[int]:
     return [*HEADER, len(operations), 4 * (4 + len(words)), *words]
 
 
-def known_sequence(layout: HeadLayout, lanes: Sequence[Lane], *, stride: int = 0) -> list[int]:
-    """What attention_design's sequence becomes, if lanes get these channels."""
+def known_sequence(layout: HeadLayout, cores: Sequence[Core], *, stride: int = 0) -> list[int]:
+    """What attention_design's sequence becomes, if cores get these channels."""
     operations: list[list[int]] = []
-    for number, lane in enumerate(lanes):
-        sink, source = 0x1D204 + 8 * lane.output_channel, 0x1D214 + 8 * lane.input_channel
-        first = 3 * lane.input_channel
+    for number, core in enumerate(cores):
+        sink, source = 0x1D204 + 8 * core.output_channel, 0x1D214 + 8 * core.input_channel
+        first = 3 * core.input_channel
         pieces = ((sink, 2, layout.result_bytes), (source, 1, PACKET_BYTES), (source, 0, 8192))
         for index, (queue, argument, nbytes) in enumerate(pieces, first):
             operations += [
-                block_write(lane.column, index, nbytes, stride=stride),
-                patch(lane.column, index, argument, number * nbytes),
-                route(lane.column, queue - 4),
-                push(lane.column, queue, index),
+                block_write(core.column, index, nbytes, stride=stride),
+                patch(core.column, index, argument, number * nbytes),
+                route(core.column, queue - 4),
+                push(core.column, queue, index),
             ]
-    for lane in lanes:
+    for core in cores:
         operations += [
-            wait(lane.column, 0, lane.output_channel),
-            wait(lane.column, 1, lane.input_channel),
-            wait(lane.column, 1, lane.input_channel),
+            wait(core.column, 0, core.output_channel),
+            wait(core.column, 1, core.input_channel),
+            wait(core.column, 1, core.input_channel),
         ]
     return stream(operations)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tests.npu.kernel_library import Core
-from unicorn_async.npu.geometry import SLOT_BYTES
+from tests.npu.kernel_library import FakeCore
+from unicorn_async.npu.geometry import CORE_BUFFER_BYTES
 from unicorn_async.npu.tile_budget import SHIM_QUEUE_DEPTH
 from unicorn_async.npu.transaction import (
     Direction,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unicorn_async.npu.geometry import HeadLayout
-    from unicorn_async.npu.schedule import Lane
+    from unicorn_async.npu.schedule import Core
     from unicorn_async.npu.transaction import Channel
 
 
@@ -40,11 +40,11 @@ class Hang(Exception):
 
 
 class FakeArray:
-    """The lanes of a build."""
+    """The cores of a build."""
 
-    def __init__(self, library: Path, layout: HeadLayout, lanes: Sequence[Lane]) -> None:
-        self._cores = {lane.source: Core(library, layout) for lane in lanes}
-        self._sinks = {lane.sink: self._cores[lane.source] for lane in lanes}
+    def __init__(self, library: Path, layout: HeadLayout, cores: Sequence[Core]) -> None:
+        self._cores = {core.source: FakeCore(library, layout) for core in cores}
+        self._sinks = {core.sink: self._cores[core.source] for core in cores}
         self._input = {source: np.empty(0, np.uint8) for source in self._cores}
         self._output: dict[Channel, deque[NDArray[np.uint8]]] = {sink: deque() for sink in self._sinks}
         self.operations: Counter[str] = Counter()
@@ -95,9 +95,9 @@ class FakeArray:
         self.bytes_read += sum(map(len, pieces))
         data = np.concatenate([self._input[channel], *pieces])
         core = self._cores[channel]
-        while len(data) >= SLOT_BYTES:
-            core.feed(data[:SLOT_BYTES].copy())
-            data = data[SLOT_BYTES:]
+        while len(data) >= CORE_BUFFER_BYTES:
+            core.feed(data[:CORE_BUFFER_BYTES].copy())
+            data = data[CORE_BUFFER_BYTES:]
         self._input[channel] = data
         for sink, owner in self._sinks.items():
             if owner is core:

@@ -187,7 +187,7 @@ class HwContext:
         chip = chip_named(manifest.chip.name)
         assert chip is not None
         layout = HeadLayout(chip, manifest.head_dim)
-        self.npu.array = FakeArray(build_kernels(layout, self.npu.kernels), layout, manifest.lanes)
+        self.npu.array = FakeArray(build_kernels(layout, self.npu.kernels), layout, manifest.cores)
         self.loaded = Loaded(self.npu, self.npu.array)
 
     def __del__(self) -> None:

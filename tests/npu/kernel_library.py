@@ -47,8 +47,8 @@ def build_kernels(layout: HeadLayout, folder: Path, *, defines: tuple[str, ...] 
     return library
 
 
-class Core:
-    """One core with its kernels and its memory, fed slot by slot as the design's loop does it.
+class FakeCore:
+    """One core with its kernels and its memory, fed buffer by buffer as the design's loop does it.
 
     `rounded_down` counts, kernel by kernel, the values that changed because it had not set the rounding.
     """
@@ -69,9 +69,9 @@ class Core:
         """Whether it is between two items."""
         return self._expects == "parameters"
 
-    def feed(self, slot: NDArray[np.uint8]) -> None:
-        """Work on the next slot; after an item's last one its strips are in `strips`."""
-        memory, data = _pointer(self._memory), _pointer(slot)
+    def feed(self, buffer: NDArray[np.uint8]) -> None:
+        """Work on the next buffer; after an item's last one its strips are in `strips`."""
+        memory, data = _pointer(self._memory), _pointer(buffer)
         if self._expects == "parameters":
             self._call("attention_begin", data, memory, _pointer(self._counts))
             self._expects = "queries"

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from tests.npu import compiler_stream, fake_iron
-from tests.npu.builds import lanes_of
+from tests.npu.builds import cores_of
 from unicorn_async.errors import NpuBuildError
 from unicorn_async.npu import tile_budget as budget
 from unicorn_async.npu.geometry import CHIPS, HEAD_DIMS, NPU1, NPU2, HeadLayout
 from unicorn_async.npu.manifest import find_build
-from unicorn_async.npu.schedule import Lane
+from unicorn_async.npu.schedule import Core
 from unicorn_async.resources import resource_dir
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def tools(tmp_path: Path, scripts: Any) -> Any:
     As aiecc does, it refuses an option that it doesn't know, and makes what it is asked for alone, under its names.
     """
     root = tmp_path / "tools"
-    words = np.array(compiler_stream.known_sequence(LAYOUT, lanes_of(NPU1)), np.uint32)
+    words = np.array(compiler_stream.known_sequence(LAYOUT, cores_of(NPU1)), np.uint32)
     root.mkdir()
     (root / "insts").write_bytes(words.tobytes())
     executable(root / "clang++", f'echo "$@" >> {root}/log; for last; do :; done; echo object > "$last"\n')
@@ -114,10 +114,10 @@ def test_the_command_ends_with_the_reason(
 def test_a_build_writes_what_the_product_finds(scripts: Any, tools: Any, tmp_path: Path) -> None:
     made = scripts("build").build(LAYOUT, tools, tmp_path / "out")
     assert made == find_build(tmp_path / "out", NPU1, 128)
-    assert made.lanes == lanes_of(NPU1)
+    assert made.cores == cores_of(NPU1)
     assert made.dialect.header == compiler_stream.HEADER
     assert made.dialect.descriptor == (0, 0, 0x80000000, 0, 0, 1 << 25)
-    assert len(made.dialect.preamble) == 2 * NPU1.num_lanes
+    assert len(made.dialect.preamble) == 2 * NPU1.num_cores
     assert made.xclbin.read_text() == "image\n"
     log = (tools.peano / "log").read_text()
     assert "--target=aie2-none-unknown-elf" in log and "-DHEAD_DIM=128" in log
@@ -226,10 +226,10 @@ def test_a_peano_that_does_not_tell_its_version_is_named(
         toolchain.find_toolchain()
 
 
-def test_lanes_are_where_the_compiler_has_put_them(scripts: Any) -> None:
-    shuffled = tuple(Lane(3 - lane.column, 1 - lane.input_channel, lane.output_channel) for lane in lanes_of(NPU1))
-    dialect, lanes = scripts("build").read_back(compiler_stream.known_sequence(LAYOUT, shuffled), LAYOUT)
-    assert lanes == shuffled
+def test_cores_are_where_the_compiler_has_put_them(scripts: Any) -> None:
+    shuffled = tuple(Core(3 - core.column, 1 - core.input_channel, core.output_channel) for core in cores_of(NPU1))
+    dialect, cores = scripts("build").read_back(compiler_stream.known_sequence(LAYOUT, shuffled), LAYOUT)
+    assert cores == shuffled
     assert all(words[0] == 3 and len(words) == 7 for words in dialect.preamble)
 
 
@@ -237,13 +237,13 @@ def test_lanes_are_where_the_compiler_has_put_them(scripts: Any) -> None:
     ("words", "wanted"),
     [
         (compiler_stream.stream([]), "one kind of linear descriptor, got"),
-        (compiler_stream.known_sequence(LAYOUT, lanes_of(NPU1), stride=5), "one kind of linear descriptor"),
-        (compiler_stream.known_sequence(LAYOUT, lanes_of(NPU1)[:7]), "lane 7: expected two channels"),
+        (compiler_stream.known_sequence(LAYOUT, cores_of(NPU1), stride=5), "one kind of linear descriptor"),
+        (compiler_stream.known_sequence(LAYOUT, cores_of(NPU1)[:7]), "core 7: expected two channels"),
         (
             compiler_stream.stream([compiler_stream.block_write(0, 0, 4), compiler_stream.push(0, 0x1D214, 3)]),
             "no desc",
         ),
-        (compiler_stream.known_sequence(HeadLayout(NPU1, 64), lanes_of(NPU1))[:-1], "header"),
+        (compiler_stream.known_sequence(HeadLayout(NPU1, 64), cores_of(NPU1))[:-1], "header"),
     ],
 )
 def test_instructions_that_are_not_the_known_ones_are_refused(scripts: Any, words: list[int], wanted: str) -> None:
@@ -254,7 +254,7 @@ def test_instructions_that_are_not_the_known_ones_are_refused(scripts: Any, word
 @pytest.mark.usefixtures("iron")
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
 @pytest.mark.parametrize("chip", CHIPS, ids=lambda chip: chip.name)
-def test_the_design_has_two_lanes_to_a_column_and_moves_what_is_read_back(
+def test_the_design_has_two_cores_to_a_column_and_moves_what_is_read_back(
     scripts: Any, chip: Any, head_dim: int
 ) -> None:
     layout = HeadLayout(chip, head_dim)
@@ -266,19 +266,19 @@ def test_the_design_has_two_lanes_to_a_column_and_moves_what_is_read_back(
     assert all(worker.dynamic_objfifo_lowering and worker.stack_size == 4096 for worker in program.workers)
     transfers = fake_iron.TaskGroup.last.transfers
     assert fake_iron.TaskGroup.last.finished and all(wait for *_, wait in transfers)
-    assert len(transfers) == 3 * chip.num_lanes
-    for number in range(chip.num_lanes):
+    assert len(transfers) == 3 * chip.num_cores
+    for number in range(chip.num_cores):
         pieces = {target: (4 * tap.offset, 4 * tap.sizes[3]) for _, _, target, tap, _ in transfers[3 * number :][:3]}
         assert pieces == {
             "results": (number * layout.result_bytes, layout.result_bytes),
             "packets": (number * 16384, 16384),
             "cache": (number * 8192, 8192),
         }
-    slots, strips, *_, strip = program.workers[0].fn_args
-    assert slots.log == ["acquire 1", "release 1"] * (2 + 3) and strips.log == ["acquire 1", "release 1"] * 2
-    assert [len(kernel.calls) // chip.num_lanes for kernel in program.workers[0].fn_args[4:]] == [1, 1, 3, 2]
+    buffers, strips, *_, strip = program.workers[0].fn_args
+    assert buffers.log == ["acquire 1", "release 1"] * (2 + 3) and strips.log == ["acquire 1", "release 1"] * 2
+    assert [len(kernel.calls) // chip.num_cores for kernel in program.workers[0].fn_args[4:]] == [1, 1, 3, 2]
     assert strip.name == "attention_strip"
-    assert slots.fifo.depth == budget.core_slots(layout)
+    assert buffers.fifo.depth == budget.core_buffers(layout)
 
 
 def test_npu2_gets_its_own_target(scripts: Any, tools: Any) -> None:

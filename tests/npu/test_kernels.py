@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tests.npu.kernel_library import Core, build_kernels
+from tests.npu.kernel_library import FakeCore, build_kernels
 from tests.npu.reference import attention, from_bf16, mean_relative_error, to_bf16
-from unicorn_async.npu.geometry import NPU1, NPU2, SLOT_BYTES, HeadLayout
+from unicorn_async.npu.geometry import CORE_BUFFER_BYTES, NPU1, NPU2, HeadLayout
 from unicorn_async.npu.packets import parameters, write_tokens
 from unicorn_async.npu.work import AttentionHeads, SequenceWork, plan_items
 
@@ -28,7 +28,7 @@ def test_kernels_that_two_processes_build_at_the_same_time_are_whole(tmp_path: P
     with ThreadPoolExecutor() as two:
         built = list(two.map(lambda _: build_kernels(LAYOUTS[0], tmp_path), range(2)))
     assert list(tmp_path.iterdir()) == [built[0]] == [built[1]]
-    Core(built[0], LAYOUTS[0])
+    FakeCore(built[0], LAYOUTS[0])
 
 
 class Problem:
@@ -61,15 +61,15 @@ class Problem:
         blocks = -(-self.context // heads.block_size)
         cache = np.full(heads.cache_bytes(blocks) // 2, to_bf16(np.array([past]))[0], np.uint16)
         write_tokens(cache, heads, self.k, self.v, np.arange(self.context))
-        core = Core(build_kernels(layout, kernels, defines=defines), layout)
+        core = FakeCore(build_kernels(layout, kernels, defines=defines), layout)
         self.rounded_down = core.rounded_down
         out = np.full((self.queries, heads.group, layout.head_dim), np.nan, np.float32)
         work = [SequenceWork(0, self.queries, self.context, range(blocks))]
         for item in plan_items(heads, work, window=window, num_blocks=blocks):
             rows = self.q[item.first_query : item.first_query + item.num_queries].reshape(-1, layout.head_dim)
             strips = -(-len(rows) // layout.chip.tile_n)
-            for slot in self._slots(item, rows, strips, cache, window, soft_cap):
-                core.feed(slot)
+            for buffer in self._buffers(item, rows, strips, cache, window, soft_cap):
+                core.feed(buffer)
             found = np.stack([core.strips.pop(0) for _ in range(strips)]).reshape(strips, layout.head_dim, -1)
             found = found.transpose(0, 2, 1).reshape(-1, layout.head_dim)[: len(rows)]
             out[item.first_query : item.first_query + item.num_queries] = found.reshape(
@@ -77,20 +77,20 @@ class Problem:
             )
         return out
 
-    def _slots(
+    def _buffers(
         self, item: Any, rows: Any, strips: int, cache: Any, window: int, soft_cap: float
     ) -> list[NDArray[np.uint8]]:
         layout = self.heads.layout
         words = parameters(self.heads, [item], strips=[strips], window=window, soft_cap=soft_cap)[0].view(np.uint8)
-        first = np.full(SLOT_BYTES, 0xFF, np.uint8)
+        first = np.full(CORE_BUFFER_BYTES, 0xFF, np.uint8)
         first[: len(words)] = words
         padded = np.full((layout.rows, layout.head_dim), 0x7FC0, np.uint16)  # rows that are not there are NaN
         padded[: len(rows)] = rows
         queries = padded.reshape(layout.num_strips, layout.chip.tile_n, layout.head_dim).transpose(0, 2, 1).ravel()
         chunks = [
-            cache.view(np.uint8)[offset + done : offset + done + SLOT_BYTES]
+            cache.view(np.uint8)[offset + done : offset + done + CORE_BUFFER_BYTES]
             for offset, size in item.runs
-            for done in range(0, size, SLOT_BYTES)
+            for done in range(0, size, CORE_BUFFER_BYTES)
         ]
         return [first, queries.view(np.uint8), *(chunk.copy() for chunk in chunks)]
 

@@ -6,7 +6,7 @@ import pytest
 
 from unicorn_async.errors import NpuBuildError
 from unicorn_async.npu import tile_budget as budget
-from unicorn_async.npu.geometry import CHIPS, HEAD_DIMS, NPU1, NPU2, SLOT_BYTES, Chip, HeadLayout
+from unicorn_async.npu.geometry import CHIPS, CORE_BUFFER_BYTES, HEAD_DIMS, NPU1, NPU2, Chip, HeadLayout
 
 LAYOUTS = [HeadLayout(chip, head_dim) for chip in CHIPS for head_dim in HEAD_DIMS]
 
@@ -14,15 +14,15 @@ LAYOUTS = [HeadLayout(chip, head_dim) for chip in CHIPS for head_dim in HEAD_DIM
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_every_design_fits(layout: HeadLayout) -> None:
     budget.check(layout)
-    assert budget.core_slots(layout) >= 2
+    assert budget.core_buffers(layout) >= 2
     for use in budget.uses(layout):
         assert 0 < use.needed <= use.available
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_chunks_and_queries_fill_a_slot(layout: HeadLayout) -> None:
-    assert 2 * 2 * layout.chunk_keys * layout.head_dim == SLOT_BYTES
-    assert 2 * layout.rows * layout.head_dim == SLOT_BYTES
+def test_chunks_and_queries_fill_a_buffer(layout: HeadLayout) -> None:
+    assert 2 * 2 * layout.chunk_keys * layout.head_dim == CORE_BUFFER_BYTES
+    assert 2 * layout.rows * layout.head_dim == CORE_BUFFER_BYTES
     assert layout.num_strips * layout.chip.tile_n == layout.rows
 
 
@@ -43,5 +43,5 @@ def test_what_does_not_fit_is_named() -> None:
 
 def test_chips_are_as_documented() -> None:
     chips: list[tuple[Chip, int, int, int]] = [(NPU1, 4, 8, 6), (NPU2, 8, 16, 16)]
-    for chip, columns, lanes, contexts in chips:
-        assert (chip.columns, chip.num_lanes, chip.max_contexts) == (columns, lanes, contexts)
+    for chip, columns, cores, contexts in chips:
+        assert (chip.columns, chip.num_cores, chip.max_contexts) == (columns, cores, contexts)

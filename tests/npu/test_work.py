@@ -4,9 +4,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.npu.builds import dialect_of, lanes_of
+from tests.npu.builds import cores_of, dialect_of
 from unicorn_async.npu.dialect_check import max_overhead_bytes
-from unicorn_async.npu.geometry import NPU1, NPU2, SLOT_BYTES, HeadLayout
+from unicorn_async.npu.geometry import CORE_BUFFER_BYTES, NPU1, NPU2, HeadLayout
 from unicorn_async.npu.schedule import Argument, ScheduledItem, instructions, stream_bytes
 from unicorn_async.npu.tile_budget import CHAIN, SHIM_DESCRIPTORS
 from unicorn_async.npu.transaction import Direction, PatchAddress, PushTask, WaitToken, WriteDescriptor, decode
@@ -18,15 +18,21 @@ HEADS = AttentionHeads(HeadLayout(NPU1, 64), 4, 2, 64)
 def test_neighbouring_blocks_are_read_in_one_piece() -> None:
     items = list(plan_items(HEADS, [SequenceWork(0, 1, 256, (4, 5, 6, 2))], window=0, num_blocks=10))
     assert [item.kv_head for item in items] == [0, 1]
-    assert items[0].runs == ((8 * SLOT_BYTES, 6 * SLOT_BYTES), (4 * SLOT_BYTES, 2 * SLOT_BYTES))
-    assert items[1].runs == ((28 * SLOT_BYTES, 6 * SLOT_BYTES), (24 * SLOT_BYTES, 2 * SLOT_BYTES))
+    assert items[0].runs == (
+        (8 * CORE_BUFFER_BYTES, 6 * CORE_BUFFER_BYTES),
+        (4 * CORE_BUFFER_BYTES, 2 * CORE_BUFFER_BYTES),
+    )
+    assert items[1].runs == (
+        (28 * CORE_BUFFER_BYTES, 6 * CORE_BUFFER_BYTES),
+        (24 * CORE_BUFFER_BYTES, 2 * CORE_BUFFER_BYTES),
+    )
     assert items[0].num_chunks == 8 and items[0].base == 0
 
 
 def test_a_window_leaves_out_the_chunks_before_it() -> None:
     (item, _) = plan_items(HEADS, [SequenceWork(0, 1, 200, (-1, 7, 8, 9))], window=70, num_blocks=10)
     assert (item.base, item.num_chunks) == (128, 3)
-    assert item.runs == ((8 * 2 * SLOT_BYTES, 3 * SLOT_BYTES),)
+    assert item.runs == ((8 * 2 * CORE_BUFFER_BYTES, 3 * CORE_BUFFER_BYTES),)
 
 
 def test_a_prompts_chunk_is_cut_by_what_fits_into_an_item() -> None:
@@ -57,17 +63,17 @@ def test_every_query_of_every_head_is_in_one_item_that_has_its_keys(
         keys = HEADS.layout.chunk_keys
         assert item.base <= first < item.base + keys
         assert item.base + item.num_chunks * keys > last >= item.base + (item.num_chunks - 1) * keys
-        assert sum(size for _, size in item.runs) == item.num_chunks * SLOT_BYTES
+        assert sum(size for _, size in item.runs) == item.num_chunks * CORE_BUFFER_BYTES
     assert (seen == 1).all()
 
 
 @given(chunks=st.lists(st.integers(1, 200), max_size=60))
-def test_lanes_get_every_item_once_and_about_as_much_work(chunks: list[int]) -> None:
+def test_cores_get_every_item_once_and_about_as_much_work(chunks: list[int]) -> None:
     (proto, *_) = plan_items(HEADS, [SequenceWork(0, 1, 5, (0,))], window=0, num_blocks=1)
-    items = [type(proto)(0, 0, 1, 0, 0, count, ((0, count * SLOT_BYTES),)) for count in chunks]
-    lanes = spread(items, 8)
-    assert sorted(number for lane in lanes for number in lane) == list(range(len(items)))
-    loads = [sum(chunks[number] + 2 for number in lane) for lane in lanes]
+    items = [type(proto)(0, 0, 1, 0, 0, count, ((0, count * CORE_BUFFER_BYTES),)) for count in chunks]
+    cores = spread(items, 8)
+    assert sorted(number for core in cores for number in core) == list(range(len(items)))
+    loads = [sum(chunks[number] + 2 for number in core) for core in cores]
     assert max(loads) - min(loads) <= max([count + 2 for count in chunks], default=0)
 
 
@@ -75,12 +81,14 @@ def test_lanes_get_every_item_once_and_about_as_much_work(chunks: list[int]) -> 
 @given(runs=st.lists(st.integers(1, 9), max_size=30), chip=st.sampled_from([NPU1, NPU2]))
 def test_streams_keep_to_the_hardwares_queues_and_descriptors(runs: list[int], chip: object) -> None:
     assert chip in (NPU1, NPU2)
-    lanes = lanes_of(NPU1)
+    cores = cores_of(NPU1)
     items = [
-        ScheduledItem(number, tuple((SLOT_BYTES * 3 * i, SLOT_BYTES) for i in range(count)), 512 * number, 512)
+        ScheduledItem(
+            number, tuple((CORE_BUFFER_BYTES * 3 * i, CORE_BUFFER_BYTES) for i in range(count)), 512 * number, 512
+        )
         for number, count in enumerate(runs)
     ]
-    plan = [(lane, items[number :: len(lanes)]) for number, lane in enumerate(lanes)]
+    plan = [(core, items[number :: len(cores)]) for number, core in enumerate(cores)]
     words = instructions(dialect_of(NPU1), plan).words()
     assert words.nbytes <= stream_bytes(items) + max_overhead_bytes(NPU1)
     under_way: dict[object, int] = {}
@@ -108,6 +116,6 @@ def test_streams_keep_to_the_hardwares_queues_and_descriptors(runs: list[int], c
 
 def test_a_run_that_is_too_long_for_a_descriptor_is_cut() -> None:
     item = ScheduledItem(0, ((0, 5 << 23),), 0, 512)
-    _, operations = decode(instructions(dialect_of(NPU1), [(lanes_of(NPU1)[0], [item])]).words())
+    _, operations = decode(instructions(dialect_of(NPU1), [(cores_of(NPU1)[0], [item])]).words())
     sizes = [o.nbytes for o in operations if isinstance(o, WriteDescriptor)]
-    assert sizes == [512, 2 * SLOT_BYTES, 1 << 24, 1 << 24, 1 << 23]
+    assert sizes == [512, 2 * CORE_BUFFER_BYTES, 1 << 24, 1 << 24, 1 << 23]

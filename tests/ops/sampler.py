@@ -10,7 +10,7 @@ import numpy as np
 from unicorn_async.gpu.command import CommandPool
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.ops import sample_rows, sampling
-from unicorn_async.ops.sample_rows import NO_SLOT, OUTPUT_MARK, SamplingPath
+from unicorn_async.ops.sample_rows import NO_STATE, OUTPUT_MARK, SamplingPath
 from unicorn_async.ops.sampling import SampleArguments
 from unicorn_async.tensor import DType, Tensor
 
@@ -54,17 +54,19 @@ class Sampler:
         path: SamplingPath = SamplingPath.FULL,
         seeds: Sequence[int] | None = None,
         positions: Sequence[int] | None = None,
-        slots: Sequence[int] | None = None,
+        state_indices: Sequence[int] | None = None,
         seen: Sequence[tuple[list[int], list[int]]] | None = None,
     ) -> Outcome:
         """`seen` has each row's prompt and output tokens."""
         num_rows, vocab = logits.shape
-        slots = slots or list(range(num_rows))
+        state_indices = state_indices or list(range(num_rows))
         seeds = seeds or [0] * num_rows
         positions = positions or [0] * num_rows
         rows = np.zeros(num_rows, sample_rows.SAMPLE_ROW)
         for i, request in enumerate(params):
-            sample_rows.write_row(rows[i : i + 1], request, state_slot=slots[i], seed=seeds[i], position=positions[i])
+            sample_rows.write_row(
+                rows[i : i + 1], request, state_index=state_indices[i], seed=seeds[i], position=positions[i]
+            )
         scratch_bytes = sampling.scratch_bytes(num_rows, vocab)
         with_counts = seen is not None
         last_token = self._put(np.full(max(num_rows, 8), 77, np.uint32))
@@ -79,14 +81,14 @@ class Sampler:
             results=results.address,
             counts=counts.address if counts else 0,
         )
-        marks = _marks(seen or [], slots)
+        marks = _marks(seen or [], state_indices)
         self._submit(args, path, marks)
-        states = self._get(scratch, np.uint32)[(args.states - args.scratch) // 4 :].reshape(-1, 4)
+        bounds = self._get(scratch, np.uint32)[(args.row_bounds - args.scratch) // 4 :].reshape(-1, 4)
         outcome = Outcome(
             self._get(results, np.uint8).view(sample_rows.SAMPLE_RESULT),
             self._get(last_token, np.uint32),
-            states[:, 0],
-            states[:, 2],
+            bounds[:, 0],
+            bounds[:, 2],
             self._get(counts, np.uint32).reshape(num_rows, vocab) if counts else None,
         )
         self.close()
@@ -101,10 +103,10 @@ class Sampler:
         pool = CommandPool(self._device, self._device.compute)
         recorder = pool.recorder()
         if args.counts:
-            slots = self._put(np.arange(args.num_rows, dtype=np.uint32)).address
+            state_indices = self._put(np.arange(args.num_rows, dtype=np.uint32)).address
             listed = self._put(marks).address
             target = {"counts": args.counts, "vocab_size": args.vocab_size}
-            sampling.record_resets(recorder, kernels, slots=slots, num_states=args.num_rows, **target)
+            sampling.record_resets(recorder, kernels, state_indices=state_indices, num_states=args.num_rows, **target)
             recorder.barrier()
             sampling.record_marks(recorder, kernels, marks=listed, num_marks=marks.size, **target)
             recorder.barrier()
@@ -129,8 +131,8 @@ class Sampler:
         return np.frombuffer(bytes(buffer.mapped[: buffer.nbytes]), dtype)
 
 
-def _marks(seen: Sequence[tuple[list[int], list[int]]], slots: Sequence[int]) -> NDArray[np.void]:
+def _marks(seen: Sequence[tuple[list[int], list[int]]], state_indices: Sequence[int]) -> NDArray[np.void]:
     listed = []
-    for slot, (prompt, output) in zip(slots, seen, strict=False):
-        listed += [(slot, token) for token in prompt] + [(slot, token | OUTPUT_MARK) for token in output]
-    return np.array([*listed, (NO_SLOT, 0)], sample_rows.SAMPLE_MARK)
+    for state_index, (prompt, output) in zip(state_indices, seen, strict=False):
+        listed += [(state_index, token) for token in prompt] + [(state_index, token | OUTPUT_MARK) for token in output]
+    return np.array([*listed, (NO_STATE, 0)], sample_rows.SAMPLE_MARK)

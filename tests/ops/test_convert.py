@@ -81,10 +81,10 @@ def test_bf16_is_the_nearest_and_even_where_two_are(arrays: Arrays, src: DType) 
     words[:4] = 0x3F808000, 0x3F818000, 0x3F808001, 0x80000000  # ties to even below and above, no tie, minus zero
     words = words[(words & 0x7FFFFFFF) <= 0x7F7F7FFF]
     source = words.view(np.float32) if src is DType.F32 else (words >> 16).astype(np.uint16)
-    found, unfit = converted(arrays, source, src, DType.BF16)
+    found, out_of_range = converted(arrays, source, src, DType.BF16)
     nearest = (words.astype(np.uint64) + 0x7FFF + (words >> 16 & 1)) >> 16
     np.testing.assert_array_equal(found, nearest if src is DType.F32 else words >> 16)
-    assert unfit == 0
+    assert out_of_range == 0
 
 
 @pytest.mark.parametrize("count", [16, 4091])
@@ -109,7 +109,7 @@ def converted(arrays: Arrays, source: NDArray[Any], src: DType, dst: DType) -> t
     """What elements become, and how many of them did not fit."""
     kind = {DType.F16: np.float16, DType.BF16: np.uint16, DType.F32: np.float32}[dst]
     given, target = arrays.put(source), arrays.put(np.zeros(len(source), kind))
-    unfit = arrays.put(np.zeros(1, np.uint32))
+    out_of_range = arrays.put(np.zeros(1, np.uint32))
     arrays.run(
         lambda recorder: convert(
             recorder,
@@ -119,10 +119,10 @@ def converted(arrays: Arrays, source: NDArray[Any], src: DType, dst: DType) -> t
             dst=target.address,
             dst_dtype=dst,
             num_elements=len(source),
-            unfit=unfit.address,
+            out_of_range=out_of_range.address,
         )
     )
-    return target.values, int(unfit.values[0])
+    return target.values, int(out_of_range.values[0])
 
 
 @pytest.mark.parametrize("count", [0, 1 << 31])

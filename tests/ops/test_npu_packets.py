@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.npu.reference import to_bf16
-from unicorn_async.npu.geometry import NPU1, NPU2, SLOT_BYTES, HeadLayout
+from unicorn_async.npu.geometry import CORE_BUFFER_BYTES, NPU1, NPU2, HeadLayout
 from unicorn_async.npu.packets import write_tokens
 from unicorn_async.npu.schedule import PACKET_BYTES
 from unicorn_async.npu.work import AttentionHeads
@@ -93,7 +93,7 @@ def test_new_tokens_reach_their_slots_as_the_host_would_write_them(
             new=KVCache(k_array.address, v_array.address),
             rows=row_array.address,
             cache=cache.address,
-            num_chunks=heads.cache_bytes(1) // num_kv_heads // SLOT_BYTES,
+            num_chunks=heads.cache_bytes(1) // num_kv_heads // CORE_BUFFER_BYTES,
             num_tokens=len(ROWS),
         )
     )

@@ -96,7 +96,7 @@ def test_what_no_half_can_hold_is_counted(arrays: Arrays, dtype: DType, quant_fo
     beyond = [np.inf, -np.inf, np.nan] if dtype is DType.F16 else [1e6, np.inf, np.nan]
     values[1, 63:66] = beyond
     bits = stored(values, dtype)[0]
-    source, unfit = arrays.put(bits), arrays.put(np.array([5], np.uint32))
+    source, out_of_range = arrays.put(bits), arrays.put(np.array([5], np.uint32))
     arrays.run(
         lambda recorder: quantize(
             recorder,
@@ -106,10 +106,10 @@ def test_what_no_half_can_hold_is_counted(arrays: Arrays, dtype: DType, quant_fo
             dst=quant_tensor(arrays, (3, 128), quant_format),
             first_element=0,
             num_elements=values.size,
-            unfit=unfit.address,
+            out_of_range=out_of_range.address,
         )
     )
-    assert unfit.values[0] == 5 + len(beyond)
+    assert out_of_range.values[0] == 5 + len(beyond)
 
 
 @pytest.mark.parametrize("quant_format", GGUF_FORMATS, ids=lambda f: f.value)

@@ -13,7 +13,7 @@ from unicorn_async.config import SamplingParams
 from unicorn_async.errors import ConfigError
 from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.ops import sample_rows
-from unicorn_async.ops.sample_rows import NO_SLOT, SamplingPath
+from unicorn_async.ops.sample_rows import NO_STATE, SamplingPath
 from unicorn_async.ops.sampling import SampleArguments
 from unicorn_async.tensor import DType, Tensor
 
@@ -262,7 +262,9 @@ def test_logprobs_of_broken_logits_are_no_nan(sample: Sampler) -> None:
 @pytest.mark.parametrize("path", SamplingPath)
 def test_padded_rows_change_nothing(sample: Sampler, path: SamplingPath) -> None:
     logits = _random_logits(3, 300)
-    outcome = sample(logits, [RANDOM if path is SamplingPath.FULL else GREEDY] * 3, path=path, slots=[4, NO_SLOT, 1])
+    outcome = sample(
+        logits, [RANDOM if path is SamplingPath.FULL else GREEDY] * 3, path=path, state_indices=[4, NO_STATE, 1]
+    )
     assert outcome.results["token"][1] == 0xEEEEEEEE
     assert outcome.last_token[4] == outcome.tokens[0]
     assert outcome.last_token[1] == outcome.tokens[2]

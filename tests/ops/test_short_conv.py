@@ -8,7 +8,8 @@ import pytest
 
 from unicorn_async.errors import ConfigError, UnsupportedModelError
 from unicorn_async.ops.rows import BlockRows
-from unicorn_async.ops.runs import LAST_OF_RUN, PADDING, TOKEN_RUN
+from unicorn_async.ops.runs import LAST_OF_RUN, TOKEN_RUN
+from unicorn_async.ops.sample_rows import NO_STATE
 from unicorn_async.ops.short_conv import short_conv, short_conv_state, short_conv_state_bytes
 from unicorn_async.tensor import DType, Tensor
 
@@ -67,7 +68,7 @@ class Conv:
     def step(self, parts: Sequence[Part], *, num_rows: int, out: Any = None) -> NDArray[Any]:
         """Run a step, padded to some rows; returns its outputs, or leaves them in `out`."""
         runs = np.zeros(num_rows, TOKEN_RUN)
-        runs["state_index"] = PADDING
+        runs["state_index"] = NO_STATE
         rows = np.full((num_rows, self.inputs.shape[2]), np.nan, np.float32)
         positions = np.zeros(num_rows, np.uint32)
         row = 0

@@ -33,7 +33,7 @@ async def test_several_answers_follow_each_other_on_one_connection(served: Serve
             assert "stream_id" not in events[0]
 
 
-async def test_a_lane_is_first_in_first_out_and_lanes_run_side_by_side(served: Served, engine: FakeEngine) -> None:
+async def test_a_stream_is_first_in_first_out_and_streams_run_side_by_side(served: Served, engine: FakeEngine) -> None:
     engine.hold[1] = asyncio.Event()
     async with connected(served.ws_url) as client:
         await client.create("one", stream_id="a")
@@ -49,7 +49,7 @@ async def test_a_lane_is_first_in_first_out_and_lanes_run_side_by_side(served: S
     assert in_a == [2, 3]
 
 
-async def test_a_full_lane_and_too_many_lanes_are_refused(serve_with: ServeWith, engine: FakeEngine) -> None:
+async def test_a_full_stream_and_too_many_streams_are_refused(serve_with: ServeWith, engine: FakeEngine) -> None:
     engine.hold[0] = asyncio.Event()
     async with serve_with(ServerOptions(max_queued=1, max_channels=1)) as served, connected(served.ws_url) as client:
         await client.create()
@@ -57,10 +57,10 @@ async def test_a_full_lane_and_too_many_lanes_are_refused(serve_with: ServeWith,
         await client.create()
         await client.create()
         refused = await client.receive()
-        assert (refused["type"], refused["status"], refused["error"]["code"]) == ("error", 429, "lane_full")
+        assert (refused["type"], refused["status"], refused["error"]["code"]) == ("error", 429, "stream_full")
         await client.create(stream_id="other")
         refused = await client.receive()
-        assert (refused["error"]["code"], refused["stream_id"]) == ("too_many_lanes", "other")
+        assert (refused["error"]["code"], refused["stream_id"]) == ("too_many_streams", "other")
         engine.hold[0].set()
         assert (await client.answer())[-1]["type"] == "response.completed"
         assert (await client.answer())[-1]["type"] == "response.completed"
@@ -218,7 +218,7 @@ async def test_an_unforeseen_error_tells_nothing_of_the_inside(served: Served, e
         assert (await client.answer())[-1]["type"] == "response.completed"
 
 
-async def test_a_refusal_by_the_engine_is_an_error_event_of_its_lane(served: Served, engine: FakeEngine) -> None:
+async def test_a_refusal_by_the_engine_is_an_error_event_of_its_stream(served: Served, engine: FakeEngine) -> None:
     engine.refuse = QueueFullError("256 requests wait already")
     async with connected(served.ws_url) as client:
         await client.create(stream_id="x")

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from unicorn_async.config import SamplingParams
-from unicorn_async.ops.runs import LAST_OF_RUN, PADDING, TOKEN_RUN
-from unicorn_async.ops.sample_rows import SAMPLE_MARK, SAMPLE_ROW
+from unicorn_async.ops.runs import LAST_OF_RUN, TOKEN_RUN
+from unicorn_async.ops.sample_rows import NO_STATE, SAMPLE_MARK, SAMPLE_ROW
 from unicorn_async.scheduler.block_manager import BlockGroup
 from unicorn_async.scheduler.scheduler import Scheduler
 from unicorn_async.scheduler.sequence import Sequence
@@ -86,7 +86,7 @@ class PlainFrame:
         found["slot_mapping"] = arrays["slot_mapping"][:, : batch.num_tokens].tolist()
         found |= {name: arrays[name][:count].tolist() for name in ("decode_items", "grids") if batch.decodes_only}
         found["sample_rows"] = arrays["sample_rows"][: batch.num_samples].tobytes()
-        found["padding"] = arrays["sample_rows"]["state_slot"][batch.num_samples : num_rows].tolist()
+        found["padding"] = arrays["sample_rows"]["state_index"][batch.num_samples : num_rows].tolist()
         found["block_tables"] = [
             arrays["block_tables"][group, row, item.sequence.first_blocks[group] : len(table)].tolist()
             for row, item in enumerate(batch.scheduled)
@@ -133,7 +133,7 @@ def test_a_used_frame_holds_what_a_fresh_one_would(seed: int) -> None:
     assert scheduler.num_preemptions > 0
 
 
-def test_a_used_frame_does_not_keep_the_slots_of_sequences_that_have_others_now() -> None:
+def test_a_used_frame_does_not_keep_the_states_of_sequences_that_have_others_now() -> None:
     scheduler = make_scheduler()
     writer, used = BatchWriter(LIMITS), cast("Frame", PlainFrame())
     sequences = [Sequence(str(number), (1, 2, 3), SamplingParams(max_tokens=20), seed=number) for number in range(2)]
@@ -150,7 +150,7 @@ def test_a_used_frame_does_not_keep_the_slots_of_sequences_that_have_others_now(
     assert batch.decodes_only
     writer.write(batch, used)
     assert used.arguments.arrays["token_ids"][:2].tolist() == [-1 - index for index in reversed(state_indices)]
-    assert used.arguments.arrays["sample_rows"]["state_slot"][:2].tolist() == state_indices[::-1]
+    assert used.arguments.arrays["sample_rows"]["state_index"][:2].tolist() == state_indices[::-1]
 
 
 def test_a_step_says_where_each_token_stands_among_those_of_its_sequence() -> None:
@@ -163,6 +163,6 @@ def test_a_step_says_where_each_token_stands_among_those_of_its_sequence() -> No
     first, second, third = (item.sequence.state_index for item in batch.scheduled)
     runs = frame.arguments.arrays["runs"]
     assert runs["state_index"][:6].tolist() == [first] * 3 + [second] + [third] * 2
-    assert set(runs["state_index"][6 : shape.tokens].tolist()) == {PADDING}
+    assert set(runs["state_index"][6 : shape.tokens].tolist()) == {NO_STATE}
     last = LAST_OF_RUN
     assert runs["offset"][:6].tolist() == [0, 1, 2 + last, last, 0, 1 + last]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.checkpoint.file_stamp import FileStamp
+from unicorn_async.checkpoint.file_traits import NO_TRAITS, FileTraits
 from unicorn_async.checkpoint.gguf.model import GgufModel
 from unicorn_async.checkpoint.names import canonical_name
 from unicorn_async.checkpoint.safetensors import MAX_NAME_CHARS, read_header
@@ -40,7 +41,7 @@ class Checkpoint:
     `config_name`. `tensors` are the language model's, by canonical name (`SourceTensor.name` is the file's own).
     `skipped` are the file names of vision and audio tensors, and of what GGUF files have beside the model. `stamps` are
     what the files were before their headers were read.
-    `gguf_metadata` is None for a directory; the tokenizer is in it.
+    `gguf_metadata` is None for a directory; the tokenizer is in it. `traits` go with `config`.
     """
 
     path: Path
@@ -51,6 +52,7 @@ class Checkpoint:
     stamps: tuple[FileStamp, ...] = ()
     config_name: str = CONFIG_FILE
     gguf_metadata: Mapping[str, GgufValue] | None = None
+    traits: FileTraits = NO_TRAITS
 
     @property
     def is_quantised(self) -> bool:
@@ -72,7 +74,15 @@ class Checkpoint:
         model = GgufModel.read(path)
         first = model.files[0]
         return cls(
-            first, model.config, model.files, model.tensors, model.skipped, model.stamps, first.name, model.metadata
+            path=first,
+            config=model.config,
+            files=model.files,
+            tensors=model.tensors,
+            skipped=model.skipped,
+            stamps=model.stamps,
+            config_name=first.name,
+            gguf_metadata=model.metadata,
+            traits=model.traits,
         )
 
     @classmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from unicorn_async.checkpoint.file_traits import NO_TRAITS, FileTraits
 from unicorn_async.config import Activation
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
 
@@ -19,16 +20,20 @@ _ACTIVATIONS = {
 }
 _MAX_COUNT = 1 << 24
 _MAX_LAYERS = 1 << 12
-_FACTORS = (1e-6, 1e6)
+FACTOR_RANGE = (1e-6, 1e6)
 _MAX_NUMBER = sys.float_info.max  # integers of a JSON file may be larger
 
 
 class JsonConfig:
-    """One object of config.json with typed getters; every complaint names the key and the value."""
+    """One object of config.json with typed getters; every complaint names the key and the value.
 
-    def __init__(self, raw: Mapping[str, object], where: str = "config.json") -> None:
+    `traits` are those of the files beside it.
+    """
+
+    def __init__(self, raw: Mapping[str, object], where: str = "config.json", traits: FileTraits = NO_TRAITS) -> None:
         self.raw = raw
         self.where = where
+        self.traits = traits
         self._asked: set[str] = set()
 
     def refuse_unread(self, neutral: Mapping[str, tuple[object, ...]]) -> None:
@@ -54,6 +59,13 @@ class JsonConfig:
             raise self._wrong(name, f"a positive integer, at most {most}", value)
         return value
 
+    def index(self, name: str, default: int) -> int:
+        """Return an integer that may be 0."""
+        value = self._get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_COUNT:
+            raise self._wrong(name, f"an integer from 0 to {_MAX_COUNT}", value)
+        return value
+
     def num_layers(self, default: int | None = None) -> int:
         """Return how many layers there are, so few that something may be made for each of them."""
         return self.count("num_hidden_layers", default, most=_MAX_LAYERS)
@@ -72,8 +84,9 @@ class JsonConfig:
     def factor(self, name: str, default: float | None = None) -> float:
         """Return a number that something is multiplied or divided by: neither side leaves the range of f32 for it."""
         value = self.number(name, default)
-        if not _FACTORS[0] <= value <= _FACTORS[1]:
-            raise self._wrong(name, f"{_FACTORS[0]} to {_FACTORS[1]}", value)
+        low, high = FACTOR_RANGE
+        if not low <= value <= high:
+            raise self._wrong(name, f"{low} to {high}", value)
         return value
 
     def flag(self, name: str, default: bool) -> bool:
@@ -95,7 +108,7 @@ class JsonConfig:
         value = self._get(name, None)
         if not isinstance(value, dict):
             raise self._wrong(name, "an object", value)
-        return JsonConfig(value, f"{self.where}: {name}")
+        return JsonConfig(value, f"{self.where}: {name}", self.traits)
 
     def texts(self, name: str) -> list[str] | None:
         """Return a list of strings, or None where the key is absent."""
@@ -141,7 +154,7 @@ class JsonConfig:
     def factors(self, name: str) -> tuple[float, ...]:
         """Return a list of factors."""
         value = self._get(name, None)
-        low, high = _FACTORS
+        low, high = FACTOR_RANGE
         if not isinstance(value, list) or not all(type(item) in (int, float) and low <= item <= high for item in value):
             raise self._wrong(name, f"numbers from {low} to {high}", value)
         return tuple(float(item) for item in value)

@@ -7,8 +7,6 @@ from dataclasses import asdict
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from unicorn_async.models.blocks.gated_ffn import GatedFFN
-
 if TYPE_CHECKING:
     from unicorn_async.models.spec import ModelSpec
 
@@ -21,15 +19,10 @@ def config_lines(config: ModelSpec) -> list[str]:
     others = config.num_layers - windows.total()
     kinds += [f"{others} without attention"] if others else []
     head = "tied to the embeddings" if config.head.is_tied else "own weights"
-    ffns = dict.fromkeys(
-        f"FFN {block.intermediate_size} ({block.activation.value})"
-        for layer in config.layers
-        for block in layer.blocks
-        if isinstance(block, GatedFFN)
-    )
+    summaries = dict.fromkeys(block.summary for block in config.unique_blocks if block.summary)
     return [
         f"layers         {config.num_layers}: {', '.join(kinds)}",
-        f"hidden size    {', '.join((str(config.hidden_size), *ffns))}",
+        f"hidden size    {', '.join((str(config.hidden_size), *summaries))}",
         f"heads          {config.num_heads} for queries, {config.num_kv_heads} for keys and values,"
         f" of {config.head_dim}",
         f"vocabulary     {config.vocab_size}, output head: {head}",

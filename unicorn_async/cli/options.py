@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from pathlib import Path
 
 from unicorn_async.cli.adapters import add_lora_option
 from unicorn_async.config import (
@@ -47,7 +46,6 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--no-tuning", action="store_true", help="choose kernels by rules, whatever was measured")
     group.add_argument(
         "--load-trace",
-        type=Path,
         metavar="FILE",
         help="write a trace of the load, for the Perfetto UI; each load of a server replaces it",
     )
@@ -64,7 +62,6 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--step-trace",
-        type=Path,
         metavar="FILE",
         help="with attention elsewhere: write what both devices did in the last steps, for the Perfetto UI",
     )

@@ -67,10 +67,10 @@ class ModelFiles:
         checkpoint = Checkpoint.read(path)
         if is_default and checkpoint.is_quantised:
             scheme = WeightScheme.AUTO
-        config = model_spec(checkpoint.config, checkpoint.config_name)
+        config = model_spec(checkpoint.config, checkpoint.config_name, checkpoint.traits)
         _check_layers(checkpoint, config)
         wanted = config.wanted_tensors()
-        lora = make_lora_plan(read_adapters(loras), wanted)
+        lora = make_lora_plan(read_adapters(loras), wanted, config.tied_tensors)
         plan = make_plan(checkpoint, wanted, scheme=scheme, adapted=lora.changes)
         config.check_unused(plan.ignored)
         return cls(model_name(model, path), checkpoint, config, plan, lora, scheme)

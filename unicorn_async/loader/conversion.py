@@ -36,13 +36,13 @@ class WeightConverter:
         self,
         kernels: KernelLibrary,
         plan: LoadPlan,
-        unfit: RangeCounters,
+        out_of_range: RangeCounters,
         lora: LoraPlan,
         factors: LoraFactors,
     ) -> None:
         self._kernels = kernels
         self._plan = plan
-        self._unfit = unfit
+        self._out_of_range = out_of_range
         self._lora = lora
         self._factors = factors
         self._shapes = {dest.name: dest.shape for dest in plan.destinations}
@@ -79,9 +79,11 @@ class WeightConverter:
     def _narrow(
         self, recorder: CommandRecorder, source: int, source_kind: DType, place: int, chunk: Chunk, part: TensorPart
     ) -> None:
-        kind, unfit = chunk.dest_dtype, self._unfit.address(part.name)
+        kind, out_of_range = chunk.dest_dtype, self._out_of_range.address(part.name)
         if isinstance(kind, DType):
-            self._convert(recorder, source, source_kind, place, kind, part.first_element, part.num_elements, unfit)
+            self._convert(
+                recorder, source, source_kind, place, kind, part.first_element, part.num_elements, out_of_range
+            )
             return
         quantize(
             recorder,
@@ -91,7 +93,7 @@ class WeightConverter:
             dst=QuantTensor(place, self._shapes[chunk.dest], kind),
             first_element=part.first_element,
             num_elements=part.num_elements,
-            unfit=unfit,
+            out_of_range=out_of_range,
         )
 
     def _convert(
@@ -103,7 +105,7 @@ class WeightConverter:
         kind: DType,
         first_element: int,
         num_elements: int,
-        unfit: int,
+        out_of_range: int,
     ) -> None:
         convert(
             recorder,
@@ -113,7 +115,7 @@ class WeightConverter:
             dst=place + first_element * kind.itemsize,
             dst_dtype=kind,
             num_elements=num_elements,
-            unfit=unfit,
+            out_of_range=out_of_range,
         )
 
     def _blend(self, recorder: CommandRecorder, source: int, source_kind: DType, chunk: Chunk) -> int:

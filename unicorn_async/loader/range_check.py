@@ -32,7 +32,7 @@ class RangeCounters:
         self._texts = [_text(part, lora) for _, part in parts]
         self._hints = [_SUM_HINT if part.name in lora.changes else "" for _, part in parts]
         self._kinds = [plan.device_types[part.name] for _, part in parts]
-        self._buffer = memory.allocate(4 * max(len(parts), 1), MemoryKind.STAGING, name="unfit values")
+        self._buffer = memory.allocate(4 * max(len(parts), 1), MemoryKind.STAGING, name="values out of range")
         assert self._buffer.mapped is not None, "staging memory is mapped"
         self._buffer.mapped[:] = bytes(self._buffer.nbytes)
 

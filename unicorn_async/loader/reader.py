@@ -53,7 +53,7 @@ class FileReader:
         self._paths = files
         self._stamps = stamps
         self._trace = trace
-        self._opened: list[OpenFile] = []
+        self._files: list[OpenFile] = []
         self._direct: list[DirectFile] = []
         self._stop = threading.Event()
         self._piece_bytes = WARM_PIECE_BYTES if strategy.mode is ReadMode.WARM else PIECE_BYTES
@@ -100,7 +100,7 @@ class FileReader:
 
     def will_need(self, file: int, offset: int, nbytes: int) -> None:
         """Ask the kernel for bytes that are read soon; a thread does it before the reads that come after it."""
-        self._threads.submit(lambda: self._opened[file].will_need(offset, nbytes))
+        self._threads.submit(lambda: self._files[file].will_need(offset, nbytes))
 
     async def check_unchanged(self) -> None:
         """Check that the files are still what they were; all that was read before is then of one version.
@@ -115,20 +115,20 @@ class FileReader:
         """End the threads, which takes no longer than reading a few megabytes, and close the files."""
         self._stop.set()
         self._threads.close()
-        opened, self._opened, self._direct = self._opened, [], []
-        for file in opened:
+        files, self._files, self._direct = self._files, [], []
+        for file in files:
             file.close()
 
     def _open(self, path: Path, mode: ReadMode) -> None:
         if mode is ReadMode.DIRECT:
             direct = DirectFile(path)
             self._direct.append(direct)
-            self._opened.append(direct)
+            self._files.append(direct)
         else:
-            self._opened.append(CachedFile(path, drops=mode is ReadMode.DROPPED, fetches=mode is ReadMode.CACHED))
+            self._files.append(CachedFile(path, drops=mode is ReadMode.DROPPED, fetches=mode is ReadMode.CACHED))
 
     def _check_unchanged(self) -> None:
-        for path, file, stamp in zip(self._paths, self._opened, self._stamps, strict=False):
+        for path, file, stamp in zip(self._paths, self._files, self._stamps, strict=False):
             stamp.check(path, file.stamp())
 
     def _read_each(self, reads: Sequence[Read]) -> None:
@@ -142,7 +142,7 @@ class FileReader:
             for parts in _calls(places, self._piece_bytes):
                 if self._stop.is_set():
                     return
-                filled = self._opened[file].fill(parts, offset + done)
+                filled = self._files[file].fill(parts, offset + done)
                 done += filled
                 if filled < sum(len(part) for part in parts):
                     raise self._truncated(file, offset, len(target), done)

@@ -13,15 +13,12 @@ from unicorn_async.weights.plan import CHUNK_BYTES, DestTensor, LoadPlan
 from unicorn_async.weights.row_order import RowOrder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from unicorn_async.checkpoint.source_tensor import TensorEntry
     from unicorn_async.lora.adapter import LoraAdapter, LoraPair
     from unicorn_async.weights.plan import WantedTensor
     from unicorn_async.weights.row_order import HeadOrder
-
-_HEAD = "lm_head.weight"
-_EMBEDDINGS = "model.embed_tokens.weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +52,10 @@ class LoraPlan:
     factors: LoadPlan
 
 
-def make_lora_plan(adapters: Sequence[LoraAdapter], wanted: Iterable[WantedTensor]) -> LoraPlan:
-    """Check adapters against a model's weights, and plan their factors' load as F32.
+def make_lora_plan(
+    adapters: Sequence[LoraAdapter], wanted: Iterable[WantedTensor], tied: Collection[str] = ()
+) -> LoraPlan:
+    """Check adapters against a model's weights, and plan their factors' load as F32; `tied` names those that are one.
 
     Raises:
         UnsupportedModelError: an adapter changes what the model has not, or the head of a model that shares it with the
@@ -71,7 +70,7 @@ def make_lora_plan(adapters: Sequence[LoraAdapter], wanted: Iterable[WantedTenso
     chunks: list[Chunk] = []
     for index, adapter in enumerate(adapters):
         for pair in adapter.pairs.values():
-            _check_target(adapter, pair, shapes)
+            _check_target(adapter, pair, shapes, tied)
             names = {}
             for entry in (pair.a, pair.b):
                 names[entry.name] = dest = f"{index}:{entry.name}"
@@ -85,9 +84,11 @@ def make_lora_plan(adapters: Sequence[LoraAdapter], wanted: Iterable[WantedTenso
     return LoraPlan(tuple(adapters), {target: tuple(items) for target, items in changes.items()}, factors)
 
 
-def _check_target(adapter: LoraAdapter, pair: LoraPair, shapes: Mapping[str, tuple[int, ...]]) -> None:
+def _check_target(
+    adapter: LoraAdapter, pair: LoraPair, shapes: Mapping[str, tuple[int, ...]], tied: Collection[str]
+) -> None:
     where = f"adapter {adapter.path}: tensor {pair.a.name!r}"
-    if pair.target in (_HEAD, _EMBEDDINGS) and _HEAD not in shapes:
+    if pair.target in tied:
         raise UnsupportedModelError(
             f"{where}: the model's output head is tied to its embeddings, neither can be changed alone"
         )

@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 class Widths(Protocol):
-    """What a model says of its intermediate results: `workspace` has their columns by name."""
+    """What a model says of its intermediate results: columns by name, of those of tokens and of those of logits."""
 
     @property
     def workspace(self) -> Mapping[str, int]: ...
 
     @property
-    def hidden_size(self) -> int: ...
+    def head_workspace(self) -> Mapping[str, int]: ...
 
     @property
-    def vocab_size(self) -> int: ...
+    def hidden_size(self) -> int: ...
 
     @property
     def widest_input(self) -> int: ...
@@ -41,8 +41,7 @@ def activation_bytes(model: Widths, max_tokens: int, max_logit_rows: int, num_fr
     for frame in range(num_frames):
         columns |= dict.fromkeys(residual_names(frame), model.hidden_size)
     sizes = {name: 4 * max_tokens * count for name, count in columns.items()}
-    sizes["chosen"] = 4 * max_logit_rows * model.hidden_size
-    sizes["logits"] = 4 * max_logit_rows * model.vocab_size
+    sizes |= {name: 4 * max_logit_rows * count for name, count in model.head_workspace.items()}
     sizes["touched"] = 4
     sizes["scratch"] = LinearScratch.size(max(max_tokens, max_logit_rows), model.widest_input)
     return {name: aligned(size) for name, size in sizes.items()}

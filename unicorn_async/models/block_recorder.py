@@ -37,7 +37,7 @@ class DecoderState:
     matrices: Mapping[str, Weight]  # all others, alike
     freqs: Mapping[RotaryConfig, int]  # addresses of what `frequencies` returns
     activations: Activations
-    last_token: int  # address of (state indices) u32
+    last_token: int  # address of (states) u32
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class LayerAttention:
 
 @dataclass(frozen=True, slots=True)
 class FixedPlace:
-    """Where one layer's state of fixed size lies: the address of (state indices, bytes of a sequence)."""
+    """Where one layer's state of fixed size lies: the address of (states, bytes of a sequence)."""
 
     address: int
 
@@ -114,7 +114,7 @@ class BlockRecorder:
 
     @property
     def state(self) -> int:
-        """The address of the layer's state of fixed size, (state indices, bytes of a sequence)."""
+        """The address of the layer's state of fixed size, (states, bytes of a sequence)."""
         assert isinstance(self._place, FixedPlace), "the layer has no such state"
         return self._place.address
 

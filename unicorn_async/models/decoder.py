@@ -80,7 +80,7 @@ class Decoder:
             block.record(recorder)
 
     def record_head(self, commands: Recorder, arrays: StepArrays, num_tokens: int, num_rows: int) -> Tensor:
-        """Record the logits of chosen rows; returns where they will be, (num_rows, vocab) f32."""
+        """Record the logits of the step's rows that want them; returns where they will be, (num_rows, vocab) f32."""
         spec = self._spec
         recorder = BlockRecorder(commands, self._tools, arrays, num_tokens, spec.hidden_size, left=self._left[-1])
         return spec.head.record(recorder, num_rows)

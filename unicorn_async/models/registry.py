@@ -5,9 +5,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from unicorn_async.checkpoint.file_traits import NO_TRAITS, FileTraits
 from unicorn_async.checkpoint.json_config import JsonConfig
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
-from unicorn_async.models.blocks.gated_ffn import GatedFFN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -41,14 +41,14 @@ ARCHITECTURES: Mapping[str, str] = {
 }
 
 
-def model_spec(raw: Mapping[str, object], where: str = "config.json") -> ModelSpec:
-    """Read a parsed config.json; errors say that it is `where`.
+def model_spec(raw: Mapping[str, object], where: str = "config.json", traits: FileTraits = NO_TRAITS) -> ModelSpec:
+    """Read a parsed config.json beside files of these traits; errors say that it is `where`.
 
     Raises:
         UnsupportedModelError: the architecture, or an option of it, is not supported.
         CheckpointError: a key is missing, of a wrong type, or contradicts another.
     """
-    config = JsonConfig(raw, where)
+    config = JsonConfig(raw, where, traits)
     names = config.texts("architectures") or []
     for name in names:
         if name in ARCHITECTURES:
@@ -67,9 +67,8 @@ def _reader(architecture: str) -> Callable[[JsonConfig], ModelSpec]:
 
 
 def _check(spec: ModelSpec, where: str) -> None:
-    ffns = {block for layer in spec.layers for block in layer.blocks if isinstance(block, GatedFFN)}
-    widths = (("intermediate_size", ffn.intermediate_size) for ffn in ffns)
-    for name, value in (("hidden_size", spec.hidden_size), ("head_dim", spec.head_dim), *widths):
+    sizes = [size for block in spec.unique_blocks for size in block.sizes.items()]
+    for name, value in (("hidden_size", spec.hidden_size), *sizes):
         if value % 8:
             raise UnsupportedModelError(f"{where}: {name}: expected a multiple of 8, got {value}")
     if not 32 <= spec.head_dim <= 256:

@@ -35,12 +35,37 @@ def read_rotary(
     dim = int(head_dim * min(part, 2.0))
     if not 0 < dim <= head_dim or dim % 2:
         raise UnsupportedModelError(f"{raw.where}: partial_rotary_factor: {part} of a head of {head_dim} elements")
+    if factors := raw.traits.rope_factors:
+        return RotaryConfig(base, RotaryScaling.FACTORS, factors=factors, dim=dim % head_dim)
     if section is None:
         return RotaryConfig(base, dim=dim % head_dim)
-    return replace(read_scaling(section, base, dim, raw), dim=dim % head_dim)
+    return replace(_read_scaling(section, base, dim, raw), dim=dim % head_dim)
 
 
-def read_scaling(section: JsonConfig, base: float, dim: int, raw: JsonConfig) -> RotaryConfig:
+def read_whole_rotary(raw: JsonConfig, head_dim: int, default_base: float) -> RotaryConfig:
+    """Return `read_rotary` for a family whose heads rotate as a whole.
+
+    Raises:
+        UnsupportedModelError: a part of them would; transformers overlooks the key in these families, or fails.
+    """
+    rotary = read_rotary(raw, head_dim, default_base=default_base)
+    if rotary.dim:
+        raise _head_part(raw, rotary.dim / head_dim)
+    return rotary
+
+
+def read_section_rotary(section: JsonConfig, head_dim: int, default_base: float, raw: JsonConfig) -> RotaryConfig:
+    """Return what a section of `rope_parameters` says of one kind of layers; raises as `read_whole_rotary` does."""
+    if (part := section.number("partial_rotary_factor", 1.0)) != 1.0:
+        raise _head_part(section, part)
+    return _read_scaling(section, section.number("rope_theta", default_base), head_dim, raw)
+
+
+def _head_part(config: JsonConfig, part: float) -> UnsupportedModelError:
+    return UnsupportedModelError(f"{config.where}: partial_rotary_factor: {part:g} of a head is not supported here")
+
+
+def _read_scaling(section: JsonConfig, base: float, dim: int, raw: JsonConfig) -> RotaryConfig:
     """Read an object as the scaling of an embedding that rotates `dim` elements; `raw` has what lies beside it."""
     kind = section.text("rope_type", section.text("type", "default"))
     if kind == "default":
@@ -56,8 +81,6 @@ def read_scaling(section: JsonConfig, base: float, dim: int, raw: JsonConfig) ->
             section.factor("high_freq_factor"),
             section.count("original_max_position_embeddings"),
         )
-    if kind == "factors":
-        return RotaryConfig(base, RotaryScaling.FACTORS, factors=section.factors("factors"))
     if kind == "yarn":
         return _yarn(section, base, dim, raw)
     if kind in _LONGROPE:

@@ -111,8 +111,8 @@ class ModelSpec:
         """
         if not any(layer.attends for layer in self.layers):
             raise UnsupportedModelError(f"{self.architecture}: models without attention are not supported")
-        unique = dict.fromkeys(block for layer in self.layers for block in layer.blocks)
-        rules = {norm.rule for norm in (self.head.norm, *(norm for block in unique for norm in block.norms))}
+        blocks = self.unique_blocks
+        rules = {norm.rule for norm in (self.head.norm, *(norm for block in blocks for norm in block.norms))}
         if len(rules) > 1:
             raise UnsupportedModelError(
                 f"{self.architecture}: norms that count differently, by (eps, plus_one, centred): {sorted(rules)}"
@@ -122,6 +122,11 @@ class ModelSpec:
     def num_layers(self) -> int:
         """How many layers there are."""
         return len(self.layers)
+
+    @property
+    def unique_blocks(self) -> tuple[Block, ...]:
+        """The blocks of all layers, each that is equal to others once."""
+        return tuple(dict.fromkeys(block for layer in self.layers for block in layer.blocks))
 
     @property
     def attention(self) -> Attention:
@@ -157,11 +162,20 @@ class ModelSpec:
     def workspace(self) -> Mapping[str, int]:
         """Elements a token of each intermediate result of a layer."""
         columns: dict[str, int] = {}
-        for blocks in dict.fromkeys(layer.blocks for layer in self.layers):
-            for block in blocks:
-                for name, count in block.workspace.items():
-                    columns[name] = max(columns.get(name, 0), count)
+        for block in self.unique_blocks:
+            for name, count in block.workspace.items():
+                columns[name] = max(columns.get(name, 0), count)
         return columns
+
+    @property
+    def head_workspace(self) -> Mapping[str, int]:
+        """Elements a row of logits of each intermediate result of the head."""
+        return self.head.workspace
+
+    @property
+    def tied_tensors(self) -> tuple[str, ...]:
+        """Names of the embeddings' and of the head's table where both are one; else none."""
+        return (self.embedding.name, self.head.name) if self.head.is_tied else ()
 
     @property
     def widest_input(self) -> int:
@@ -197,17 +211,15 @@ class ModelSpec:
             UnsupportedModelError: a tensor would change the result, and nothing here computes with it.
         """
         for name in names:
-            unused_head = self.head.is_tied and name == "lm_head.weight"
-            if not unused_head and not name.endswith(_DERIVED):
+            if name not in self.tied_tensors and not name.endswith(_DERIVED):
                 raise UnsupportedModelError(
                     f"tensor {name!r}: {self.architecture} as it is supported here has no such tensor"
                 )
 
     def _weights(self) -> Iterator[WeightSpec]:
         yield from self.embedding.weights
-        for blocks in dict.fromkeys(layer.blocks for layer in self.layers):
-            for block in blocks:
-                yield from block.weights
+        for block in self.unique_blocks:
+            yield from block.weights
         yield from self.head.weights
 
 

@@ -1,7 +1,7 @@
 """Attention on the NPU: what a step's layer needs goes in, an awaitable comes out.
 
-Once a step, `prepare` cuts its sequences into items (`work`), spreads them over the lanes and writes the instructions
-that stream packets and cache to the lanes and results back (`schedule`). Then `submit`, layer by layer, copies queries
+Once a step, `prepare` cuts its sequences into items (`work`), spreads them over the cores and writes the instructions
+that stream packets and cache to the cores and results back (`schedule`). Then `submit`, layer by layer, copies queries
 into a run's packets (`packets`), starts it, and copies the results to `out` when it ends. What is large is
 copied in a thread. `submit_shared` copies neither: another device has its hands in the same memory (`shared`).
 """

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from unicorn_async.errors import UnsupportedModelError
 
 HEAD_DIMS = (64, 128, 256)
-SLOT_BYTES = 8192  # what a lane's stream is made of: parameters, queries, or a chunk of keys and values
-PARAMETER_WORDS = 16  # of a lane, before the bounds of its rows
+CORE_BUFFER_BYTES = 8192  # of a core's stream: parameters, queries, or a chunk of keys and values
+PARAMETER_WORDS = 16  # of a core, before the bounds of its rows
 TILE_M = 4
 TILE_DEPTH = 8
 BF16_BYTES = 2
@@ -23,8 +23,8 @@ F32_BYTES = 4
 class Chip:
     """One generation of the NPU.
 
-    A lane is a core with a stream of its own from memory. There are two to a column, because the interface to memory
-    has two reading channels there.
+    Two cores of each column work, because the interface to memory has two reading channels there, and each core has a
+    stream of its own.
     """
 
     name: str
@@ -36,8 +36,8 @@ class Chip:
     max_contexts: int
 
     @property
-    def num_lanes(self) -> int:
-        """Items that are worked on at a time."""
+    def num_cores(self) -> int:
+        """Cores that work, each on an item at a time."""
         return 2 * self.columns
 
     @property
@@ -77,13 +77,13 @@ class HeadLayout:
 
     @property
     def chunk_keys(self) -> int:
-        """Keys of a chunk; with their values they fill a slot."""
-        return SLOT_BYTES // (2 * BF16_BYTES * self.head_dim)
+        """Keys of a chunk; with their values they fill a buffer."""
+        return CORE_BUFFER_BYTES // (2 * BF16_BYTES * self.head_dim)
 
     @property
     def rows(self) -> int:
-        """Pairs of a query and a head that an item holds; their queries fill a slot."""
-        return SLOT_BYTES // (BF16_BYTES * self.head_dim)
+        """Pairs of a query and a head that an item holds; their queries fill a buffer."""
+        return CORE_BUFFER_BYTES // (BF16_BYTES * self.head_dim)
 
     @property
     def num_strips(self) -> int:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from unicorn_async.errors import NpuBuildError
 from unicorn_async.npu.dialect_check import dialect_problem
 from unicorn_async.npu.geometry import HEAD_DIMS, chip_named
-from unicorn_async.npu.schedule import Lane
+from unicorn_async.npu.schedule import Core
 from unicorn_async.npu.sources import own_source_hash
 from unicorn_async.npu.transaction import Dialect
 from unicorn_async.resources import npu_page
@@ -26,7 +26,7 @@ from unicorn_async.resources import npu_page
 if TYPE_CHECKING:
     from unicorn_async.npu.geometry import Chip
 
-FORMAT = 1
+FORMAT = 2
 MAX_MANIFEST_BYTES = 1 << 20
 MAX_XCLBIN_BYTES = 64 << 20
 _SHA256 = re.compile("[0-9a-f]{64}")
@@ -60,7 +60,7 @@ class Build:
     source_sha256: str
     toolchain: dict[str, str]
     dialect: Dialect
-    lanes: tuple[Lane, ...]
+    cores: tuple[Core, ...]
 
     def check_file(self) -> None:
         """Raise NpuBuildError if the xclbin is not the one that was built."""
@@ -174,10 +174,10 @@ def _parse(path: Path, fields: Any) -> Build:
     stream = fields["instructions"]
     header, descriptor = _words(stream["header"], 2), _words(stream["descriptor"], 6)
     preamble = tuple(_words(words, 7) for words in stream["preamble"])
-    lanes = tuple(Lane(*(_number(number) for number in lane)) for lane in fields["lanes"])
-    _check_lanes(path, chip, lanes)
+    cores = tuple(Core(*(_number(number) for number in core)) for core in fields["cores"])
+    _check_cores(path, chip, cores)
     dialect = Dialect((header[0], header[1]), descriptor, preamble)
-    if problem := dialect_problem(dialect, chip, lanes):
+    if problem := dialect_problem(dialect, chip, cores):
         raise NpuBuildError(f"{path}: instructions: {problem}; {_HINT}")
     return Build(
         chip=chip,
@@ -187,20 +187,20 @@ def _parse(path: Path, fields: Any) -> Build:
         source_sha256=_sha256(fields["source_sha256"]),
         toolchain=_toolchain(fields["toolchain"]),
         dialect=dialect,
-        lanes=lanes,
+        cores=cores,
     )
 
 
-def _check_lanes(path: Path, chip: Chip, lanes: tuple[Lane, ...]) -> None:
+def _check_cores(path: Path, chip: Chip, cores: tuple[Core, ...]) -> None:
     in_range = all(
-        0 <= lane.column < chip.columns and lane.input_channel in (0, 1) and lane.output_channel in (0, 1)
-        for lane in lanes
+        0 <= core.column < chip.columns and core.input_channel in (0, 1) and core.output_channel in (0, 1)
+        for core in cores
     )
-    sources, sinks = {lane.source for lane in lanes}, {lane.sink for lane in lanes}
-    if len(lanes) != chip.num_lanes or not in_range or len(sources) != len(lanes) or len(sinks) != len(lanes):
+    sources, sinks = {core.source for core in cores}, {core.sink for core in cores}
+    if len(cores) != chip.num_cores or not in_range or len(sources) != len(cores) or len(sinks) != len(cores):
         raise NpuBuildError(
-            f"{path}: lanes: expected {chip.num_lanes} of them in {chip.columns} columns, with channels of their own,"
-            f" got {lanes}"
+            f"{path}: cores: expected {chip.num_cores} of them in {chip.columns} columns, with channels of their own,"
+            f" got {cores}"
         )
 
 
@@ -250,6 +250,6 @@ def manifest_json(build: Build) -> str:
         "source_sha256": build.source_sha256,
         "toolchain": build.toolchain,
         "instructions": asdict(build.dialect),
-        "lanes": [[lane.column, lane.input_channel, lane.output_channel] for lane in build.lanes],
+        "cores": [[core.column, core.input_channel, core.output_channel] for core in build.cores],
     }
     return json.dumps(fields, indent=2) + "\n"

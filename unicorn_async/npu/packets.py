@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from unicorn_async.errors import ConfigError
-from unicorn_async.npu.geometry import PARAMETER_WORDS, SLOT_BYTES, TILE_DEPTH, TILE_M
+from unicorn_async.npu.geometry import CORE_BUFFER_BYTES, PARAMETER_WORDS, TILE_DEPTH, TILE_M
 from unicorn_async.npu.schedule import PACKET_BYTES
 
 if TYPE_CHECKING:
@@ -44,17 +44,17 @@ def parameters(
 
 
 def write_parameters(packets: NDArray[np.uint8], part: PreparedPart) -> None:
-    """Write the parameters of all of a part's items; `packets` is (items, 2 slots) of bytes, flat."""
-    slots = packets.view(np.int32).reshape(-1, PACKET_BYTES // 4)[part.first : part.first + len(part.items)]
-    slots[:, : part.parameters.shape[1]] = part.parameters
+    """Write the parameters of all of a part's items; `packets` is (items, 2 buffers) of bytes, flat."""
+    items = packets.view(np.int32).reshape(-1, PACKET_BYTES // 4)[part.first : part.first + len(part.items)]
+    items[:, : part.parameters.shape[1]] = part.parameters
 
 
 def write_queries(packets: NDArray[np.uint8], heads: AttentionHeads, part: PreparedPart, q: Bf16Bits) -> None:
     """Write the queries of all of a part's items, out of `q`, (tokens, num_heads, head_dim) bf16."""
     layout, items = heads.layout, len(part.items)
-    slots = packets.view(np.uint16).reshape(-1, 2, layout.num_strips, layout.head_dim, layout.chip.tile_n)
+    halves = packets.view(np.uint16).reshape(-1, 2, layout.num_strips, layout.head_dim, layout.chip.tile_n)
     rows = q[part.tokens, part.heads].reshape(items, part.strips, layout.chip.tile_n, layout.head_dim)
-    slots[:items, 1, : part.strips] = rows.transpose(0, 1, 3, 2)
+    halves[:items, 1, : part.strips] = rows.transpose(0, 1, 3, 2)
 
 
 def read_results(
@@ -111,7 +111,7 @@ def changed_ranges(heads: AttentionHeads, num_chunks: int, slots: NDArray[np.int
     breaks = np.flatnonzero(np.diff(chunks) != 1) + 1
     runs = [(int(run[0]), len(run)) for run in np.split(chunks, breaks)]
     return [
-        (SLOT_BYTES * (head * num_chunks + first), SLOT_BYTES * length)
+        (CORE_BUFFER_BYTES * (head * num_chunks + first), CORE_BUFFER_BYTES * length)
         for head in range(heads.num_kv_heads)
         for first, length in runs
     ]

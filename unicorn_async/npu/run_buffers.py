@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unicorn_async.npu.geometry import BF16_BYTES, F32_BYTES, SLOT_BYTES
+from unicorn_async.npu.geometry import BF16_BYTES, CORE_BUFFER_BYTES, F32_BYTES
 from unicorn_async.npu.packets import read_results, write_parameters, write_queries
 from unicorn_async.npu.schedule import PACKET_BYTES, Argument
 
@@ -86,7 +86,7 @@ class RunBuffers:
         write_queries(self.packets.mapped, heads, part, q)
         nbytes = part.strips * heads.layout.strip_bytes * BF16_BYTES // F32_BYTES
         for number in range(len(part.items)):
-            self.packets.to_device(number * PACKET_BYTES + SLOT_BYTES, nbytes)
+            self.packets.to_device(number * PACKET_BYTES + CORE_BUFFER_BYTES, nbytes)
 
     def load_shared(self, part: PreparedPart, shared: SharedPackets) -> None:
         """Write what a run on shared packets needs; another device has written the queries."""

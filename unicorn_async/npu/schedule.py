@@ -1,8 +1,8 @@
-"""Turns lanes of items into a run's instructions.
+"""Turns each core's items into a run's instructions.
 
-A lane has two input tasks and two output tasks in flight at most, so its queues never overflow and a descriptor is
+A core has two input tasks and two output tasks in flight at most, so its queues never overflow and a descriptor is
 never rewritten while it is in use: before a third task, the first one's token is taken. An item's output task is pushed
-before its input, so a lane can always get rid of its results. At the end all tokens are taken.
+before its input, so a core can always get rid of its results. At the end all tokens are taken.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from unicorn_async.npu.geometry import SLOT_BYTES
-from unicorn_async.npu.tile_budget import CHAIN, LANES_PER_COLUMN, MAX_RUN_BYTES, TASKS_IN_FLIGHT
+from unicorn_async.npu.geometry import CORE_BUFFER_BYTES
+from unicorn_async.npu.tile_budget import CHAIN, CORES_PER_COLUMN, MAX_RUN_BYTES, TASKS_IN_FLIGHT
 from unicorn_async.npu.transaction import Channel, Direction, TransactionWriter, Transfer
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from unicorn_async.npu.transaction import Dialect
 
-PACKET_BYTES = 2 * SLOT_BYTES  # of an item: its parameters, then its queries
-_INPUTS_PER_LANE = CHAIN * TASKS_IN_FLIGHT
+PACKET_BYTES = 2 * CORE_BUFFER_BYTES  # of an item: its parameters, then its queries
+_INPUTS_PER_CORE = CHAIN * TASKS_IN_FLIGHT
 
 
 class Argument(IntEnum):
@@ -33,8 +33,8 @@ class Argument(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
-    """Where a build has put a lane: its column, and its channels there."""
+class Core:
+    """Where a build has put a core that works: its column, and its channels there."""
 
     column: int
     input_channel: int
@@ -61,10 +61,10 @@ class ScheduledItem:
     result_bytes: int
 
 
-def instructions(dialect: Dialect, lanes: Sequence[tuple[Lane, Sequence[ScheduledItem]]]) -> TransactionWriter:
-    """Return the stream that has every lane work through its items; lanes take turns, task by task."""
+def instructions(dialect: Dialect, cores: Sequence[tuple[Core, Sequence[ScheduledItem]]]) -> TransactionWriter:
+    """Return the stream that has every core work through its items; cores take turns, task by task."""
     writer = TransactionWriter(dialect)
-    streams = [_LaneStream(writer, lane, items) for lane, items in lanes if items]
+    streams = [_CoreStream(writer, core, items) for core, items in cores if items]
     for step in range(max((len(stream.tasks) for stream in streams), default=0)):
         for stream in streams:
             stream.push(step)
@@ -79,15 +79,15 @@ def stream_bytes(items: Sequence[ScheduledItem]) -> int:
     return transfers * 4 * (12 + 12 + 6 + 4)
 
 
-class _LaneStream:
-    """One lane's tasks, in order."""
+class _CoreStream:
+    """One core's tasks, in order."""
 
-    def __init__(self, writer: TransactionWriter, lane: Lane, items: Sequence[ScheduledItem]) -> None:
+    def __init__(self, writer: TransactionWriter, core: Core, items: Sequence[ScheduledItem]) -> None:
         self._writer = writer
-        self._source, self._sink = lane.source, lane.sink
-        # Both lanes of a column share its descriptors; which is which is told by their reading channel.
-        self._inputs = lane.input_channel * _INPUTS_PER_LANE
-        self._outputs = LANES_PER_COLUMN * _INPUTS_PER_LANE + lane.input_channel * TASKS_IN_FLIGHT
+        self._source, self._sink = core.source, core.sink
+        # Both cores of a column share its descriptors; which is which is told by their reading channel.
+        self._inputs = core.input_channel * _INPUTS_PER_CORE
+        self._outputs = CORES_PER_COLUMN * _INPUTS_PER_CORE + core.input_channel * TASKS_IN_FLIGHT
         self._num_outputs = 0
         self.tasks: list[tuple[ScheduledItem | None, list[Transfer]]] = []  # the item that begins with it
         for item in items:

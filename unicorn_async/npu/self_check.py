@@ -33,14 +33,14 @@ _ADVICE = "Build the kernels anew (`unicorn npu build`), and report what `unicor
 
 
 async def self_check(attention: AttentionService) -> None:
-    """Ask the known questions, decode and prefill, with and without a window; every lane gets some of them.
+    """Ask the known questions, decode and prefill, with and without a window; every core gets some of them.
 
     Raises:
         NpuSelfCheckError: an answer is wrong.
     """
     heads, rng = attention.heads, np.random.default_rng(0)
     keys = heads.layout.chunk_keys
-    num_sequences = -(-heads.layout.chip.num_lanes // heads.num_kv_heads)
+    num_sequences = -(-heads.layout.chip.num_cores // heads.num_kv_heads)
     shapes = ((1, 1), (2 * keys + 1, 1), (keys + 3, 3))
     await _ask(
         attention,

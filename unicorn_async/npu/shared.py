@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unicorn_async.npu.geometry import BF16_BYTES, F32_BYTES, SLOT_BYTES
+from unicorn_async.npu.geometry import BF16_BYTES, CORE_BUFFER_BYTES, F32_BYTES
 from unicorn_async.npu.packets import write_parameters
 from unicorn_async.npu.schedule import PACKET_BYTES
 
@@ -50,7 +50,7 @@ def first_rows(step: PreparedStep) -> tuple[NDArray[np.int64], NDArray[np.int64]
 class SharedPackets:
     """Two buffers for the steps of one half, one after another; both are borrowed, and nothing is copied.
 
-    Another device writes queries, (strips, head_dim, N) bf16, into the second slots of the packets, and reads results.
+    Another device writes queries, (strips, head_dim, N) bf16, into the second halves of the packets, and reads results.
     """
 
     def __init__(self, packets: Buffer, results: Buffer, layout: HeadLayout) -> None:
@@ -71,7 +71,7 @@ class SharedPackets:
             self._loaded.append(part)
         nbytes = part.strips * self._layout.strip_bytes * BF16_BYTES // F32_BYTES
         for number in items:
-            self.packets.to_device(number * PACKET_BYTES + SLOT_BYTES, nbytes)
+            self.packets.to_device(number * PACKET_BYTES + CORE_BUFFER_BYTES, nbytes)
 
     def unload(self, part: PreparedPart) -> None:
         """Show other devices the results of a run that has ended."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from unicorn_async.errors import ConfigError
 from unicorn_async.npu.dialect_check import max_overhead_bytes
-from unicorn_async.npu.geometry import SLOT_BYTES
+from unicorn_async.npu.geometry import CORE_BUFFER_BYTES
 from unicorn_async.npu.packets import parameters
 from unicorn_async.npu.part import PreparedPart
 from unicorn_async.npu.schedule import ScheduledItem, instructions, stream_bytes
@@ -43,7 +43,7 @@ class PreparedStep:
 
 def instruction_bytes(heads: AttentionHeads, max_context: int) -> int:
     """Return what suffices for the instructions of any item of a context so long, wherever its blocks are."""
-    scattered = ((0, SLOT_BYTES),) * -(-max_context // heads.layout.chunk_keys)
+    scattered = ((0, CORE_BUFFER_BYTES),) * -(-max_context // heads.layout.chunk_keys)
     return max_overhead_bytes(heads.layout.chip) + stream_bytes([ScheduledItem(0, scattered, 0, 0)])
 
 
@@ -142,8 +142,8 @@ def _part(
         ScheduledItem(number, item.runs, number * result_bytes, count * layout.strip_bytes)
         for number, (item, count) in enumerate(zip(items, item_strips, strict=True), first)
     ]
-    lanes = zip(build.lanes, spread(items, len(build.lanes)), strict=True)
-    plan = [(lane, [scheduled[number] for number in numbers]) for lane, numbers in lanes]
+    cores = zip(build.cores, spread(items, len(build.cores)), strict=True)
+    plan = [(core, [scheduled[number] for number in numbers]) for core, numbers in cores]
     return PreparedPart(
         items=items,
         strips=strips,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import NpuBuildError
-from unicorn_async.npu.geometry import BF16_BYTES, F32_BYTES, PARAMETER_WORDS, SLOT_BYTES
+from unicorn_async.npu.geometry import BF16_BYTES, CORE_BUFFER_BYTES, F32_BYTES, PARAMETER_WORDS
 from unicorn_async.tensor import aligned
 
 if TYPE_CHECKING:
@@ -23,14 +23,14 @@ SHIM_CHANNELS = 2  # each way
 SHIM_QUEUE_DEPTH = 4
 DESCRIPTOR_WORDS = 1 << 32  # a shim descriptor's length is a 32-bit number of words; linear ones need no wraps
 
-MIN_CORE_SLOTS, MAX_CORE_SLOTS = 2, 4  # of 8 KB: one is worked on, the others arrive; two are the least for both
+MIN_CORE_BUFFERS, MAX_CORE_BUFFERS = 2, 4  # of 8 KB: one is worked on, the others arrive; two are the least for both
 RESULT_STRIPS = 2  # in a core, on their way to memory
 STACK_BYTES = 4096
 COUNTS_BYTES = 8
 
 CHAIN = 3  # descriptors of one input task
 TASKS_IN_FLIGHT = 2  # of a channel, each way
-LANES_PER_COLUMN = 2
+CORES_PER_COLUMN = 2
 MAX_RUN_BYTES = 1 << 24  # of one descriptor
 
 
@@ -52,17 +52,17 @@ def parameter_bytes(layout: HeadLayout) -> int:
 
 
 def state_bytes(layout: HeadLayout) -> int:
-    """Bytes of a lane's state: `State` in npu/kernels/attention.cc, which asserts this number."""
+    """Bytes of a core's state: `State` in npu/kernels/attention.cc, which asserts this number."""
     elements = layout.rows * layout.head_dim
     row_lanes = layout.num_strips * layout.chip.tile_lanes
     softmax = row_lanes * (F32_BYTES + BF16_BYTES)
     return aligned(elements * (BF16_BYTES + F32_BYTES) + softmax + parameter_bytes(layout) + 8, 64)
 
 
-def core_slots(layout: HeadLayout) -> int:
-    """Slots that a core has room for, beside all else; data comes from memory straight into them."""
+def core_buffers(layout: HeadLayout) -> int:
+    """Buffers that a core has room for, beside all else; data comes from memory straight into them."""
     free = CORE_MEMORY_BYTES - _core_bytes(layout)
-    return max(MIN_CORE_SLOTS, min(MAX_CORE_SLOTS, free // SLOT_BYTES))
+    return max(MIN_CORE_BUFFERS, min(MAX_CORE_BUFFERS, free // CORE_BUFFER_BYTES))
 
 
 def _core_bytes(layout: HeadLayout) -> int:
@@ -71,17 +71,17 @@ def _core_bytes(layout: HeadLayout) -> int:
 
 def uses(layout: HeadLayout) -> tuple[Use, ...]:
     """Everything that the design for this chip and head_dim needs."""
-    slots = core_slots(layout)
-    shim = LANES_PER_COLUMN * TASKS_IN_FLIGHT * (CHAIN + 1)
+    buffers = core_buffers(layout)
+    shim = CORES_PER_COLUMN * TASKS_IN_FLIGHT * (CHAIN + 1)
     return (
-        Use("bytes of a core's memory", _core_bytes(layout) + slots * SLOT_BYTES, CORE_MEMORY_BYTES),
-        Use("descriptors of a core", slots + RESULT_STRIPS, CORE_DESCRIPTORS),
+        Use("bytes of a core's memory", _core_bytes(layout) + buffers * CORE_BUFFER_BYTES, CORE_MEMORY_BYTES),
+        Use("descriptors of a core", buffers + RESULT_STRIPS, CORE_DESCRIPTORS),
         Use("descriptors of a column's interface to memory", shim, SHIM_DESCRIPTORS),
-        Use("reading channels of a column's interface to memory", LANES_PER_COLUMN, SHIM_CHANNELS),
-        Use("writing channels of a column's interface to memory", LANES_PER_COLUMN, SHIM_CHANNELS),
+        Use("reading channels of a column's interface to memory", CORES_PER_COLUMN, SHIM_CHANNELS),
+        Use("writing channels of a column's interface to memory", CORES_PER_COLUMN, SHIM_CHANNELS),
         Use("tasks in a channel's queue", TASKS_IN_FLIGHT, SHIM_QUEUE_DEPTH),
         Use("words of a descriptor", MAX_RUN_BYTES // 4, DESCRIPTOR_WORDS),
-        Use("bytes of an item's parameters in a slot", parameter_bytes(layout), SLOT_BYTES),
+        Use("bytes of an item's parameters in a buffer", parameter_bytes(layout), CORE_BUFFER_BYTES),
     )
 
 

@@ -1,4 +1,4 @@
-"""Cuts a step's attention into items, and spreads them over the lanes. Pure."""
+"""Cuts a step's attention into items, and spreads them over the cores. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unicorn_async.errors import UnsupportedModelError
-from unicorn_async.npu.geometry import SLOT_BYTES
+from unicorn_async.npu.geometry import CORE_BUFFER_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -65,7 +65,7 @@ class AttentionHeads:
 
     def cache_bytes(self, num_blocks: int) -> int:
         """Bytes of a layer's keys and values in so many blocks."""
-        return self.num_kv_heads * num_blocks * self.chunks_per_block * SLOT_BYTES
+        return self.num_kv_heads * num_blocks * self.chunks_per_block * CORE_BUFFER_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,19 +122,21 @@ def plan_items(
                     position=position,
                     base=chunks.start * keys,
                     num_chunks=len(chunks),
-                    runs=tuple((SLOT_BYTES * (head + chunk), SLOT_BYTES * length) for chunk, length in runs),
+                    runs=tuple(
+                        (CORE_BUFFER_BYTES * (head + chunk), CORE_BUFFER_BYTES * length) for chunk, length in runs
+                    ),
                 )
 
 
-def spread(items: Sequence[Item], num_lanes: int) -> tuple[tuple[int, ...], ...]:
-    """Return the numbers of the items that each lane works on: the longest first, each to the lane with least to do."""
-    lanes: list[list[int]] = [[] for _ in range(num_lanes)]
-    load = [0] * num_lanes
+def spread(items: Sequence[Item], num_cores: int) -> tuple[tuple[int, ...], ...]:
+    """Return the numbers of the items that each core works on: the longest first, each to the core with least to do."""
+    cores: list[list[int]] = [[] for _ in range(num_cores)]
+    load = [0] * num_cores
     for number in sorted(range(len(items)), key=lambda i: (-items[i].num_chunks, i)):
-        lane = load.index(min(load))
-        lanes[lane].append(number)
-        load[lane] += items[number].num_chunks + 2  # parameters and queries
-    return tuple(map(tuple, lanes))
+        core = load.index(min(load))
+        cores[core].append(number)
+        load[core] += items[number].num_chunks + 2  # parameters and queries
+    return tuple(map(tuple, cores))
 
 
 def _runs(places: NDArray[np.int64]) -> list[tuple[int, int]]:

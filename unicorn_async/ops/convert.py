@@ -27,13 +27,13 @@ def convert(
     dst: int,
     dst_dtype: DType,
     num_elements: int,
-    unfit: int = 0,
+    out_of_range: int = 0,
 ) -> None:
     """Record the conversion of contiguous elements, rounded to nearest; nothing past them is written.
 
     `src` and `dst` are addresses aligned to 16 bytes; the two must not overlap. What F16 or BF16 can't hold becomes the
-    largest number of its sign, and is counted, as are infinities and NaNs: `unfit` is the address of a u32 that the
-    count is added to, or 0.
+    largest number of its sign, and is counted, as are infinities and NaNs: `out_of_range` is the address of a u32 that
+    the count is added to, or 0.
 
     Raises:
         ValueError: more elements than one dispatch can count.
@@ -43,7 +43,7 @@ def convert(
     request = convert_kernel(src_dtype, dst_dtype)
     kernel = kernels.get(request.name, constants=request.constants)
     x, y = split_grid(-(-num_elements // (_WORKGROUP * _ELEMENTS_PER_LANE)))
-    recorder.dispatch(kernel, kernel.pack(src=src, dst=dst, unfit=unfit, n=num_elements), x, y)
+    recorder.dispatch(kernel, kernel.pack(src=src, dst=dst, out_of_range=out_of_range, n=num_elements), x, y)
 
 
 def convert_kernel(src_dtype: DType, dst_dtype: DType) -> KernelRequest:

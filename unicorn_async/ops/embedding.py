@@ -36,8 +36,8 @@ def embed(
     """Record out = table[ids] * scale; of a quantised table each element exactly as its format defines it, in f32.
 
     `table` is (vocab, columns), columns a multiple of 8, or whole units of the format; `out` (tokens, columns) f32.
-    `token_ids` is the address of (tokens) i32: an id, or -1 - slot for the id that `last_token`, the address of (state
-    slots) u32, holds there when the kernel runs. An id outside of the vocabulary reads row 0.
+    `token_ids` is the address of (tokens) i32: an id, or -1 - state_index for the id that `last_token`, the address of
+    (states) u32, holds there when the kernel runs. An id outside of the vocabulary reads row 0.
 
     Raises:
         ConfigError: the shapes do not fit.

@@ -54,7 +54,7 @@ def npu_queries(
     packets: int,
     num_tokens: int,
 ) -> None:
-    """Record the rounding of rotated queries to bf16, into the second slots of their items' packets.
+    """Record the rounding of rotated queries to bf16, into the second halves of their items' packets.
 
     `q` is the address of (tokens, num_heads * head_dim) f32, `rows` of (tokens) `ROW`, and `packets` of (items, 2
     slots). Padding is left out.

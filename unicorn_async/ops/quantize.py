@@ -27,13 +27,13 @@ def quantize(
     dst: QuantTensor,
     first_element: int,
     num_elements: int,
-    unfit: int = 0,
+    out_of_range: int = 0,
 ) -> None:
     """Record quantising contiguous elements, which become those of `dst` from `first_element` on.
 
     `src` is an address aligned to 16 bytes. int8: blocks of 32, scale = magnitude / 127. int4: blocks of 32, codes -8
     to 7, of six scales the one with the least squared error. nf4: blocks of 64, 16 levels. Scales are halves, rounded
-    up. Magnitudes saturate at 65000; `unfit` is the address of a u32 that their number is added to, or 0.
+    up. Magnitudes saturate at 65000; `out_of_range` is the address of a u32 that their number is added to, or 0.
 
     Raises:
         ValueError: the format is not one to quantise to, or the elements are no whole units of it.
@@ -43,7 +43,7 @@ def quantize(
     request = quantize_kernel(src_dtype, dst.format)
     kernel = kernels.get(request.name, constants=request.constants)
     quants, high, scales = dst.planes_from(first_element)
-    push = kernel.pack(src=src, quants=quants, high=high, scales=scales, unfit=unfit, units=units)
+    push = kernel.pack(src=src, quants=quants, high=high, scales=scales, out_of_range=out_of_range, units=units)
     recorder.dispatch(kernel, push, *split_grid(-(-units // _WORKGROUP)))
 
 

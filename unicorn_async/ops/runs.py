@@ -7,4 +7,3 @@ import numpy as np
 # `Run` in shaders/include/run.glsl.
 TOKEN_RUN = np.dtype([("state_index", "<u4"), ("offset", "<u4")])
 LAST_OF_RUN = 0x80000000  # added to the offset of the last token that its sequence has in the step
-PADDING = 0xFFFFFFFF  # state index of a row without a token

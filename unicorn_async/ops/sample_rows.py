@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-NO_SLOT = 0xFFFFFFFF  # state slot of a padded row, mark or reset: nothing is done for it
+NO_STATE = 0xFFFFFFFF  # state index of a padded row, mark or reset: nothing is done for it
 OUTPUT_MARK = 0x80000000  # added to a mark's token when it belongs to the output
 
 _SMALLEST_TEMPERATURE = 1e-5  # below it a request is greedy
@@ -24,7 +24,7 @@ _SMALLEST_F32 = float(np.finfo(np.float32).min)
 # `Row`, `Result` and `Mark` in shaders/include/sample.glsl and shaders/sample_count.comp.
 SAMPLE_ROW = np.dtype(
     [
-        ("state_slot", "<u4"),
+        ("state_index", "<u4"),
         ("position", "<u4"),
         ("seed_low", "<u4"),
         ("seed_high", "<u4"),
@@ -51,7 +51,7 @@ SAMPLE_RESULT = np.dtype(
         ("top_logprobs", "<f4", (MAX_TOP_LOGPROBS,)),
     ]
 )
-SAMPLE_MARK = np.dtype([("state_slot", "<u4"), ("token", "<u4")])
+SAMPLE_MARK = np.dtype([("state_index", "<u4"), ("token", "<u4")])
 
 
 class SamplingPath(Enum):
@@ -74,13 +74,13 @@ def sampling_path(requests: Iterable[SamplingParams]) -> SamplingPath:
     return SamplingPath.GREEDY
 
 
-def write_row(row: NDArray[np.void], params: SamplingParams, *, state_slot: int, seed: int, position: int) -> None:
+def write_row(row: NDArray[np.void], params: SamplingParams, *, state_index: int, seed: int, position: int) -> None:
     """Fill one element of a SAMPLE_ROW array, given as a slice of length 1.
 
     `seed` has 64 bits; `position` is the new token's index in its sequence, and no two draws of a sequence share it.
     """
     row[0] = (
-        state_slot,
+        state_index,
         position,
         seed & 0xFFFFFFFF,
         seed >> 32,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 CHUNK = 2048  # logits that one workgroup looks at
 
-_STATE_BYTES = 16
+_BOUNDS_BYTES = 16
 _PART_BYTES = 32
 _MARK_LANES = 64
 
@@ -37,11 +37,11 @@ def num_chunks(vocab_size: int) -> int:
 
 def scratch_bytes(num_rows: int, vocab_size: int) -> int:
     """Device memory that either path needs beside its arguments, in bytes; its contents need not live on."""
-    return num_rows * (_STATE_BYTES + num_chunks(vocab_size) * _PART_BYTES)
+    return num_rows * (_BOUNDS_BYTES + num_chunks(vocab_size) * _PART_BYTES)
 
 
 def counts_bytes(num_states: int, vocab_size: int) -> int:
-    """Size of the table of what each state slot's sequence has seen, (slots, vocab) u32, in bytes."""
+    """Size of the table of what each state's sequence has seen, (states, vocab) u32, in bytes."""
     return num_states * vocab_size * 4
 
 
@@ -50,16 +50,16 @@ class SampleArguments:
     """Where a step's sampling finds its data; all addresses are device addresses, borrowed, aligned to 4 bytes.
 
     The rows may lie in host-visible memory that the host rewrites before each replay, and the results in host-visible
-    memory that it reads after the step. Padded rows have the state slot NO_SLOT: they are skipped, their results are
+    memory that it reads after the step. Padded rows have the state index NO_STATE: they are skipped, their results are
     not written.
     """
 
     logits: Tensor  # (rows, vocab) f32, the model's own
     rows: int  # (rows) SAMPLE_ROW
     scratch: int  # scratch_bytes(rows, vocab)
-    last_token: int  # (slots) u32
+    last_token: int  # (states) u32
     results: int  # (rows) SAMPLE_RESULT
-    counts: int = 0  # (slots, vocab) u32, counts_bytes(slots, vocab); 0 = no row has penalties
+    counts: int = 0  # (states, vocab) u32, counts_bytes(num_states, vocab_size); 0 = no row has penalties
 
     def __post_init__(self) -> None:
         if len(self.logits.shape) != 2 or self.logits.dtype is not DType.F32 or 0 in self.logits.shape:
@@ -81,8 +81,8 @@ class SampleArguments:
         return num_chunks(self.vocab_size)
 
     @property
-    def states(self) -> int:
-        """Address of the rows' states, behind the chunks' parts in the scratch memory."""
+    def row_bounds(self) -> int:
+        """Address of the rows' bounds, behind the chunks' parts in the scratch memory."""
         return self.scratch + self.num_rows * self.num_chunks * _PART_BYTES
 
 
@@ -116,7 +116,7 @@ def record_counts(
     vocab_size: int,
 ) -> None:
     """Record that counts begin anew, and then that tokens are counted; see `record_resets` and `record_marks`."""
-    record_resets(recorder, kernels, slots=resets, num_states=num_states, counts=counts, vocab_size=vocab_size)
+    record_resets(recorder, kernels, state_indices=resets, num_states=num_states, counts=counts, vocab_size=vocab_size)
     recorder.barrier()
     record_marks(recorder, kernels, marks=marks, num_marks=num_marks, counts=counts, vocab_size=vocab_size)
 
@@ -124,7 +124,7 @@ def record_counts(
 def record_greedy(recorder: Recorder, kernels: Kernels, args: SampleArguments) -> None:
     """Record the argmax of every row: results' tokens and last_token; `logprob` and `num_top` become 0.
 
-    Parameters of the rows other than the state slot are ignored. Barriers before and after are the caller's; the one
+    Parameters of the rows other than the state index are ignored. Barriers before and after are the caller's; the one
     between the dispatches is recorded here.
     """
     argmax = kernels.get("sample_argmax", constants={"CHUNK": CHUNK})
@@ -146,7 +146,7 @@ def record_full(recorder: Recorder, kernels: Kernels, info: DeviceInfo, args: Sa
     """Record sampling by every row's parameters; rows with penalties count their token in `counts`.
 
     Barriers before and after are the caller's; those between the dispatches are recorded here. Rows of one step that
-    have penalties have different state slots.
+    have penalties have different state indices.
     """
     chunks, rows = args.num_chunks, args.num_rows
     shared = {
@@ -160,7 +160,7 @@ def record_full(recorder: Recorder, kernels: Kernels, info: DeviceInfo, args: Sa
     stats = kernels.get("sample_stats", constants={"CHUNK": CHUNK})
     recorder.dispatch(stats, stats.pack(**shared), chunks, rows)
     recorder.barrier()
-    shared["states"] = args.states
+    shared["row_bounds"] = args.row_bounds
     threshold = kernels.get("sample_threshold", constants=_threshold_constants(info))
     recorder.dispatch(threshold, threshold.pack(**shared, num_chunks=chunks), rows)
     recorder.barrier()
@@ -173,11 +173,11 @@ def record_full(recorder: Recorder, kernels: Kernels, info: DeviceInfo, args: Sa
 
 
 def record_resets(
-    recorder: Recorder, kernels: Kernels, *, slots: int, num_states: int, counts: int, vocab_size: int
+    recorder: Recorder, kernels: Kernels, *, state_indices: int, num_states: int, counts: int, vocab_size: int
 ) -> None:
-    """Record that the counts of listed state slots become 0; `slots` is the address of (num_states) u32, or NO_SLOT."""
+    """Record that the counts of states become 0; `state_indices` is the address of (num_states) u32, or NO_STATE."""
     reset = kernels.get("sample_reset", constants={"CHUNK": CHUNK})
-    push = reset.pack(slots=slots, counts=counts, vocab=vocab_size)
+    push = reset.pack(state_indices=state_indices, counts=counts, vocab=vocab_size)
     recorder.dispatch(reset, push, num_chunks(vocab_size), num_states)
 
 

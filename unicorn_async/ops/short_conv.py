@@ -41,7 +41,7 @@ def short_conv(
     """Record out = C * (conv(B * x) + bias), where the convolution goes back through a sequence's tokens.
 
     `projected` is (tokens, 3 * columns) f32, B before C before x; `taps` (columns, num_taps) f32, the oldest first;
-    `bias` (columns) f32. `state` is the address of (state indices, num_taps - 1, columns) f32, which
+    `bias` (columns) f32. `state` is the address of (states, num_taps - 1, columns) f32, which
     `short_conv_state` has left there, `runs` that of (tokens) TOKEN_RUN, `positions` of (tokens) u32. `out` is
     (tokens, columns) in whatever form and elsewhere.
 

@@ -46,7 +46,7 @@ class Channel:
         """
         limit = self._service.options.max_queued
         if len(self._waiting) >= limit:
-            raise ApiError(f"{limit} requests wait in this lane already", status=429, code="lane_full")
+            raise ApiError(f"{limit} requests wait in this stream already", status=429, code="stream_full")
         self._waiting.append(request)
 
     def cancel(self) -> bool:

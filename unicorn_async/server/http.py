@@ -12,7 +12,7 @@ from unicorn_async.server.health import UNWELL, health
 from unicorn_async.server.protocol.chat_request import parse_chat_request
 from unicorn_async.server.protocol.encoding import encode_object
 from unicorn_async.server.protocol.responses_request import parse_responses_request
-from unicorn_async.server.reply import EventStreamReply, WholeReply, frame_chunk, frame_response_event
+from unicorn_async.server.reply import EventStreamReply, WholeReply, encode_chunk, encode_response_event
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -57,7 +57,7 @@ class HttpEndpoints:
 
         timeout_s = options.send_timeout_s
         if wanted.stream:
-            return EventStreamReply(run, close, send_timeout_s=timeout_s, frame=frame_response_event)
+            return EventStreamReply(run, close, send_timeout_s=timeout_s, encode=encode_response_event)
         answer = active.answer
         return WholeReply(run, close, send_timeout_s=timeout_s, answer=answer, to_json=answer.state.to_json)
 
@@ -74,7 +74,7 @@ class HttpEndpoints:
         timeout_s = options.send_timeout_s
         if wanted.stream:
             tail = b"data: [DONE]\n\n"
-            return EventStreamReply(run, generation.close, send_timeout_s=timeout_s, frame=frame_chunk, tail=tail)
+            return EventStreamReply(run, generation.close, send_timeout_s=timeout_s, encode=encode_chunk, tail=tail)
         return WholeReply(run, generation.close, send_timeout_s=timeout_s, answer=answer, to_json=answer.to_json)
 
     async def _get_response(self, request: Request) -> Response:

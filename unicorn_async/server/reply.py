@@ -24,13 +24,13 @@ SSE_HEADERS = [
 ]
 
 
-def frame_response_event(text: str) -> bytes:
+def encode_response_event(text: str) -> bytes:
     """Return an event of the Responses API as a server-sent event, which carries the type's name beside the data."""
     name = text[9 : text.index('"', 9)]  # every event's JSON begins with {"type":"
     return f"event: {name}\ndata: {text}\n\n".encode()
 
 
-def frame_chunk(text: str) -> bytes:
+def encode_chunk(text: str) -> bytes:
     """Return a chat completion's chunk as a server-sent event."""
     return f"data: {text}\n\n".encode()
 
@@ -85,18 +85,18 @@ class EventStreamReply(Reply):
         close: Callable[[], Awaitable[None]],
         *,
         send_timeout_s: float,
-        frame: Callable[[str], bytes],
+        encode: Callable[[str], bytes],
         tail: bytes = b"",
     ) -> None:
         super().__init__(run, close, send_timeout_s=send_timeout_s)
-        self._frame = frame
+        self._encode = encode
         self._tail = tail
 
     async def _respond(self, outlet: Outlet) -> None:
-        frame = self._frame
+        encode = self._encode
 
         async def emit(text: str) -> None:
-            await outlet.send({"type": "http.response.body", "body": frame(text), "more_body": True})
+            await outlet.send({"type": "http.response.body", "body": encode(text), "more_body": True})
 
         await outlet.send({"type": "http.response.start", "status": 200, "headers": SSE_HEADERS})
         await self._run(emit)

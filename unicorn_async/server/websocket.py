@@ -148,7 +148,7 @@ class Connection:
             return
         limit = self._service.options.max_channels
         if len(self._channels) >= limit:
-            raise ApiError(f"{limit} lanes are busy already", status=429, code="too_many_lanes")
+            raise ApiError(f"{limit} streams are busy already", status=429, code="too_many_streams")
         channel = Channel(self._service, self._store, self.send, event.stream_id)
         channel.put(event.request)
         self._channels[event.stream_id] = channel
@@ -168,7 +168,7 @@ class Connection:
                 is_meant = channel.current is not None and channel.current.id == event.response_id
             if is_meant and channel.cancel():
                 return
-        raise unknown_response(event.response_id or "of this lane", "response_not_found", "response_id")
+        raise unknown_response(event.response_id or "of this stream", "response_not_found", "response_id")
 
     async def _report_models(self) -> None:
         """Tell which model is served and how its load goes, from one model to the next."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from unicorn_async.ops.sample_rows import NO_SLOT
+from unicorn_async.ops.kv_cache import NO_SLOT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as SequenceOf

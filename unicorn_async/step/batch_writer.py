@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unicorn_async.ops.runs import LAST_OF_RUN, PADDING
-from unicorn_async.ops.sample_rows import NO_SLOT, OUTPUT_MARK, sampling_path, write_row
+from unicorn_async.ops.runs import LAST_OF_RUN
+from unicorn_async.ops.sample_rows import NO_STATE, OUTPUT_MARK, sampling_path, write_row
 from unicorn_async.scheduler.sequence import PENDING
 from unicorn_async.step.buckets import bucket_for, bucket_sizes
 from unicorn_async.step.frame import StepShape, WrittenDecodes
@@ -88,7 +88,7 @@ class BatchWriter:
             runs["offset"][row:stop] = np.arange(item.num_tokens)
             runs["offset"][stop - 1] |= LAST_OF_RUN
             row = stop
-        runs["state_index"][row:num_tokens] = PADDING
+        runs["state_index"][row:num_tokens] = NO_STATE
 
     def _write_rows(self, batch: Batch, frame: Frame) -> tuple[int, int]:
         """Write which rows need logits, those that are sampled first; returns the counts of all and of those."""
@@ -105,7 +105,7 @@ class BatchWriter:
                 if index == len(known) or known[index] != wanted:
                     params, state_index, seed = wanted
                     cell = arrays["sample_rows"][index : index + 1]
-                    write_row(cell, params, state_slot=state_index, seed=seed, position=position)
+                    write_row(cell, params, state_index=state_index, seed=seed, position=position)
                     known[index : index + 1] = [wanted]
                 sampled.append(row - 1)
                 positions.append(position)
@@ -118,7 +118,7 @@ class BatchWriter:
         if sampled:
             stop = bucket_for(len(sampled), self.sequence_buckets)
             arrays["sample_rows"]["position"][: len(sampled)] = positions
-            arrays["sample_rows"]["state_slot"][len(sampled) : stop] = NO_SLOT
+            arrays["sample_rows"]["state_index"][len(sampled) : stop] = NO_STATE
             del known[len(sampled) :]
         return count, len(sampled)
 
@@ -127,8 +127,8 @@ class BatchWriter:
         if not any(item.sequence.sampling.has_penalties for item in batch.scheduled):
             return False
         resets, marks = frame.arguments.arrays["resets"], frame.arguments.arrays["marks"]
-        resets[:] = NO_SLOT
-        marks["state_slot"] = NO_SLOT
+        resets[:] = NO_STATE
+        marks["state_index"] = NO_STATE
         num_marks = 0
         for index, item in enumerate(batch.scheduled):
             sequence = item.sequence

@@ -40,12 +40,12 @@ def use_tuning(device: Device, folder: TuningFolder) -> None:
         return
     found = [fitting(device.info, one) for one in table.choices]
     tuned = dict(one for one in found if one is not None)
-    if unfit := found.count(None):
+    if num_unknown := found.count(None):
         _log.warning(
             "tuning: %s: %d of %d choices are not among the candidates of this version; ignored,"
             " `unicorn tune MODEL` measures anew",
             folder.path_of(device.info),
-            unfit,
+            num_unknown,
             len(found),
         )
     device.info = replace(device.info, tuned=tuned)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.golden.cases import CASES
 from unicorn_async.checkpoint.checkpoint import Checkpoint
-from unicorn_async.checkpoint.gguf.config import gguf_config, json_config
+from unicorn_async.checkpoint.gguf.config import file_traits, gguf_config, json_config
 from unicorn_async.checkpoint.gguf.header import parse_header
 from unicorn_async.config import RotaryScaling
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
@@ -37,6 +37,13 @@ SMALL = {  # tensors' names alone
 }
 
 
+YARN = {
+    "rope__scaling__type": "yarn",
+    "rope__scaling__factor": 8.0,
+    "rope__scaling__original_context_length": U32(512),
+}
+
+
 def read(folder: Path, name: str, **changes: object) -> Checkpoint:
     """Read a case's file whose metadata is changed; keys lack the architecture, dots are underscores twice."""
     metadata = gguf_metadata(name)
@@ -47,7 +54,7 @@ def read(folder: Path, name: str, **changes: object) -> Checkpoint:
 
 
 def config_of(checkpoint: Checkpoint) -> ModelSpec:
-    return model_spec(checkpoint.config, checkpoint.config_name)
+    return model_spec(checkpoint.config, checkpoint.config_name, checkpoint.traits)
 
 
 @pytest.mark.parametrize("name", ["gemma3", "llama", "llama_tied", "mistral", "qwen2", "qwen3"])
@@ -100,6 +107,18 @@ def test_llama3_s_scaling_comes_as_factors(tmp_path: Path) -> None:
     assert rotary.factors[-1] == 8.0
 
 
+@pytest.mark.parametrize(("given", "amplitude"), [({}, 1.2079), ({"attn": 1.0}, 1.2079), ({"attn": 1.5}, 1.5)])
+def test_a_factor_of_the_attention_is_yarn_s(given: dict[str, float], amplitude: float, tmp_path: Path) -> None:
+    keys = {f"rope__scaling__{name}_factor": value for name, value in given.items()}
+    rotary = config_of(read(tmp_path, "qwen2", **YARN, **keys)).attention.rotary
+    assert rotary.amplitude == pytest.approx(amplitude, abs=1e-4)
+
+
+def test_a_factor_of_one_is_none(tmp_path: Path) -> None:
+    config = config_of(read(tmp_path, "qwen2", rope__scaling__attn_factor=1.0))
+    assert config == config_of(read(tmp_path, "qwen2"))
+
+
 def test_rows_of_llama_s_queries_and_keys_are_put_in_order(tmp_path: Path) -> None:
     checkpoint = read(tmp_path, "llama")
     interleaved = {name for name, source in checkpoint.tensors.items() if source.interleaved_head_rows}
@@ -146,6 +165,13 @@ def test_gemma_s_queries_are_scaled_by_the_size_of_the_head_where_nothing_is_sai
         ("llama", {"attention__head_count_kv": [1, 2]}, r"head_count_kv: expected a positive integer"),
         ("qwen2", {"rope__scaling__type": "dynamic"}, r"rope_type 'dynamic' is not supported"),
         ("qwen2", {"rope__scaling__type": "yarn"}, r"qwen2\.rope\.scaling\.original_context_length is missing"),
+        ("qwen2", {"rope__scaling__attn_factor": 1.2}, r"qwen2\.rope\.scaling\.attn_factor: 1\.2\d* without YaRN"),
+        ("llama", {"rope__scaling__attn_factor": 1.2}, r"llama\.rope\.scaling\.attn_factor: 1\.2\d* without YaRN"),
+        (
+            "qwen2",
+            {**YARN, "rope__scaling__attn_factor": 1.5, "rope__scaling__yarn_attn_factor": 1.25},
+            r"qwen2\.rope\.scaling\.attn_factor: 1\.5 beside a yarn_attn_factor of 1\.25",
+        ),
         ("qwen2", {"attention__sliding_window": U32(64)}, "64 is shorter than the context of 1024"),
         ("gemma3", {"attention__sliding_window": None}, r"gemma3\.attention\.sliding_window is missing"),
         ("gemma3", {"attention__sliding_window_pattern": [True]}, "layer_types: expected 6 entries, got 1"),
@@ -212,4 +238,4 @@ def test_any_metadata_is_understood_or_refused(name: str, data: st.DataObject) -
     header = parse_header(io.BytesIO(file), len(file), source="m.gguf")
     with contextlib.suppress(CheckpointError):
         config = gguf_config(header.metadata, header.tensors, "m.gguf")
-        model_spec(json_config(config, {}), "m.gguf")
+        model_spec(json_config(config, {}), "m.gguf", file_traits(config, {}))

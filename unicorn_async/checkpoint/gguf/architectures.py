@@ -142,9 +142,8 @@ def _glm(config: GgufConfig) -> _Keys:
     for key in ("nextn_predict_layers", "rope.dimension_sections"):
         if (value := config.get(key)) is not None and value != 0:
             raise config.unsupported(key, "layers for several tokens, and positions of images, are not supported")
-    is_fused = config.has("blk.0.attn_qkv.weight")
-    bias = config.has("blk.0.attn_qkv.bias" if is_fused else "blk.0.attn_q.bias")
-    return {"partial_rotary_factor": _head_part(config), "fused_qkv": is_fused, "attention_bias": bias}
+    bias = config.has("blk.0.attn_qkv.bias") or config.has("blk.0.attn_q.bias")
+    return {"partial_rotary_factor": _head_part(config), "attention_bias": bias}
 
 
 def _mistral3(config: GgufConfig, _: _Factors) -> _Keys:

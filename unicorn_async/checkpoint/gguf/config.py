@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from unicorn_async.checkpoint.file_traits import FileTraits
 from unicorn_async.checkpoint.gguf.architectures import ARCHITECTURES
 from unicorn_async.checkpoint.gguf.keys import HEAD_PARTS, GgufConfig
-from unicorn_async.checkpoint.gguf.names import ROPE_FACTORS
+from unicorn_async.checkpoint.gguf.names import LONG_FACTORS, ROPE_FACTORS
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -63,10 +64,18 @@ def json_config(config: GgufConfig, rope_factors: Mapping[str, Sequence[float]])
         "bos_token_id": config.token_id("bos"),
         "eos_token_id": config.token_id("eos"),
         "rope_theta": config.number("rope.freq_base"),
-        "rope_scaling": _rope_scaling(config, rope_factors.get(ROPE_FACTORS)),
-        "norm_plus_one": False,  # the file's norm weights contain it
+        "rope_scaling": _rope_scaling(config, rope_factors),
     }
     return result | ARCHITECTURES[config.architecture](config, rope_factors)
+
+
+def file_traits(config: GgufConfig, rope_factors: Mapping[str, Sequence[float]]) -> FileTraits:
+    """Return what the file's tensors say beside the configuration; `rope_factors` as in `json_config`."""
+    return FileTraits(
+        norms_hold_one=True,
+        is_qkv_fused=config.has("blk.0.attn_qkv.weight"),
+        rope_factors=tuple(rope_factors.get(ROPE_FACTORS, ())),
+    )
 
 
 def _kv_heads(config: GgufConfig) -> int:
@@ -98,26 +107,36 @@ def _norm_eps(config: GgufConfig) -> float:
     return value
 
 
-def _rope_scaling(config: GgufConfig, factors: Sequence[float] | None) -> dict[str, object] | None:
+def _rope_scaling(config: GgufConfig, rope_factors: Mapping[str, Sequence[float]]) -> dict[str, object] | None:
     kind = config.text("rope.scaling.type")
     factor = config.number("rope.scaling.factor") or config.number("rope.scale_linear") or 1.0
     if kind is None:
         kind = "none" if factor == 1.0 else "linear"
-    if factors is not None:
-        if kind != "none":
-            raise config.unsupported("rope.scaling.type", f"{kind!r} beside the tensor {ROPE_FACTORS!r}")
-        return {"rope_type": "factors", "factors": list(factors)}
+    amplitude = _amplitude(config)
+    if amplitude is not None and kind != "yarn" and LONG_FACTORS not in rope_factors:
+        raise config.unsupported("rope.scaling.attn_factor", f"{amplitude} without YaRN or LongRoPE is not supported")
+    if ROPE_FACTORS in rope_factors and kind != "none":
+        raise config.unsupported("rope.scaling.type", f"{kind!r} beside the tensor {ROPE_FACTORS!r}")
     if kind == "none":
         return None
-    return {"rope_type": kind, "factor": factor} | (_yarn(config) if kind == "yarn" else {})
+    return {"rope_type": kind, "factor": factor} | (_yarn(config, amplitude) if kind == "yarn" else {})
 
 
-def _yarn(config: GgufConfig) -> dict[str, object]:
+def _amplitude(config: GgufConfig) -> float | None:
+    """The factor on what is rotated; files that are written with every key say 1 where there is none."""
+    value = config.number("rope.scaling.attn_factor")
+    return None if value == 1.0 else value
+
+
+def _yarn(config: GgufConfig, amplitude: float | None) -> dict[str, object]:
+    own = config.number("rope.scaling.yarn_attn_factor")
+    if None not in (own, amplitude) and own != amplitude:
+        raise config.unsupported("rope.scaling.attn_factor", f"{amplitude} beside a yarn_attn_factor of {own}")
     scaling: dict[str, object] = {
         "original_max_position_embeddings": config.count("rope.scaling.original_context_length"),
         "beta_fast": config.number("rope.scaling.yarn_beta_fast"),
         "beta_slow": config.number("rope.scaling.yarn_beta_slow"),
-        "attention_factor": config.number("rope.scaling.yarn_attn_factor"),
+        "attention_factor": amplitude if own is None else own,
     }
     if growth := config.number("attention.temperature_scale"):
         scaling["llama_4_scaling_beta"] = growth

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.checkpoint.file_stamp import FileStamp
-from unicorn_async.checkpoint.gguf.config import gguf_config, json_config
+from unicorn_async.checkpoint.gguf.config import file_traits, gguf_config, json_config
 from unicorn_async.checkpoint.gguf.header import read_header
 from unicorn_async.checkpoint.gguf.names import canonical_name, factor_tensors, has_interleaved_heads, is_constant
 from unicorn_async.checkpoint.gguf.split import check_parts, part_paths
+from unicorn_async.checkpoint.json_config import FACTOR_RANGE
 from unicorn_async.checkpoint.source_tensor import SourceTensor
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from unicorn_async.checkpoint.file_traits import FileTraits
     from unicorn_async.checkpoint.gguf.fields import GgufValue
     from unicorn_async.checkpoint.gguf.keys import GgufConfig
     from unicorn_async.checkpoint.source_tensor import TensorEntry
@@ -36,6 +37,7 @@ class GgufModel:
     files: tuple[Path, ...]
     metadata: Mapping[str, GgufValue]
     config: Mapping[str, object]
+    traits: FileTraits
     tensors: Mapping[str, SourceTensor]
     skipped: tuple[str, ...]
     stamps: tuple[FileStamp, ...]
@@ -60,9 +62,9 @@ class GgufModel:
             for name, (entry, file) in entries.items()
             if name in factor_tensors(config.architecture)
         }
-        json = json_config(config, factors)
+        json, traits = json_config(config, factors), file_traits(config, factors)
         tensors, skipped = _sources(files, entries, config)
-        return cls(files, metadata, json, tensors, skipped, stamps)
+        return cls(files, metadata, json, traits, tensors, skipped, stamps)
 
 
 def _joined(files: tuple[Path, ...], headers: list[Mapping[str, TensorEntry]]) -> dict[str, tuple[TensorEntry, int]]:
@@ -89,8 +91,9 @@ def _rope_factors(path: Path, entry: TensorEntry, num_pairs: int) -> tuple[float
     if len(data) != entry.nbytes:
         raise CheckpointError(f"{where}: truncated while it was read")
     factors: tuple[float, ...] = struct.unpack(f"<{num_pairs}f", data)
-    if not all(0 < factor < math.inf for factor in factors):
-        raise CheckpointError(f"{where}: expected positive numbers")
+    low, high = FACTOR_RANGE
+    if not all(low <= factor <= high for factor in factors):
+        raise CheckpointError(f"{where}: expected numbers from {low} to {high}")
     return factors
 
 

@@ -99,6 +99,16 @@ class Attention:
         return {"normed": self.hidden_size, "qkv": qkv, "q": self.columns, "attention": self.columns}
 
     @property
+    def sizes(self) -> Mapping[str, int]:
+        """See `Block`."""
+        return {"head_dim": self.head_dim}
+
+    @property
+    def summary(self) -> str:
+        """Nothing: its heads are the whole model's."""
+        return ""
+
+    @property
     def state(self) -> Paged:
         """Its keys and values."""
         return Paged(self.window, self.num_kv_heads, self.head_dim)

@@ -30,6 +30,14 @@ class Block(Protocol):
         """Elements a token, all f32, of each intermediate result; blocks share those of one name."""
 
     @property
+    def sizes(self) -> Mapping[str, int]:
+        """Its sizes that have to be multiples of 8 elements, by their keys in config.json."""
+
+    @property
+    def summary(self) -> str:
+        """What people are told of it beside the sizes of the whole model; "" = nothing."""
+
+    @property
     def state(self) -> Paged | Fixed | None:
         """What it keeps of a sequence from one step to the next."""
 

@@ -26,13 +26,18 @@ class Embedding:
     scale: float = 1.0
 
     @property
+    def name(self) -> str:
+        """The table's name on disk."""
+        return "model.embed_tokens.weight"
+
+    @property
     def weights(self) -> tuple[WeightSpec, ...]:
         """The table."""
         shape = (self.vocab_size, self.hidden_size)
-        return (WeightSpec("model.embed_tokens.weight", shape, "embed", WeightKind.TABLE, MemoryGroup.EMBEDDINGS),)
+        return (WeightSpec(self.name, shape, "embed", WeightKind.TABLE, MemoryGroup.EMBEDDINGS),)
 
     def record(self, recorder: BlockRecorder, last_token: int) -> None:
-        """Record the rows of a step's tokens into `hidden`; `last_token` is the address of (state indices) u32."""
+        """Record the rows of a step's tokens into `hidden`; `last_token` is the address of (states) u32."""
         table = recorder.weight("embed")
         assert not isinstance(table, MixedTensor), "the embeddings are one tensor"
         embed(

@@ -73,6 +73,16 @@ class GatedFFN:
         }
 
     @property
+    def sizes(self) -> Mapping[str, int]:
+        """See `Block`."""
+        return {"intermediate_size": self.intermediate_size}
+
+    @property
+    def summary(self) -> str:
+        """Its width and activation."""
+        return f"FFN {self.intermediate_size} ({self.activation.value})"
+
+    @property
     def state(self) -> None:
         """It keeps nothing."""
 

@@ -1,4 +1,4 @@
-"""The output head: logits of chosen rows of the residual stream."""
+"""The output head: logits of some rows of the residual stream."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from unicorn_async.weights.placement import MemoryGroup
 from unicorn_async.weights.rules import WeightKind
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from unicorn_async.models.block_recorder import BlockRecorder
     from unicorn_async.models.blocks.declarations import Norm
     from unicorn_async.tensor import Tensor
@@ -31,6 +33,11 @@ class Head:
     scale: float = 1.0
 
     @property
+    def name(self) -> str:
+        """The table's name on disk, where it has one of its own."""
+        return "lm_head.weight"
+
+    @property
     def table(self) -> str:
         """The destination that holds the table."""
         return "embed" if self.is_tied else "head"
@@ -39,14 +46,19 @@ class Head:
     def weights(self) -> tuple[WeightSpec, ...]:
         """The norm's weight, and the table if it has one of its own."""
         shape = (self.vocab_size, self.hidden_size)
-        table = WeightSpec("lm_head.weight", shape, "head", WeightKind.TABLE, MemoryGroup.HEAD)
+        table = WeightSpec(self.name, shape, "head", WeightKind.TABLE, MemoryGroup.HEAD)
         return (self.norm.weight,) if self.is_tied else (self.norm.weight, table)
+
+    @property
+    def workspace(self) -> Mapping[str, int]:
+        """Elements a row of logits, all f32, of each intermediate result."""
+        return {"head_input": self.hidden_size, "logits": self.vocab_size}
 
     def record(self, recorder: BlockRecorder, num_rows: int) -> Tensor:
         """Record the logits of the rows that the step's `logit_rows` names; returns them, (num_rows, vocab) f32."""
-        chosen = recorder.input(self.table, "chosen", num_rows)
+        normed = recorder.input(self.table, "head_input", num_rows)
         rows = recorder.arrays.logit_rows
-        recorder.add_norm(self.norm, out=chosen, rows=rows, num_rows=num_rows, scale=self.scale)
+        recorder.add_norm(self.norm, out=normed, rows=rows, num_rows=num_rows, scale=self.scale)
         logits = recorder.rows("logits", self.vocab_size, num_rows)
-        recorder.linear(chosen, self.table, logits, epilogue=Epilogue(soft_cap=self.soft_cap))
+        recorder.linear(normed, self.table, logits, epilogue=Epilogue(soft_cap=self.soft_cap))
         return logits

@@ -60,6 +60,16 @@ class ShortConv:
         return {"normed": self.hidden_size, "projected": 3 * self.hidden_size, "convolved": self.hidden_size}
 
     @property
+    def sizes(self) -> Mapping[str, int]:
+        """See `Block`."""
+        return {"hidden_size": self.hidden_size}
+
+    @property
+    def summary(self) -> str:
+        """How far it goes back."""
+        return f"short convolutions of {self.num_taps} tokens"
+
+    @property
     def state(self) -> Fixed:
         """The last inputs of the convolution."""
         return Fixed(short_conv_state_bytes(self.hidden_size, self.num_taps))

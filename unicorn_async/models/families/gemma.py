@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.config import RotaryConfig
 from unicorn_async.models.families.dense import Dimensions, checked_heads, decoder, local_layers
-from unicorn_async.models.rotary_config import read_rotary, read_scaling
+from unicorn_async.models.rotary_config import read_section_rotary, read_whole_rotary
 
 if TYPE_CHECKING:
     from unicorn_async.checkpoint.json_config import JsonConfig
@@ -38,7 +38,7 @@ def _decoder(raw: JsonConfig, architecture: str) -> ModelSpec:
         head_dim=raw.count("head_dim", 256),
         intermediate_size=raw.count("intermediate_size", 9216),
         norm_eps=raw.number("rms_norm_eps", 1e-6),
-        norm_plus_one=raw.flag("norm_plus_one", True),
+        norm_plus_one=not raw.traits.norms_hold_one,
     )
     window, bias = raw.window("sliding_window", 4096), raw.flag("attention_bias", False)
     global_rotary, local_rotary = _rotaries(raw, sizes.head_dim)
@@ -81,7 +81,7 @@ def _rotaries(raw: JsonConfig, head_dim: int) -> tuple[RotaryConfig, RotaryConfi
         if parameters.has("full_attention"):
             full, sliding = parameters.section("full_attention"), parameters.section("sliding_attention")
             return (
-                read_scaling(full, full.number("rope_theta", 1e6), head_dim, raw),
-                read_scaling(sliding, sliding.number("rope_theta", 1e4), head_dim, raw),
+                read_section_rotary(full, head_dim, 1e6, raw),
+                read_section_rotary(sliding, head_dim, 1e4, raw),
             )
-    return read_rotary(raw, head_dim, default_base=1e6), RotaryConfig(raw.number("rope_local_base_freq", 1e4))
+    return read_whole_rotary(raw, head_dim, 1e6), RotaryConfig(raw.number("rope_local_base_freq", 1e4))

@@ -21,7 +21,7 @@ def gemma2(raw: JsonConfig) -> ModelSpec:
     """Read the config.json of a `Gemma2ForCausalLM`: norms on both sides, soft caps, every other layer a window."""
     if raw.flag("use_bidirectional_attention", False):
         raise UnsupportedModelError(f"{raw.where}: use_bidirectional_attention: only causal attention is supported")
-    sizes = replace(Dimensions.read(raw, head_dim=256), norm_plus_one=raw.flag("norm_plus_one", True))
+    sizes = replace(Dimensions.read(raw, head_dim=256), norm_plus_one=not raw.traits.norms_hold_one)
     window, bias = raw.window("sliding_window", 4096), raw.flag("attention_bias", False)
     attention = sizes.attention(
         read_rotary(raw, sizes.head_dim),

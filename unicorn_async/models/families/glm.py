@@ -35,7 +35,7 @@ def _decoder(
         read_rotary(raw, sizes.head_dim, default_part=0.5),
         post_norm=attention_post_norm,
         qkv_bias=raw.flag("attention_bias", True),
-        is_fused=raw.flag("fused_qkv", False),
+        is_fused=raw.traits.is_qkv_fused,
         is_interleaved=True,
     )
     ffn = sizes.gated_ffn(raw.activation("hidden_act", "silu"), post_norm=ffn_post_norm, is_fused=True)

@@ -32,7 +32,9 @@ def mistral3(raw: JsonConfig) -> ModelSpec:
         known = ", ".join(_TEXT_MODELS)
         raise UnsupportedModelError(f"{section.where}: model_type {kind!r} is not supported; known are {known}")
     outer = {"tie_word_embeddings": raw.raw["tie_word_embeddings"]} if raw.has("tie_word_embeddings") else {}
-    return _decoder(JsonConfig({**outer, **section.raw}, section.where), "Mistral3ForConditionalGeneration")
+    return _decoder(
+        JsonConfig({**outer, **section.raw}, section.where, section.traits), "Mistral3ForConditionalGeneration"
+    )
 
 
 def _decoder(raw: JsonConfig, architecture: str) -> ModelSpec:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from unicorn_async.config import RotaryConfig
 from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.models.families.dense import Dimensions, decoder, local_layers, refuse_ffn_bias
-from unicorn_async.models.rotary_config import read_rotary, read_scaling
+from unicorn_async.models.rotary_config import read_rotary, read_section_rotary, read_whole_rotary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,8 +67,8 @@ def _rotaries(raw: JsonConfig, head_dim: int) -> tuple[RotaryConfig, RotaryConfi
         parameters = raw.section("rope_parameters")
         full, sliding = parameters.section("full_attention"), parameters.section("sliding_attention")
         return (
-            read_scaling(full, full.number("rope_theta", _BASE), head_dim, raw),
-            read_scaling(sliding, sliding.number("rope_theta", _BASE), head_dim, raw),
+            read_section_rotary(full, head_dim, _BASE, raw),
+            read_section_rotary(sliding, head_dim, _BASE, raw),
         )
-    base = raw.number("rope_theta", _BASE)
-    return read_rotary(raw, head_dim, default_base=_BASE), RotaryConfig(base)
+    rotary = read_whole_rotary(raw, head_dim, _BASE)
+    return rotary, RotaryConfig(rotary.base)

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from unicorn_async.checkpoint.json_config import JsonConfig
     from unicorn_async.models.spec import ModelSpec
 
+_MAX_WINDOW_LAYERS = 28  # whatever the number of layers
+
 
 def qwen2(raw: JsonConfig) -> ModelSpec:
     """Read the config.json of a `Qwen2ForCausalLM` (Qwen 2 and 2.5)."""
@@ -35,5 +37,5 @@ def _windows(raw: JsonConfig) -> tuple[int, ...] | None:
     kinds = layer_kinds(raw, num_layers)
     if kinds is not None:
         return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
-    first = int(raw.number("max_window_layers", num_layers))
+    first = raw.index("max_window_layers", _MAX_WINDOW_LAYERS)
     return tuple(window if layer >= first else 0 for layer in range(num_layers))

@@ -1,4 +1,4 @@
-// Counts what a narrower type can't hold. Magnitudes are compared by their bits: that finds infinities and NaNs too,
+// Counts values out of the range of a narrower type. Magnitudes are compared by their bits: that finds infinities and NaNs too,
 // which a comparison of floats may miss.
 layout(buffer_reference, scalar, buffer_reference_align = 4) restrict buffer Counter { uint v; };
 
@@ -8,7 +8,7 @@ uint num_beyond(vec4 values, uint largest) {
 }
 
 // Adds to the counter; a null one is not asked for.
-void count_unfit(Counter counter, uint count) {
+void count_out_of_range(Counter counter, uint count) {
     if (count != 0 && uint64_t(counter) != 0) {
         atomicAdd(counter.v, count);
     }

@@ -1,0 +1,20 @@
+"""What of a model's computation only its files say, whose configuration has no key for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class FileTraits:
+    """How weights were changed when they were converted to GGUF; a directory's are the defaults, whatever it says.
+
+    `rope_factors` are divisors of the rotary frequencies, one a pair, in place of a scaling; empty = none.
+    """
+
+    norms_hold_one: bool = False  # norms that multiply by 1 + weight have the sum in the file
+    is_qkv_fused: bool = False  # queries, keys and values are one tensor, in a family that has three
+    rope_factors: tuple[float, ...] = ()
+
+
+NO_TRAITS = FileTraits()
