@@ -90,7 +90,13 @@ def test_a_port_is_open_before_anything_of_the_server_is_imported_and_serves_bef
     done = subprocess.run([sys.executable, "-c", SERVED], capture_output=True, text=True, timeout=60, check=False)
     assert "the model is opened now" in done.stderr
     listening, opening = (set(line.split()) for line in done.stdout.splitlines())
-    engine = {"numpy", "vulkan", "unicorn_async.engine.engine", "unicorn_async.engine.files", "unicorn_async.gpu.device"}
+    engine = {
+        "numpy",
+        "vulkan",
+        "unicorn_async.engine.engine",
+        "unicorn_async.engine.files",
+        "unicorn_async.gpu.device",
+    }
     assert not listening & {*engine, "uvicorn", "starlette", "tokenizers", "websockets", "unicorn_async.server.app"}
     assert "uvicorn" in opening and "unicorn_async.server.app" in opening
     assert not opening & engine
