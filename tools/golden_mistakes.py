@@ -121,6 +121,11 @@ def swap_halves(part: str) -> Callable[[PreTrainedModel], None]:
     return change(part, lambda w: w.roll(w.shape[0] // 2, 0))
 
 
+def swap_parts(model: PreTrainedModel) -> None:
+    """Take C for B of a short convolution, and B for C."""
+    change("in_proj", lambda w: torch.cat((w.chunk(3)[1], w.chunk(3)[0], w.chunk(3)[2])))(model)
+
+
 def pair_halves(model: PreTrainedModel) -> None:
     """Rotate the halves of a head against each other in place of neighbours."""
     pairs = model.config.head_dim // 2
@@ -204,6 +209,10 @@ CONFIG_MISTAKES |= {
     },
     "seed_oss": {"another base": set_key("rope_theta", value=20_000.0)},
     "ernie4_5": {"another base": set_key("rope_theta", value=10_000.0)},
+    "lfm2": {
+        "another base": set_key("rope_theta", value=10_000.0),
+        "norms that count more": set_key("norm_eps", value=1e-2),
+    },
 }
 MODEL_MISTAKES |= {
     "gemma2": {
@@ -227,4 +236,14 @@ MODEL_MISTAKES |= {
     "exaone4": {**_POST_NORMS, "no q norm weight": ones("q_norm"), "no k norm weight": ones("k_norm")},
     "ernie4_5": {"rotary pairs in halves": pair_halves, "another table for the input": flip_embedding},
     "seed_oss": {f"no {part} bias": change(f"{part}_proj.bias", torch.zeros_like) for part in ("q", "v")},
+    "lfm2": {
+        "taps the other way round": change("conv.conv.weight", lambda w: w.flip(-1)),
+        "a tap less": change("conv.conv.weight", lambda w: w * torch.tensor([0.0, 1.0, 1.0])),
+        "B and C swapped": swap_parts,
+        "no bias of the convolution": change("conv.conv.bias", torch.zeros_like),
+        "no bias before it": change("in_proj.bias", torch.zeros_like),
+        "no bias behind it": change("conv.out_proj.bias", torch.zeros_like),
+        "no q norm weight": ones("q_layernorm"),
+        "no k norm weight": ones("k_layernorm"),
+    },
 }

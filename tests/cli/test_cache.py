@@ -12,6 +12,7 @@ from tests.cache.cache_files import write_checkpoint, write_entry
 from unicorn_async.cache.entry import ENTRY_FILE, TENSORS_FILE
 from unicorn_async.cache.folder import CacheFolder
 from unicorn_async.cli.main import main
+from unicorn_async.engine.user_folders import kept_tokenizers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,6 +90,19 @@ def test_prune_to_a_size_keeps_what_was_used_last(folder: CacheFolder) -> None:
 def test_prune_all_leaves_nothing(folder: CacheFolder) -> None:
     assert main(["cache", "prune", "--all"]) == 0
     assert keys_in(folder) == set()
+
+
+def test_kept_tokenizers_are_shown_and_go_with_all(folder: CacheFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = kept_tokenizers()
+    kept.path.mkdir()
+    (kept.path / "one.tokenizer").write_bytes(bytes(2000))
+    assert main(["cache", "list"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "and 1 tokenizers, 2.0 kB"
+    assert main(["cache", "prune"]) == 0
+    assert len(kept.files()) == 1
+    assert main(["cache", "prune", "--all"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "removed 1 tokenizers"
+    assert kept.files() == []
 
 
 def test_verify_ends_with_a_status(folder: CacheFolder, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,14 +19,14 @@ from tests.engine.checkpoint_files import write_model
 from tests.engine.leftovers import no_leftovers
 from tests.engine.loading_gate import HELD_FROM, LoadingGate
 from unicorn_async.cli import serving
+from unicorn_async.cli.server_options import add_server_options
 from unicorn_async.config import EngineConfig
 from unicorn_async.engine import runner
 from unicorn_async.errors import UnicornError
 from unicorn_async.gpu.instance import Instance
-from unicorn_async.server import app
+from unicorn_async.server.listener import address_of, bind
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
@@ -47,31 +47,22 @@ def model(tmp_path: Path) -> Path:
 
 
 @asynccontextmanager
-async def command(
-    model: Path, patch: pytest.MonkeyPatch, *arguments: str
-) -> AsyncIterator[tuple[asyncio.Task[int], httpx.AsyncClient]]:
+async def command(model: Path, *arguments: str) -> AsyncIterator[tuple[asyncio.Task[int], httpx.AsyncClient]]:
     """Run the command in this loop; gives its task, and a client that may connect at once."""
     parser = argparse.ArgumentParser()
-    serving.add_server_options(parser)
-    options = parser.parse_args(["--port", "0", *arguments], argparse.Namespace(model=str(model), model_name=None))
+    add_server_options(parser)
+    options = parser.parse_args([*arguments], argparse.Namespace(model=str(model), model_name=None))
     with Instance.create() as instance:
         device = choose(instance)
     config = EngineConfig(device=str(device.index), max_context=64, max_num_seqs=2)
-    bound: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-
-    def bind(host: str, port: int) -> socket.socket:
-        listener = app.bind(host, port)
-        bound.set_result(app.address_of(listener))
-        return listener
-
-    patch.setattr(serving, "bind", bind)
-    task = asyncio.create_task(serving.serve_models(options, config))
-    try:
-        async with httpx.AsyncClient(base_url=await bound, timeout=60) as client:
-            yield task, client
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
+    with bind("127.0.0.1", 0) as listener:
+        task = asyncio.create_task(serving.serve_models(options, config, listener))
+        try:
+            async with httpx.AsyncClient(base_url=address_of(listener), timeout=60) as client:
+                yield task, client
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
 
 
 async def status(client: httpx.AsyncClient, wanted: str) -> dict[str, Any]:
@@ -87,7 +78,7 @@ async def test_a_file_that_is_truncated_while_it_loads_leaves_a_server_that_load
     sound = shutil.copyfile(model / "model.safetensors", tmp_path / "sound")
     with monkeypatch.context() as held:
         gate = LoadingGate(held, HELD_FROM)
-        async with command(model, monkeypatch) as (task, client):
+        async with command(model) as (task, client):
             await status(client, "loading")
             early = asyncio.create_task(client.post("/v1/chat/completions", json=CHAT))
             os.truncate(model / "model.safetensors", HELD_FROM)
@@ -115,7 +106,7 @@ async def test_a_server_that_keeps_a_model_that_can_not_be_loaded_ends_and_says_
 ) -> None:
     with monkeypatch.context() as held:
         gate = LoadingGate(held, HELD_FROM)
-        async with command(model, monkeypatch, "--keep-model") as (task, client):
+        async with command(model, "--keep-model") as (task, client):
             await status(client, "loading")
             os.truncate(model / "model.safetensors", HELD_FROM)
             gate.open()
@@ -134,7 +125,7 @@ async def test_health_page_and_list_are_there_while_the_model_is_opened_and_requ
 
     monkeypatch.setattr(runner, "_name_memory", held)
     try:
-        async with command(model, monkeypatch) as (task, client):
+        async with command(model) as (task, client):
             response = await client.get("/health")
             health = response.json()
             assert (response.status_code, health["status"], health["model"]) == (200, "opening", "tiny")
@@ -163,7 +154,7 @@ async def test_a_model_that_can_not_be_opened_ends_the_command_while_requests_wa
 
     monkeypatch.setattr(runner, "_name_memory", failing)
     try:
-        async with command(model, monkeypatch) as (task, client):
+        async with command(model) as (task, client):
             waiting = asyncio.create_task(client.post("/v1/chat/completions", json=CHAT))
             assert (await client.get("/health")).json()["status"] == "opening"
             go_on.set()

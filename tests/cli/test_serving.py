@@ -15,7 +15,8 @@ from tests.cli.conftest import Demo
 from tests.engine.checkpoint_files import write_model
 from tests.server.fake_library import FakeLibrary, prepared
 from unicorn_async.cli.progress import ProgressLine
-from unicorn_async.cli.serving import add_server_options, model_catalog, while_showing_loads
+from unicorn_async.cli.server_options import add_server_options
+from unicorn_async.cli.serving import model_catalog, while_showing_loads
 from unicorn_async.errors import CheckpointError, ConfigError, EngineClosedError, OutOfMemoryError, UnicornError
 from unicorn_async.server import ModelHost
 from unicorn_async.server.model_state import ModelStatus

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pytest
 
 import unicorn_async
 from tests.golden.demo import demo_answers
@@ -52,6 +53,7 @@ async def test_questions_are_answered(open_engine: OpenEngine) -> None:
             assert found.finish_reason is FinishReason.STOP
 
 
+@pytest.mark.whole("that 64 requests to a trained model get what each gets alone; a few of random ones do so always")
 async def test_requests_that_join_and_leave_get_what_they_get_alone(open_engine: OpenEngine) -> None:
     async with open_engine(MODEL, max_num_seqs=16) as engine:
         reference = demo_answers()[0]

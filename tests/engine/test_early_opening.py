@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from tests.conftest import VALIDATION
+from tests.golden.cases import CASES
 from tests.loader.held_blocks import PATIENCE_S, HeldBlocks
 from unicorn_async.engine import opening
 from unicorn_async.errors import EngineClosedError, OutOfMemoryError
 from unicorn_async.gpu.arena import Arena
 from unicorn_async.loader.allocator import BackgroundAllocator
 from unicorn_async.memory.staging import stages_in_vram
+from unicorn_async.models.registry import model_spec
 from unicorn_async.step.layer_gate import LayerGate
 from unicorn_async.step.layer_recording import LayerRecording
 from unicorn_async.weights.placement import place
@@ -204,8 +206,10 @@ async def test_a_layer_is_there_once_its_cache_has_memory_too() -> None:
         await caches.wait()
 
     stream, places = SimpleNamespace(layer_submitted=layer_submitted), SimpleNamespace(wait=wait)
-    layers = LayerGate(cast("LoadStream", stream), cast("BackgroundAllocator", places), num_layers=2)
-    assert [await layers.layer_submitted(layer) for layer in (-1, 2)] == [(timeline, 1), (timeline, 4)]
+    model = model_spec(CASES["llama"].config)
+    layers = LayerGate(cast("LoadStream", stream), cast("BackgroundAllocator", places), model)
+    ends = (-1, model.num_layers)
+    assert [await layers.layer_submitted(layer) for layer in ends] == [(timeline, layer + 2) for layer in ends]
     second = asyncio.create_task(layers.layer_submitted(1))
     await asyncio.sleep(0)
     assert waited == [("layers.1.keys", "layers.1.values")] and not second.done()

@@ -60,3 +60,43 @@ def test_what_a_start_imports_it_imports_in_threads(device_info: DeviceInfo, cac
     parts = LATER | {"unicorn_async.engine.opening", "unicorn_async.engine.runner"}
     assert in_threads >= parts - {"tokenizers"}  # which a large vocabulary has in a process of its own
     assert not in_loop & parts
+
+
+SERVED = """
+import socket, sys
+from unicorn_async.cli import command_line
+from unicorn_async.cli.main import main
+from unicorn_async.engine import model_library
+
+create, listeners = socket.create_server, []
+
+def listening(*place, **options):
+    listeners.append(" ".join(sys.modules))
+    return create(*place, **options)
+
+def opening():
+    print(listeners[0])
+    print(*sys.modules, flush=True)
+    raise RuntimeError("the model is opened now")
+
+command_line._begin_vulkan = lambda *arguments: None
+socket.create_server = listening
+model_library._import_engine = opening
+main(["serve", "demo", "--port", "0", "--keep-model"])
+"""
+
+
+def test_a_port_is_open_before_anything_of_the_server_is_imported_and_serves_before_the_engine_is() -> None:
+    done = subprocess.run([sys.executable, "-c", SERVED], capture_output=True, text=True, timeout=60, check=False)
+    assert "the model is opened now" in done.stderr
+    listening, opening = (set(line.split()) for line in done.stdout.splitlines())
+    engine = {
+        "numpy",
+        "vulkan",
+        "unicorn_async.engine.engine",
+        "unicorn_async.engine.files",
+        "unicorn_async.gpu.device",
+    }
+    assert not listening & {*engine, "uvicorn", "starlette", "tokenizers", "websockets", "unicorn_async.server.app"}
+    assert "uvicorn" in opening and "unicorn_async.server.app" in opening
+    assert not opening & engine

@@ -17,6 +17,8 @@ from unicorn_async.engine.tokenizer_task import TokenizerTask
 from unicorn_async.errors import ConfigError, TokenizerError, UnicornError
 from unicorn_async.loader.stream import LoadStream
 from unicorn_async.memory.choice import choose_device
+from unicorn_async.resources import demo_model_dir
+from unicorn_async.tokenizer.kept_folder import KeptFolder
 from unicorn_async.tokenizer.process import TokenizerProcess
 
 from .answers import answer
@@ -43,8 +45,8 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> list[TokenizerProcess]:
     """Have every tokenizer made in a process of its own, and gather them."""
     made: list[TokenizerProcess] = []
 
-    def start(source: Path) -> TokenizerProcess:
-        made.append(TokenizerProcess(source))
+    def start(source: Path, **options: Any) -> TokenizerProcess:
+        made.append(TokenizerProcess(source, **options))
         return made[-1]
 
     monkeypatch.setattr(tokenizer_start, "LARGE_BYTES", 0)
@@ -190,6 +192,45 @@ async def test_the_vocabulary_of_a_gguf_file_goes_to_a_process_too(
         ids = engine.tokenizer.encode("some text")
         assert engine.tokenizer.decode(ids) == "some text"
     assert len(processes) == 1
+
+
+def test_a_second_start_has_its_tokenizer_before_the_process_has_made_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokenizer_start, "LARGE_BYTES", 0)
+    folder, model = KeptFolder(tmp_path), demo_model_dir()
+    first = TokenizerTask(model, folder)
+    first.begin(model)
+    expected = first.make().tokenizer.encode("What is 17 + 25?")
+    waiting = threading.Event()
+    while not any(path.suffix == ".tokenizer" for path, _ in folder.files()):
+        waiting.wait(0.02)
+    first.close()
+
+    started: list[dict[str, object]] = []
+    ended = threading.Event()
+
+    class Stuck:
+        def __init__(self, source: Path, **options: object) -> None:
+            started.append(options)
+
+        def tokenizer(self) -> None:
+            ended.wait(20)
+            raise TokenizerError("the tokenizer's process has ended")
+
+        def close(self) -> None:
+            ended.set()
+
+    monkeypatch.setattr(tokenizer_start, "TokenizerProcess", Stuck)
+    second = TokenizerTask(str(model), folder)
+    second.begin(model)
+    assert second.make().tokenizer.encode("What is 17 + 25?") == expected
+    assert started == [{"keep_in": None, "in_background": True}]
+    second.close()
+
+
+def test_a_model_that_is_not_there_is_for_others_to_complain_about(tmp_path: Path) -> None:
+    TokenizerTask(tmp_path / "nothing", KeptFolder(tmp_path)).close()
 
 
 async def test_an_engine_without_a_tokenizer_has_the_same_token_ids_and_no_text(open_engine: OpenEngine) -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from unicorn_async.checkpoint.gguf import fields
-from unicorn_async.checkpoint.gguf.plain_strings import plain_part
+from unicorn_async.checkpoint.gguf import plain_parts
+from unicorn_async.checkpoint.gguf.plain_parts import plain_part
 
 from .mutations import mutated
 from .targets import NAMES, BrokenPromise, Target, check, make_targets
@@ -40,7 +40,7 @@ def test_small_vocabularies_are_read_as_large_ones_are(
         found.append(count)
         return part, count
 
-    monkeypatch.setattr(fields, "plain_part", noted)
+    monkeypatch.setattr(plain_parts, "plain_part", noted)
     target = targets["gguf_vocabulary"]
     for seed in target.seeds:
         found.clear()

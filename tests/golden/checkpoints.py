@@ -17,6 +17,7 @@ import numpy as np
 from numpy.random import Philox
 
 from .cases import CASES, Case, Layout
+from .short_convs import lfm2_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -89,7 +90,8 @@ def write_checkpoint(name: str, directory: Path, dtype: str = "bfloat16", *, num
 def weights(case: Case) -> Iterator[tuple[str, Floats]]:
     """Yield every tensor of a case's checkpoint under the name that its layout gives it."""
     text_prefix = {Layout.TEXT: "", Layout.MULTIMODAL_OLD: "language_model.", Layout.MULTIMODAL_NEW: ""}[case.layout]
-    for name, value in _decoder(case):
+    drawn = lfm2_tensors(case, draw) if case.config["model_type"] == "lfm2" else _decoder(case)
+    for name, value in drawn:
         if case.layout is Layout.MULTIMODAL_NEW:
             name = name.replace("model.", "model.language_model.", 1)
         yield text_prefix + name, value

@@ -37,7 +37,6 @@ SPLITS = [SplitMode.ALWAYS, SplitMode.NEVER]
 FAMILIES = ["mistral", "qwen2", "qwen3"]  # those with a head_dim that the NPU's kernels have; mistral has windows
 # In deviations of the logits. The NPU takes q, k and v in bf16, whose rounding is 8 times as coarse as f16's. Every
 # mistake that a reference knows of is 14 times as large, or more.
-OTHER_TURNS = pytest.mark.whole("a turn at which this exchange, or whole steps, leave something behind")
 ROUNDING = 5e-2
 # Lengths and seeds of prompts, chosen so that each of 16 answered tokens leads the second best by more than rounding
 # makes of it, where random weights often give near-ties, and that no answer repeats one token. The lead is in
@@ -66,6 +65,7 @@ def model(request: pytest.FixtureRequest, tmp_path: Path, model_directory: Write
     return write_wide_model(tmp_path / name, WIDE_CASES[name]) if name in WIDE_CASES else model_directory(name)
 
 
+@pytest.mark.whole("that a trained model's answers are the same; those of small random ones are compared always")
 @pytest.mark.parametrize("split", SPLITS)
 async def test_the_demo_model_gives_the_tokens_of_attention_on_the_gpu(
     split: SplitMode, open_engine: OpenEngine
@@ -203,13 +203,16 @@ async def test_the_gpu_works_while_the_npu_attends(open_engine: OpenEngine, tmp_
     assert len(spans) == num_layers * len(halves)
 
 
+@pytest.mark.whole(
+    "a turn at which an engine with an NPU leaves something behind; with a Vulkan device it is closed always"
+)
 @pytest.mark.parametrize(
     ("first", "exchange", "split"),
     [
-        pytest.param(0, ExchangeKind.SHARED, SplitMode.ALWAYS, marks=OTHER_TURNS),
+        (0, ExchangeKind.SHARED, SplitMode.ALWAYS),
         (1, ExchangeKind.COPIED, SplitMode.ALWAYS),
-        pytest.param(2, ExchangeKind.SHARED, SplitMode.NEVER, marks=OTHER_TURNS),
-        pytest.param(3, ExchangeKind.COPIED, SplitMode.NEVER, marks=OTHER_TURNS),
+        (2, ExchangeKind.SHARED, SplitMode.NEVER),
+        (3, ExchangeKind.COPIED, SplitMode.NEVER),
     ],
 )
 async def test_an_engine_can_be_cancelled_at_every_fourth_turn(

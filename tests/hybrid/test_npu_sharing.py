@@ -202,6 +202,7 @@ async def test_a_hang_while_sharing_is_checked_is_an_error_and_no_reason_to_copy
             pass
 
 
+@pytest.mark.whole("cancellations of the check at every turn; a hang and each failure of it are seen always")
 async def test_the_check_may_be_cancelled_at_any_time(
     open_engine: OpenEngine, machine: NpuMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

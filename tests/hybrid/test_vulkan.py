@@ -97,6 +97,7 @@ async def test_steps_in_flight_beside_each_other_give_the_same_tokens(
         await check_all_freed(engine)
 
 
+@pytest.mark.whole("that a trained model's answers are the same; small random ones are compared always")
 @pytest.mark.parametrize("split", EITHER_SPLIT)
 async def test_the_demo_model_continues_as_transformers_does(
     split: SplitMode, open_engine: OpenEngine, there: AttentionTarget

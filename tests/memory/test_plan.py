@@ -68,7 +68,7 @@ def load_plan(config: ModelSpec, kind: ElementType) -> LoadPlan:
         DestTensor(
             name,
             (rows[name], *shape[1:]),
-            DType.F32 if len(shape) == 1 else QuantFormat.INT8 if name in ("embed", "head") and kind is INT4 else kind,
+            DType.F32 if len(shape) != 2 else QuantFormat.INT8 if name in ("embed", "head") and kind is INT4 else kind,
             layers[name],
             name,
         )
@@ -127,7 +127,7 @@ def test_an_apu_spreads_a_model_over_both_heaps() -> None:
     assert groups_in(plan, GTT) == {MemoryGroup.EMBEDDINGS}
     large = planned(RADV_780M, INT4_27B, GEMMA_27B, max_context=2048, max_num_seqs=1, vram_bytes=11 * GIB)
     assert groups_in(large, GTT) == {MemoryGroup.FFN}
-    assert groups_in(large, VRAM) == set(MemoryGroup) - {MemoryGroup.EMBEDDINGS}
+    assert groups_in(large, VRAM) == set(MemoryGroup) - {MemoryGroup.EMBEDDINGS, MemoryGroup.STATE}
     ffn = [(row.layers, row.heap) for row in large.placement.rows() if row.group is MemoryGroup.FFN]
     assert [heap for _, heap in ffn] == [VRAM, GTT]
     (first, last), (begin, end) = (layers for layers, _ in ffn if layers is not None)
@@ -257,6 +257,19 @@ def test_a_cache_that_was_asked_for_is_not_cut_for_the_steps_of_a_load() -> None
     fits = planned(NVIDIA_REBAR, INT4_8B, num_load_steps=2).kv.nbytes
     plan = planned(NVIDIA_REBAR, INT4_8B, kv_cache_bytes=fits)
     assert (plan.kv.nbytes, plan.num_load_steps, plan.step_bytes) == (fits, 2, 0)
+
+
+def test_states_of_fixed_size_have_room_for_every_sequence_and_layers_without_attention_have_no_cache() -> None:
+    keys = {**SHAPE_8B, "architectures": ["Lfm2ForCausalLM"], "block_auto_adjust_ff_dim": False}
+    config = model_spec({**keys, "full_attn_idxs": [2, 5]})
+    plan = planned(SOFTWARE, load_plan(config, INT4), config, max_num_seqs=8)
+    claims = {claim.name: claim for block in plan.placement.blocks for claim in block.claims}
+    states = {name: claim for name, claim in claims.items() if claim.group is MemoryGroup.STATE}
+    assert set(states) == {f"layers.{layer}.state" for layer in range(32) if layer not in (2, 5)}
+    assert {claim.nbytes for claim in states.values()} == {8 * 2 * 4 * 4096}  # sequences, inputs of 4096 f32
+    cached = [name for name, claim in claims.items() if claim.group is MemoryGroup.KV_CACHE]
+    assert cached == ["layers.2.keys", "layers.2.values", "layers.5.keys", "layers.5.values"]
+    assert MemoryGroup.STATE in {row.group for row in plan.placement.rows()}
 
 
 def test_a_layers_keys_fit_into_one_allocation() -> None:

@@ -170,6 +170,11 @@ def test_yarn_is_for_every_family() -> None:
         ("Ernie4_5", {"use_bias": True}, "use_bias"),
         ("Qwen3", {"rope_scaling": YARN, "head_dim": 1 << 24}, "head_dim: expected 32 to 256, got 16777216"),
         ("Phi3", {"partial_rotary_factor": 0.51}, r"partial_rotary_factor: 0\.51 of a head of 100"),
+        ("Lfm2", {"conv_L_cache": 1}, "conv_L_cache: expected 2 to 16, got 1"),
+        ("Lfm2", {"conv_L_cache": 17}, "conv_L_cache: expected 2 to 16, got 17"),
+        ("Lfm2", {"layer_types": ["sliding_attention"] * 5}, "layer_types .'sliding_attention'. are not supported"),
+        ("Lfm2", {"full_attn_idxs": []}, "models without attention"),
+        ("Lfm2Moe", {}, "Lfm2MoeForCausalLM.* is not supported"),
         ("Phi3", {"rope_scaling": {"rope_type": "dynamic"}}, "known are default, linear, llama3, yarn, longrope"),
     ],
 )
@@ -194,6 +199,9 @@ def test_an_option_that_is_not_supported_is_named(architecture: str, keys: dict[
         ("Granite", {"residual_multiplier": 1e300}, "residual_multiplier: expected 1e-06 to 1000000.0, got '1e.300'"),
         ("Gemma2", {"query_pre_attn_scalar": 5e-324}, "query_pre_attn_scalar: expected 1e-06"),
         ("Qwen3", {"rope_scaling": {**YARN, "beta_fast": 1e300}}, "beta_fast: expected 1e-06"),
+        ("Lfm2", {"full_attn_idxs": [5]}, "full_attn_idxs: expected less than 5, got 5"),
+        ("Lfm2", {"full_attn_idxs": [-1]}, "full_attn_idxs: expected a list of indices"),
+        ("Lfm2", {"block_ffn_dim_multiplier": 1e300}, "block_ffn_dim_multiplier: expected 1e-06"),
         ("SmolLM3", {"no_rope_layers": [1, 1]}, "no_rope_layers: expected 0 or 1 for each of 5 layers"),
         ("SmolLM3", {"no_rope_layers": []}, "no_rope_layers: expected 0 or 1 for each of 5 layers"),
         ("Exaone4", {"sliding_window": 16, "sliding_window_pattern": "LX"}, "expected L and G, got 'LX'"),
@@ -279,7 +287,24 @@ def test_norms_that_one_dispatch_could_not_apply_are_refused(change: dict[str, A
         replace(attention, k_norm=replace(attention.k_norm, **change))
 
 
-def test_a_layer_without_attention_is_refused() -> None:
-    layer = spec("Llama").layers[0]
-    with pytest.raises(UnsupportedModelError, match="layers without attention"):
-        _ = replace(layer, blocks=layer.blocks[1:]).attention
+def test_lfm_2_attends_where_its_file_says_so_and_adjusts_its_ffn() -> None:
+    model = spec("Lfm2", full_attn_idxs=[1, 4], block_ff_dim=3000, block_ffn_dim_multiplier=1.5)
+    assert [layer.attends for layer in model.layers] == [False, True, False, False, True]
+    assert model.layer_windows == (None, 0, None, None, 0)
+    assert spec("Lfm2", layer_types=["conv", "full_attention", *["conv"] * 3]).layer_windows == (None, 0, *[None] * 3)
+    assert spec("Lfm2").layer_windows == (0,) * 5
+    shapes = {want.name: want.shape for want in model.wanted_tensors()}
+    assert shapes["model.layers.0.feed_forward.w1.weight"] == (3072, 128)  # of 2/3 of 3000 half as much again
+    assert shapes["model.layers.0.conv.conv.weight"] == (128, 1, 3)
+    assert {"model.layers.1.self_attn.out_proj.weight", "model.layers.1.self_attn.q_layernorm.weight"} <= set(shapes)
+    assert {"model.layers.0.operator_norm.weight", "model.embedding_norm.weight"} <= set(shapes)
+    assert (model.attention.rotary.base, model.head.norm.eps, model.head.is_tied) == (1e6, 1e-5, True)
+    shapes = {want.name: want.shape for want in spec("Lfm2", block_auto_adjust_ff_dim=False).wanted_tensors()}
+    assert shapes["model.layers.0.feed_forward.w2.weight"] == (128, 128)
+
+
+def test_a_model_without_attention_is_refused() -> None:
+    model = spec("Llama")
+    layers = tuple(replace(layer, blocks=layer.blocks[1:]) for layer in model.layers)
+    with pytest.raises(UnsupportedModelError, match="models without attention"):
+        replace(model, layers=layers)

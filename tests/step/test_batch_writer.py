@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from unicorn_async.config import SamplingParams
-from unicorn_async.ops.sample_rows import SAMPLE_MARK, SAMPLE_ROW
+from unicorn_async.ops.runs import LAST_OF_RUN, TOKEN_RUN
+from unicorn_async.ops.sample_rows import NO_STATE, SAMPLE_MARK, SAMPLE_ROW
 from unicorn_async.scheduler.block_manager import BlockGroup
 from unicorn_async.scheduler.scheduler import Scheduler
 from unicorn_async.scheduler.sequence import Sequence
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from unicorn_async.scheduler.batch import Batch
     from unicorn_async.step.attention_arguments import AttentionArguments
 
-LIMITS = FrameLimits(tokens=32, sequences=8, groups=2, blocks=16, tiles=16, logit_rows=16)
+LIMITS = FrameLimits(tokens=32, sequences=8, groups=2, blocks=16, tiles=16, logit_rows=16, has_runs=True)
 WINDOWS = (0, 12)
 BLOCK_SIZE = 4
 
@@ -63,6 +64,7 @@ class PlainFrame:
             "sample_rows": (SAMPLE_ROW, (sequences,)),
             "resets": (np.uint32, (sequences,)),
             "marks": (SAMPLE_MARK, (tokens,)),
+            "runs": (TOKEN_RUN, (tokens,)),
             "slot_mapping": (np.uint32, (groups, tokens)),
             "query_start": (np.uint32, (sequences,)),
             "query_len": (np.uint32, (sequences,)),
@@ -80,7 +82,7 @@ class PlainFrame:
         """What the device reads for a batch: freed blocks, and rows of no sequence, are not among it."""
         arrays, count = self.arguments.arrays, len(batch.scheduled)
         found = {name: arrays[name][:count].tolist() for name in ("query_start", "query_len", "context_len")}
-        found |= {name: arrays[name][: batch.num_tokens].tolist() for name in ("token_ids", "positions")}
+        found |= {name: arrays[name][: batch.num_tokens].tolist() for name in ("token_ids", "positions", "runs")}
         found["slot_mapping"] = arrays["slot_mapping"][:, : batch.num_tokens].tolist()
         found |= {name: arrays[name][:count].tolist() for name in ("decode_items", "grids") if batch.decodes_only}
         found["sample_rows"] = arrays["sample_rows"][: batch.num_samples].tobytes()
@@ -149,3 +151,18 @@ def test_a_used_frame_does_not_keep_the_states_of_sequences_that_have_others_now
     writer.write(batch, used)
     assert used.arguments.arrays["token_ids"][:2].tolist() == [-1 - index for index in reversed(state_indices)]
     assert used.arguments.arrays["sample_rows"]["state_index"][:2].tolist() == state_indices[::-1]
+
+
+def test_a_step_says_where_each_token_stands_among_those_of_its_sequence() -> None:
+    scheduler, frame = make_scheduler(), cast("Frame", PlainFrame())
+    for number, length in enumerate((3, 1, 2)):
+        scheduler.add(Sequence(str(number), (1,) * length, SamplingParams(max_tokens=4), seed=number))
+    batch = cast("Batch", scheduler.schedule())
+    shape = BatchWriter(LIMITS).write(batch, frame)
+    assert shape.tokens > batch.num_tokens == 6
+    first, second, third = (item.sequence.state_index for item in batch.scheduled)
+    runs = frame.arguments.arrays["runs"]
+    assert runs["state_index"][:6].tolist() == [first] * 3 + [second] + [third] * 2
+    assert set(runs["state_index"][6 : shape.tokens].tolist()) == {NO_STATE}
+    last = LAST_OF_RUN
+    assert runs["offset"][:6].tolist() == [0, 1, 2 + last, last, 0, 1 + last]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 DEMO = Path(unicorn_async.__file__).parent / "demo" / "model"  # its output head is cut unlike its layers
-PLAIN = pytest.mark.whole("the same of models whose layers are alike")
+PLAIN = pytest.mark.whole("the same of models whose layers are alike, and of short convolutions")
 
 
 @pytest.mark.parametrize(
@@ -33,9 +33,10 @@ PLAIN = pytest.mark.whole("the same of models whose layers are alike")
         pytest.param(DEMO, WeightScheme.AUTO, marks=PLAIN),
         ("mixed", WeightScheme.AUTO),
         ("olmo3", WeightScheme.AUTO),
+        pytest.param("lfm2", WeightScheme.AUTO, marks=PLAIN),
         pytest.param("cohere2", WeightScheme.INT8, marks=PLAIN),
     ],
-    ids=["qwen3", "qwen3-int8", "demo", "mixed", "olmo3", "cohere2-int8"],
+    ids=["qwen3", "qwen3-int8", "demo", "mixed", "olmo3", "lfm2", "cohere2-int8"],
 )
 async def test_steps_of_few_and_of_many_sequences_with_penalties_or_not_ask_for_no_kernel_that_was_not_prepared(
     open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch, model: str | Path, weights: WeightScheme, tmp_path: Path

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.browser,
+    pytest.mark.asyncio(loop_scope="session"),  # the browser's
     pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed"),
 ]
 

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+import pytest_asyncio
 
 from tests.server.conftest import serving
 from tests.server.fake_library import FakeLibrary, prepared
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 WIDER = pytest.mark.whole("windows in which there is room to spare")
 pytestmark = [
     pytest.mark.browser,
+    pytest.mark.asyncio(loop_scope="session"),  # the browser's
     pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed"),
 ]
 
@@ -32,20 +34,20 @@ def library() -> FakeLibrary:
     return FakeLibrary()
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def models(library: FakeLibrary) -> AsyncIterator[ModelHost]:
     async with ModelHost(library) as host:
         yield host
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def served(models: ModelHost) -> AsyncIterator[Served]:
     await models.begin(prepared("a")).done()
     async with serving(models) as found:
         yield found
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def page(browser: Browser, served: Served) -> AsyncIterator[Page]:
     page = await browser.new_page()
     problems: list[str] = []

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+import pytest_asyncio
 
 from tests.server.conftest import serving
 from tests.server.fake_engine import FakeEngine, words
@@ -24,22 +25,23 @@ if TYPE_CHECKING:
 WIDER = pytest.mark.whole("windows in which there is room to spare")
 pytestmark = [
     pytest.mark.browser,
+    pytest.mark.asyncio(loop_scope="session"),  # the browser's
     pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed"),
 ]
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def engine() -> FakeEngine:
     return FakeEngine()
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def served(engine: FakeEngine) -> AsyncIterator[Served]:
     async with serving(engine) as found:
         yield found
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def page(browser: Browser, served: Served) -> AsyncIterator[Page]:
     """The page, open; what it logs or throws fails the test."""
     page = await browser.new_page()

@@ -119,6 +119,15 @@ class JsonConfig:
             raise self._wrong(name, "a list of strings", value)
         return value
 
+    def indices(self, name: str) -> tuple[int, ...] | None:
+        """Return a list of numbers from 0 on, or None where the key is absent."""
+        value = self.raw.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, list) or not all(type(item) is int and 0 <= item <= _MAX_COUNT for item in value):
+            raise self._wrong(name, "a list of indices", value)
+        return tuple(value)
+
     def token_ids(self, name: str) -> tuple[int, ...]:
         """Return token ids given as one integer, a list of them, or not at all."""
         value = self.raw.get(name)

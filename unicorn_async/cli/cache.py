@@ -1,4 +1,4 @@
-"""`unicorn cache`: the weights that were quantised or blended once and kept in the device's layout."""
+"""`unicorn cache`: weights that were quantised or blended once and kept as the device has them, and tokenizers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from unicorn_async.cache.verify import Verifier
 from unicorn_async.cli.amounts import size
 from unicorn_async.cli.options import byte_size
-from unicorn_async.engine.user_folders import weight_cache_folder
+from unicorn_async.engine.user_folders import kept_tokenizers, weight_cache_folder
 from unicorn_async.errors import ConfigError
 from unicorn_async.ops.checksum import HostChecksum
 from unicorn_async.public_text import printable
@@ -50,7 +50,12 @@ def run(options: argparse.Namespace) -> int:
     if options.action == "prune":
         return _prune(folder, to=0 if options.all else options.to)
     stored = folder.entries()
-    print(json.dumps([_as_json(one) for one in stored], indent=2) if options.json else "\n".join(_table(stored)))
+    if options.json:
+        print(json.dumps([_as_json(one) for one in stored], indent=2))
+        return 0
+    kept = kept_tokenizers().files()
+    tokenizers = [f"and {len(kept)} tokenizers, {size(sum(nbytes for _, nbytes in kept))}"] if kept else []
+    print("\n".join([*_table(stored), *tokenizers]))
     return 0
 
 
@@ -108,6 +113,8 @@ def _prune(folder: CacheFolder, *, to: int | None) -> int:
     if to:
         removed += folder.prune(sum(one.nbytes for one in left) - to, left)
     print(f"removed {len(removed)} of {len(stored)} entries, {size(sum(one.nbytes for one in removed))}")
+    if to == 0:
+        print(f"removed {kept_tokenizers().prune(most=0)} tokenizers")
     return 0
 
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.checkpoint.location import DEMO
-from unicorn_async.cli.event_loop import run_async
 from unicorn_async.cli.options import add_engine_options, engine_config
-from unicorn_async.cli.serving import add_server_options, serve_models
+from unicorn_async.cli.server_options import add_server_options
+from unicorn_async.cli.server_start import run_server
 
 if TYPE_CHECKING:
     import argparse
@@ -23,4 +23,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Serve the bundled model until a signal comes."""
-    return run_async(serve_models(options, replace(engine_config(options), allow_software=True), options.vulkan))
+    return run_server(options, replace(engine_config(options), allow_software=True), options.vulkan)

@@ -13,9 +13,11 @@ if TYPE_CHECKING:
 
 def config_lines(config: ModelSpec) -> list[str]:
     """Return what people want to know of a model's configuration."""
-    windows = Counter(config.layer_windows)
+    windows = Counter(window for window in config.layer_windows if window is not None)
     kinds = [f"{windows[0]} global"] if windows[0] else []
     kinds += [f"{count} with a window of {window}" for window, count in sorted(windows.items()) if window]
+    others = config.num_layers - windows.total()
+    kinds += [f"{others} without attention"] if others else []
     head = "tied to the embeddings" if config.head.is_tied else "own weights"
     summaries = dict.fromkeys(block.summary for block in config.unique_blocks if block.summary)
     return [

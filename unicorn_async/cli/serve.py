@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unicorn_async.cli.event_loop import run_async
 from unicorn_async.cli.options import MODEL_HELP, add_engine_options, engine_config
-from unicorn_async.cli.serving import add_server_options, serve_models
+from unicorn_async.cli.server_options import add_server_options
+from unicorn_async.cli.server_start import run_server
 
 if TYPE_CHECKING:
     import argparse
@@ -22,4 +22,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Serve until a signal comes."""
     vulkan = options.vulkan if options.model is not None else None  # what it says of free memory would be old by then
-    return run_async(serve_models(options, engine_config(options), vulkan))
+    return run_server(options, engine_config(options), vulkan)

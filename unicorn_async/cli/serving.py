@@ -5,22 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unicorn_async.checkpoint.catalog import ModelCatalog, given_entry
-from unicorn_async.cli.banner import banner, banner_without_model
 from unicorn_async.cli.log_lines import log_lines
-from unicorn_async.cli.options import port_number
 from unicorn_async.cli.progress import ProgressLine, show_load
+from unicorn_async.cli.server_options import API_KEY_VARIABLE
 from unicorn_async.engine.model_library import ModelLibrary
 from unicorn_async.errors import ConfigError, EngineClosedError, UnicornError
-from unicorn_async.server import ModelHost, ServerOptions, bind, serve
+from unicorn_async.server import ModelHost, ServerOptions, serve
 from unicorn_async.server.model_state import ModelStatus
 from unicorn_async.server.protocol.errors import ApiError
 
 if TYPE_CHECKING:
     import argparse
+    import socket
     from collections.abc import Coroutine
 
     from unicorn_async.config import EngineConfig
@@ -29,28 +28,7 @@ if TYPE_CHECKING:
     from unicorn_async.server.model_change import Change
     from unicorn_async.server.served_model import ServedModel
 
-API_KEY_VARIABLE = "UNICORN_API_KEY"
 _OPEN_HOSTS = ("0.0.0.0", "::", "")
-
-
-def add_server_options(parser: argparse.ArgumentParser) -> None:
-    """Add where to listen, and who may ask."""
-    group = parser.add_argument_group("server")
-    group.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
-    group.add_argument("--port", type=port_number, default=8000, help="0 takes any free one (default 8000)")
-    group.add_argument("--api-key", metavar="KEY", help=f"clients must send it; or set {API_KEY_VARIABLE}")
-    group.add_argument(
-        "--allow-host", action="append", default=[], metavar="NAME", help="further name that browsers may use"
-    )
-    group.add_argument(
-        "--models-dir",
-        action="append",
-        type=Path,
-        default=[],
-        metavar="DIR",
-        help="clients may load the models and adapters below this folder; may be given several times",
-    )
-    group.add_argument("--keep-model", action="store_true", help="clients can't load, unload or switch models")
 
 
 def server_options(options: argparse.Namespace) -> ServerOptions:
@@ -73,23 +51,26 @@ def model_catalog(options: argparse.Namespace) -> ModelCatalog:
     return ModelCatalog(given, options.models_dir)
 
 
-async def serve_models(options: argparse.Namespace, config: EngineConfig, vulkan: InstanceStart | None = None) -> int:
-    """Serve as the command line says until a signal comes; returns the exit status.
+async def serve_models(
+    options: argparse.Namespace, config: EngineConfig, listener: socket.socket, vulkan: InstanceStart | None = None
+) -> int:
+    """Serve at a socket as the command line says, until a signal comes; returns the exit status.
 
     Requests are taken while a model is opened and loads; those that need it wait.
 
     Raises:
-        UnicornError: there is no such model, the port is taken, the model given at the start can't be opened, or the
-            one model that the server keeps can't be loaded.
+        UnicornError: there is no such model, the model given at the start can't be opened, or the one model that the
+            server keeps can't be loaded.
     """
     catalog, behaviour = model_catalog(options), server_options(options)
-    # The port first: whether it is free shows at once, and who asks while the model is opened gets an answer.
-    with bind(options.host, options.port) as listener, ProgressLine() as line, log_lines(line):
+    with ProgressLine() as line, log_lines(line):
         library = ModelLibrary(catalog, config, on_open=lambda engine: _introduce(engine, line), vulkan=vulkan)
         async with ModelHost(library, can_switch=not options.keep_model) as models:
             given = library.given()
             first = models.begin(given) if given is not None else None
             if first is None:
+                from unicorn_async.cli.banner import banner_without_model
+
                 for text in banner_without_model():
                     line.note(text)
 
@@ -160,5 +141,7 @@ async def _check_opened(models: ModelHost, first: Change) -> None:
 
 
 def _introduce(engine: Engine, line: ProgressLine) -> None:
+    from unicorn_async.cli.banner import banner  # with what an open engine has brought along
+
     for text in banner(engine):
         line.note(text)

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
+from unicorn_async.background import run_to_end
 from unicorn_async.config import EngineConfig, LoraSpec, WeightScheme
-from unicorn_async.engine.engine import Engine
-from unicorn_async.engine.files import ModelFiles
-from unicorn_async.engine.user_folders import weight_cache_folder
-from unicorn_async.errors import ConfigError, OutOfMemoryError
-from unicorn_async.gpu.choice import device_candidates
-from unicorn_async.gpu.instance import Instance
-from unicorn_async.hybrid.choice import FarDevice, fit_options
-from unicorn_async.memory.plan import plan_memory
+from unicorn_async.engine.user_folders import weight_cache_directory
 from unicorn_async.public_text import PublicText
 
 if TYPE_CHECKING:
@@ -23,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from unicorn_async.checkpoint.catalog import CatalogEntry, ModelCatalog
+    from unicorn_async.engine.engine import Engine
     from unicorn_async.gpu.instance_start import InstanceStart
 
 
@@ -74,8 +68,7 @@ class ModelLibrary:
         self._on_open = on_open
         self._vulkan = vulkan
         adapters = [(lora.path.parent, "") for lora in config.loras]
-        cache = weight_cache_folder().path
-        self._public = PublicText([*catalog.places(), *adapters, (cache, "weight cache")])
+        self._public = PublicText([*catalog.places(), *adapters, (weight_cache_directory(), "weight cache")])
 
     def given(self) -> PreparedModel | None:
         """Return the model that the server was started with, as it was asked for."""
@@ -107,22 +100,16 @@ class ModelLibrary:
             config = replace(config, max_context=choice.max_context)
         if choice.loras is not None:
             config = replace(config, loras=tuple(self._adapter(lora) for lora in choice.loras))
-        on_disk = ModelFiles.read(entry.location, config.weights, config.loras, is_default=choice.weights is None)
-        config = replace(config, weights=on_disk.scheme)
-        limit = on_disk.config.max_position
-        if config.max_context is not None and config.max_context > limit:
-            raise ConfigError(f"max_context: expected at most the model's {limit} tokens, got {config.max_context}")
-        _check_size(on_disk, fit_options(on_disk.config, config))
-        if config.load_trace is not None:
-            from unicorn_async.loader.trace import LoadTrace
+        from unicorn_async.engine.model_check import checked_options  # here, in a thread: a server begins without it
 
-            LoadTrace(config.load_trace)  # it can be written
+        config = checked_options(entry.location, config, is_default=choice.weights is None)
         return PreparedModel(entry.name, entry.location, config)
 
     @asynccontextmanager
     async def open(self, model: PreparedModel) -> AsyncIterator[Engine]:
         """Open an engine for the block's time; raises as `Engine.open` does."""
-        async with Engine.open(model.location, config=model.config, vulkan=self._vulkan) as engine:
+        engine_class = await run_to_end(_import_engine)
+        async with engine_class.open(model.location, config=model.config, vulkan=self._vulkan) as engine:
             if self._on_open is not None:
                 self._on_open(engine)
             yield engine
@@ -135,29 +122,7 @@ class ModelLibrary:
         return LoraSpec(self._catalog.find_adapter(choice.name), choice.weight)
 
 
-def _check_size(on_disk: ModelFiles, config: EngineConfig) -> None:
-    """Plan the model's memory on the devices as they will be at best, when the model that is open now is closed."""
-    with Instance.create() as instance:
-        devices = [
-            replace(info, heaps=tuple(replace(heap, used=0) for heap in info.heaps)) for info in instance.devices()
-        ]
-    far = FarDevice(on_disk.config, config, devices)
-    errors: list[OutOfMemoryError] = []
-    for info in far.near(device_candidates(devices, config.device, allow_software=config.allow_software)):
-        host_bytes = info.memory_bytes
-        try:
-            plan_memory(
-                on_disk.config,
-                config,
-                on_disk.plan,
-                info,
-                transient_bytes=on_disk.transient_bytes,
-                staging=on_disk.staging,
-                host_bytes=host_bytes,
-                far=partial(far.plan, host_bytes=host_bytes),
-            )
-        except OutOfMemoryError as exc:
-            errors.append(exc)
-        else:
-            return
-    raise OutOfMemoryError("\n".join(map(str, errors)))
+def _import_engine() -> type[Engine]:
+    from unicorn_async.engine.engine import Engine
+
+    return Engine

@@ -106,8 +106,9 @@ async def open_model(
     Raises:
         ConfigError, CheckpointError, TokenizerError, DeviceError: see `Engine.open`.
     """
+    begun = None if options.skip_tokenizer else await _begin_tokenizer(model, options, stack)
     files, options = await asyncio.to_thread(read_model, model, options)
-    making = None if options.skip_tokenizer else await _start_tokenizer(files, stack)
+    making = None if begun is None else await _make_tokenizer(begun, files, stack)
 
     devices = await opening
     device, memory_plan = await run_to_end(lambda: _choose_device(files, devices, options, stack))
@@ -227,16 +228,23 @@ def read_model(model: str | Path, options: EngineConfig) -> tuple[ModelFiles, En
     return files, fit_options(files.config, options)
 
 
-async def _start_tokenizer(files: ModelFiles, stack: AsyncExitStack) -> asyncio.Task[MadeTokenizer]:
+async def _begin_tokenizer(model: str | Path, options: EngineConfig, stack: AsyncExitStack) -> TokenizerTask:
     def begin() -> TokenizerTask:
         from unicorn_async.engine.tokenizer_task import TokenizerTask
+        from unicorn_async.engine.user_folders import kept_tokenizers
 
-        started = TokenizerTask(files.tokenizer_source)
+        started = TokenizerTask(model, kept_tokenizers() if options.weight_cache else None)
         stack.callback(started.close)  # which ends a thread that a cancelled task leaves behind
         return started
 
-    started = await run_to_end(begin)
-    making = asyncio.create_task(asyncio.to_thread(started.make), name="tokenizer")
+    return await run_to_end(begin)
+
+
+async def _make_tokenizer(
+    begun: TokenizerTask, files: ModelFiles, stack: AsyncExitStack
+) -> asyncio.Task[MadeTokenizer]:
+    await run_to_end(lambda: begun.begin(files.tokenizer_source))
+    making = asyncio.create_task(asyncio.to_thread(begun.make), name="tokenizer")
     stack.push_async_callback(end_task, making)
     return making
 

@@ -66,7 +66,7 @@ async def make_runner(
         return await _hybrid_runner(device, model, options, memory, decoder, stream, far, stack), far.info
 
     gpu = GpuAttention(device.info, device.kernels, shape, soft_cap=model.attention.soft_cap)
-    layers = LayerGate(stream, allocator, model.num_layers)
+    layers = LayerGate(stream, allocator, model)
     runner = await _begin(lambda: Runner(device, model, options, memory, kv_plan, decoder, gpu, layers), stack)
     allocator.go_on()
     stack.push_async_callback(run_to_end, device.wait_idle)

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from unicorn_async.checkpoint.location import find_model
+from unicorn_async.errors import CheckpointError, ConfigError
 from unicorn_async.tokenizer.files import LARGE_BYTES
+from unicorn_async.tokenizer.kept_encoder import KeptEncoder
 from unicorn_async.tokenizer.process import TokenizerProcess
+from unicorn_async.tokenizer.tokenizer import Tokenizer
 from unicorn_async.tokenizer.worker import make_tokenizer
 
 if TYPE_CHECKING:
-    from unicorn_async.tokenizer import Tokenizer
+    from unicorn_async.tokenizer.kept import KeptTokenizer
+    from unicorn_async.tokenizer.kept_folder import KeptFolder
     from unicorn_async.tokenizer.worker import Source
 
 _LARGE_VOCABULARY = 16384  # of a GGUF file
@@ -27,31 +34,61 @@ class MadeTokenizer(NamedTuple):
 
 
 class TokenizerTask:
-    """Begins at once: a large vocabulary in a process of its own, for it would hold up every thread of this one.
+    """Makes a tokenizer beside everything else: a large one in a process of its own, which would hold up every thread.
 
-    A program without a Python interpreter to start makes it in this process all the same.
-
-    Close it when the tokenizer is used no more.
+    What an earlier start kept of a large one stands for it until that process has made it; it is looked for at once,
+    before the model's files have been checked. A program without a Python interpreter to start makes it in this process
+    all the same. Close it when the tokenizer is used no more.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, model: str | Path, folder: KeptFolder | None) -> None:
+        """Look into the `folder` of kept tokenizers, None = nothing is kept."""
         self._started = time.monotonic()
+        self._folder = folder
+        self._file: Path | None = None
+        self._kept: KeptTokenizer | None = None
+        self._source: Source | None = None
+        self._process: TokenizerProcess | None = None
+        self._looking = threading.Thread(target=self._look, args=(model,), name="kept tokenizer")
+        self._looking.start()
+
+    def begin(self, source: Source) -> None:
+        """Begin to make it; called once, when the model's files are checked."""
         self._source = source
-        self._process = TokenizerProcess(source) if is_large(source) and _has_interpreter() else None
+        if not is_large(source) or not _has_interpreter():
+            return
+        self._looking.join()
+        has_kept = self._kept is not None
+        self._process = TokenizerProcess(source, keep_in=None if has_kept else self._file, in_background=has_kept)
 
     def make(self) -> MadeTokenizer:
-        """Return the tokenizer as soon as it is made; to be called once, in a thread.
+        """Return the tokenizer as soon as it is made; to be called once, in a thread, after `begin`.
 
         Raises:
             TokenizerError: it can't be used, or this was closed meanwhile.
         """
-        tokenizer = make_tokenizer(self._source) if self._process is None else self._process.tokenizer()
+        assert self._source is not None, "it has begun"
+        if self._process is None:
+            tokenizer = make_tokenizer(self._source)
+        elif self._kept is not None:
+            tokenizer = Tokenizer(KeptEncoder(self._kept, self._process), self._kept.facts)
+        else:
+            tokenizer = self._process.tokenizer()
         return MadeTokenizer(tokenizer, time.monotonic() - self._started)
 
     def close(self) -> None:
         """End the process, if there is one; a thread in `make` gets an error."""
+        self._looking.join()
         if self._process is not None:
             self._process.close()
+
+    def _look(self, model: str | Path) -> None:
+        if self._folder is None:
+            return
+        with contextlib.suppress(ConfigError, CheckpointError):  # who reads the files says so
+            self._file = self._folder.file_for(find_model(model))
+        if self._file is not None:
+            self._kept = self._folder.read(self._file)
 
 
 def _has_interpreter() -> bool:

@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unicorn_async.tune.folder import TuningFolder
-
 if TYPE_CHECKING:
     from unicorn_async.cache.folder import CacheFolder
+    from unicorn_async.tokenizer.kept_folder import KeptFolder
+    from unicorn_async.tune.folder import TuningFolder
 
 
 def cache_directory() -> Path:
@@ -18,13 +18,27 @@ def cache_directory() -> Path:
     return Path(base).expanduser() / "unicorn_async"
 
 
+def weight_cache_directory() -> Path:
+    """Return where the user's cache of device-ready weights lies."""
+    return cache_directory() / "weights"
+
+
 def weight_cache_folder() -> CacheFolder:
     """Return the user's cache of device-ready weights."""
     from unicorn_async.cache.folder import CacheFolder  # who opens a device alone has no use for it
 
-    return CacheFolder(cache_directory() / "weights")
+    return CacheFolder(weight_cache_directory())
+
+
+def kept_tokenizers() -> KeptFolder:
+    """Return the user's folder of large tokenizers, in a form that is there at once."""
+    from unicorn_async.tokenizer.kept_folder import KeptFolder
+
+    return KeptFolder(cache_directory() / "tokenizers")
 
 
 def tuning_folder() -> TuningFolder:
     """Return the user's tables of measured choices."""
+    from unicorn_async.tune.folder import TuningFolder
+
     return TuningFolder(cache_directory() / "tuning")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unicorn_async.config import AttentionKind
+from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.hybrid.vulkan_plan import far_device, near_devices, plan_vulkan
 
 if TYPE_CHECKING:
@@ -24,8 +25,14 @@ def fit_options(model: ModelSpec, options: EngineConfig) -> EngineConfig:
     """Return the options with a block size that what attends can take.
 
     Raises:
-        UnsupportedModelError: it can't take the model's heads.
+        UnsupportedModelError: it can't take the model's heads, or a layer has no attention.
     """
+    other = next((number for number, layer in enumerate(model.layers) if not layer.attends), None)
+    if options.attends_elsewhere and other is not None:
+        raise UnsupportedModelError(
+            f"--attention {options.attention.kind.value}: layer {other} of {model.architecture} has no attention; on"
+            " another device than the model's only models attend of which every layer does"
+        )
     if options.attention.kind is not AttentionKind.NPU:
         return options
     from unicorn_async.npu.choice import fit_npu_options

@@ -109,7 +109,7 @@ class NpuFarAttention:
             await self._npu.drain()
             self._is_abandoned = False
         exchange = self._memory.exchanges[turn.half]
-        cache, group = self._memory.caches[layer], self._kv_plan.layer_group[layer]
+        cache, group = self._memory.caches[layer], self._kv_plan.group_of(layer)
         await exchange.store(cache, turn.slots[group])
         submitted_s = time.perf_counter()
         try:

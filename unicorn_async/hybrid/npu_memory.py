@@ -54,7 +54,8 @@ class NpuMemory:
         with contextlib.ExitStack() as made:
             self.caches: list[NpuCache] = []
             layers: list[LayerCache] = []
-            for layer, group in enumerate(kv_plan.layer_group):
+            for layer in range(len(kv_plan.layer_group)):
+                group = kv_plan.group_of(layer)
                 name, num_blocks = f"KV cache of layer {layer}", kv_plan.groups[group].num_blocks
                 if kind is ExchangeKind.SHARED:
                     region = SharedRegion(near, npu, npu.cache_bytes(num_blocks, name=name), name=name)

@@ -52,7 +52,7 @@ class HandOverTrial:
         """
         self._near, self._npu, self._exchange, self._cache = near, npu, exchange, cache
         heads, self.num_tokens = npu.heads, sum(lengths)
-        window = kv_plan.groups[kv_plan.layer_group[0]].window
+        window = kv_plan.groups[kv_plan.group_of(0)].window
         works, slots, start, block = [], [], 0, 0
         for length in lengths:
             count = -(-length // heads.block_size)

@@ -81,7 +81,7 @@ class VulkanFarAttention:
             self._exchanges = tuple(exchanges)
             arena = Arena(far.memory, MemoryKind.DEVICE, 1, name="KV cache")
             made.callback(arena.close)
-            sizes = [kv_plan.layer_bytes[group] for group in kv_plan.layer_group]
+            sizes = [kv_plan.layer_bytes[kv_plan.group_of(layer)] for layer in range(model.num_layers)]
             self._caches = [KVCache(arena.allocate(size).address, arena.allocate(size).address) for size in sizes]
             partials, counters = map(arena.allocate, decode_scratch_bytes(attention.plan, limits.sequences).values())
             zero_memory(far, counters)
@@ -162,7 +162,8 @@ class VulkanFarAttention:
         kernels, shape = self.far.kernels, self._attention.plan.shape
         q = Tensor(self._q.address, (num_tokens, shape.num_heads * shape.head_dim), DType.F32)
         commands = []
-        for layer, group in enumerate(self._kv_plan.layer_group):
+        for layer in range(self._model.num_layers):
+            group = self._kv_plan.group_of(layer)
             recorder = self._pool.recorder()
             recorder.barrier()  # the layer before may still read what this one writes
             recorder.copy(exchange.far, 0, self._q.buffer, self._q.offset, num_tokens * exchange.layout.row_bytes)
@@ -180,7 +181,7 @@ class VulkanFarAttention:
                 recorder,
                 q=q,
                 cache=self._caches[layer],
-                window=self._model.layer_windows[layer],
+                window=self._kv_plan.groups[group].window,
                 batch=batches[group],
                 out=exchange.far_result(num_tokens),
             )

@@ -26,16 +26,22 @@ _SHARE = 0.25  # of the memory, where others need it as much
 
 @dataclass(frozen=True, slots=True)
 class KVPlan:
-    """Pools of blocks, and which layer uses which.
+    """Pools of blocks, and which layer uses which; None = it has no keys and values.
 
     `layer_bytes` is the size of one layer's keys (its values take as much), by group.
     """
 
     groups: tuple[BlockGroup, ...]
-    layer_group: tuple[int, ...]
+    layer_group: tuple[int | None, ...]
     layer_bytes: tuple[int, ...]
     max_context: int
     nbytes: int
+
+    def group_of(self, layer: int) -> int:
+        """Return the group of a layer that attends."""
+        group = self.layer_group[layer]
+        assert group is not None, f"layer {layer} has no keys and values"
+        return group
 
 
 def plan_kv_cache(
@@ -49,7 +55,7 @@ def plan_kv_cache(
         ConfigError: the asked-for context is longer than the model's.
         OutOfMemoryError: not even one block a group, or the asked-for context, fits.
     """
-    windows = tuple(sorted(set(model.layer_windows)))
+    windows = tuple(sorted(set(_windows(model))))
     block_bytes = _block_bytes(model, options)
     wanted = wanted_context(model, options)
 
@@ -69,7 +75,7 @@ def plan_kv_cache(
     chosen = tuple(_num_blocks(window, tokens, options) for window in windows)
     return KVPlan(
         groups=tuple(BlockGroup(window, blocks) for window, blocks in zip(windows, chosen, strict=True)),
-        layer_group=tuple(windows.index(window) for window in model.layer_windows),
+        layer_group=tuple(None if window is None else windows.index(window) for window in model.layer_windows),
         layer_bytes=tuple(block_bytes * blocks for blocks in chosen),
         max_context=max_context,
         nbytes=nbytes(tokens),
@@ -90,7 +96,7 @@ def wanted_context(model: ModelSpec, options: EngineConfig) -> int:
 
 def kv_cache_bytes(model: ModelSpec, options: EngineConfig, tokens: int) -> int:
     """Return the size of a cache for so many tokens, of one sequence or of several, in bytes."""
-    blocks = sum(_num_blocks(window, tokens, options) for window in model.layer_windows)
+    blocks = sum(_num_blocks(window, tokens, options) for window in _windows(model))
     return 2 * blocks * _block_bytes(model, options)
 
 
@@ -113,9 +119,14 @@ def kv_budget(
     return left
 
 
+def _windows(model: ModelSpec) -> list[int]:
+    """Of the layers that have keys and values."""
+    return [window for window in model.layer_windows if window is not None]
+
+
 def _block_bytes(model: ModelSpec, options: EngineConfig) -> int:
-    """Size of one layer's keys in one block, the same for all layers."""
-    state = model.layers[0].state
+    """Size of one layer's keys in one block, the same for all layers that have them."""
+    state = next(layer.paged for layer in model.layers if layer.paged is not None)
     return state.num_kv_heads * options.block_size * head_nbytes(state.head_dim, options.kv_dtype)
 
 

@@ -9,7 +9,7 @@ from unicorn_async.gpu.arena import Arena
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.gpu.zero_memory import zero_memory
 from unicorn_async.memory.kv_plan import wanted_context
-from unicorn_async.memory.plan import kv_names, max_logit_rows
+from unicorn_async.memory.plan import fixed_name, kv_names, max_logit_rows
 from unicorn_async.models.activations import Activations, Residual, residual_names
 from unicorn_async.ops.attention_op import DecodeScratch
 from unicorn_async.ops.kv_cache import KVCache
@@ -110,6 +110,10 @@ class ModelMemory:
         keys, values = (self.places[name].address for name in kv_names(layer))
         return KVCache(keys, values)
 
+    def fixed_state(self, layer: int) -> int:
+        """Return where a layer's states of fixed size lie; they have memory by now."""
+        return self.places[fixed_name(layer)].address
+
     def close(self) -> None:
         """Free the tables; nothing on the device may still use them."""
         self.tables.close()
@@ -117,7 +121,7 @@ class ModelMemory:
 
 def _rotary_tables(tables: Arena, model: ModelSpec, max_context: int) -> Mapping[RotaryConfig, int]:
     places: dict[RotaryConfig, int] = {}
-    for rotary in dict.fromkeys(layer.attention.rotary for layer in model.layers):
+    for rotary in dict.fromkeys(layer.attention.rotary for layer in model.layers if layer.attends):
         values = frequencies(rotary.for_context(max_context), model.head_dim)
         place = tables.allocate(len(values))
         assert place.mapped is not None

@@ -44,7 +44,7 @@ _STAGING_SHARE = 0.25  # of what is left beside weights and workspace: the cache
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """The cache's pools, and where everything lies; names are those of destinations, activations and `kv_names`.
+    """The cache's pools, and where everything lies; names are those of destinations, activations and `state_names`.
 
     `far` is what another device has of the model: the cache is there then. `staging_bytes` is the limit for each ring
     of staging memory, and `staged_bytes` are kept free for the rings while the model loads; `num_load_steps` steps
@@ -73,6 +73,17 @@ def attention_shape(model: ModelSpec, options: EngineConfig) -> AttentionShape:
 def kv_names(layer: int) -> tuple[str, str]:
     """Return the names of a layer's keys and values."""
     return f"layers.{layer}.keys", f"layers.{layer}.values"
+
+
+def fixed_name(layer: int) -> str:
+    """Return the name of a layer's states of fixed size."""
+    return f"layers.{layer}.state"
+
+
+def state_names(model: ModelSpec, layer: int) -> tuple[str, ...]:
+    """Return the names of all that a layer keeps of sequences."""
+    found = model.layers[layer]
+    return kv_names(layer) if found.paged is not None else (fixed_name(layer),) if found.fixed is not None else ()
 
 
 def decode_scratch_bytes(attention: AttentionPlan, max_items: int) -> Mapping[str, int]:
@@ -126,6 +137,7 @@ def plan_memory(
     weights = weight_claims(plan, model.memory_groups())
     sizes = workspace_sizes(model, options, AttentionPlan.of(info, attention_shape(model, options)))
     workspace = [Claim(name, nbytes, MemoryGroup.WORKSPACE, -1) for name, nbytes in sizes.items()]
+    workspace += _fixed(model, options)
     weight_bytes, workspace_bytes = _padded(weights), _padded(workspace)
     padding = 2 * ALIGNMENT * model.num_layers + transient_bytes
     if room.gtt:  # where a tensor does not fit any more, some of VRAM is left over
@@ -185,7 +197,16 @@ def _cache(kv: KVPlan, kv_dtype: KVDType) -> list[Claim]:
     return [
         Claim(name, kv.layer_bytes[group], MemoryGroup.KV_CACHE, layer, kv_dtype.value)
         for layer, group in enumerate(kv.layer_group)
+        if group is not None
         for name in kv_names(layer)
+    ]
+
+
+def _fixed(model: ModelSpec, options: EngineConfig) -> list[Claim]:
+    return [
+        Claim(fixed_name(layer), options.max_num_seqs * found.fixed.nbytes, MemoryGroup.STATE, layer)
+        for layer, found in enumerate(model.layers)
+        if found.fixed is not None
     ]
 
 

@@ -51,6 +51,13 @@ class LayerAttention:
 
 
 @dataclass(frozen=True, slots=True)
+class FixedPlace:
+    """Where one layer's state of fixed size lies: the address of (states, bytes of a sequence)."""
+
+    address: int
+
+
+@dataclass(frozen=True, slots=True)
 class RecordingTools:
     """What every recording of a model needs; `shape` is that of the cache that keys and values are written to."""
 
@@ -77,12 +84,13 @@ class BlockRecorder:
         *,
         prefix: str = "",
         left: Residue | None = None,
-        attention: LayerAttention | None = None,
+        place: LayerAttention | FixedPlace | None = None,
         touched: tuple[str, ...] = (),
     ) -> None:
         """Record behind what `left` a residue, its norm with its prefix; None: the stream is whole.
 
-        `touched` are full names of weights that are read from the attention on.
+        `place` is where the layer's state lies. `touched` are full names of weights that are read from the attention
+        on.
         """
         self.commands = commands
         self.kernels = tools.kernels
@@ -95,14 +103,20 @@ class BlockRecorder:
         self._state = tools.state
         self._prefix = prefix
         self._left = left
-        self._attention = attention
+        self._place = place
         self._touched = touched
 
     @property
     def attention(self) -> LayerAttention:
         """The layer's attention."""
-        assert self._attention is not None, "the layer's attention is recorded elsewhere"
-        return self._attention
+        assert isinstance(self._place, LayerAttention), "the layer's attention is recorded elsewhere"
+        return self._place
+
+    @property
+    def state(self) -> int:
+        """The address of the layer's state of fixed size, (states, bytes of a sequence)."""
+        assert isinstance(self._place, FixedPlace), "the layer has no such state"
+        return self._place.address
 
     def barrier(self) -> None:
         """Make what was recorded visible to what follows."""

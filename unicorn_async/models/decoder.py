@@ -10,7 +10,7 @@ from unicorn_async.models.spec import matrix_names
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.recorder import Recorder
-    from unicorn_async.models.block_recorder import LayerAttention, RecordingTools
+    from unicorn_async.models.block_recorder import FixedPlace, LayerAttention, RecordingTools
     from unicorn_async.models.spec import ModelSpec
     from unicorn_async.models.step_arrays import StepArrays
     from unicorn_async.ops.kv_cache import KVCache
@@ -45,13 +45,16 @@ class Decoder:
         arrays: StepArrays,
         num_tokens: int,
         layer: int,
-        attention: LayerAttention,
+        place: LayerAttention | FixedPlace | None,
         *,
         chains: bool = False,
     ) -> None:
-        """Record one layer; with `chains` the next one is there as well, and follows in the same submission."""
+        """Record one layer, whose state is at `place`.
+
+        With `chains` the next one is there as well, and follows in the same submission.
+        """
         recorder = self._recorder(
-            commands, arrays, num_tokens, layer, attention=attention, touched=self._read_next(layer, chains=chains)
+            commands, arrays, num_tokens, layer, place=place, touched=self._read_next(layer, chains=chains)
         )
         for block in self._spec.layers[layer].blocks:
             block.record(recorder)
@@ -89,7 +92,7 @@ class Decoder:
         num_tokens: int,
         layer: int,
         *,
-        attention: LayerAttention | None = None,
+        place: LayerAttention | FixedPlace | None = None,
         touched: tuple[str, ...] = (),
     ) -> BlockRecorder:
         return BlockRecorder(
@@ -100,17 +103,17 @@ class Decoder:
             self._spec.hidden_size,
             prefix=self._prefixes[layer],
             left=self._left[layer],
-            attention=attention,
+            place=place,
             touched=touched,
         )
 
     def _read_next(self, layer: int, *, chains: bool) -> tuple[str, ...]:
         """Names of what is read from a layer's attention to the next layer's, as far as that is there."""
-        if not self._touches:
-            return ()
         layers = self._spec.layers
+        if not self._touches or not layers[layer].attends:
+            return ()
         names = [f"layers.{layer}.{name}" for name in (*OUTPUT, *matrix_names(layers[layer].after_attention))]
-        if chains:
+        if chains and layers[layer + 1].attends:
             before = (*matrix_names(layers[layer + 1].before_attention), *INPUT)
             names += [f"layers.{layer + 1}.{name}" for name in before]
         return tuple(names)

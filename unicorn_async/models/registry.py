@@ -26,6 +26,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "Glm4ForCausalLM": "glm.glm4",
     "GlmForCausalLM": "glm.glm",
     "GraniteForCausalLM": "granite.granite",
+    "Lfm2ForCausalLM": "lfm2.lfm2",
     "LlamaForCausalLM": "llama.llama",
     "Ministral3ForCausalLM": "ministral.ministral3",
     "Mistral3ForConditionalGeneration": "ministral.mistral3",
@@ -73,6 +74,8 @@ def _check(spec: ModelSpec, where: str) -> None:
     if not 32 <= spec.head_dim <= 256:
         raise UnsupportedModelError(f"{where}: head_dim: expected 32 to 256, got {spec.head_dim}")
     for number, layer in enumerate(spec.layers):
+        if not layer.attends:
+            continue
         attention = layer.attention
         if attention.rotary.base <= 1.0:
             base = attention.rotary.base

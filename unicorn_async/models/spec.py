@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.models.blocks.attention import Attention
+from unicorn_async.models.blocks.declarations import Fixed, Paged
 from unicorn_async.weights.placement import MemoryGroup
 from unicorn_async.weights.plan import WantedTensor
 from unicorn_async.weights.rules import WeightKind
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from unicorn_async.models.blocks.block import Block
-    from unicorn_async.models.blocks.declarations import Paged, Residue, WeightSpec
+    from unicorn_async.models.blocks.declarations import Residue, WeightSpec
     from unicorn_async.models.blocks.embedding import Embedding
     from unicorn_async.models.blocks.head import Head
 
@@ -29,23 +30,40 @@ _DERIVED = (".rotary_emb.inv_freq", ".self_attn.masked_bias", ".self_attn.bias")
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Blocks that are loaded together, and activated at once; `prefix` leads their tensors' names on disk."""
+    """Blocks that are loaded together, and activated at once; `prefix` leads their tensors' names on disk.
+
+    One of them at most keeps something of a sequence. `names` are modules that a family calls otherwise than the
+    blocks do: as these call them, and as they are on disk.
+    """
 
     blocks: tuple[Block, ...]
     prefix: str
+    names: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def attends(self) -> bool:
+        """Whether one of its blocks is attention."""
+        return any(isinstance(block, Attention) for block in self.blocks)
 
     @property
     def attention(self) -> Attention:
-        """The block that attends."""
-        found = next((block for block in self.blocks if isinstance(block, Attention)), None)
-        if found is None:
-            raise UnsupportedModelError(f"{self.prefix}: layers without attention are not supported")
-        return found
+        """The block that attends, of a layer that `attends`."""
+        return next(block for block in self.blocks if isinstance(block, Attention))
 
     @property
-    def state(self) -> Paged:
+    def state(self) -> Paged | Fixed | None:
         """What its blocks keep of a sequence."""
-        return next(block.state for block in self.blocks if block.state is not None)
+        return next((block.state for block in self.blocks if block.state is not None), None)
+
+    @property
+    def paged(self) -> Paged | None:
+        """The same, if it is keys and values."""
+        return self.state if isinstance(self.state, Paged) else None
+
+    @property
+    def fixed(self) -> Fixed | None:
+        """The same, if it does not grow."""
+        return self.state if isinstance(self.state, Fixed) else None
 
     @property
     def before_attention(self) -> tuple[Block, ...]:
@@ -62,12 +80,17 @@ class Layer:
         """The tensors of all its blocks."""
         return tuple(weight for block in self.blocks for weight in block.weights)
 
+    def on_disk(self, name: str) -> str:
+        """Return the full name of a tensor that a block calls `name`."""
+        module, _, kind = name.rpartition(".")
+        return f"{self.prefix}{dict(self.names).get(module, module)}.{kind}"
+
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
     """A model: its blocks, and what is said of the whole.
 
-    All its layers attend with the same numbers of heads, of one size.
+    All its layers that attend do so with the same numbers of heads, of one size; there is one at least.
     """
 
     architecture: str  # as in config.json, e.g. "Gemma3ForCausalLM"
@@ -84,8 +107,10 @@ class ModelSpec:
         """Check that blocks fit to each other.
 
         Raises:
-            UnsupportedModelError: norms of the residual stream do not all count alike.
+            UnsupportedModelError: norms of the residual stream do not all count alike, or no layer attends.
         """
+        if not any(layer.attends for layer in self.layers):
+            raise UnsupportedModelError(f"{self.architecture}: models without attention are not supported")
         blocks = self.unique_blocks
         rules = {norm.rule for norm in (self.head.norm, *(norm for block in blocks for norm in block.norms))}
         if len(rules) > 1:
@@ -105,8 +130,8 @@ class ModelSpec:
 
     @property
     def attention(self) -> Attention:
-        """The first layer's attention, whose heads all layers have."""
-        return self.layers[0].attention
+        """The first attention, whose heads all others have."""
+        return next(layer.attention for layer in self.layers if layer.attends)
 
     @property
     def num_heads(self) -> int:
@@ -124,9 +149,14 @@ class ModelSpec:
         return self.attention.head_dim
 
     @property
-    def layer_windows(self) -> tuple[int, ...]:
-        """The window of each layer in tokens, 0 = all."""
-        return tuple(layer.state.window for layer in self.layers)
+    def layer_windows(self) -> tuple[int | None, ...]:
+        """The window of each layer in tokens, 0 = all, None = it has no keys and values."""
+        return tuple(None if layer.paged is None else layer.paged.window for layer in self.layers)
+
+    @property
+    def has_fixed_state(self) -> bool:
+        """Whether sequences have a state that does not grow with them."""
+        return any(layer.fixed is not None for layer in self.layers)
 
     @property
     def workspace(self) -> Mapping[str, int]:
@@ -163,7 +193,7 @@ class ModelSpec:
         wanted = [_wanted(weight, EMBED_LAYER) for weight in self.embedding.weights]
         for number, layer in enumerate(self.layers):
             dest = f"layers.{number}."
-            wanted += [_wanted(weight, number, layer.prefix, dest) for weight in layer.weights]
+            wanted += [_wanted(weight, number, dest, layer.on_disk(weight.name)) for weight in layer.weights]
         return (*wanted, *(_wanted(weight, self.num_layers) for weight in self.head.weights))
 
     def memory_groups(self) -> Mapping[str, MemoryGroup]:
@@ -200,9 +230,9 @@ def matrix_names(blocks: Sequence[Block]) -> tuple[str, ...]:
     )
 
 
-def _wanted(weight: WeightSpec, layer: int, source: str = "", dest: str = "") -> WantedTensor:
+def _wanted(weight: WeightSpec, layer: int, dest: str = "", name: str | None = None) -> WantedTensor:
     return WantedTensor(
-        source + weight.name,
+        weight.name if name is None else name,
         weight.shape,
         layer,
         dest + weight.dest,

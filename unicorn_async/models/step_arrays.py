@@ -23,4 +23,5 @@ class StepArrays:
     resets: int  # (S) u32: state indices
     marks: int  # (T) SAMPLE_MARK
     results: int  # (S) SAMPLE_RESULT
+    runs: int  # (T) TOKEN_RUN; 0 where no layer has a state of fixed size
     residual: Residual

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import signal
-import socket
 import threading
 from typing import TYPE_CHECKING, cast
 
@@ -16,11 +15,11 @@ from starlette.exceptions import HTTPException
 from starlette.routing import WebSocketRoute
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from unicorn_async.errors import ConfigError
 from unicorn_async.resources import resource_dir
 from unicorn_async.server.connection import ABORT
 from unicorn_async.server.guard import unrouted
 from unicorn_async.server.http import HttpEndpoints
+from unicorn_async.server.listener import BACKLOG, address_of, bind
 from unicorn_async.server.model_endpoints import ModelEndpoints
 from unicorn_async.server.model_host import ModelHost
 from unicorn_async.server.options import ServerOptions
@@ -29,6 +28,7 @@ from unicorn_async.server.service import Service
 from unicorn_async.server.websocket import WebSocketEndpoint
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import AsyncIterator, Awaitable, Callable, Generator
     from typing import Any
 
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-BACKLOG = 512
 
 
 def create_app(engine: EngineAPI, options: ServerOptions | None = None) -> Starlette:
@@ -114,30 +113,6 @@ async def _run(server: uvicorn.Server, listener: socket.socket) -> None:
         server.should_exit = True
         await task
         raise
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """Return a listening socket.
-
-    Raises:
-        ConfigError: with the address, and what is wrong with it.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
-    except (OSError, OverflowError) as exc:
-        reason = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
-        raise ConfigError(f"can't listen on {host} port {port}: {reason}") from exc
-    # Connections inherit it. asyncio would set it on sockets that it makes; without it a response of two writes waits
-    # for the client's delayed acknowledgement, 40 ms.
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return listener
-
-
-def address_of(listener: socket.socket) -> str:
-    """Return the URL of a listening socket."""
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _announce(listener: socket.socket, on_ready: Callable[[str], None] | None) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from unicorn_async.ops.runs import LAST_OF_RUN
 from unicorn_async.ops.sample_rows import NO_STATE, OUTPUT_MARK, sampling_path, write_row
 from unicorn_async.scheduler.sequence import PENDING
 from unicorn_async.step.buckets import bucket_for, bucket_sizes
@@ -20,6 +21,7 @@ class BatchWriter:
     """Fills frames; it keeps no state of a batch."""
 
     def __init__(self, limits: FrameLimits) -> None:
+        self._has_runs = limits.has_runs
         self.token_buckets = bucket_sizes(limits.tokens)
         self.sequence_buckets = bucket_sizes(limits.sequences)
         self.logit_buckets = bucket_sizes(limits.logit_rows)
@@ -47,6 +49,8 @@ class BatchWriter:
 
     def _write_all(self, batch: Batch, frame: Frame) -> StepShape:
         tokens = self._write_tokens(batch, frame)
+        if self._has_runs:
+            self._write_runs(batch, frame, tokens)
         num_rows, num_samples = self._write_rows(batch, frame)
         return StepShape(
             tokens=tokens,
@@ -74,6 +78,17 @@ class BatchWriter:
         arrays["token_ids"][:tokens] = token_ids + [0] * padding
         arrays["positions"][:tokens] = positions + [0] * padding
         return tokens
+
+    def _write_runs(self, batch: Batch, frame: Frame, num_tokens: int) -> None:
+        """Write where each token stands among those of its sequence; the batch's are padded to `num_tokens`."""
+        runs, row = frame.arguments.arrays["runs"], 0
+        for item in batch.scheduled:
+            stop = row + item.num_tokens
+            runs["state_index"][row:stop] = item.sequence.state_index
+            runs["offset"][row:stop] = np.arange(item.num_tokens)
+            runs["offset"][stop - 1] |= LAST_OF_RUN
+            row = stop
+        runs["state_index"][row:num_tokens] = NO_STATE
 
     def _write_rows(self, batch: Batch, frame: Frame) -> tuple[int, int]:
         """Write which rows need logits, those that are sampled first; returns the counts of all and of those."""

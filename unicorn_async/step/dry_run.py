@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 from unicorn_async.gpu.listing import KernelListing, unique_requests
 from unicorn_async.memory.plan import max_logit_rows
 from unicorn_async.models.activations import Activations, Residual
-from unicorn_async.models.block_recorder import DecoderState, LayerAttention, RecordingTools
+from unicorn_async.models.block_recorder import DecoderState, FixedPlace, LayerAttention, RecordingTools
 from unicorn_async.models.decoder import Decoder
 from unicorn_async.models.step_arrays import StepArrays
 from unicorn_async.ops.attention import GpuAttention
@@ -46,7 +46,7 @@ _FIRST_STEPS = (32, 1)  # tokens: a short prompt, then decoding
 _PAUSE_S = 5e-5  # without one a thread that releases the lock has it back at once
 _PLACE = 256  # the address of everything that is not left out
 _CACHE = KVCache(_PLACE, _PLACE)
-_ARRAYS = StepArrays(_PLACE, _PLACE, _PLACE, _PLACE, _PLACE, _PLACE, _PLACE, Residual(_PLACE, _PLACE))
+_ARRAYS = StepArrays(_PLACE, _PLACE, _PLACE, _PLACE, _PLACE, _PLACE, _PLACE, _PLACE, Residual(_PLACE, _PLACE))
 _BATCH = AttentionBatch(0, 0, 0, 0, 1, 0, 0, DecodeScratch(0, 0), cast("Buffer", None), 0, 0)
 
 
@@ -73,10 +73,10 @@ class DryRun:
         self._spec = spec
         self._listing = listing = KernelListing()
         self._matrices = unplaced_matrices(plan)
-        vectors = {dest.name: Tensor(0, dest.shape, DType.F32) for dest in plan.destinations if len(dest.shape) == 1}
+        vectors = {dest.name: Tensor(0, dest.shape, DType.F32) for dest in plan.destinations if len(dest.shape) != 2}
         scratch = LinearScratch.at(0, 1 << 30, spec.widest_input)
         activations = Activations(cast("Mapping[str, int]", _Nowhere()), scratch)
-        freqs = {layer.attention.rotary: 0 for layer in spec.layers}
+        freqs = {layer.attention.rotary: 0 for layer in spec.layers if layer.attends}
         state = DecoderState(vectors, self._matrices, freqs, activations, last_token=0)
         touches = attends and pays_to_touch(info, self._matrices.values())
         self._decoder = Decoder(spec, RecordingTools(listing, info, shape, state), touches_pages=touches)
@@ -103,7 +103,9 @@ class DryRun:
     def unique_layers(self, num_tokens: int) -> Iterator[ListedDispatch]:
         """List what layers dispatch in steps recorded for so many tokens, with prompts or without; of like ones one."""
         for layer in self._unique:
-            if num_tokens <= MAX_ROTATING_TOKENS:  # few tokens that are all decoded are rotated while they attend
+            if (
+                num_tokens <= MAX_ROTATING_TOKENS and self._spec.layers[layer].attends
+            ):  # few tokens that are all decoded are rotated while they attend
                 yield from self._layer(num_tokens, layer, has_prefill=False)
             yield from self._layer(num_tokens, layer, has_prefill=True)
 
@@ -149,6 +151,9 @@ class DryRun:
 
     def _recorded(self, num_tokens: int, layer: int, *, has_prefill: bool) -> tuple[ListedDispatch, ...]:
         decoder, listing, attention = self._decoder, self._listing, self._attention
+        if not self._spec.layers[layer].attends:
+            decoder.record_layer(listing, _ARRAYS, num_tokens, layer, FixedPlace(_PLACE))
+            return listing.take()
         if attention is None:
             rows = Tensor(0, (num_tokens, self._spec.attention.columns), DType.F32)
             decoder.record_before_attention(listing, _ARRAYS, layer, q=rows, cache=_CACHE, slot_mapping=0)

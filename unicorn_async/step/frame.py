@@ -10,6 +10,7 @@ import numpy as np
 
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.models.step_arrays import StepArrays
+from unicorn_async.ops.runs import TOKEN_RUN
 from unicorn_async.ops.sample_rows import SAMPLE_MARK, SAMPLE_RESULT, SAMPLE_ROW, SamplingPath
 from unicorn_async.step.mapped_arrays import Field, made_block
 
@@ -56,10 +57,17 @@ class FrameLimits:
     blocks: int  # of one sequence
     tiles: int  # of prefill attention
     logit_rows: int
+    has_runs: bool = False  # whether steps say how their tokens follow each other: states of fixed size go by that
 
     @classmethod
     def of(
-        cls, options: EngineConfig, kv_plan: KVPlan, attention: AttentionPlan | None, logit_rows: int
+        cls,
+        options: EngineConfig,
+        kv_plan: KVPlan,
+        attention: AttentionPlan | None,
+        logit_rows: int,
+        *,
+        has_runs: bool = False,
     ) -> FrameLimits:
         """Return the limits of an engine's steps; `logit_rows` is the largest number of them.
 
@@ -73,6 +81,7 @@ class FrameLimits:
             blocks=-(-kv_plan.max_context // options.block_size),
             tiles=options.max_num_batched_tokens // tile + options.max_num_seqs,
             logit_rows=logit_rows,
+            has_runs=has_runs,
         )
 
 
@@ -93,6 +102,7 @@ class Frame:
             "sample_rows": Field(SAMPLE_ROW, (sequences,)),
             "resets": Field(np.uint32, (sequences,)),
             "marks": Field(SAMPLE_MARK, (tokens,)),
+            **({"runs": Field(TOKEN_RUN, (tokens,))} if limits.has_runs else {}),
         }
         results = {"samples": Field(SAMPLE_RESULT, (sequences,)), "ticks": Field(np.uint64, (2,))}
         self.sampled_rows: list[tuple[SamplingParams, int, int]] = []
@@ -110,6 +120,7 @@ class Frame:
             resets=address["resets"],
             marks=address["marks"],
             results=self.results.address["samples"],
+            runs=address.get("runs", 0),
             residual=residual,
         )
 

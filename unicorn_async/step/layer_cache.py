@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.queue import CommandBuffer
+    from unicorn_async.memory.kv_plan import KVPlan
     from unicorn_async.memory.model import ModelMemory, ResidualPlaces
     from unicorn_async.models.decoder import Decoder
     from unicorn_async.models.spec import ModelSpec
@@ -51,7 +52,7 @@ class SharedRecordings:
         memory: ModelMemory,
         limits: FrameLimits,
         attention: GpuAttention,
-        layer_group: tuple[int, ...],
+        kv_plan: KVPlan,
     ) -> None:
         """Allocate the frame, whose residual stream is the last one of `memory`.
 
@@ -75,7 +76,7 @@ class SharedRecordings:
                 limits,
                 attention,
                 self._attention,
-                layer_group,
+                kv_plan,
                 shared=True,
             )
             made.callback(self._layers.close)

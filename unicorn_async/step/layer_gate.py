@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unicorn_async.memory.plan import kv_names
+from unicorn_async.memory.plan import state_names
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.timeline import Timeline
     from unicorn_async.loader.allocator import BackgroundAllocator
     from unicorn_async.loader.stream import LoadStream
+    from unicorn_async.models.spec import ModelSpec
 
 
 class LayerGate:
-    """A `LayerReadiness`: a layer is there once its weights are on the way, and its cache has memory."""
+    """A `LayerReadiness`: a layer is there once its weights are on the way, and its state has memory."""
 
-    def __init__(self, stream: LoadStream, allocator: BackgroundAllocator, num_layers: int) -> None:
+    def __init__(self, stream: LoadStream, allocator: BackgroundAllocator, model: ModelSpec) -> None:
         self._stream = stream
         self._allocator = allocator
-        self._num_layers = num_layers
+        self._model = model
 
     @property
     def all_active(self) -> bool:
@@ -29,12 +30,12 @@ class LayerGate:
         """Return the timeline value at which the layer may be used, as soon as a device may wait for it.
 
         Raises:
-            OutOfMemoryError: its cache has no room after all.
+            OutOfMemoryError: its state has no room after all.
             UnicornError: what made the load fail.
         """
         ready = await self._stream.layer_submitted(layer)
-        if 0 <= layer < self._num_layers:
-            await self._allocator.wait(kv_names(layer))
+        if 0 <= layer < self._model.num_layers:
+            await self._allocator.wait(state_names(self._model, layer))
         return ready
 
     async def checked(self) -> None:

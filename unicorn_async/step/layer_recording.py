@@ -5,20 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from unicorn_async.models.block_recorder import LayerAttention
+from unicorn_async.models.block_recorder import FixedPlace, LayerAttention
 from unicorn_async.step.recording import Recording, prologue_key, tail_key
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator
+    from collections.abc import Hashable, Iterable, Iterator, Sequence
 
     from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.queue import CommandBuffer
     from unicorn_async.gpu.timed_recorder import DispatchTime
+    from unicorn_async.memory.kv_plan import KVPlan
     from unicorn_async.memory.model import ModelMemory
     from unicorn_async.models.decoder import Decoder
     from unicorn_async.models.spec import ModelSpec
-    from unicorn_async.ops.attention_op import AttentionOp
+    from unicorn_async.ops.attention_op import AttentionBatch, AttentionOp
     from unicorn_async.step.attention_arguments import AttentionArguments
     from unicorn_async.step.attention_writer import AttentionParts
     from unicorn_async.step.frame import Frame, FrameLimits, StepShape
@@ -37,7 +38,7 @@ class LayerRecording(Recording):
         limits: FrameLimits,
         attention: AttentionOp,
         attention_frame: AttentionArguments,
-        layer_group: tuple[int, ...],
+        kv_plan: KVPlan,
         *,
         time_kernels: bool = False,
         shared: bool = False,
@@ -45,7 +46,7 @@ class LayerRecording(Recording):
         super().__init__(device, decoder, model, memory, frame, limits, time_kernels=time_kernels, shared=shared)
         self._attention = attention
         self._attention_frame = attention_frame
-        self._layer_group = layer_group
+        self._kv_plan = kv_plan
 
     def layers(self, shape: StepShape, work: AttentionParts, first: int, stop: int) -> CommandBuffer:
         """Return the commands of layers `first` to `stop - 1`."""
@@ -73,15 +74,18 @@ class LayerRecording(Recording):
         frame = self._attention_frame
         batches = [replace(batch, **work._asdict()) for batch in frame.batches]
         for layer in range(first, stop):
-            group = self._layer_group[layer]
-            self._decoder.record_layer(
-                recorder,
-                self._frame.step,
-                shape.tokens,
-                layer,
-                LayerAttention(self._attention, self._memory.cache(layer), frame.slot_mapping[group], batches[group]),
-                chains=layer + 1 < stop,
-            )
+            place = self._place(layer, batches)
+            chains = layer + 1 < stop
+            self._decoder.record_layer(recorder, self._frame.step, shape.tokens, layer, place, chains=chains)
+
+    def _place(self, layer: int, batches: Sequence[AttentionBatch]) -> LayerAttention | FixedPlace | None:
+        """Where the layer's state is, and what its attention has to do."""
+        found = self._model.layers[layer]
+        if found.paged is not None:
+            group = self._kv_plan.group_of(layer)
+            slots = self._attention_frame.slot_mapping[group]
+            return LayerAttention(self._attention, self._memory.cache(layer), slots, batches[group])
+        return None if found.fixed is None else FixedPlace(self._memory.fixed_state(layer))
 
 
 def _keys(shape: StepShape, work: AttentionParts, parts: Iterable[tuple[int, int]]) -> Iterator[Hashable]:

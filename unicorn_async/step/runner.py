@@ -87,7 +87,7 @@ class Runner:
         readiness: LayerReadiness,
     ) -> None:
         rows = memory.logits.nbytes // (4 * model.vocab_size)
-        self._limits = FrameLimits.of(options, kv_plan, attention.plan, rows)
+        self._limits = FrameLimits.of(options, kv_plan, attention.plan, rows, has_runs=model.has_fixed_state)
         self._device = device
         self._model = model
         self._readiness = readiness
@@ -123,7 +123,7 @@ class Runner:
                     self._limits,
                     attention,
                     attends,
-                    kv_plan.layer_group,
+                    kv_plan,
                     time_kernels=options.time_kernels,
                 )
                 made.callback(recording.close)
@@ -137,7 +137,7 @@ class Runner:
             made.callback(self._close_frames)
             for _ in range(self._num_frames):
                 self._add_frame()
-            shared = SharedRecordings(device, decoder, model, memory, self._limits, attention, kv_plan.layer_group)
+            shared = SharedRecordings(device, decoder, model, memory, self._limits, attention, kv_plan)
             made.callback(shared.close)
             self._shared: SharedRecordings | None = shared
             self._made = made.pop_all()

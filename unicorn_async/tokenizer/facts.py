@@ -77,12 +77,13 @@ def _mark_control_tokens(
     added = backend.get_added_tokens_decoder()
     wanted = {token_id for text in strings if (token_id := backend.token_to_id(text)) is not None}
     wanted.update(token_id for token_id in eos_token_ids if backend.id_to_token(token_id) is not None)
+    new: list[AddedToken] = []
     for token_id in wanted:
         token = added.get(token_id)
         if token is None:
-            content = backend.id_to_token(token_id)
-            backend.add_special_tokens([AddedToken(content, special=True, normalized=False)])
+            new.append(AddedToken(backend.id_to_token(token_id), special=True, normalized=False))
         elif not token.special:
             token.special = True
-            backend.add_special_tokens([token])
+            new.append(token)
+    backend.add_special_tokens(new)  # at once: the library looks through all of them at every call
     return {token_id: token for token_id, token in backend.get_added_tokens_decoder().items() if token.special}

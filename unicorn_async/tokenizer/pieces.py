@@ -89,23 +89,24 @@ class Pieces:
 class PieceTable:
     """The bytes of the tokens 0, 1, 2, … one after the other; it is filled in steps, and fit to be sent."""
 
-    def __init__(self) -> None:
-        self._data = bytearray()
-        self._ends = array("Q")
+    def __init__(self, data: bytearray | None = None, ends: array[int] | None = None) -> None:
+        """Begin with what there is: the `data` of tokens, and where each ends."""
+        self.data = bytearray() if data is None else data
+        self.ends = array("Q") if ends is None else ends
 
     def __len__(self) -> int:
-        return len(self._ends)
+        return len(self.ends)
 
     def __getitem__(self, token_id: int) -> bytes:
         """Bytes of a token; empty for one that is not in the table."""
-        if not 0 <= token_id < len(self._ends):
+        if not 0 <= token_id < len(self.ends):
             return b""
-        return bytes(self._data[self._ends[token_id - 1] if token_id else 0 : self._ends[token_id]])
+        return bytes(self.data[self.ends[token_id - 1] if token_id else 0 : self.ends[token_id]])
 
     def append(self, piece: bytes) -> None:
         """Add the next token."""
-        self._data += piece
-        self._ends.append(len(self._data))
+        self.data += piece
+        self.ends.append(len(self.data))
 
 
 def _decoder_state(tokenizer: tokenizers.Tokenizer) -> dict[str, object]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -13,8 +16,11 @@ from typing import TYPE_CHECKING, cast
 from unicorn_async.errors import TokenizerError, UnicornError
 from unicorn_async.tokenizer.pieces import PieceTable
 from unicorn_async.tokenizer.tokenizer import Tokenizer
+from unicorn_async.tokenizer.worker import Work
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from unicorn_async.tokenizer.facts import TokenizerFacts
     from unicorn_async.tokenizer.worker import Source
 
@@ -31,7 +37,8 @@ class TokenizerProcess:
     Until `tokenizer` has returned there is nothing to encode with. The process ends with this one, however that ends.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, *, keep_in: Path | None = None, in_background: bool = False) -> None:
+        """Start it; the others as in `Work`."""
         ours, theirs = socket.socketpair()
         with theirs:
             self._connection = Connection(ours.detach())
@@ -47,7 +54,7 @@ class TokenizerProcess:
             except OSError as exc:
                 self._connection.close()
                 raise TokenizerError(f"the tokenizer's process can't be started: {exc}") from exc
-        self._source = source
+        self._work = source, keep_in, in_background
         self._lock = threading.Lock()
         self.pieces = RemotePieces(self)
 
@@ -62,7 +69,7 @@ class TokenizerProcess:
         Raises:
             TokenizerError: the model's tokenizer can't be used, or the process was closed meanwhile.
         """
-        facts, self.pieces.strip = cast("tuple[TokenizerFacts, tuple[bytes, int]]", self.ask(self._source))
+        facts, self.pieces.strip = cast("tuple[TokenizerFacts, tuple[bytes, int]]", self.ask(Work(*self._work)))
         return Tokenizer(self, facts)
 
     def encode(self, text: str, *, with_control: bool) -> list[int]:
@@ -83,7 +90,8 @@ class TokenizerProcess:
 
     def close(self) -> None:
         """End the process; whoever waits for an answer gets an error."""
-        self._process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # it leads a session of its own
         self._process.wait()
         with self._lock:
             self._connection.close()

@@ -7,11 +7,15 @@ holds up nothing else.
 from __future__ import annotations
 
 import contextlib
+import gc
+import os
+import signal
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from unicorn_async.errors import UnicornError
+from unicorn_async.tokenizer.encoder import BackendEncoder
 from unicorn_async.tokenizer.pieces import PieceTable
 from unicorn_async.tokenizer.tokenizer import Tokenizer
 
@@ -21,19 +25,38 @@ if TYPE_CHECKING:
 Source: TypeAlias = "Path | Mapping[str, object]"
 """A model's directory, or the metadata of a GGUF file."""
 
+_NICENESS = 10
 _STEP = 4096  # tokens that are put into the table while nobody waits, about 10 ms
+
+
+class Work(NamedTuple):
+    """What a process is to do: make a tokenizer, and leave a file `keep_in` of it behind for the next start.
+
+    One that nobody waits for works `in_background`.
+    """
+
+    source: Source
+    keep_in: Path | None = None
+    in_background: bool = False
 
 
 def main(descriptor: int) -> None:
     """Serve the process at the other end of a socket until it closes it, or is gone."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the one that keeps the tokenizer
     with Connection(descriptor) as connection, contextlib.suppress(EOFError, ConnectionError):
+        work: Work = connection.recv()
+        if work.in_background:
+            os.nice(_NICENESS)
+        gc.disable()  # hundreds of thousands of strings are made, and all of them stay
         try:
-            tokenizer = make_tokenizer(connection.recv())
+            tokenizer = make_tokenizer(work.source)
         except UnicornError as exc:
             connection.send(exc)
             return
         connection.send((tokenizer.facts, tokenizer.pieces.strip))
-        _serve(connection, tokenizer)
+        gc.freeze()
+        gc.enable()
+        _serve(connection, tokenizer, work.keep_in)
 
 
 def make_tokenizer(source: Source) -> Tokenizer:
@@ -45,13 +68,34 @@ def make_tokenizer(source: Source) -> Tokenizer:
     return Tokenizer.load(source) if isinstance(source, Path) else Tokenizer.from_gguf(source)
 
 
-def _serve(connection: Connection, tokenizer: Tokenizer) -> None:
+def _keep(connection: Connection, tokenizer: Tokenizer, table: PieceTable, file: Path) -> None:
+    """Have a copy of this process write what is kept of the tokenizer: nobody waits for that meanwhile."""
+    if os.fork():
+        return
+    try:  # no error may lead out of here: the copy would go on as this process
+        os.nice(_NICENESS)
+        connection.close()
+        assert isinstance(tokenizer.encoder, BackendEncoder), "it was made in this process"
+        from unicorn_async.tokenizer.kept import kept_form  # NumPy takes as long to import as all else that is here
+        from unicorn_async.tokenizer.kept_folder import KeptFolder
+
+        content = kept_form(tokenizer.encoder.backend, tokenizer.facts, table, tokenizer.pieces.strip)
+        if content is not None:
+            KeptFolder(file.parent).write(file, content)
+    finally:
+        os._exit(0)
+
+
+def _serve(connection: Connection, tokenizer: Tokenizer, keep_in: Path | None) -> None:
     """Answer (text, with_control) with ids or an error, and an id with its bytes, or with the table once it is made."""
     table, num_ids = PieceTable(), tokenizer.facts.num_ids
     while True:
         while len(table) < num_ids and not connection.poll():
             for token_id in range(len(table), min(len(table) + _STEP, num_ids)):
                 table.append(tokenizer.pieces[token_id])
+        if keep_in is not None and len(table) == num_ids:
+            _keep(connection, tokenizer, table, keep_in)
+            keep_in = None
         request = connection.recv()
         if isinstance(request, int):
             connection.send(tokenizer.pieces[request] if len(table) < num_ids else table)

@@ -27,11 +27,12 @@ _MOST_BLOCKS = 1024  # about: each costs some time, and drivers allow a few thou
 class MemoryGroup(Enum):
     """What a piece of memory is for, in the order in which VRAM is given away.
 
-    Workspace and cache are read and written many times a token, weights are read once, and of a table of embeddings a
-    token reads one row: that goes to GTT before it takes VRAM from anything else.
+    Workspace, states and cache are read and written many times a token, weights are read once, and of a table of
+    embeddings a token reads one row: that goes to GTT before it takes VRAM from anything else.
     """
 
     WORKSPACE = "workspace"
+    STATE = "sequence state"
     KV_CACHE = "KV cache"
     HEAD = "output head"
     NORMS = "norms and biases"
@@ -48,6 +49,7 @@ _SHOWN_ORDER = (
     MemoryGroup.ATTENTION,
     MemoryGroup.FFN,
     MemoryGroup.KV_CACHE,
+    MemoryGroup.STATE,
     MemoryGroup.WORKSPACE,
 )
 

@@ -158,7 +158,7 @@ def _find(checkpoint: Checkpoint, want: WantedTensor) -> SourceTensor:
     source = checkpoint.tensors.get(want.name)
     if source is None:
         raise CheckpointError(f"{checkpoint.path}: tensor {want.name!r} of shape {list(want.shape)} is missing")
-    if source.shape != want.shape:
+    if _without_ones(source.shape) != _without_ones(want.shape):  # one format keeps dimensions that another leaves out
         raise CheckpointError(
             f"{checkpoint.path}: tensor {source.name!r}: {checkpoint.config_name} asks for shape {list(want.shape)}, "
             f"the file has {list(source.shape)}"
@@ -171,6 +171,10 @@ def _find(checkpoint: Checkpoint, want: WantedTensor) -> SourceTensor:
             f"only {', '.join(usable)}"
         )
     return source
+
+
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(size for size in shape if size != 1)
 
 
 def _final_type(want: WantedTensor, source: SourceTensor, scheme: WeightScheme) -> ElementType:

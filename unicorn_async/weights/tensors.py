@@ -48,8 +48,8 @@ class PlacedTensors(Mapping[str, _T], Generic[_T]):
 
 
 def vectors_of(plan: LoadPlan, slices: Mapping[str, ArenaSlice]) -> Mapping[str, Tensor]:
-    """Return norm weights and biases by name; `slices` may grow."""
-    members = {dest.name: [dest] for dest in plan.destinations if len(dest.shape) == 1}
+    """Return norm weights, biases and taps of convolutions by name; `slices` may grow."""
+    members = {dest.name: [dest] for dest in plan.destinations if len(dest.shape) != 2}
     return PlacedTensors(members, slices, _vector)
 
 
@@ -66,7 +66,7 @@ def unplaced_matrices(plan: LoadPlan) -> dict[str, Weight]:
 def _matrices(plan: LoadPlan) -> dict[str, list[DestTensor]]:
     members: dict[str, list[DestTensor]] = {}
     for dest in plan.destinations:
-        if len(dest.shape) != 1:
+        if len(dest.shape) == 2:
             members.setdefault(dest.whole, []).append(dest)
     return members
 

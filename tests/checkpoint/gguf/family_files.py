@@ -10,6 +10,7 @@ from gguf import MODEL_ARCH, MODEL_ARCH_NAMES, GGUFWriter, RopeScalingType, Tens
 
 from tests.golden.cases import CASES
 from tests.golden.checkpoints import weights
+from tests.golden.short_convs import ffn_size
 
 from .golden_files import interleaved, llama3_factors
 
@@ -25,6 +26,7 @@ _KINDS = {
     "glm": MODEL_ARCH.CHATGLM,
     "glm4": MODEL_ARCH.GLM4,
     "granite": MODEL_ARCH.GRANITE,
+    "lfm2": MODEL_ARCH.LFM2,
     "ministral3": MODEL_ARCH.MISTRAL3,
     "olmo2": MODEL_ARCH.OLMO2,
     "olmo3": MODEL_ARCH.OLMO2,
@@ -52,9 +54,12 @@ def write_family(path: Path, name: str) -> Path:
             values = values + np.float32(1)
         if arch in _INTERLEAVED and re.search(r"[qk]_proj\.", key):
             values = interleaved(values, _head_dim(config))
+        if key.endswith("conv.conv.weight"):
+            values = values[:, 0]
         file_name = names.get_name(key, try_suffixes=(".weight", ".bias"))
         assert file_name is not None, key
-        writer.add_tensor(file_name, values.astype(np.float16 if values.ndim > 1 else np.float32))
+        is_matrix = values.ndim > 1 and "conv.conv" not in key
+        writer.add_tensor(file_name, values.astype(np.float16 if is_matrix else np.float32))
     _add_factors(writer, config, names)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -67,16 +72,28 @@ def _add_sizes(writer: GGUFWriter, config: Mapping[str, object]) -> None:
     writer.add_context_length(_int(config["max_position_embeddings"]))
     writer.add_embedding_length(_int(config["hidden_size"]))
     writer.add_block_count(_int(config["num_hidden_layers"]))
-    writer.add_feed_forward_length(_int(config["intermediate_size"]))
     writer.add_head_count(_int(config["num_attention_heads"]))
-    writer.add_head_count_kv(_int(config["num_key_value_heads"]))
+    if config["model_type"] == "lfm2":
+        _add_short_convs(writer, config)
+    else:
+        writer.add_feed_forward_length(_int(config["intermediate_size"]))
+        writer.add_head_count_kv(_int(config["num_key_value_heads"]))
     if "head_dim" in config:
         writer.add_key_length(_int(config["head_dim"]))
         writer.add_value_length(_int(config["head_dim"]))
-    if "rms_norm_eps" in config:
-        writer.add_layer_norm_rms_eps(_float(config["rms_norm_eps"]))
+    eps = config.get("rms_norm_eps", config.get("norm_eps"))
+    if eps is not None:
+        writer.add_layer_norm_rms_eps(_float(eps))
     else:
         writer.add_layer_norm_eps(_float(config["layer_norm_eps"]))
+
+
+def _add_short_convs(writer: GGUFWriter, config: Mapping[str, object]) -> None:
+    writer.add_feed_forward_length(ffn_size(config))
+    attending = cast("list[int]", config["full_attn_idxs"])
+    kv_heads, num_layers = _int(config["num_key_value_heads"]), _int(config["num_hidden_layers"])
+    writer.add_head_count_kv([kv_heads if layer in attending else 0 for layer in range(num_layers)])
+    writer.add_shortconv_l_cache(_int(config["conv_L_cache"]))
 
 
 def _add_rotary(writer: GGUFWriter, config: Mapping[str, object]) -> None:

@@ -8,9 +8,10 @@ from io import BytesIO
 
 import pytest
 
-from unicorn_async.checkpoint.gguf import fields
+from unicorn_async.checkpoint.gguf import fields, plain_parts
 from unicorn_async.checkpoint.gguf.fields import FieldReader
-from unicorn_async.checkpoint.gguf.plain_strings import PlainStrings, plain_part
+from unicorn_async.checkpoint.gguf.plain_parts import plain_part
+from unicorn_async.checkpoint.gguf.plain_strings import PlainStrings
 from unicorn_async.errors import CheckpointError
 
 STRING, ARRAY = 8, 9
@@ -100,7 +101,7 @@ def test_what_is_looked_at_is_no_more_than_the_strings_explain(monkeypatch: pyte
         return plain_part(data, most)
 
     monkeypatch.setattr(fields, "_PIECE_BYTES", 1 << 20)
-    monkeypatch.setattr(fields, "plain_part", counted)
+    monkeypatch.setattr(plain_parts, "plain_part", counted)
     arrays = b"".join(field([b""] * 200) for _ in range(100))
     reader = FieldReader(BytesIO(arrays), len(arrays), "file")
     for _ in range(100):

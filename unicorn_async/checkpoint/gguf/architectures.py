@@ -174,6 +174,19 @@ def _seed_oss(config: GgufConfig, _: _Factors) -> _Keys:
     return {"architectures": ["SeedOssForCausalLM"], "attention_out_bias": bias}
 
 
+def _lfm2(config: GgufConfig, _: _Factors) -> _Keys:
+    heads = config.counts("attention.head_count_kv")
+    kinds = ["full_attention" if count else "conv" for count in heads]
+    return {
+        "architectures": ["Lfm2ForCausalLM"],
+        "layer_types": kinds,
+        "norm_eps": config.number("attention.layer_norm_rms_epsilon"),
+        "conv_L_cache": config.count("shortconv.l_cache"),
+        "conv_bias": any(name.endswith(".shortconv.conv.bias") for name in config.tensors),
+        "block_auto_adjust_ff_dim": False,  # the file has the size itself
+    }
+
+
 ARCHITECTURES: Mapping[str, Callable[[GgufConfig, _Factors], _Keys]] = {
     "chatglm": _chatglm,
     "cohere2": _cohere2,
@@ -183,6 +196,7 @@ ARCHITECTURES: Mapping[str, Callable[[GgufConfig, _Factors], _Keys]] = {
     "gemma3": _gemma3,
     "glm4": _glm4,
     "granite": _granite,
+    "lfm2": _lfm2,
     "llama": _llama,
     "mistral3": _mistral3,
     "olmo2": _olmo2,

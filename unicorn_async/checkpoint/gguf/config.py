@@ -55,7 +55,7 @@ def json_config(config: GgufConfig, rope_factors: Mapping[str, Sequence[float]])
     result: dict[str, object] = {name: config.count(key) for name, key in _COUNTS.items()}
     result |= {
         "rms_norm_eps": _norm_eps(config),
-        "num_key_value_heads": config.count("attention.head_count_kv", config.count("attention.head_count")),
+        "num_key_value_heads": _kv_heads(config),
         "head_dim": config.head_dim,
         "vocab_size": embeddings.shape[0],
         "tie_word_embeddings": not config.has("output.weight"),
@@ -76,6 +76,16 @@ def file_traits(config: GgufConfig, rope_factors: Mapping[str, Sequence[float]])
         is_qkv_fused=config.has("blk.0.attn_qkv.weight"),
         rope_factors=tuple(rope_factors.get(ROPE_FACTORS, ())),
     )
+
+
+def _kv_heads(config: GgufConfig) -> int:
+    """Return how many heads of keys and values a layer has that attends; others say that they have none."""
+    if isinstance(config.get("attention.head_count_kv"), int | None):
+        return config.count("attention.head_count_kv", config.count("attention.head_count"))
+    counts = sorted(set(config.counts("attention.head_count_kv")) - {0})
+    if len(counts) != 1:
+        raise config.unsupported("attention.head_count_kv", f"{counts}: layers have to have equal numbers of heads")
+    return counts[0]
 
 
 def _check(config: GgufConfig) -> None:

@@ -6,7 +6,7 @@ import struct
 from array import array
 from typing import TYPE_CHECKING, TypeAlias
 
-from unicorn_async.checkpoint.gguf.plain_strings import PlainStrings, plain_part
+from unicorn_async.checkpoint.gguf.plain_strings import PlainStrings
 from unicorn_async.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -137,12 +137,14 @@ class FieldReader:
 
         A vocabulary has hundreds of thousands. Of a piece all is looked at, so one that holds few is small.
         """
+        from unicorn_async.checkpoint.gguf import plain_parts  # with NumPy, which no header of a few strings needs
+
         piece_bytes = min(_PIECE_BYTES, _STRING_BYTES * count)
         parts: list[bytes] = []
         left, offset = count, self.offset
         while left:
             data = self._file.read(min(piece_bytes, self._limit - offset))
-            part, found = plain_part(data, left)
+            part, found = plain_parts.plain_part(data, left)
             if not found:
                 self._file.seek(self.offset)
                 return None

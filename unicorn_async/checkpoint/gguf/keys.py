@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING
 
 from unicorn_async.checkpoint.gguf.fields import shown
@@ -36,6 +37,19 @@ class GgufConfig:
         if type(value) is not int or value < 1:
             raise self.error(key, "a positive integer", value)
         return value
+
+    def counts(self, key: str) -> tuple[int, ...]:
+        """Return integers of which none is negative, one a layer; one integer stands for all."""
+        value, num_layers = self.get(key), self.count("block_count")
+        if type(value) is int and value > 0:
+            return (value,) * num_layers
+        if (
+            not isinstance(value, array)
+            or len(value) != num_layers
+            or not all(type(v) is int and v >= 0 for v in value)
+        ):
+            raise self.error(key, f"a positive integer, or {num_layers} of them", value)
+        return tuple(int(count) for count in value)
 
     def number(self, key: str) -> float | None:
         """Return a number, None where the key is absent."""

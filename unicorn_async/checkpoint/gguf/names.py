@@ -13,6 +13,7 @@ _GLOBAL = {
     "output_norm": "model.norm",
     "output": "lm_head",
 }
+_LFM2_NORM = {"token_embd_norm": "model.embedding_norm"}  # the last one, whatever it is called
 _IN_LAYER = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
@@ -40,6 +41,19 @@ _GLM4_NORMS = {
     "ffn_norm": "post_attention_layernorm",
     "post_ffw_norm": "post_mlp_layernorm",
 }
+_LFM2 = {
+    "attn_norm": "operator_norm",
+    "attn_output": "self_attn.out_proj",
+    "attn_q_norm": "self_attn.q_layernorm",
+    "attn_k_norm": "self_attn.k_layernorm",
+    "ffn_norm": "ffn_norm",
+    "ffn_gate": "feed_forward.w1",
+    "ffn_up": "feed_forward.w3",
+    "ffn_down": "feed_forward.w2",
+    "shortconv.in_proj": "conv.in_proj",
+    "shortconv.conv": "conv.conv",
+    "shortconv.out_proj": "conv.out_proj",
+}
 _FUSED = {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
 # What is not the same in all architectures.
 _BY_ARCHITECTURE: Mapping[str, Mapping[str, str]] = {
@@ -49,6 +63,7 @@ _BY_ARCHITECTURE: Mapping[str, Mapping[str, str]] = {
     "gemma2": _GEMMA,
     "gemma3": _GEMMA,
     "glm4": {**_GLM4_NORMS, **_FUSED},
+    "lfm2": _LFM2,
     "olmo2": _POST_NORMS,
     "phi3": {**_PLAIN, **_FUSED},
     "seed_oss": {"post_attention_norm": "post_attention_layernorm"},
@@ -57,16 +72,17 @@ _INTERLEAVED = ("granite", "llama", "mistral3", "smollm3")  # the converter has 
 ROPE_FACTORS = "rope_freqs.weight"
 LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
 _CONSTANTS = (ROPE_FACTORS, LONG_FACTORS, SHORT_FACTORS)
-_LAYER_NAME = re.compile(r"blk\.(\d{1,5})\.([a-z_]+)\.(weight|bias)")
+_LAYER_NAME = re.compile(r"blk\.(\d{1,5})\.([a-z_.]+)\.(weight|bias)")
 _ROTARY_PARTS = ("attn_q", "attn_k")
-_WITH_BIAS = (*_ROTARY_PARTS, "attn_v", "attn_output", "attn_qkv")
+_WITH_BIAS = (*_ROTARY_PARTS, "attn_v", "attn_output", "attn_qkv", *(name for name in _LFM2 if "shortconv" in name))
 
 
 def canonical_name(name: str, architecture: str) -> str | None:
     """Return a tensor's name in the models' layout, None where it has none."""
     stem, _, kind = name.rpartition(".")
-    if stem in _GLOBAL and kind == "weight":
-        return f"{_GLOBAL[stem]}.{kind}"
+    names = _GLOBAL | _LFM2_NORM if architecture == "lfm2" else _GLOBAL
+    if stem in names and kind == "weight":
+        return f"{names[stem]}.{kind}"
     match = _LAYER_NAME.fullmatch(name)
     if match is None:
         return None

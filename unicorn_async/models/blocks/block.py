@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from unicorn_async.models.block_recorder import BlockRecorder
-    from unicorn_async.models.blocks.declarations import Norm, Paged, Residue, WeightSpec
+    from unicorn_async.models.blocks.declarations import Fixed, Norm, Paged, Residue, WeightSpec
 
 
 class Block(Protocol):
@@ -38,7 +38,7 @@ class Block(Protocol):
         """What people are told of it beside the sizes of the whole model; "" = nothing."""
 
     @property
-    def state(self) -> Paged | None:
+    def state(self) -> Paged | Fixed | None:
         """What it keeps of a sequence from one step to the next."""
 
     @property

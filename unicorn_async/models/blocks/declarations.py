@@ -43,6 +43,16 @@ class Paged:
 
 
 @dataclass(frozen=True, slots=True)
+class Fixed:
+    """State of a sequence that does not grow with it: `nbytes` of each layer that has such a block.
+
+    It lies by the sequence's state index, and has what was there before when a sequence begins.
+    """
+
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Residue:
     """What a block leaves in `branch` for the next one to add to the stream: norm(branch), or branch itself.
 

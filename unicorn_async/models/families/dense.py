@@ -57,10 +57,17 @@ class Dimensions:
     residual_scale: float = 1.0  # of what blocks leave
 
     @classmethod
-    def read(cls, raw: JsonConfig, *, head_dim: int | None = None, norm_eps: float = 1e-6) -> Dimensions:
+    def read(
+        cls,
+        raw: JsonConfig,
+        *,
+        head_dim: int | None = None,
+        norm_eps: float = 1e-6,
+        intermediate_size: int | None = None,
+    ) -> Dimensions:
         """Read the keys that most families have; a head has `head_dim` elements where the file does not say it.
 
-        None stands for the hidden size over the heads.
+        None stands for the hidden size over the heads. An `intermediate_size` that is given is not read.
         """
         num_heads, num_kv_heads = checked_heads(raw)
         hidden_size = raw.count("hidden_size")
@@ -70,7 +77,7 @@ class Dimensions:
             num_heads=num_heads,
             num_kv_heads=num_kv_heads,
             head_dim=raw.count("head_dim", head_dim or hidden_size // num_heads or 1),
-            intermediate_size=raw.count("intermediate_size"),
+            intermediate_size=intermediate_size or raw.count("intermediate_size"),
             norm_eps=raw.number("rms_norm_eps", norm_eps),
         )
 
@@ -155,8 +162,12 @@ def decoder(
     embedding_scale: float = 1.0,
     logit_soft_cap: float = 0.0,
     logit_scale: float = 1.0,
+    norm: str = "model.norm",
+    names: tuple[tuple[str, str], ...] = (),
 ) -> ModelSpec:
     """Put layers between embeddings and output head; what is given is the default of a key.
+
+    `norm` is the last norm's name, `names` are those of `Layer`.
 
     Raises:
         UnsupportedModelError: a key that would change the result was read by nobody.
@@ -169,11 +180,11 @@ def decoder(
         vocab_size=vocab_size,
         max_position=raw.count("max_position_embeddings", max_position),
         embedding=Embedding(vocab_size, sizes.hidden_size, embedding_scale),
-        layers=tuple(Layer(blocks, f"model.layers.{number}.") for number, blocks in enumerate(layers)),
+        layers=tuple(Layer(blocks, f"model.layers.{number}.", names) for number, blocks in enumerate(layers)),
         head=Head(
             vocab_size,
             sizes.hidden_size,
-            norm=sizes.norm("model.norm", "norm"),
+            norm=sizes.norm(norm, "norm"),
             is_tied=raw.flag("tie_word_embeddings", tied),
             soft_cap=logit_soft_cap,
             scale=logit_scale,
@@ -226,14 +237,14 @@ def checked_heads(
     return num_heads, num_kv_heads
 
 
-def layer_kinds(raw: JsonConfig, num_layers: int) -> list[str] | None:
-    """Return `layer_types`, one for each layer, or None where the key is absent."""
+def layer_kinds(raw: JsonConfig, num_layers: int, known: tuple[str, ...] = _LAYER_KINDS) -> list[str] | None:
+    """Return `layer_types`, one of the `known` for each layer, or None where the key is absent."""
     kinds = raw.texts("layer_types")
     if kinds is None:
         return None
-    unknown = sorted(set(kinds) - set(_LAYER_KINDS))
+    unknown = sorted(set(kinds) - set(known))
     if unknown:
-        raise UnsupportedModelError(f"{raw.where}: layer_types {unknown} are not supported; known are {_LAYER_KINDS}")
+        raise UnsupportedModelError(f"{raw.where}: layer_types {unknown} are not supported; known are {known}")
     if len(kinds) != num_layers:
         raise CheckpointError(f"{raw.where}: layer_types: expected {num_layers} entries, got {len(kinds)}")
     return kinds

@@ -10,7 +10,6 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from unicorn_async.errors import TokenizerError
-from unicorn_async.tokenizer.gguf.merges import merges_of
 from unicorn_async.tokenizer.gguf.pre_tokenizer import pre_tokenizer
 from unicorn_async.tokenizer.gguf.vocabulary import BYTE_LEVEL, GgufVocabulary, TokenType
 from unicorn_async.tokenizer.library_errors import library_errors
@@ -56,6 +55,8 @@ def _sentencepiece(vocabulary: GgufVocabulary) -> tokenizers.Tokenizer:
     The file says whether a space is put in front of a text, and not where: behind every control token too, or at the
     beginning alone and only where there is none. The latter goes with vocabularies whose control tokens mark turns.
     """
+    from unicorn_async.tokenizer.gguf.merges import merges_of  # with NumPy, which no other tokenizer needs
+
     if not vocabulary.scores:
         raise TokenizerError("tokenizer.ggml.scores is missing")
     pieces = [_piece(token, kind) for token, kind in zip(vocabulary.tokens, vocabulary.types, strict=True)]

@@ -1,0 +1,65 @@
+"""Tensors of models with short convolutions, as LFM2's checkpoints have them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from .case import Case
+
+    Floats = NDArray[np.float32]
+
+
+def ffn_size(config: Mapping[str, object]) -> int:
+    """Columns of the FFN, of a file that has those of one without a gate."""
+    size = int(cast("float", config["block_ffn_dim_multiplier"]) * (2 * cast("int", config["block_ff_dim"]) // 3))
+    multiple = cast("int", config["block_multiple_of"])
+    return multiple * -(-size // multiple)
+
+
+def lfm2_tensors(case: Case, draw: Callable[..., Floats]) -> Iterator[tuple[str, Floats]]:
+    """Yield every tensor; `draw` gets a name, a shape, a deviation and a mean."""
+    config = cast("Mapping[str, int]", case.config)
+    hidden, vocab, taps = config["hidden_size"], config["vocab_size"], config["conv_L_cache"]
+    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    head_dim, ffn = hidden // heads, ffn_size(config)
+    attending = cast("list[int]", config["full_attn_idxs"])
+
+    def matrix(name: str, rows: int, columns: int) -> tuple[str, Floats]:
+        gain = case.gains.get(name.rsplit(".", 1)[-1], 1.0)
+        return f"{name}.weight", draw(f"{case.reference}/{name}", (rows, columns), gain / columns**0.5)
+
+    def vector(name: str, size: int, deviation: float, mean: float = 0.0) -> tuple[str, Floats]:
+        return name, draw(f"{case.reference}/{name}", (size,), deviation, mean)
+
+    def norm(name: str, size: int) -> tuple[str, Floats]:
+        factor = case.norm_gains.get(name.rsplit(".", 1)[-1], 1.0)
+        return vector(f"{name}.weight", size, 0.2 * factor, factor)
+
+    yield "model.embed_tokens.weight", draw(f"{case.reference}/embed", (vocab, hidden), hidden**-0.5)
+    for layer in range(config["num_hidden_layers"]):
+        prefix = f"model.layers.{layer}."
+        yield norm(f"{prefix}operator_norm", hidden)
+        if layer in attending:
+            for part, count in (("q_proj", heads), ("k_proj", kv_heads), ("v_proj", kv_heads)):
+                yield matrix(f"{prefix}self_attn.{part}", count * head_dim, hidden)
+            yield matrix(f"{prefix}self_attn.out_proj", hidden, hidden)
+            for part in ("q_layernorm", "k_layernorm"):
+                yield norm(f"{prefix}self_attn.{part}", head_dim)
+        else:
+            yield matrix(f"{prefix}conv.in_proj", 3 * hidden, hidden)
+            yield f"{prefix}conv.conv.weight", draw(f"{case.reference}/{prefix}conv", (hidden, 1, taps), 1.0)
+            yield matrix(f"{prefix}conv.out_proj", hidden, hidden)
+            if config["conv_bias"]:
+                yield vector(f"{prefix}conv.in_proj.bias", 3 * hidden, 0.5)
+                yield vector(f"{prefix}conv.conv.bias", hidden, 0.5)
+                yield vector(f"{prefix}conv.out_proj.bias", hidden, 0.5)
+        yield norm(f"{prefix}ffn_norm", hidden)
+        for part, rows, columns in (("w1", ffn, hidden), ("w3", ffn, hidden), ("w2", hidden, ffn)):
+            yield matrix(f"{prefix}feed_forward.{part}", rows, columns)
+    yield norm("model.embedding_norm", hidden)

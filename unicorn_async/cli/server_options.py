@@ -1,0 +1,33 @@
+"""Where a server listens, and who may ask: what of a command line counts before anything of the server is imported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from unicorn_async.cli.options import port_number
+
+if TYPE_CHECKING:
+    import argparse
+
+API_KEY_VARIABLE = "UNICORN_API_KEY"
+
+
+def add_server_options(parser: argparse.ArgumentParser) -> None:
+    """Add where to listen, and who may ask."""
+    group = parser.add_argument_group("server")
+    group.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
+    group.add_argument("--port", type=port_number, default=8000, help="0 takes any free one (default 8000)")
+    group.add_argument("--api-key", metavar="KEY", help=f"clients must send it; or set {API_KEY_VARIABLE}")
+    group.add_argument(
+        "--allow-host", action="append", default=[], metavar="NAME", help="further name that browsers may use"
+    )
+    group.add_argument(
+        "--models-dir",
+        action="append",
+        type=Path,
+        default=[],
+        metavar="DIR",
+        help="clients may load the models and adapters below this folder; may be given several times",
+    )
+    group.add_argument("--keep-model", action="store_true", help="clients can't load, unload or switch models")

@@ -1,0 +1,9 @@
+"""Where the tokens of a step stand among those of their sequence: what kernels with a state of fixed size go by."""
+
+from __future__ import annotations
+
+import numpy as np
+
+# `Run` in shaders/include/run.glsl.
+TOKEN_RUN = np.dtype([("state_index", "<u4"), ("offset", "<u4")])
+LAST_OF_RUN = 0x80000000  # added to the offset of the last token that its sequence has in the step
