@@ -92,6 +92,7 @@ async def test_the_kernels_of_the_formats_ran(open_engine: OpenEngine) -> None:
     assert all(name.endswith(("_q4", "_q8")) for name in linears), linears
 
 
+@pytest.mark.whole("that a trained model's answers are the same in int8; logits of random ones are compared always")
 async def test_the_demo_model_answers_as_before_in_int8(open_engine: OpenEngine) -> None:
     async with open_engine(MODEL, weights=WeightScheme.INT8) as engine:
         for question, right in QUESTIONS.items():
