@@ -100,7 +100,9 @@ async def test_each_load_replaces_the_trace_of_the_one_before_it(
         before = path.read_bytes() if path.exists() else b""
         model = prepare()
         assert before == (path.read_bytes() if path.exists() else b"")
-        async with library.open(model) as engine:
+        waits: list[str] = []
+        async with library.open(model, waits.append) as engine:
+            assert waits == ["files", "device", "memory", "tokenizer"]
             await engine.loaded()
             nbytes = engine.progress.bytes_total
         events = json.loads(path.read_text())["traceEvents"]

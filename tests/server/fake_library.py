@@ -14,7 +14,7 @@ from unicorn_async.errors import CheckpointError, EngineClosedError, ModelNotFou
 from unicorn_async.public_text import PublicText
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
 TURNS = 3  # of the loop, that opening and closing take
 
@@ -70,9 +70,10 @@ class FakeLibrary:
         return PublicText().of(text)
 
     @asynccontextmanager
-    async def open(self, model: PreparedModel) -> AsyncIterator[NamedEngine]:
+    async def open(self, model: PreparedModel, on_wait: Callable[[str], None]) -> AsyncIterator[NamedEngine]:
         assert self.num_open == 0, "the last engine has to be closed first"
         self.num_open += 1
+        on_wait("device")
         self.opening.set()
         try:
             for _ in range(TURNS):

@@ -58,6 +58,7 @@ async def test_health_tells_of_the_load_and_of_its_failure(client: httpx.AsyncCl
     heap = {"heap": "VRAM", "planned": 1000, "allocated": 1100, "driver": 1200}
     assert health["memory"] == {"heaps": [{**heap, "plan_agrees": True, "driver_agrees": True}], "agrees": True}
     assert health["load"]["tokenizer_s"] == 0.25
+    assert health["waits_for"] is None
     assert (health["load"]["done"], health["load"]["seconds_left"]) == (True, 0.0)
     assert health["stats"]["tokens_generated"] == 7
 
@@ -68,6 +69,7 @@ async def test_health_is_there_while_the_model_loads(serve_with: ServeWith, engi
     async with serve_with(ServerOptions()) as served, httpx.AsyncClient(base_url=served.url) as client:
         response = await client.get("/health")
         assert (response.status_code, response.json()["status"], response.json()["loaded"]) == (200, "loading", 0.25)
+        assert response.json()["waits_for"] == "weights"
         load = {name: value for name, value in response.json()["load"].items() if name not in ("tokenizer_s", "done")}
         assert load == {
             "bytes_total": 100,

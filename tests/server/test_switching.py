@@ -245,6 +245,8 @@ async def test_a_load_that_a_newer_one_replaced_is_told_so(client: httpx.AsyncCl
     library.hold_open["a"] = asyncio.Event()
     first = asyncio.create_task(load(client, "a"))
     await library.opening.wait()
+    health = (await client.get("/health")).json()
+    assert (health["status"], health["waits_for"]) == ("opening", "device")
     await load(client, "b")
     replaced = await first
     assert (replaced.status_code, replaced.json()["error"]["code"]) == (409, "superseded")

@@ -78,13 +78,15 @@ class Engine:
         device: str | int | None = None,
         config: EngineConfig | None = None,
         vulkan: InstanceStart | None = None,
+        on_wait: Callable[[str], None] | None = None,
     ) -> AsyncIterator[Engine]:
         """Open a model by its path or its name in the Hugging Face cache; close it at the end of the block.
 
         The string "demo" is the bundled model.
 
         `device`, an index or a part of a name, goes before the one in `config`. The engine takes the instance of
-        `vulkan`, which may have begun before this module was imported.
+        `vulkan`, which may have begun before this module was imported. `on_wait` is told what the opening waits for:
+        "files", then "device", "memory" and "tokenizer".
 
         It returns as soon as the model's files are checked, what all layers use has memory and the tokenizer is made
         (with `skip_tokenizer` there is none, and no token has text or ends an answer): memory for the layers is
@@ -105,7 +107,7 @@ class Engine:
                 await asyncio.to_thread(_import_opening)
                 from unicorn_async.engine.opening import open_model
 
-                engine = cls(await open_model(model, config, opening, stack))
+                engine = cls(await open_model(model, config, opening, stack, on_wait or (lambda what: None)))
             tasks = [
                 asyncio.create_task(engine._guarded(engine._load), name="load"),
                 asyncio.create_task(engine._guarded(engine._run), name="engine loop"),

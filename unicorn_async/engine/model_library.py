@@ -106,10 +106,12 @@ class ModelLibrary:
         return PreparedModel(entry.name, entry.location, config)
 
     @asynccontextmanager
-    async def open(self, model: PreparedModel) -> AsyncIterator[Engine]:
-        """Open an engine for the block's time; raises as `Engine.open` does."""
+    async def open(self, model: PreparedModel, on_wait: Callable[[str], None]) -> AsyncIterator[Engine]:
+        """Open an engine for the block's time; `on_wait` and errors are those of `Engine.open`."""
         engine_class = await run_to_end(_import_engine)
-        async with engine_class.open(model.location, config=model.config, vulkan=self._vulkan) as engine:
+        async with engine_class.open(
+            model.location, config=model.config, vulkan=self._vulkan, on_wait=on_wait
+        ) as engine:
             if self._on_open is not None:
                 self._on_open(engine)
             yield engine

@@ -35,6 +35,7 @@ from unicorn_async.step.kernel_list import NeededKernels
 from unicorn_async.weights.placement import MemoryGroup
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextlib import AsyncExitStack
     from pathlib import Path
 
@@ -96,9 +97,15 @@ class OpenedModel:
 
 
 async def open_model(
-    model: str | Path, options: EngineConfig, opening: asyncio.Task[Devices], stack: AsyncExitStack
+    model: str | Path,
+    options: EngineConfig,
+    opening: asyncio.Task[Devices],
+    stack: AsyncExitStack,
+    on_wait: Callable[[str], None],
 ) -> OpenedModel:
     """Check a model, choose and open a device, allocate, begin the load; `stack` gets what has to be closed.
+
+    `on_wait` is told what it waits for, see `Engine.open`.
 
     Where only one device may run the model, its `opening` has opened it beside the reading of the model's files. The
     tokenizer is made beside all of that, and awaited last, unless it is to be skipped.
@@ -106,14 +113,17 @@ async def open_model(
     Raises:
         ConfigError, CheckpointError, TokenizerError, DeviceError: see `Engine.open`.
     """
+    on_wait("files")
     begun = None if options.skip_tokenizer else await _begin_tokenizer(model, options, stack)
     files, options = await asyncio.to_thread(read_model, model, options)
     making = None if begun is None else await _make_tokenizer(begun, files, stack)
 
+    on_wait("device")
     devices = await opening
     device, memory_plan = await run_to_end(lambda: _choose_device(files, devices, options, stack))
     options = replace(options, staging_bytes=memory_plan.staging_bytes, num_load_steps=memory_plan.num_load_steps)
     usage_before = driver_usage(device)
+    on_wait("memory")
 
     kernels: NeededKernels | None = None
     if memory_plan.far is None:
@@ -196,6 +206,7 @@ async def open_model(
     # Before the device is waited for, and what its steps wait for is closed.
     stack.push_async_callback(end_task, load)
 
+    on_wait("tokenizer")
     tokenizer, tokenizer_s = (None, 0.0) if making is None else await making
     if tokenizer is not None:
         files.check_vocabulary(tokenizer.vocab_size)

@@ -11,7 +11,7 @@ from unicorn_async.errors import ModelNotFoundError
 from unicorn_async.public_text import PublicText
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from contextlib import AbstractAsyncContextManager
 
     from unicorn_async.engine.model_library import ModelChoice
@@ -27,8 +27,8 @@ class Library(Protocol):
     def prepare(self, choice: ModelChoice) -> PreparedModel:
         """Find and check a model; blocks on the disk."""
 
-    def open(self, model: PreparedModel) -> AbstractAsyncContextManager[EngineAPI]:
-        """Open an engine for the block's time."""
+    def open(self, model: PreparedModel, on_wait: Callable[[str], None]) -> AbstractAsyncContextManager[EngineAPI]:
+        """Open an engine for the block's time; `on_wait` is told what that waits for."""
 
     def public_text(self, text: str) -> str:
         """Return a text as clients may read it: without the folders of the server's disk."""
@@ -54,6 +54,6 @@ class OpenEngine:
         return PublicText().of(text)
 
     @asynccontextmanager
-    async def open(self, model: PreparedModel) -> AsyncIterator[EngineAPI]:
+    async def open(self, model: PreparedModel, on_wait: Callable[[str], None]) -> AsyncIterator[EngineAPI]:
         """Give the engine out, and leave it open."""
         yield self._engine

@@ -294,8 +294,12 @@ class ModelHost:
 
     async def _occupy(self, change: Change, wanted: PreparedModel) -> None:
         """Open a model, see it loaded and keep it open, until cancelled."""
+
+        def waits(what: str) -> None:
+            self._tell(change, ModelState(ModelStatus.OPENING, wanted.name, waits_for=what))
+
         try:
-            async with self.library.open(wanted) as engine:
+            async with self.library.open(wanted, waits) as engine:
                 model = ServedModel(engine, self.library.public_text)
                 self._tell(change, ModelState(ModelStatus.LOADING, wanted.name, model))
                 change.note_opened()
