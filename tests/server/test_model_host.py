@@ -332,8 +332,9 @@ async def test_watchers_see_the_last_state(host: ModelHost) -> None:
     await serves(host, "b")
     await turns(2)
     watcher.cancel()
-    steps = [(state.status.value, state.name) for state in seen]
-    assert steps[-4:] == [("ready", "a"), ("closing", "b"), ("opening", "b"), ("ready", "b")]
+    steps = [(state.status.value, state.name, state.waits_for) for state in seen]
+    assert steps[-5:-2] == [("ready", "a", None), ("closing", "b", None), ("opening", "b", None)]
+    assert steps[-2:] == [("opening", "b", "device"), ("ready", "b", None)]
 
 
 async def ignoring(change: Change) -> None:

@@ -24,7 +24,7 @@ def health(state: ModelState, *, can_switch: bool) -> dict[str, object]:
         "version": package_version(),
         "can_switch": can_switch,
         "error": state.error,
-        "waits_for": "weights" if state.status is ModelStatus.LOADING else state.waits_for,
+        "waits_for": state.waits_for,
     }
     if state.model is not None:
         report |= _engine_report(state.model)

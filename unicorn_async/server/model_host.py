@@ -301,7 +301,7 @@ class ModelHost:
         try:
             async with self.library.open(wanted, waits) as engine:
                 model = ServedModel(engine, self.library.public_text)
-                self._tell(change, ModelState(ModelStatus.LOADING, wanted.name, model))
+                self._tell(change, ModelState(ModelStatus.LOADING, wanted.name, model, waits_for="weights"))
                 change.note_opened()
                 try:
                     async for _ in engine.load_progress():

@@ -31,4 +31,4 @@ class ModelState:
     model: ServedModel | None = None
     error: str | None = None  # why it failed, for clients
     full_error: str | None = None  # the same with paths on the disk, for who runs the server
-    waits_for: str | None = None  # of a model that is opened: files, device, memory or tokenizer
+    waits_for: str | None = None  # while it is opened and loads: files, device, memory, tokenizer or weights

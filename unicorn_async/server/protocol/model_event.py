@@ -13,7 +13,13 @@ if TYPE_CHECKING:
 
 def model_event(state: ModelState) -> str:
     """Return `unicorn.model`: which model requests get now, or will get, and how far it is."""
-    event = {"type": "unicorn.model", "model": state.name, "status": state.status.value, "error": state.error}
+    event = {
+        "type": "unicorn.model",
+        "model": state.name,
+        "status": state.status.value,
+        "waits_for": state.waits_for,
+        "error": state.error,
+    }
     return encode_object(event)
 
 
