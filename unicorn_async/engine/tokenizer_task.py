@@ -71,7 +71,8 @@ class TokenizerTask:
         if self._process is None:
             tokenizer = make_tokenizer(self._source)
         elif self._kept is not None:
-            tokenizer = Tokenizer(KeptEncoder(self._kept, self._process), self._kept.facts)
+            kept, self._kept = self._kept, None  # its tables go when the whole is there
+            tokenizer = Tokenizer(KeptEncoder(kept, self._process), kept.facts)
         else:
             tokenizer = self._process.tokenizer()
         return MadeTokenizer(tokenizer, time.monotonic() - self._started)
