@@ -100,8 +100,6 @@ def refusal(
         ("first_token", "caches /nonexistent", "/nonexistent: no such folder or file"),
         ("first_token", "caches {model} --prompt 100000000", "positions, 100000004 are asked for"),
         ("first_token", "caches {model} --device nonsense", "device 'nonsense': no device has this in its name"),
-        ("first_token", "server --repeat 0", WHOLE),
-        ("first_token", "server /nonexistent", "/nonexistent: no such command"),
         ("peers", "x --streams 1 0", WHOLE),
         ("peers", "x --repeat 0", WHOLE),
         ("peers", "x --llama /nonexistent", "--llama: /nonexistent has no llama-bench"),

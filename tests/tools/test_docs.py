@@ -57,7 +57,18 @@ def test_commands_of_the_documents_can_be_run_with_their_options(
 
 def test_the_documents_name_commands() -> None:
     scripts = {script for script, _ in COMMANDS}
-    assert scripts >= {"speed", "peers", "host", "kernels", "load", "first_token", "far_attention", "quality", "report"}
+    assert scripts >= {
+        "speed",
+        "peers",
+        "host",
+        "kernels",
+        "load",
+        "first_answer",
+        "first_token",
+        "far_attention",
+        "quality",
+        "report",
+    }
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)

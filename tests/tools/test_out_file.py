@@ -31,6 +31,7 @@ from command_line import out_file
         "kernels ceilings --json",
         "far_attention gpu demo --json",
         "far_attention npu --json",
+        "first_answer x --json",
         "first_token caches x --json",
         "first_token load x --json",
         "quality --json",
