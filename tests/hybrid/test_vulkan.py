@@ -38,6 +38,7 @@ EITHER_SPLIT = [
 ]
 OTHERS = pytest.mark.whole("attention elsewhere beside biases, norms of heads, and windows in all layers")
 FAMILIES = ["gemma3", "llama", *(pytest.param(name, marks=OTHERS) for name in ("qwen2", "qwen3", "mistral"))]
+COPIED = pytest.mark.whole("copies between two Vulkan devices; those to an NPU are seen always")
 BETWEEN = pytest.mark.whole("a failure amid a step, and early and late in a request")
 
 
@@ -148,7 +149,7 @@ async def test_requests_that_lose_their_place_give_the_same_tokens(
         await check_all_freed(engine)
 
 
-@pytest.mark.parametrize("kind", list(ExchangeKind))
+@pytest.mark.parametrize("kind", [ExchangeKind.SHARED, pytest.param(ExchangeKind.COPIED, marks=COPIED)])
 async def test_both_ways_to_hand_over_give_the_same_tokens(
     kind: ExchangeKind, open_engine: OpenEngine, there: AttentionTarget
 ) -> None:
@@ -313,6 +314,9 @@ async def test_a_far_device_that_fails_ends_every_request_with_its_error(
         assert len((await answer(engine, max_tokens=4)).ids) == 4
 
 
+@pytest.mark.whole(
+    "moments of closing with two devices; with one all are seen always, and so are failures of the other"
+)
 @pytest.mark.parametrize("split", EITHER_SPLIT)
 async def test_an_engine_can_be_closed_at_any_moment(
     split: SplitMode, open_engine: OpenEngine, there: AttentionTarget, monkeypatch: pytest.MonkeyPatch
