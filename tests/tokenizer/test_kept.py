@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import threading
@@ -152,6 +153,50 @@ def test_what_an_excerpt_could_not_stand_for_is_not_kept(change: tuple[str, str]
 
 def test_other_models_than_pairs_of_bytes_are_not_kept(tmp_path: Path) -> None:
     assert form_of(Tokenizer.load(builders.write(tmp_path, builders.unigram()))) is None
+
+
+def pairs(vocabulary: dict[str, int], merges: list[tuple[str, str]], directory: Path, **keys: object) -> Tokenizer:
+    """Make a tokenizer without rules of its own for words, as a file may have it."""
+    state = json.loads(builders.sentencepiece_bpe().to_str())
+    plain = {"unk_token": None, "fuse_unk": False, "byte_fallback": False, "vocab": vocabulary, "merges": merges}
+    state["model"] |= plain | keys
+    state |= {"normalizer": None, "pre_tokenizer": None, "added_tokens": [], "post_processor": None}
+    directory.mkdir(exist_ok=True)
+    (directory / "tokenizer.json").write_text(json.dumps(state))
+    return Tokenizer.load(directory)
+
+
+def test_characters_join_across_one_that_nothing_stands_for(tmp_path: Path) -> None:
+    tokenizer = pairs({"a": 0, "c": 1, "ac": 2}, [("a", "c")], tmp_path)
+    excerpts = Excerpts(kept_of(tokenizer))
+    assert tokenizer.encode("abc") == [2]  # the library leaves b out, and joins what is left
+    assert excerpts.encode("abc", with_control=False) == [2]
+    assert excerpts.encode("bab", with_control=False) == [0]
+
+
+BYTES = {f"<0x{byte:02X}>": byte for byte in range(256)}
+ALIKE = ("\u4ff4" * 10, "\u5003\u4fdc\u4ffd\u5025\u4ff1\u5012\u4ffd\u4fef\u4fc5\u4fc7")
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "merges", "keys"),
+    [
+        ({**BYTES, "<0x62><0x63>": 256}, [("<0x62>", "<0x63>")], {"byte_fallback": True}),
+        ({"<unk>": 0, "a": 1, "<unk>a": 2}, [("<unk>", "a")], {"unk_token": "<unk>"}),
+        ({"a": 0, "b": 0, "c": 1}, [], {}),
+        ({text: number for number, text in enumerate(ALIKE)}, [], {}),
+    ],
+    ids=["bytes that join", "unknowns that join", "one id for two", "one hash for two"],
+)
+def test_vocabularies_of_which_a_part_is_not_like_the_whole_are_not_kept(
+    vocabulary: dict[str, int], merges: list[tuple[str, str]], keys: dict[str, object], tmp_path: Path
+) -> None:
+    assert form_of(pairs(vocabulary, merges, tmp_path, **keys)) is None
+
+
+def test_half_a_character_is_refused_whatever_rules_there_are(tmp_path: Path) -> None:
+    with pytest.raises(UnicodeEncodeError):
+        Excerpts(kept_of(pairs({"a": 0}, [], tmp_path))).encode("\ud800", with_control=False)
 
 
 def test_a_long_text_is_left_to_the_whole() -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import tokenizers
 
-from unicorn_async.tokenizer.kept import part_hashes, text_hash
+from unicorn_async.tokenizer.kept import part_hashes, stand_ins, text_hash
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,21 +37,28 @@ class Excerpts:
         self._longest = kept.longest
         model = cast("Mapping[str, object]", kept.rules["model"])
         self._rules = tokenizers.Tokenizer.from_str(json.dumps(self._frame({_UNKNOWN: 0}, [], _PLAIN, [])))
-        self._always = [] if not model.get("byte_fallback") else [f"<0x{byte:02X}>" for byte in range(256)]
-        unknown = model.get("unk_token")
-        self._always += [unknown] if isinstance(unknown, str) else []
-        self._always_numbers = self._numbers(np.array([text_hash(text) for text in self._always], np.uint64))
+        always = stand_ins(model)
+        self._always_numbers = self._numbers(np.array([text_hash(text) for text in always], np.uint64))
+        # Else the library leaves out a character that is no token, and may join those on its two sides.
+        all_bytes = bool(model.get("byte_fallback")) and len(self._always_numbers) == len(always)
+        self._stands_for_all = all_bytes or isinstance(model.get("unk_token"), str)
 
     def encode(self, text: str, *, with_control: bool) -> list[int] | None:
-        """Return the ids that the whole vocabulary gives, None where only that can tell; see `Encoder.encode`."""
+        """Return the ids that the whole vocabulary gives, None where only that can tell; see `Encoder.encode`.
+
+        Raises:
+            UnicodeEncodeError: the text is not valid Unicode.
+        """
+        text.encode()  # half a character is not for the library to tell
         if len(text) > MAX_TEXT_CHARS:
             return None
         words = self._words(text, with_control=with_control)
         if words is None:
             return None
-        needed = np.unique(
-            np.concatenate([self._always_numbers, *map(self._numbers, part_hashes(words, self._longest))])
-        )
+        hashes = part_hashes(words, self._longest)
+        if not self._stands_for_all and len(words):
+            hashes += part_hashes(self._tokens_of(words), self._longest)
+        needed = np.unique(np.concatenate([self._always_numbers, *map(self._numbers, hashes)]))
         kept = self._kept
         is_needed = np.zeros(len(kept.ids), np.bool_)
         is_needed[needed] = True
@@ -85,6 +92,12 @@ class Excerpts:
             last = word
             result += map(ord, token)
         return np.array(result, np.uint64)
+
+    def _tokens_of(self, words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """The characters without those that are no token."""
+        found, places = np.unique(words, return_inverse=True)
+        is_token = np.array([len(self._numbers(one)) > 0 for one in np.split(found + np.uint64(1), len(found))])
+        return words[is_token[places] | (words == _BETWEEN)]  # a character's hash is the next number
 
     def _normalised(self, text: str) -> str:
         if self._rules.normalizer is not None:

@@ -77,12 +77,18 @@ def kept_form(
     merges = model.pop("merges", None)
     if model.get("type") != "BPE" or not isinstance(merges, list) or not _is_plain(model, vocabulary, added):
         return None
+    if len(vocabulary) != backend.get_vocab_size(with_added_tokens=False):  # of two with one id it tells one
+        return None
     rules["post_processor"] = None  # it names special tokens, and is never asked
     numbers = {text: number for number, text in enumerate(vocabulary)}
     pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
+    if not stand_ins(model).isdisjoint(part for pair in pairs for part in pair):
+        return None
     table = np.array([(numbers[left], numbers[right], numbers[left + right]) for left, right in pairs], np.uint32)
     hashes = np.array([text_hash(text) for text in vocabulary], np.uint64)
     order = np.argsort(hashes, kind="stable")
+    if (np.diff(hashes[order]) == 0).any():
+        return None
     ends = np.cumsum([len(text) for text in vocabulary], dtype=np.uint32)
     arrays: dict[str, NDArray[np.generic]] = {
         "hashes": hashes[order],
@@ -142,6 +148,13 @@ def read_kept(content: memoryview) -> KeptTokenizer | None:
 
 
 _KINDS = (np.uint64, np.uint64, np.uint32, np.uint32, np.uint32, np.uint32, np.uint8, np.uint8)
+
+
+def stand_ins(model: Mapping[str, object]) -> frozenset[str]:
+    """Return the tokens that stand for characters of which they are not made: no part of a text is like them."""
+    bytes_of = [f"<0x{byte:02X}>" for byte in range(256)] if model.get("byte_fallback") else []
+    unknown = model.get("unk_token")
+    return frozenset([*bytes_of, unknown] if isinstance(unknown, str) else bytes_of)
 
 
 def text_hash(text: str) -> int:

@@ -70,7 +70,10 @@ def make_tokenizer(source: Source) -> Tokenizer:
 
 def _keep(connection: Connection, tokenizer: Tokenizer, table: PieceTable, file: Path) -> None:
     """Have a copy of this process write what is kept of the tokenizer: nobody waits for that meanwhile."""
-    if os.fork():
+    try:
+        if os.fork():
+            return
+    except OSError:  # as many processes as there may be: the next start makes the whole again
         return
     try:  # no error may lead out of here: the copy would go on as this process
         os.nice(_NICENESS)
