@@ -194,6 +194,19 @@ def test_vocabularies_of_which_a_part_is_not_like_the_whole_are_not_kept(
     assert form_of(pairs(vocabulary, merges, tmp_path, **keys)) is None
 
 
+def test_added_tokens_that_one_text_is_are_not_kept(tmp_path: Path) -> None:
+    state = json.loads(builders.sentencepiece_bpe().to_str())
+    state["normalizer"] = {"type": "Lowercase"}
+    number = max(state["model"]["vocab"].values()) + 1
+    common = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": True, "special": False}
+    state["added_tokens"] = [{"id": number + i, "content": text, **common} for i, text in enumerate(["Word", "word"])]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(state))
+    assert form_of(Tokenizer.load(tmp_path)) is None
+    del state["added_tokens"][1]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(state))
+    assert form_of(Tokenizer.load(tmp_path)) is not None
+
+
 def test_half_a_character_is_refused_whatever_rules_there_are(tmp_path: Path) -> None:
     with pytest.raises(UnicodeEncodeError):
         Excerpts(kept_of(pairs({"a": 0}, [], tmp_path))).encode("\ud800", with_control=False)

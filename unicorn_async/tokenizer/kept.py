@@ -79,6 +79,8 @@ def kept_form(
         return None
     if len(vocabulary) != backend.get_vocab_size(with_added_tokens=False):  # of two with one id it tells one
         return None
+    if not _told_apart(backend, added):
+        return None
     rules["post_processor"] = None  # it names special tokens, and is never asked
     numbers = {text: number for number, text in enumerate(vocabulary)}
     pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
@@ -184,6 +186,14 @@ def _is_plain(
     if sum(token.get("normalized") is True for token in added) > _MOST_NORMALISED:
         return False
     return bool(vocabulary) and all(len(text) <= MAX_TOKEN_CHARS for text in vocabulary)
+
+
+def _told_apart(backend: tokenizers.Tokenizer, added: Sequence[Mapping[str, object]]) -> bool:
+    """Whether no two added tokens are one text once it is normalised: the library finds one of them then."""
+    texts = [str(token["content"]) for token in added if token.get("normalized") is True]
+    if backend.normalizer is not None:
+        texts = [backend.normalizer.normalize_str(text) for text in texts]
+    return len(set(texts)) == len(texts)
 
 
 def _digest(text_bytes: int, body: bytes | memoryview) -> bytes:
