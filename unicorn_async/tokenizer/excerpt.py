@@ -96,8 +96,10 @@ class Excerpts:
     def _tokens_of(self, words: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """The characters without those that are no token."""
         found, places = np.unique(words, return_inverse=True)
-        is_token = np.array([len(self._numbers(one)) > 0 for one in np.split(found + np.uint64(1), len(found))])
-        return words[is_token[places] | (words == _BETWEEN)]  # a character's hash is the next number
+        hashes = np.split(found + np.uint64(1), len(found))  # a character's is the next number
+        is_token = np.array([len(self._numbers(one)) > 0 for one in hashes])
+        result: NDArray[np.uint64] = words[is_token[places] | (words == _BETWEEN)]
+        return result
 
     def _normalised(self, text: str) -> str:
         if self._rules.normalizer is not None:
