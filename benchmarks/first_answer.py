@@ -52,9 +52,10 @@ from websockets.asyncio.client import connect
 from unicorn_async.cli.options import count
 from unicorn_async.config import EngineConfig, WeightScheme
 from unicorn_async.engine.files import ModelFiles
+from unicorn_async.errors import UnicornError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
 QUESTION = "What is 17 + 25?"
 TIMEOUT_S = 600.0
@@ -62,6 +63,10 @@ POLL_S = 0.005
 STATES = ("warm", "cold", "empty")
 CACHE_FOLDERS = ("XDG_CACHE_HOME", "MESA_SHADER_CACHE_DIR", "__GL_SHADER_DISK_CACHE_PATH")
 FACTS = ("connected", "answered", "opening", "loading", "ready", "tokenizer", "last byte", "first token", "cpu")
+
+
+class ServerError(UnicornError):
+    """A server that ended, or did not answer."""
 
 
 @dataclass(slots=True)
@@ -107,7 +112,7 @@ class Server:
         """End the script if the server has ended."""
         if self._process.poll() is not None:
             self._log.seek(0)
-            raise SystemExit(f"the server ended: {self._log.read()[-500:].decode(errors='replace')}")
+            raise ServerError(f"the server ended: {self._log.read()[-500:].decode(errors='replace')}")
 
     async def connected(self) -> None:
         """Wait until a connection is taken."""
@@ -132,7 +137,7 @@ class Server:
                         self.start.device = found["device"]
                     return
                 if status == "error":
-                    raise SystemExit(f"the model could not be loaded: {found['error']}")
+                    raise ServerError(f"the model could not be loaded: {found['error']}")
             await asyncio.sleep(POLL_S)
 
     def close(self) -> None:
@@ -154,11 +159,11 @@ async def ask_unicorn(server: Server, question: str) -> None:
         async for message in client:
             event = json.loads(message)
             if event["type"] in ("error", "response.failed"):
-                raise SystemExit(f"the server answered: {message!r}")
+                raise ServerError(f"the server answered: {message!r}")
             if event["type"] in ("response.output_text.delta", "response.completed", "response.incomplete"):
                 server.note("first token")
                 return
-    raise SystemExit("the server closed the connection before the answer")
+    raise ServerError("the server closed the connection before the answer")
 
 
 def ask_llama(server: Server, question: str) -> None:
@@ -177,14 +182,24 @@ def ask_llama(server: Server, question: str) -> None:
                     if delta.get("content") or delta.get("reasoning_content"):
                         server.note("first token")
                         return
-                raise SystemExit("llama-server's answer had no text")
+                raise ServerError("llama-server's answer had no text")
         except urllib.error.HTTPError as exc:
             exc.close()
             if exc.code != 503:
-                raise SystemExit(f"llama-server answered {exc.code}") from exc
+                raise ServerError(f"llama-server answered {exc.code}") from exc
         except OSError:
             server.check()
         time.sleep(POLL_S)
+
+
+async def all_of(*parts: Coroutine[Any, Any, None]) -> None:
+    """Run the parts at once; the first error ends the others."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for part in parts:
+                group.create_task(part)
+    except ExceptionGroup as found:
+        raise found.exceptions[0] from None
 
 
 async def start_unicorn(options: argparse.Namespace, environ: dict[str, str]) -> Start:
@@ -193,9 +208,7 @@ async def start_unicorn(options: argparse.Namespace, environ: dict[str, str]) ->
     server = Server(lambda port: [*words, "--port", str(port), *options.options], environ)
     with contextlib.closing(server):
         await server.connected()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(server.watch("ready"))
-            group.create_task(ask_unicorn(server, options.question))
+        await all_of(server.watch("ready"), ask_unicorn(server, options.question))
     return server.start
 
 
@@ -205,9 +218,7 @@ async def start_llama(options: argparse.Namespace) -> Start:
     server = Server(lambda port: [word.replace("{port}", str(port)) for word in words], {})
     with contextlib.closing(server):
         await server.connected()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(server.watch("ok"))
-            group.create_task(asyncio.to_thread(ask_llama, server, options.question))
+        await all_of(server.watch("ok"), asyncio.to_thread(ask_llama, server, options.question))
     return server.start
 
 

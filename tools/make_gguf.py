@@ -160,6 +160,7 @@ def metadata(model: RandomModel) -> dict[str, Any]:
         "tokenizer.ggml.add_bos_token": True,
         "tokenizer.ggml.add_eos_token": False,
         "tokenizer.ggml.add_space_prefix": False,
+        "tokenizer.chat_template": "{% for message in messages %}{{ message.content }}\n{% endfor %}",
     }
 
 
