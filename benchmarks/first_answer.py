@@ -19,8 +19,9 @@ and CPU seconds of the process and of those that it waited for, with the largest
 
 States: warm, the files are in the page cache; cold, they were dropped from it; empty, warm with an
 empty folder for the caches, ours (weights, tokenizers, pipelines) and the drivers'. A start before the rounds fills
-those of the other two. In a round each state is started once, and llama-server behind each, warm or cold: a command
-that listens on {port} and answers llama-server's /health and /v1/chat/completions.
+those of the other two, and serves on for some seconds: a tokenizer is written beside that.
+In a round each state is started once, and llama-server behind each, warm or cold: a command that listens on {port} and
+answers llama-server's /health and /v1/chat/completions.
 
 With `--weights int4` the rounds load the model's entry in the weight cache; those with empty caches make it.
 """
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 QUESTION = "What is 17 + 25?"
 TIMEOUT_S = 600.0
 POLL_S = 0.005
+FILL_S = 8.0  # for what is kept of a start, beside serving
 STATES = ("warm", "cold", "empty")
 CACHE_FOLDERS = ("XDG_CACHE_HOME", "MESA_SHADER_CACHE_DIR", "__GL_SHADER_DISK_CACHE_PATH")
 FACTS = ("connected", "answered", "opening", "loading", "ready", "tokenizer", "last byte", "first token", "cpu")
@@ -202,13 +204,14 @@ async def all_of(*parts: Coroutine[Any, Any, None]) -> None:
         raise found.exceptions[0] from None
 
 
-async def start_unicorn(options: argparse.Namespace, environ: dict[str, str]) -> Start:
-    """Start the server once, and measure."""
+async def start_unicorn(options: argparse.Namespace, environ: dict[str, str], *, stay_s: float = 0.0) -> Start:
+    """Start the server once, and measure; it serves for so many seconds more."""
     words = [sys.executable, "-m", "unicorn_async", "serve", options.model, "--weights", options.weights.value]
     server = Server(lambda port: [*words, "--port", str(port), *options.options], environ)
     with contextlib.closing(server):
         await server.connected()
         await all_of(server.watch("ready"), ask_unicorn(server, options.question))
+        await asyncio.sleep(stay_s)
     return server.start
 
 
@@ -226,7 +229,7 @@ async def measure(options: argparse.Namespace, files: tuple[Path, ...]) -> dict[
     """Run the rounds; starts by state, and llama-server's by "llama-server " and state."""
     found: dict[str, list[Start]] = {}
     with tempfile.TemporaryDirectory() as full:
-        await start_unicorn(options, dict.fromkeys(CACHE_FOLDERS, full))
+        await start_unicorn(options, dict.fromkeys(CACHE_FOLDERS, full), stay_s=FILL_S)
         for number in range(options.repeat):
             for state in options.states:
                 with tempfile.TemporaryDirectory() as empty:
