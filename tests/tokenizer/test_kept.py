@@ -13,7 +13,7 @@ import tokenizers
 from tokenizers import AddedToken, normalizers, pre_tokenizers
 
 from tests.tokenizer.gguf.metadata import as_read, byte_level_metadata
-from unicorn_async.errors import RequestError, TokenizerError
+from unicorn_async.errors import CheckpointError, RequestError, TokenizerError, UnicornError
 from unicorn_async.resources import demo_model_dir
 from unicorn_async.tokenizer import Tokenizer
 from unicorn_async.tokenizer.excerpt import MAX_TEXT_CHARS, Excerpts
@@ -306,7 +306,7 @@ class HeldProcess:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.made = threading.Event()
         self.texts: list[str] = []
-        self.failure: TokenizerError | None = None
+        self.failure: UnicornError | None = None
         self._tokenizer = tokenizer
 
     def tokenizer(self) -> Tokenizer:
@@ -358,10 +358,13 @@ def test_a_short_text_waits_for_nothing_and_a_long_one_for_the_whole(
     encoder.close()
 
 
-def test_a_whole_that_can_not_be_made_is_an_error_of_what_needs_it(held: HeldProcess, encoder: KeptEncoder) -> None:
-    held.failure = TokenizerError("the tokenizer's process has ended")
+@pytest.mark.parametrize("error", [TokenizerError, CheckpointError])  # of a process that ended, of a file since changed
+def test_a_whole_that_can_not_be_made_is_an_error_of_what_needs_it(
+    error: type[UnicornError], held: HeldProcess, encoder: KeptEncoder
+) -> None:
+    held.failure = error("not to be had")
     held.made.set()
-    with pytest.raises(TokenizerError, match="has ended"):
+    with pytest.raises(error, match="not to be had"):
         encoder.encode("x" * (MAX_TEXT_CHARS + 1), with_control=False)
 
 

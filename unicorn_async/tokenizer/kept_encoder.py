@@ -6,7 +6,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
-from unicorn_async.errors import RequestError, TokenizerError
+from unicorn_async.errors import RequestError, UnicornError
 from unicorn_async.tokenizer.excerpt import Excerpts
 from unicorn_async.tokenizer.library_errors import library_errors
 
@@ -40,7 +40,7 @@ class KeptEncoder:
         self.pieces = KeptPieces(kept.pieces, kept.strip)
         self._process = process
         self._excerpts: Excerpts | None = Excerpts(kept)
-        self._failure: TokenizerError | None = None
+        self._failure: UnicornError | None = None
         self._whole = threading.Event()
         threading.Thread(target=self._wait, name="whole tokenizer", daemon=True).start()
 
@@ -67,9 +67,10 @@ class KeptEncoder:
     def _wait(self) -> None:
         try:
             self._process.tokenizer()
-        except TokenizerError as exc:
+        except UnicornError as exc:
             self._failure = exc
             _log.debug("the whole tokenizer: %s", exc)
         else:
             self._excerpts = None  # with the tables that only it needs
-        self._whole.set()
+        finally:
+            self._whole.set()  # whatever happened: nobody waits for what does not come
