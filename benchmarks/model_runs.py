@@ -161,9 +161,9 @@ class Moment:
 
 @contextlib.asynccontextmanager
 async def opened(path: str, config: EngineConfig) -> AsyncIterator[Engine]:
-    """Open a model and wait until it is loaded."""
+    """Open a model and wait until it is loaded and its KV cache has grown."""
     async with Engine.open(path, config=config) as engine:
-        await engine.loaded()
+        await engine.cache_grown()
         yield engine
 
 

@@ -64,7 +64,7 @@ async def measure_ours(options: argparse.Namespace) -> Rates:
     several, config = [streams for streams in options.streams if streams > 1], engine_config(options)
     rng = random.Random(0)
     async with Engine.open(options.file, config=config) as engine:
-        await engine.loaded()
+        await engine.cache_grown()
         for _ in range(WARM_UP):
             await measure_prompt(engine, rng, batch=1, num_tokens=options.prompt)
         prompt = await measure_prompt(engine, rng, batch=1, num_tokens=options.prompt)

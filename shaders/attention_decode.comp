@@ -99,8 +99,12 @@ uint octet_of(uint chunk) {
     return (chunk / KV_OCTETS * LANES + lane) * KV_OCTETS + chunk % KV_OCTETS;
 }
 
-KvRaw fetch(uint64_t cache, uint row, uint load) {
-    return kv_fetch(kv_row(cache, row, HEAD_DIM, BLOCK_SIZE), 8 * octet_of(load * KV_OCTETS));
+KvRow row_of(uint64_t cache, uint slot, uint kv_head) {
+    return kv_row(cache, slot, kv_head, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE);
+}
+
+KvRaw fetch(KvRow row, uint load) {
+    return kv_fetch(row, 8 * octet_of(load * KV_OCTETS));
 }
 
 // The elements of a head that a lane has, as vec4s.
@@ -117,10 +121,10 @@ float lanes_sum(float value) {
     return value;
 }
 
-// The rows of the cache with this lane's next keys; past the end, the last key stands in.
-void find_rows(Uints table, uint kv_head, uint first, uint end, out uint rows[UNROLL]) {
+// The slots of the cache with this lane's next keys; past the end, the last key stands in.
+void find_slots(Uints table, uint first, uint end, out uint slots[UNROLL]) {
     [[unroll]] for (uint u = 0; u < UNROLL; ++u)
-        rows[u] = cache_row(table, min(first + u * KEYS + key_lane, end - 1), kv_head, NUM_KV_HEADS, BLOCK_SIZE);
+        slots[u] = cache_slot(table, min(first + u * KEYS + key_lane, end - 1), BLOCK_SIZE);
 }
 
 // Norms and rotates a token's new queries, and if it is `wanted`, the new key behind them, each once, into `outputs`. A group of
@@ -253,15 +257,15 @@ void accumulate(KvRaw values[LOADS], float probabilities[SCORES]) {
 void attend(Uints table, uint kv_head, uint begin, uint end) {
     if (begin == end)
         return;
-    uint rows[UNROLL];
-    find_rows(table, kv_head, begin, end, rows);
+    uint slots[UNROLL];
+    find_slots(table, begin, end, slots);
     for (uint first = begin; first < end; first += KEYS * UNROLL) {
         KvRaw keys[LOADS], values[LOADS];
         [[unroll]] for (uint i = 0; i < LOADS; ++i)
-            keys[i] = fetch(p.k_cache, rows[i / KEY_LOADS], i % KEY_LOADS);
+            keys[i] = fetch(row_of(p.k_cache, slots[i / KEY_LOADS], kv_head), i % KEY_LOADS);
         [[unroll]] for (uint i = 0; i < LOADS; ++i)
-            values[i] = fetch(p.v_cache, rows[i / KEY_LOADS], i % KEY_LOADS);
-        find_rows(table, kv_head, first + KEYS * UNROLL, end, rows);
+            values[i] = fetch(row_of(p.v_cache, slots[i / KEY_LOADS], kv_head), i % KEY_LOADS);
+        find_slots(table, first + KEYS * UNROLL, end, slots);
         float scores[SCORES];
         score(keys, first, end, scores);
         soften(scores);
@@ -400,15 +404,16 @@ void main() {
             q[i] = (heads + (head + i / LANE_VECTORS) * COLUMNS + vector_of(i % LANE_VECTORS)).v;
     }
     if (has_last) {
-        uint row = cache_row(table, context - 1, kv_head, NUM_KV_HEADS, BLOCK_SIZE);
+        uint slot = cache_slot(table, context - 1, BLOCK_SIZE);
+        KvRow key_row = row_of(p.k_cache, slot, kv_head), value_row = row_of(p.v_cache, slot, kv_head);
         [[unroll]] for (uint load = 0; load < KEY_LOADS; ++load) {
             if (!ROTATES) {
-                key[load] = fetch(p.k_cache, row, load);
-                value[load] = fetch(p.v_cache, row, load);
+                key[load] = fetch(key_row, load);
+                value[load] = fetch(value_row, load);
             } else if (head % GROUP == 0 && key_lane == 0) {
                 uint element = 8 * octet_of(load * KV_OCTETS);
-                kv_store(kv_row(p.k_cache, row, HEAD_DIM, BLOCK_SIZE), element, key[load]);
-                kv_store(kv_row(p.v_cache, row, HEAD_DIM, BLOCK_SIZE), element, value[load]);
+                kv_store(key_row, element, key[load]);
+                kv_store(value_row, element, value[load]);
             }
         }
         begin_with(key, value);

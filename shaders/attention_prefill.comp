@@ -49,7 +49,7 @@ const float MASKED = -3e38;
 shared vec4 q[ROWS * HEAD_DIM / 4]; // (HEAD_DIM / 4, 4, ROW_GROUPS): row 4 * group + i of a head's j-th vec4 is at [j, i, group]
 shared vec4 probabilities[TILE * ROW_GROUPS]; // (TILE, ROW_GROUPS)
 shared vec4 partial[COLUMNS * ROW_GROUPS]; // (COLUMNS, ROW_GROUPS): maxima, at the end sums
-shared uint rows[TILE];
+shared uint slots[TILE];
 
 uint group = gl_LocalInvocationID.x % ROW_GROUPS;
 uint column = gl_LocalInvocationID.x / ROW_GROUPS;
@@ -64,8 +64,12 @@ bool locate(uint row, uint token, uint num_queries, uint head, out uint64_t offs
     return has_query(row, num_queries);
 }
 
+KvRow row_of(uint64_t cache, uint slot, uint kv_head) {
+    return kv_row(cache, slot, kv_head, p.num_kv_heads, HEAD_DIM, BLOCK_SIZE);
+}
+
 // Scores of the lane's four rows with its keys; scores[k] has key k's.
-void score(uint row_of[KEYS], out vec4 scores[KEYS]) {
+void score(uint own_slots[KEYS], uint kv_head, out vec4 scores[KEYS]) {
     [[unroll]] for (uint k = 0; k < KEYS; ++k)
         scores[k] = vec4(0);
     [[dont_unroll]] for (uint c = 0; c < COLUMNS; ++c) {
@@ -76,7 +80,7 @@ void score(uint row_of[KEYS], out vec4 scores[KEYS]) {
         }
         [[unroll]] for (uint k = 0; k < KEYS; ++k) {
             vec4 low, high;
-            kv_load8(kv_row(p.k_cache, row_of[k], HEAD_DIM, BLOCK_SIZE), 8 * c, low, high);
+            kv_load8(row_of(p.k_cache, own_slots[k], kv_head), 8 * c, low, high);
             [[unroll]] for (uint i = 0; i < 4; ++i)
                 scores[k][i] += dot(query_low[i], low) + dot(query_high[i], high);
         }
@@ -134,13 +138,13 @@ void main() {
         acc_low[i] = acc_high[i] = vec4(0);
 
     for (uint base = first_key(position + 1, p.window); base < end; base += TILE) {
-        uint row_of[KEYS];
+        uint own_slots[KEYS];
         [[unroll]] for (uint k = 0; k < KEYS; ++k) { // a lane without a key takes the last one, and masks it
             uint key = min(base + k * COLUMNS + column, end - 1);
-            row_of[k] = cache_row(table, key, kv_head, p.num_kv_heads, BLOCK_SIZE);
+            own_slots[k] = cache_slot(table, key, BLOCK_SIZE);
         }
         vec4 scores[KEYS];
-        score(row_of, scores);
+        score(own_slots, kv_head, scores);
         vec4 highest = maximum;
         [[unroll]] for (uint k = 0; k < KEYS; ++k) {
             uint key = base + k * COLUMNS + column;
@@ -153,7 +157,7 @@ void main() {
             highest = max(highest, scores[k]);
         }
         partial[column * ROW_GROUPS + group] = highest;
-        barrier(); // the maxima are there, and the last tile's probabilities and rows have been read
+        barrier(); // the maxima are there, and the last tile's probabilities and slots have been read
 
         [[dont_unroll]] for (uint c = 0; c < COLUMNS; ++c)
             highest = max(highest, partial[c * ROW_GROUPS + group]);
@@ -164,7 +168,7 @@ void main() {
             vec4 probability = exp(scores[k] - highest);
             sum += probability;
             if (group == 0)
-                rows[k * COLUMNS + column] = row_of[k];
+                slots[k * COLUMNS + column] = own_slots[k];
             probabilities[(k * COLUMNS + column) * ROW_GROUPS + group] = probability;
         }
         barrier();
@@ -176,7 +180,7 @@ void main() {
         uint count = min(TILE, end - base);
         for (uint k = 0; k < count; ++k) {
             vec4 low, high;
-            kv_load8(kv_row(p.v_cache, rows[k], HEAD_DIM, BLOCK_SIZE), 8 * column, low, high);
+            kv_load8(row_of(p.v_cache, slots[k], kv_head), 8 * column, low, high);
             vec4 probability = probabilities[k * ROW_GROUPS + group];
             [[unroll]] for (uint i = 0; i < 4; ++i) {
                 acc_low[i] += probability[i] * low;

@@ -126,14 +126,18 @@ void load_queries(uint token, uint num_queries, uint head) {
     barrier();
 }
 
+KvRow row_of(uint64_t cache, uint slot, uint kv_head) {
+    return kv_row(cache, slot, kv_head, p.num_kv_heads, HEAD_DIM, BLOCK_SIZE);
+}
+
 // A lane without a key takes the last one, whose score will be masked.
 void fetch(Uints table, uint kv_head, uint base, uint end) {
     [[unroll]] for (uint i = 0; i < LOADS; ++i) {
         uint at = min(gl_LocalInvocationID.x + i * WORKGROUP, KEYS * ROW_LOADS - 1);
-        uint row = cache_row(table, min(base + at / ROW_LOADS, end - 1), kv_head, p.num_kv_heads, BLOCK_SIZE);
+        uint slot = cache_slot(table, min(base + at / ROW_LOADS, end - 1), BLOCK_SIZE);
         uint element = at % ROW_LOADS * (8 * KV_OCTETS);
-        key_loads[i] = kv_fetch_staged(kv_row(p.k_cache, row, HEAD_DIM, BLOCK_SIZE), element);
-        value_loads[i] = kv_fetch_staged(kv_row(p.v_cache, row, HEAD_DIM, BLOCK_SIZE), element);
+        key_loads[i] = kv_fetch_staged(row_of(p.k_cache, slot, kv_head), element);
+        value_loads[i] = kv_fetch_staged(row_of(p.v_cache, slot, kv_head), element);
     }
 }
 

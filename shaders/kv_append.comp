@@ -27,9 +27,9 @@ void main() {
     if (slot == NO_SLOT)
         return;
     uint kv_heads = gl_NumWorkGroups.x, kv_head = gl_WorkGroupID.x;
-    uint row = ((slot / BLOCK_SIZE) * kv_heads + kv_head) * BLOCK_SIZE + slot % BLOCK_SIZE;
     uint64_t source = uint64_t(gl_WorkGroupID.y * kv_heads + kv_head) * HEAD_WORDS;
-    uint64_t target = uint64_t(row) * HEAD_WORDS;
+    uint64_t block = uint64_t(slot / BLOCK_SIZE) * kv_heads + kv_head;
+    uint64_t target = (block * BLOCK_SIZE + slot % BLOCK_SIZE) * HEAD_WORDS;
     for (uint i = gl_LocalInvocationID.x; i < HEAD_WORDS; i += WORKGROUP) {
         (p.k_cache + (target + i)).v = (p.k_new + (source + i)).v;
         (p.v_cache + (target + i)).v = (p.v_new + (source + i)).v;

@@ -32,9 +32,9 @@ void main() {
     if (slot == NO_SLOT)
         return;
     uint kv_heads = gl_NumWorkGroups.x, kv_head = gl_WorkGroupID.x;
-    uint row = ((slot / BLOCK_SIZE) * kv_heads + kv_head) * BLOCK_SIZE + slot % BLOCK_SIZE;
     uint64_t source = uint64_t(gl_WorkGroupID.y * kv_heads + kv_head) * QUADS;
-    KvRow key = kv_row(p.k_cache, row, HEAD_DIM, BLOCK_SIZE), value = kv_row(p.v_cache, row, HEAD_DIM, BLOCK_SIZE);
+    KvRow key = kv_row(p.k_cache, slot, kv_head, kv_heads, HEAD_DIM, BLOCK_SIZE);
+    KvRow value = kv_row(p.v_cache, slot, kv_head, kv_heads, HEAD_DIM, BLOCK_SIZE);
     for (uint i = kv_lane(); i < QUADS; i += WORKGROUP) {
         kv_store4(key, 4 * i, halves(p.k_new + (source + i)));
         kv_store4(value, 4 * i, halves(p.v_new + (source + i)));

@@ -49,8 +49,7 @@ void main() {
     if (slot == NO_SLOT)
         return;
     uint kv_head = (head - p.num_heads) % p.num_kv_heads;
-    uint cache_row = ((slot / BLOCK_SIZE) * p.num_kv_heads + kv_head) * BLOCK_SIZE + slot % BLOCK_SIZE;
-    KvRow target = kv_row(is_v ? p.v_cache : p.k_cache, cache_row, HEAD_DIM, BLOCK_SIZE);
+    KvRow target = kv_row(is_v ? p.v_cache : p.k_cache, slot, kv_head, p.num_kv_heads, HEAD_DIM, BLOCK_SIZE);
 
     float scale = is_v ? 1 : norm_scale(source, p.eps);
     Vec4s weight = is_q ? p.q_weight : p.k_weight;

@@ -1,9 +1,9 @@
 // What the attention kernels share: where a key lies, which keys a query sees, and the soft cap.
 const uint NO_WINDOW = 0;
 
-// The row of the cache that holds a token's key or value for one head.
-uint cache_row(Uints table, uint token, uint kv_head, uint num_kv_heads, uint block_size) {
-    return ((table + token / block_size).v * num_kv_heads + kv_head) * block_size + token % block_size;
+// The slot of the cache that holds a token's keys and values.
+uint cache_slot(Uints table, uint token, uint block_size) {
+    return (table + token / block_size).v * block_size + token % block_size;
 }
 
 // The first key that a query sees which has `context` tokens, itself included.

@@ -8,11 +8,13 @@ layout(buffer_reference, scalar, buffer_reference_align = 16) buffer KvWords { u
 const uint KV_BYTES = 2;
 const uint KV_OCTETS = 1; // of 8 elements, in what a lane loads at once
 
-// Where a row of the cache lies.
+// Where a row of the cache lies. Blocks may be far apart: their numbers go by addresses (docs/architecture.md).
 #define KvRow uint64_t
 
-KvRow kv_row(uint64_t cache, uint row, uint head_dim, uint block_size) {
-    return cache + uint64_t(row) * (head_dim * KV_BYTES);
+KvRow kv_row(uint64_t cache, uint slot, uint kv_head, uint num_kv_heads, uint head_dim, uint block_size) {
+    uint head_bytes = block_size * head_dim * KV_BYTES;
+    return cache + kv_head * head_bytes + uint64_t(slot / block_size) * (num_kv_heads * head_bytes) +
+           slot % block_size * (head_dim * KV_BYTES);
 }
 
 // The lane of the workgroup, for kv_store4.

@@ -6,8 +6,10 @@ const uint KV_OCTETS = 1; // see kv_f16.glsl for the names
 
 #define KvRow uint64_t
 
-KvRow kv_row(uint64_t cache, uint row, uint head_dim, uint block_size) {
-    return cache + uint64_t(row) * (head_dim * KV_BYTES);
+KvRow kv_row(uint64_t cache, uint slot, uint kv_head, uint num_kv_heads, uint head_dim, uint block_size) {
+    uint head_bytes = block_size * head_dim * KV_BYTES;
+    return cache + kv_head * head_bytes + uint64_t(slot / block_size) * (num_kv_heads * head_bytes) +
+           slot % block_size * (head_dim * KV_BYTES);
 }
 
 uint kv_lane() {

@@ -20,9 +20,10 @@ struct KvRow {
     uint64_t scales;
 };
 
-KvRow kv_row(uint64_t cache, uint row, uint head_dim, uint block_size) {
-    uint64_t block = cache + uint64_t(row / block_size) * (block_size * head_dim / 16 * 17);
-    uint token = row % block_size;
+KvRow kv_row(uint64_t cache, uint slot, uint kv_head, uint num_kv_heads, uint head_dim, uint block_size) {
+    uint head_bytes = block_size * head_dim / 16 * 17;
+    uint64_t block = cache + kv_head * head_bytes + uint64_t(slot / block_size) * (num_kv_heads * head_bytes);
+    uint token = slot % block_size;
     return KvRow(block + token * head_dim, block + block_size * head_dim + token * (head_dim / 16));
 }
 

@@ -13,6 +13,7 @@ from unicorn_async.errors import ConfigError, OutOfMemoryError
 from unicorn_async.gpu.budget import HeapKind
 from unicorn_async.loader.staging_plan import RingSize, StagingNeed
 from unicorn_async.memory.choice import choose_device
+from unicorn_async.memory.kv_pieces import PIECE_BYTES
 from unicorn_async.memory.load_steps import fit_load_steps, load_step_bytes
 from unicorn_async.memory.plan import MemoryPlan, plan_memory
 from unicorn_async.models.registry import model_spec
@@ -92,7 +93,8 @@ def planned(info: DeviceInfo, plan: LoadPlan, config: ModelSpec = LLAMA_8B, **op
 
 
 def groups_in(plan: MemoryPlan, heap: HeapKind) -> set[MemoryGroup]:
-    return {claim.group for block in plan.placement.blocks if block.heap is heap for claim in block.claims}
+    blocks = (*plan.placement.blocks, *plan.placement.grown)
+    return {claim.group for block in blocks if block.heap is heap for claim in block.claims}
 
 
 @pytest.mark.parametrize("info", [NVIDIA_WINDOW, NVIDIA_REBAR, RADV_DISCRETE, INTEL, SOFTWARE])
@@ -250,7 +252,9 @@ def test_a_load_has_as_many_steps_as_its_memory_and_the_contexts_allow(
 def test_the_cache_leaves_room_for_the_steps_of_a_load() -> None:
     few, many = (planned(NVIDIA_REBAR, INT4_8B, num_load_steps=frames) for frames in (2, 64))
     assert (few.num_load_steps, many.num_load_steps) == (2, 2 + 5)
-    assert 5 * STEP_BYTES <= few.kv.nbytes - many.kv.nbytes <= few.kv.nbytes / 15
+    assert many.step_bytes == 5 * STEP_BYTES
+    assert many.placement.total_bytes + many.step_bytes <= many.placement.room.total
+    assert few.kv.nbytes * 0.85 <= many.kv.nbytes < few.kv.nbytes
 
 
 def test_a_cache_that_was_asked_for_is_not_cut_for_the_steps_of_a_load() -> None:
@@ -264,17 +268,21 @@ def test_states_of_fixed_size_have_room_for_every_sequence_and_layers_without_at
     config = model_spec({**keys, "full_attn_idxs": [2, 5]})
     plan = planned(SOFTWARE, load_plan(config, INT4), config, max_num_seqs=8)
     claims = {claim.name: claim for block in plan.placement.blocks for claim in block.claims}
+    assert not any(claim.group is MemoryGroup.KV_CACHE for claim in claims.values())
     states = {name: claim for name, claim in claims.items() if claim.group is MemoryGroup.STATE}
     assert set(states) == {f"layers.{layer}.state" for layer in range(32) if layer not in (2, 5)}
     assert {claim.nbytes for claim in states.values()} == {8 * 2 * 4 * 4096}  # sequences, inputs of 4096 f32
-    cached = [name for name, claim in claims.items() if claim.group is MemoryGroup.KV_CACHE]
-    assert cached == ["layers.2.keys", "layers.2.values", "layers.5.keys", "layers.5.values"]
+    assert [pieces.num_layers for pieces in plan.kv.pieces] == [2]
+    assert sum(block.nbytes for block in plan.placement.grown) == plan.kv.nbytes
     assert MemoryGroup.STATE in {row.group for row in plan.placement.rows()}
 
 
-def test_a_layers_keys_fit_into_one_allocation() -> None:
+def test_pieces_of_the_cache_are_short_allocations_and_lie_in_the_order_of_growth() -> None:
     plan = planned(NVIDIA_REBAR, INT4_8B, max_num_seqs=256, vram_bytes=7 * GIB)
-    assert max(plan.kv.layer_bytes) <= NVIDIA_REBAR.max_allocation
+    assert len(plan.placement.grown) > 20
+    assert {block.nbytes for block in plan.placement.grown} == {plan.kv.pieces[0].nbytes}
+    assert plan.kv.pieces[0].nbytes <= PIECE_BYTES + 4 * plan.kv.pieces[0].block_nbytes * plan.kv.pieces[0].num_layers
+    assert [block.claims[0].name for block in plan.placement.grown[:2]] == ["KV cache[0]", "KV cache[1]"]
 
 
 def test_the_first_device_that_a_model_fits_is_taken() -> None:

@@ -40,7 +40,7 @@ def test_a_sliding_window_keeps_a_full_context_small() -> None:
     assert plan.max_context == 131_072
     assert plan.nbytes < 13e9  # all layers in full would take 66 GB
     windows = {group.window: group.num_blocks for group in plan.groups}
-    assert windows[0] == 131_072 // 16
+    assert 131_072 // 16 <= windows[0] < 131_072 // 16 + plan.pieces[0].count
     assert windows[1024] < 300
 
 
@@ -52,8 +52,12 @@ def test_a_window_has_room_for_all_sequences_and_two_steps_however_many_a_load_h
     for frames in (2, 8, 64):
         options = EngineConfig(max_num_seqs=max_num_seqs, num_load_steps=frames)
         plan = plan_kv_cache(GEMMA_27B, options, 2000 * GIB)
-        (in_window,) = (group.num_blocks for group in plan.groups if group.window == 1024)
-        assert in_window == wanted
+        ((in_window, pieces),) = (
+            (group.num_blocks, pieces.count)
+            for group, pieces in zip(plan.groups, plan.pieces, strict=True)
+            if group.window == 1024
+        )
+        assert wanted <= in_window < wanted + pieces  # all of which are of one size
 
 
 def test_a_cache_never_takes_more_than_what_is_available() -> None:

@@ -39,7 +39,7 @@ def test_a_drivers_figure_agrees_within_what_drivers_add(
 ) -> None:
     report = MemoryReport((HeapReport(HeapKind.VRAM, allocated, allocated, driver),))
     assert report.agrees is agrees
-    figures = {"heap": "VRAM", "planned": allocated, "allocated": allocated, "driver": driver}
+    figures = {"heap": "VRAM", "planned": allocated, "to_come": 0, "allocated": allocated, "driver": driver}
     assert report.to_json() == {
         "heaps": [{**figures, "plan_agrees": True, "driver_agrees": agrees}],
         "agrees": agrees,

@@ -17,6 +17,7 @@ from unicorn_async.ops.rows import BlockRows, RowForm
 from unicorn_async.ops.subgroups import MATRIX_FEATURE
 from unicorn_async.tensor import DType, Tensor
 
+from .far_blocks import far_blocks
 from .formed_rows import FORMS, FormedRows
 from .int8_cache import Int8Cache, dequantised, quantised
 
@@ -32,6 +33,7 @@ LARGE_HEADS = pytest.mark.whole("that large heads, too, fit the registers and sh
 OTHER_PAIRS = pytest.mark.whole("cuts, windows and types of a cache, paired otherwise")
 INT8_FORMS = pytest.mark.whole("halves, plain and in fragments, out of a cache in int8, too")
 LARGE_GROUP = pytest.mark.whole("eight heads that share keys, in a GPU's cut")
+NOWHERE = 0xFFFFFFF0  # in a table, behind its blocks
 FORMATS = {KVDType.F16: np.float16, KVDType.F32: np.float32}
 
 
@@ -69,6 +71,8 @@ class Step:
         self.out = arrays.poisoned(*self.q.values.shape)
         self.max_blocks = max(-(-s.context // shape.block_size) for s in sequences) + 1
         self.k_cache, self.v_cache, self.table = self._fill(arrays, rng)
+        self.cache, self.first_block = far_blocks(self.k_cache.address, self.v_cache.address, shape)
+        self.table.values[self.table.values != NOWHERE] += self.first_block
         self.plan: AttentionPlan | None = None  # of the last run
 
     def first_live(self, sequence: Query) -> int:
@@ -83,7 +87,7 @@ class Step:
         is_int8 = shape.kv_dtype is KVDType.INT8
         bytewise = [Int8Cache(*whole) for _ in "kv"] if is_int8 else []
         caches = np.full((2, *whole), np.nan, FORMATS.get(shape.kv_dtype, np.float64))
-        table = np.full((len(self.sequences), self.max_blocks), 0xFFFFFFF0, np.uint32)
+        table = np.full((len(self.sequences), self.max_blocks), NOWHERE, np.uint32)
         for row, sequence in enumerate(self.sequences):
             for block in range(self.first_live(sequence) // size, -(-sequence.context // size)):
                 table[row, block] = free.pop()
@@ -146,12 +150,11 @@ class Step:
         attention.plan = plan or attention.plan
         self.plan = attention.plan
         batch = replace(self.batch(arrays, attention.plan), **flags)
-        cache = KVCache(self.k_cache.address, self.v_cache.address)
 
         def record(recorder: CommandRecorder) -> None:
             rows = out or self.out.tensor
             for _ in range(times):
-                attention.record(recorder, q=self.q.tensor, cache=cache, window=self.window, batch=batch, out=rows)
+                attention.record(recorder, q=self.q.tensor, cache=self.cache, window=self.window, batch=batch, out=rows)
                 recorder.barrier()
 
         arrays.run(record)
@@ -339,7 +342,7 @@ def test_values_at_the_ends_of_half_precision_survive_in_halves(device: Device, 
     for row, values in enumerate(step.v):
         values[...] = np.float64(np.sign(values) * size).astype(np.float16)
         for token in range(len(values)):
-            step.v_cache.values[step.table.values[row, token // 16], :, token % 16] = values[token]
+            step.v_cache.values[step.table.values[row, token // 16] - step.first_block, :, token % 16] = values[token]
     rows = FormedRows(arrays, RowForm.HALVES, *step.q.values.shape)
     step.run(device, arrays, out=rows.place)
     rows.check_unscaled(step.expected(), rtol=3e-3, atol=3e-3 * size)
@@ -429,7 +432,7 @@ def test_a_result_does_not_depend_on_the_batch_among_steps_that_are_cut_alike(
     together.q.values[3] = alone.q.values[3]
     for cache, values in ((together.k_cache, alone.k), (together.v_cache, alone.v)):
         for token in range(150):
-            cache.values[together.table.values[0, token // 16], :, token % 16] = values[0][token]
+            cache.values[together.table.values[0, token // 16] - together.first_block, :, token % 16] = values[0][token]
     np.testing.assert_array_equal(together.run(device, arrays)[3], found_alone[3])
 
 

@@ -14,8 +14,10 @@ from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.ops.attention import GpuAttention
 from unicorn_async.ops.attention_op import AttentionBatch, DecodeScratch
 from unicorn_async.ops.attention_plan import AttentionPlan
-from unicorn_async.ops.kv_cache import NO_SLOT, AttentionShape, KVCache
+from unicorn_async.ops.kv_cache import NO_SLOT, AttentionShape
 from unicorn_async.ops.rotary import HeadNorms, HeadRotation, frequencies, rope_cache
+
+from .far_blocks import far_blocks
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.command import CommandRecorder
@@ -43,14 +45,14 @@ class Decoding:
         self.qkv = arrays.put((rng.standard_normal((tokens, columns)) * 2).astype(np.float32))
         self.tokens, self.max_blocks = tokens, max(-(-context // BLOCK_SIZE) for context in CONTEXTS)
         free = list(rng.permutation(num_blocks))
-        self.table = np.full((len(CONTEXTS), self.max_blocks), 0xFFFFFFF0, np.uint32)
+        self.table = np.zeros((len(CONTEXTS), self.max_blocks), np.uint32)
         for row, context in enumerate(CONTEXTS):
             for block in range(-(-context // BLOCK_SIZE)):
                 self.table[row, block] = free.pop()
         slots = [
             self.table[row, (c - 1) // BLOCK_SIZE] * BLOCK_SIZE + (c - 1) % BLOCK_SIZE for row, c in enumerate(CONTEXTS)
         ]
-        self.slots = np.array([*slots, *[NO_SLOT] * PADDING], np.uint32)
+        self.slots = np.array(slots, np.uint32)
         self.cache = self._random_cache(rng, num_blocks)
         weights = rng.standard_normal((2, shape.head_dim)).astype(np.float32)
         q_weight, k_weight = (arrays.put(weight).tensor for weight in weights)
@@ -75,10 +77,11 @@ class Decoding:
         attention = GpuAttention(device.info, device.kernels, shape, soft_cap=self.soft_cap)
         attention.plan = plan
         cache = arrays.put(self.cache)
-        kv = KVCache(cache.address, cache.address + self.cache.shape[1])
+        kv, first_block = far_blocks(cache.address, cache.address + self.cache.shape[1], shape)
         q, out = (arrays.poisoned(self.tokens, shape.num_heads * shape.head_dim) for _ in range(2))
         positions = self._words([*(context - 1 for context in CONTEXTS), *[0] * PADDING])
-        slot_mapping, batch = self._words(self.slots), self._batch(plan)
+        far = self.slots + np.uint32(first_block * BLOCK_SIZE)
+        slot_mapping, batch = self._words([*far, *[NO_SLOT] * PADDING]), self._batch(plan, first_block)
 
         def record(recorder: CommandRecorder) -> None:
             heads, rotation = self.qkv.tensor, self.rotation
@@ -110,7 +113,7 @@ class Decoding:
         arrays.run(record)
         return out.values.copy(), cache.values.copy()
 
-    def _batch(self, plan: AttentionPlan) -> AttentionBatch:
+    def _batch(self, plan: AttentionPlan, first_block: int) -> AttentionBatch:
         count = len(CONTEXTS)
         grid = plan.decode_grid(CONTEXTS, self.window, count)
         grids = self._arrays.put(np.array([grid, (0, 0, 0)], np.uint32))
@@ -118,7 +121,7 @@ class Decoding:
             query_start=0,
             query_len=0,
             context_len=self._words(CONTEXTS).address,
-            block_table=self._words(self.table).address,
+            block_table=self._words(self.table + first_block).address,
             max_blocks=self.max_blocks,
             decode_items=self._words([(row, row) for row in range(count)]).address,
             prefill_tiles=0,

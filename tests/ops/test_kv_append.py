@@ -11,6 +11,7 @@ from unicorn_async.config import KVDType
 from unicorn_async.ops.kv_append import kv_append
 from unicorn_async.ops.kv_cache import NO_SLOT, AttentionShape, KVCache
 
+from .far_blocks import far_blocks
 from .int8_cache import Int8Cache, check_codes, quantised
 
 if TYPE_CHECKING:
@@ -34,7 +35,9 @@ def test_tokens_reach_their_slots_and_nothing_else_changes(
     new = rng.standard_normal((2, len(slots), num_kv_heads, head_dim)).astype(FORMATS[kv_dtype])
     k_cache, v_cache = arrays.put(before[0]), arrays.put(before[1])
     k_new, v_new = arrays.put(new[0]), arrays.put(new[1])
-    slot_array = arrays.put(np.array(slots, np.uint32))
+    cache, first_block = far_blocks(k_cache.address, v_cache.address, shape)
+    far = [slot if slot == NO_SLOT else slot + first_block * BLOCK_SIZE for slot in slots]
+    slot_array = arrays.put(np.array(far, np.uint32))
 
     arrays.run(
         lambda rec: kv_append(
@@ -42,7 +45,7 @@ def test_tokens_reach_their_slots_and_nothing_else_changes(
             device.kernels,
             shape=shape,
             new=KVCache(k_new.address, v_new.address),
-            cache=KVCache(k_cache.address, v_cache.address),
+            cache=cache,
             slot_mapping=slot_array.address,
             num_tokens=len(slots),
         )
@@ -67,14 +70,16 @@ def test_halves_become_int8_in_their_slots_and_nothing_else_changes(
     size = BLOCKS, num_kv_heads, BLOCK_SIZE, head_dim
     k_cache, v_cache = (arrays.put(Int8Cache(*size).memory) for _ in "kv")
     k_new, v_new = arrays.put(new[0]), arrays.put(new[1])
-    slot_array = arrays.put(np.array(slots, np.uint32))
+    cache, first_block = far_blocks(k_cache.address, v_cache.address, shape)
+    far = [slot if slot == NO_SLOT else slot + first_block * BLOCK_SIZE for slot in slots]
+    slot_array = arrays.put(np.array(far, np.uint32))
     arrays.run(
         lambda rec: kv_append(
             rec,
             device.kernels,
             shape=shape,
             new=KVCache(k_new.address, v_new.address),
-            cache=KVCache(k_cache.address, v_cache.address),
+            cache=cache,
             slot_mapping=slot_array.address,
             num_tokens=len(slots),
         )

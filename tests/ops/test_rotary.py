@@ -13,6 +13,7 @@ from unicorn_async.ops.kv_cache import NO_SLOT, AttentionShape, KVCache
 from unicorn_async.ops.rotary import HeadNorms, HeadRotation, frequencies, rope_cache
 from unicorn_async.tensor import DType, Tensor
 
+from .far_blocks import far_blocks
 from .int8_cache import LARGEST, Int8Cache, check_codes, dequantised, quantised
 
 if TYPE_CHECKING:
@@ -145,7 +146,9 @@ def test_q_is_rotated_and_k_and_v_reach_their_slots(
         arrays.put(np.full((BLOCKS, num_kv_heads, 8, head_dim), np.nan, FORMATS[kv_dtype])) for _ in "kv"
     )
     freqs = arrays.put(np.frombuffer(frequencies(config, head_dim), np.uint32))
-    position_array, slot_array = arrays.put(np.array(positions, np.uint32)), arrays.put(np.array(slots, np.uint32))
+    cache, first_block = far_blocks(k_cache.address, v_cache.address, shape)
+    far = [slot + first_block * 8 for slot in slots[:-1]]
+    position_array, slot_array = (arrays.put(np.array(each, np.uint32)) for each in (positions, [*far, NO_SLOT]))
     norms = HeadNorms(arrays.put(q_weight).tensor, arrays.put(k_weight).tensor, EPS, norm == "plus_one")
 
     arrays.run(
@@ -156,7 +159,7 @@ def test_q_is_rotated_and_k_and_v_reach_their_slots(
             shape=shape,
             qkv=given.tensor,
             q=q.tensor,
-            cache=KVCache(k_cache.address, v_cache.address),
+            cache=cache,
             rotation=HeadRotation(freqs.address, 0.125, None if norm == "none" else norms),
             positions=position_array.address,
             slot_mapping=slot_array.address,

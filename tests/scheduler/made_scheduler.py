@@ -26,6 +26,7 @@ def make_scheduler(
     max_logit_rows: int = 64,
     step_budget: StepBudget | None = None,
     in_order: bool = False,
+    grows: bool = False,
 ) -> Scheduler:
     return Scheduler(
         groups=groups,
@@ -38,6 +39,7 @@ def make_scheduler(
         eos_token_ids=(EOS,),
         step_budget=step_budget,
         in_order=in_order,
+        grows=grows,
     )
 
 

@@ -25,20 +25,20 @@ def commit(blocks: BlockManager, sequence: Sequence, count: int) -> None:
 
 
 def test_a_pool_gives_each_block_once() -> None:
-    pool = BlockPool(3)
+    pool = BlockPool(range(3))
     assert sorted(pool.allocate() for _ in range(3)) == [0, 1, 2]
     assert pool.num_free == 0
 
 
 def test_an_exhausted_pool_gives_nothing() -> None:
-    pool = BlockPool(1)
+    pool = BlockPool(range(1))
     pool.allocate()
     with pytest.raises(AssertionError, match="all 1 blocks are in use"):
         pool.allocate()
 
 
 def test_a_block_is_not_freed_twice() -> None:
-    pool = BlockPool(2)
+    pool = BlockPool(range(2))
     block = pool.allocate()
     pool.free([block])
     with pytest.raises(AssertionError, match=f"block {block} is freed twice"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,7 @@ class World:
     prompt_lengths: tuple[int, ...] = (1, 2, 7, 8, 16, 40)
     max_step_s: float | None = None
     in_order: bool = False
+    grows: bool = False
     requests: list[Sequence] = field(default_factory=list)
     cancelled: set[Sequence] = field(default_factory=set)
     num_computed: int = 0
@@ -56,7 +57,18 @@ class World:
             eos_token_ids=EOS_TOKEN_IDS,
             step_budget=self.max_step_s and StepBudget(bucket_sizes(self.max_num_batched_tokens), self.max_step_s),
             in_order=self.in_order,
+            grows=self.grows,
         )
+        self.to_come = [range(group.num_blocks)[::-1] if self.grows else range(0) for group in self.groups]
+
+    def grow(self) -> None:
+        """Have some more blocks of a group, of whatever number, until all are there."""
+        group = self.random.choice([index for index, blocks in enumerate(self.to_come) if blocks])
+        count = self.random.randint(1, 5)
+        new, self.to_come[group] = self.to_come[group][:count], self.to_come[group][count:]
+        self.scheduler.add_blocks(group, new)
+        if not any(self.to_come):
+            assert self.scheduler.end_growth() == []
 
     def arrive(self) -> None:
         random = self.random
@@ -85,7 +97,8 @@ class World:
         known_only = self.random.random() < 0.2
         batch = self.scheduler.schedule(known_only=known_only)
         if batch is None:
-            assert self.gpu.submitted or not self.scheduler.has_work
+            assert self.gpu.submitted or not self.scheduler.has_work or self.scheduler.wants_blocks
+            assert any(self.to_come) or not self.scheduler.wants_blocks
             return False
         assert not known_only or not any(PENDING in item.token_ids for item in batch.scheduled)
         self.check(batch)
@@ -131,6 +144,10 @@ class World:
             progress = oldest.num_scheduled if oldest else 0
             is_submitted = len(self.gpu.submitted) < self.num_frames and self.submit()
             assert oldest is None or oldest.num_scheduled >= progress
+            if any(self.to_come):
+                assert self.scheduler.num_preemptions == 0
+                if self.random.random() < (0.5 if self.scheduler.wants_blocks else 0.02):
+                    self.grow()
             if self.gpu.submitted and (not is_submitted or self.random.random() < 0.4):
                 self.commit()
             assert rounds < 500 * num_requests
@@ -180,6 +197,14 @@ def random_world(seed: int) -> World:
 @pytest.mark.parametrize("seed", range(200))
 def test_each_request_gets_what_it_gets_alone(seed: int) -> None:
     world = random_world(seed)
+    world.run(num_requests=30)
+    world.check_outcome()
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_each_request_gets_what_it_gets_alone_while_the_cache_grows(seed: int) -> None:
+    world = replace(random_world(seed), grows=True)
+    assert world.scheduler.blocks_total == (0,) * len(world.groups)
     world.run(num_requests=30)
     world.check_outcome()
 

@@ -29,6 +29,7 @@ STATS = {
     "waiting": 0,
     "blocks_used": 2,
     "blocks_total": 10,
+    "blocks_planned": 12,
     "steps": 5,
     "tokens_generated": 7,
     "attention": None,

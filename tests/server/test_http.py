@@ -55,7 +55,7 @@ async def test_health_tells_of_the_load_and_of_its_failure(client: httpx.AsyncCl
     assert (health["cache"]["state"], health["cache"]["bytes"]) == ("hit", 100)
     adapter = {"name": "poet", "weight": 0.5, "num_tensors": 14, "ranks": [4, 8], "scales": [2.0]}
     assert health["adapters"] == [adapter]
-    heap = {"heap": "VRAM", "planned": 1000, "allocated": 1100, "driver": 1200}
+    heap = {"heap": "VRAM", "planned": 1000, "to_come": 0, "allocated": 1100, "driver": 1200}
     assert health["memory"] == {"heaps": [{**heap, "plan_agrees": True, "driver_agrees": True}], "agrees": True}
     assert health["load"]["tokenizer_s"] == 0.25
     assert health["waits_for"] is None

@@ -33,7 +33,8 @@ def placed(claims: list[Claim], vram: int, gtt: int, total: int | None = None, *
 
 
 def heaps(placement: Placement) -> dict[str, HeapKind]:
-    return {claim.name: block.heap for block in placement.blocks for claim in block.claims}
+    blocks = (*placement.blocks, *placement.grown)
+    return {claim.name: block.heap for block in blocks for claim in block.claims}
 
 
 def test_one_heap_takes_everything() -> None:

@@ -60,6 +60,8 @@ class DevicePlacement:
             "room": None if plan is None else asdict(plan.placement.room),
             "placement": [] if plan is None else [_row_json(row) for row in plan.placement.rows()],
             "attention": None if plan is None or plan.far is None else plan.far.to_json(),
+            "kv_cache_bytes": 0 if plan is None else plan.kv.nbytes,
+            "first_kv_cache_bytes": 0 if plan is None else plan.kv.first_bytes,
             "staged_bytes": 0 if plan is None else plan.staged_bytes,
             "step_bytes": 0 if plan is None else plan.step_bytes,
             "planned_bytes": {} if plan is None else {h.value: plan.placement.nbytes(h) for h in HeapKind},
@@ -143,6 +145,8 @@ def _table(info: DeviceInfo, plan: MemoryPlan) -> list[str]:
     if plan.step_bytes:
         where = heap_name(info, HeapKind.VRAM)
         lines.append(f"{'beside it, steps':<26}{size(plan.step_bytes):>10}  {where}, at most, while it loads")
+    if plan.kv.first_bytes < plan.kv.nbytes:
+        lines.append(f"{'of the KV cache at first':<26}{size(plan.kv.first_bytes):>10}  the rest comes beside serving")
     if plan.far is not None:
         beside = f"; with the exchange {size(plan.far.near_bytes)} of the model's memory" if plan.far.near_bytes else ""
         lines.append(f"{'beside it, KV cache':<26}{size(plan.kv.nbytes):>10}  {plan.far.device}{beside}")

@@ -46,6 +46,7 @@ class Engine:
     """Runs one model on one device; made by `Engine.open`, usable while the model still loads."""
 
     def __init__(self, model: OpenedModel) -> None:
+        from unicorn_async.engine.cache_growth import CacheGrowth
         from unicorn_async.engine.engine_loop import EngineLoop
         from unicorn_async.scheduler.scheduler import Scheduler
 
@@ -63,8 +64,10 @@ class Engine:
             eos_token_ids=() if model.tokenizer is None else model.tokenizer.eos_token_ids,
             step_budget=_step_budget(config),
             in_order=not config.attends_elsewhere,
+            grows=model.kv_pool is not None,
         )
-        self._loop = EngineLoop(self._scheduler, self._runner)
+        growth = None if model.kv_pool is None else CacheGrowth(model.kv_pool)
+        self._loop = EngineLoop(self._scheduler, self._runner, growth)
         self._failure: BaseException | None = None
         self._last_memory: MemoryReport | None = None  # once the device is closed, and can't be asked
         self._names = (f"request-{number}" for number in itertools.count())
@@ -168,11 +171,11 @@ class Engine:
     @property
     def max_context(self) -> int:
         """Tokens that a prompt and its answer may have together."""
-        return self._model.memory_plan.kv.max_context
+        return self._scheduler.max_context
 
     @property
     def kv_cache_bytes(self) -> int:
-        """Size of the KV cache on the device."""
+        """Size of the KV cache on the device, once it has grown to it."""
         return self._model.memory_plan.kv.nbytes
 
     @property
@@ -181,20 +184,7 @@ class Engine:
 
         It is as of now, or of just before the engine was closed.
         """
-        if self._last_memory is not None:
-            return self._last_memory
-        from unicorn_async.memory.report import memory_report
-
-        model = self._model
-        beside = self._runner.nbytes + (0 if self._model.load.done() else model.transient_bytes)
-        return memory_report(
-            model.device,
-            model.memory_plan.placement,
-            model.usage_before,
-            beside_bytes=beside,
-            twin=model.twin,
-            twin_cache_bytes=0 if model.twin is None else model.memory_plan.kv.nbytes,
-        )
+        return self._last_memory or self._model.memory_report()
 
     @property
     def kernels(self) -> tuple[str, ...]:
@@ -245,6 +235,13 @@ class Engine:
         async for _ in self.load_progress():
             pass
         await self._runner.load_followed()
+        if self._failure is not None:
+            raise self._failure
+
+    async def cache_grown(self) -> None:
+        """Wait until the model is loaded and the KV cache has all the blocks that it will have; raises as `loaded`."""
+        await self.loaded()
+        await self._loop.growth_ended.wait()
         if self._failure is not None:
             raise self._failure
 
@@ -316,6 +313,7 @@ class Engine:
             waiting=scheduler.num_waiting,
             blocks_used=sum(scheduler.blocks_used),
             blocks_total=sum(scheduler.blocks_total),
+            blocks_planned=sum(scheduler.blocks_planned),
             steps=counters.steps,
             tokens_generated=counters.tokens_generated,
             tokens_prefilled=counters.tokens_prefilled,

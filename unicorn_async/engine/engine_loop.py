@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from unicorn_async.engine.cache_growth import CacheGrowth
     from unicorn_async.engine.request_stream import RequestStream
+    from unicorn_async.errors import OutOfMemoryError
+    from unicorn_async.memory.kv_pool import NewBlocks
     from unicorn_async.scheduler.batch import Batch
     from unicorn_async.scheduler.scheduler import Scheduler
     from unicorn_async.scheduler.sequence import Sequence
@@ -99,16 +102,20 @@ class Evaluation:
 
 
 class EngineLoop:
-    """Joins the scheduler, the runner and the streams of requests."""
+    """Joins the scheduler, the runner, the growth of the KV cache, if it grows, and the streams of requests."""
 
-    def __init__(self, scheduler: Scheduler, runner: StepRunner) -> None:
+    def __init__(self, scheduler: Scheduler, runner: StepRunner, growth: CacheGrowth | None = None) -> None:
         self.counters = LoopCounters()
         self._scheduler = scheduler
         self._runner = runner
+        self._growth = growth
         self._streams: dict[Sequence, RequestStream] = {}
         self._evaluations: dict[Sequence, Evaluation] = {}
         self._wake = asyncio.Event()
         self._load_collected = asyncio.Event()
+        self.growth_ended = asyncio.Event()  # or nothing grows, or the loop has failed
+        if growth is None:
+            self.growth_ended.set()
 
     def add(self, stream: RequestStream) -> None:
         """Begin a request.
@@ -142,6 +149,7 @@ class EngineLoop:
             evaluation.end(error)
         self._streams.clear()
         self._evaluations.clear()
+        self.growth_ended.set()
 
     async def run(self) -> None:
         """Run until cancelled; the first steps go through the model while it loads."""
@@ -149,6 +157,8 @@ class EngineLoop:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._follow_load(), name="follow load")
                 group.create_task(self._run_steps(), name="steps")
+                if self._growth is not None:
+                    group.create_task(self._grow(self._growth), name="grow the KV cache")
         except BaseExceptionGroup as failed:
             raise failed.exceptions[0] from None
 
@@ -157,6 +167,26 @@ class EngineLoop:
         await self._load_collected.wait()
         await self._runner.free_spare_frames()  # a driver takes its time over it, for which no first token waits
 
+    async def _grow(self, growth: CacheGrowth) -> None:
+        def add(blocks: NewBlocks) -> None:
+            self._scheduler.add_blocks(blocks.group, blocks.numbers)
+            self._wake.set()
+
+        shortage = await growth.run(add, lambda: self._scheduler.has_work)
+        for sequence in self._scheduler.end_growth():
+            assert shortage is not None, "all that was planned is there"
+            self._lose(sequence, shortage)
+        self.growth_ended.set()
+        self._wake.set()
+
+    def _lose(self, sequence: Sequence, error: OutOfMemoryError) -> None:
+        stream, evaluation = self._streams.get(sequence), self._evaluations.get(sequence)
+        if stream is not None:
+            stream.fail(error)
+        if evaluation is not None:
+            evaluation.end(error)
+        self.cancel(sequence)
+
     async def _run_steps(self) -> None:
         in_flight: deque[_StepInFlight] = deque()
         while True:
@@ -164,11 +194,15 @@ class EngineLoop:
             is_loading, batch = self._runner.is_loading, None
             if not is_loading and not any(step.in_load for step in in_flight):
                 self._load_collected.set()
+                if self._growth is not None:
+                    self._growth.go_on()
             # The commands of a later step may have to be recorded: a first token of the load does not wait for that.
             # A second token may meanwhile, for the steps in flight when the load ended, and for no more than these.
             owes_token = not is_loading and any(step.has_first_token for step in in_flight)
             if len(in_flight) < self._most_in_flight() and not owes_token:
                 batch = self._scheduler.schedule(known_only=is_loading)
+                if self._scheduler.wants_blocks and self._growth is not None:
+                    self._growth.hurry()
             if batch is not None:
                 scheduled_s = time.perf_counter() - started
                 submission = RunningTime(self._runner.submit(batch))

@@ -28,6 +28,7 @@ from unicorn_async.loader.lora_factors import LoraFactors
 from unicorn_async.loader.range_check import RangeCounters
 from unicorn_async.loader.stream import LoadStream
 from unicorn_async.memory.choice import choose_device
+from unicorn_async.memory.kv_pool import KVPool
 from unicorn_async.memory.plan import attention_shape
 from unicorn_async.memory.report import driver_usage
 from unicorn_async.memory.staging import stages_in_vram
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from unicorn_async.hybrid.report import AttentionInfo
     from unicorn_async.loader.trace import LoadTrace
     from unicorn_async.memory.plan import MemoryPlan
+    from unicorn_async.memory.report import MemoryReport
     from unicorn_async.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
@@ -71,6 +73,7 @@ class OpenedModel:
     runner: AnyRunner
     attention: AttentionInfo
     far: OpenedFar | None  # what attends in place of the device
+    kv_pool: KVPool | None  # the device's own KV cache; None where something else attends
     tokenizer: Tokenizer | None  # None where nobody wants it
     tokenizer_s: float  # how long it took, beside everything else
 
@@ -89,6 +92,20 @@ class OpenedModel:
     def adapters(self) -> tuple[AdapterInfo, ...]:
         """The adapters that are blended into the weights."""
         return tuple(AdapterInfo.of(adapter) for adapter in self.files.lora.adapters)
+
+    def memory_report(self) -> MemoryReport:
+        """Compare what was planned in the device's memory with what is allocated there now."""
+        from unicorn_async.memory.report import memory_report
+
+        return memory_report(
+            self.device,
+            self.memory_plan.placement,
+            self.usage_before,
+            beside_bytes=self.runner.nbytes + (0 if self.load.done() else self.transient_bytes),
+            twin=self.twin,
+            twin_cache_bytes=0 if self.twin is None else self.memory_plan.kv.nbytes,
+            kv_pool=self.kv_pool,
+        )
 
     @property
     def twin(self) -> Device | None:
@@ -136,6 +153,10 @@ async def open_model(
     trace = None if options.load_trace is None else await asyncio.to_thread(_load_trace, options.load_trace)
     allocator = BackgroundAllocator(device.memory, memory_plan.placement)
     stack.push_async_callback(allocator.close)
+    kv_pool = None
+    if memory_plan.far is None:
+        kv_pool = KVPool(device.memory, memory_plan.kv, memory_plan.placement.grown, options.block_size)
+        stack.push_async_callback(run_to_end, kv_pool.close)
     cache = await CacheSession.open(
         weight_cache_folder() if options.weight_cache else None,
         files.origin,
@@ -202,7 +223,7 @@ async def open_model(
     await asyncio.to_thread(_import_runner)
     from unicorn_async.engine.runner import make_runner
 
-    runner, attention = await make_runner(device, files, options, memory_plan, allocator, stream, far, stack)
+    runner, attention = await make_runner(device, files, options, memory_plan, allocator, kv_pool, stream, far, stack)
     # Before the device is waited for, and what its steps wait for is closed.
     stack.push_async_callback(end_task, load)
 
@@ -224,6 +245,7 @@ async def open_model(
         runner,
         attention,
         far,
+        kv_pool,
         tokenizer,
         tokenizer_s,
     )

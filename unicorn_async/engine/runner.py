@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from unicorn_async.hybrid.runner import HybridRunner
     from unicorn_async.loader.allocator import BackgroundAllocator
     from unicorn_async.loader.stream import LoadStream
+    from unicorn_async.memory.kv_pool import KVPool
     from unicorn_async.memory.plan import MemoryPlan
     from unicorn_async.models.spec import ModelSpec
     from unicorn_async.ops.kv_cache import AttentionShape
@@ -43,6 +44,7 @@ async def make_runner(
     options: EngineConfig,
     memory_plan: MemoryPlan,
     allocator: BackgroundAllocator,
+    kv_pool: KVPool | None,
     stream: LoadStream,
     far: OpenedFar | None,
     stack: AsyncExitStack,
@@ -59,7 +61,7 @@ async def make_runner(
         await allocator.wait(workspace)
     else:
         await allocator.all()
-    memory = await run_to_end(lambda: _name_memory(device, files, options, allocator, workspace, stack))
+    memory = await run_to_end(lambda: _name_memory(device, files, options, allocator, kv_pool, workspace, stack))
     shape = attention_shape(model, options) if far is None else far.shape
     decoder = _decoder(device, files, memory, shape)
     if far is not None:
@@ -112,10 +114,11 @@ def _name_memory(
     files: ModelFiles,
     options: EngineConfig,
     allocator: BackgroundAllocator,
+    kv_pool: KVPool | None,
     workspace: list[str],
     stack: AsyncExitStack,
 ) -> ModelMemory:
-    memory = ModelMemory.of(device, files.config, options, files.plan, allocator.slices, workspace)
+    memory = ModelMemory.of(device, files.config, options, files.plan, allocator.slices, kv_pool, workspace)
     stack.push_async_callback(run_to_end, memory.close)
     return memory
 

@@ -72,6 +72,7 @@ class AdapterInfo:
 class EngineStats:
     """Counters since the engine was opened, and what it holds now.
 
+    `blocks_total` are those of the KV cache that there are, `blocks_planned` those that it grows to.
     `bounded_steps` are those in which prompts got fewer tokens than there was room for, because sequences decoded.
     `attention` is there where another device attends.
     """
@@ -80,6 +81,7 @@ class EngineStats:
     waiting: int
     blocks_used: int
     blocks_total: int
+    blocks_planned: int
     steps: int
     tokens_generated: int
     tokens_prefilled: int

@@ -1,7 +1,10 @@
-"""How the memory for keys and values is divided into block groups.
+"""How the memory for keys and values is divided into block groups, and these into pieces.
 
 Layers with the same window share a group. A sliding-window group keeps its window's blocks alone, so its pool is
 bounded by sequences, not by context: Gemma 3 27B needs 12 GB instead of 67 at its full context.
+
+The cache of the device that runs the model is allocated piece by piece, the last ones beside serving: some drivers
+take 20 milliseconds a gigabyte. A cache elsewhere is there as a whole.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import ConfigError, OutOfMemoryError
+from unicorn_async.memory.kv_pieces import Pieces, cut, growth_order, num_first
 from unicorn_async.ops.kv_cache import head_nbytes
 from unicorn_async.scheduler.block_manager import BlockGroup, num_blocks_spanned
 
@@ -28,7 +32,8 @@ _SHARE = 0.25  # of the memory, where others need it as much
 class KVPlan:
     """Pools of blocks, and which layer uses which; None = it has no keys and values.
 
-    `layer_bytes` is the size of one layer's keys (its values take as much), by group.
+    `layer_bytes` is the size of one layer's keys (its values take as much), by group; `pieces` is how a group is cut,
+    none where another device attends, and `num_first` of these, in the order of growth, are for the first requests.
     """
 
     groups: tuple[BlockGroup, ...]
@@ -36,6 +41,14 @@ class KVPlan:
     layer_bytes: tuple[int, ...]
     max_context: int
     nbytes: int
+    pieces: tuple[Pieces, ...] = ()
+    num_first: int = 0
+
+    @property
+    def first_bytes(self) -> int:
+        """Size of what there is for the first requests; all of it where it does not grow."""
+        first = growth_order(self.pieces)[: self.num_first]
+        return sum(self.pieces[group].nbytes for group in first) if self.pieces else self.nbytes
 
     def group_of(self, layer: int) -> int:
         """Return the group of a layer that attends."""
@@ -49,7 +62,7 @@ def plan_kv_cache(
 ) -> KVPlan:
     """Choose the pools' sizes for `available_bytes`, at most what all sequences need at full context.
 
-    A layer's keys lie in one allocation, and so do its values.
+    A piece lies in one allocation; elsewhere a layer's keys do, and its values.
 
     Raises:
         ConfigError: the asked-for context is longer than the model's.
@@ -60,8 +73,12 @@ def plan_kv_cache(
     wanted = wanted_context(model, options)
 
     def nbytes(tokens: int) -> int:
+        pieces = _pieces(model, options, tokens)
+        if any(piece.nbytes > max_allocation for piece in pieces):
+            return _UNBOUNDED
         largest = block_bytes * max(_num_blocks(window, tokens, options) for window in windows)
-        return kv_cache_bytes(model, options, tokens) if largest <= max_allocation else _UNBOUNDED
+        fits = bool(pieces) or largest <= max_allocation
+        return kv_cache_bytes(model, options, tokens) if fits else _UNBOUNDED
 
     budget = min(available_bytes, options.kv_cache_bytes or available_bytes)
     tokens = _largest(options.block_size, options.max_num_seqs * wanted, options.block_size, nbytes, budget)
@@ -72,13 +89,18 @@ def plan_kv_cache(
             f"KV cache: a context of {wanted} tokens needs {needed:,} bytes, {budget:,} are available;"
             " ask for a smaller context or for fewer sequences"
         )
-    chosen = tuple(_num_blocks(window, tokens, options) for window in windows)
+    pieces = _pieces(model, options, tokens)
+    chosen = tuple(piece.total_blocks for piece in pieces) or tuple(
+        _num_blocks(window, tokens, options) for window in windows
+    )
     return KVPlan(
         groups=tuple(BlockGroup(window, blocks) for window, blocks in zip(windows, chosen, strict=True)),
         layer_group=tuple(None if window is None else windows.index(window) for window in model.layer_windows),
         layer_bytes=tuple(block_bytes * blocks for blocks in chosen),
         max_context=max_context,
         nbytes=nbytes(tokens),
+        pieces=pieces,
+        num_first=num_first(pieces, options.block_size),
     )
 
 
@@ -96,6 +118,9 @@ def wanted_context(model: ModelSpec, options: EngineConfig) -> int:
 
 def kv_cache_bytes(model: ModelSpec, options: EngineConfig, tokens: int) -> int:
     """Return the size of a cache for so many tokens, of one sequence or of several, in bytes."""
+    pieces = _pieces(model, options, tokens)
+    if pieces:
+        return sum(piece.count * piece.nbytes for piece in pieces)
     blocks = sum(_num_blocks(window, tokens, options) for window in _windows(model))
     return 2 * blocks * _block_bytes(model, options)
 
@@ -117,6 +142,16 @@ def kv_budget(
     if room.slow_gtt:
         return min(left, max(least, room.vram - fast_weights - others, int(room.vram * _SHARE)))
     return left
+
+
+def _pieces(model: ModelSpec, options: EngineConfig, tokens: int) -> tuple[Pieces, ...]:
+    """Return how the groups, by their windows, are cut for so many tokens; none where another device attends."""
+    if options.attends_elsewhere:
+        return ()
+    windows, block_bytes = _windows(model), _block_bytes(model, options)
+    blocks = {window: _num_blocks(window, tokens, options) for window in sorted(set(windows))}
+    sizes = [(number, windows.count(window)) for window, number in blocks.items()]
+    return cut(sizes, block_nbytes=block_bytes, slot_nbytes=block_bytes // options.block_size)
 
 
 def _windows(model: ModelSpec) -> list[int]:

@@ -9,10 +9,9 @@ from unicorn_async.gpu.arena import Arena
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.gpu.zero_memory import zero_memory
 from unicorn_async.memory.kv_plan import wanted_context
-from unicorn_async.memory.plan import fixed_name, kv_names, max_logit_rows
+from unicorn_async.memory.plan import fixed_name, max_logit_rows
 from unicorn_async.models.activations import Activations, Residual, residual_names
 from unicorn_async.ops.attention_op import DecodeScratch
-from unicorn_async.ops.kv_cache import KVCache
 from unicorn_async.ops.rotary import frequencies
 from unicorn_async.weights.tensors import matrices_of, vectors_of
 
@@ -22,7 +21,9 @@ if TYPE_CHECKING:
     from unicorn_async.config import EngineConfig, RotaryConfig
     from unicorn_async.gpu.arena import ArenaSlice
     from unicorn_async.gpu.device import Device
+    from unicorn_async.memory.kv_pool import KVPool
     from unicorn_async.models.spec import ModelSpec
+    from unicorn_async.ops.kv_cache import KVCache
     from unicorn_async.tensor import Tensor, Weight
     from unicorn_async.weights.plan import LoadPlan
 
@@ -44,10 +45,12 @@ class ResidualPlaces:
 class ModelMemory:
     """The places of a model in device memory, all borrowed but the tables; `close` frees these, after the last step.
 
-    `weights` are vectors, `matrices` all others. They and the caches may still be without memory: `places` grows.
+    `weights` are vectors, `matrices` all others. They may still be without memory: `places` grows. `kv_pool` is None
+    where another device attends.
     """
 
     places: Mapping[str, ArenaSlice]
+    kv_pool: KVPool | None
     tables: Arena
     weights: Mapping[str, Tensor]
     matrices: Mapping[str, Weight]
@@ -69,6 +72,7 @@ class ModelMemory:
         options: EngineConfig,
         plan: LoadPlan,
         places: Mapping[str, ArenaSlice],
+        kv_pool: KVPool | None,
         workspace: Iterable[str],
     ) -> ModelMemory:
         """Name the `places` of everything that was planned, and make the tables beside it.
@@ -88,6 +92,7 @@ class ModelMemory:
             frames = [residual_names(frame) for frame in range(options.num_residuals)]
             return cls(
                 places=places,
+                kv_pool=kv_pool,
                 tables=tables,
                 weights=vectors_of(plan, places),
                 matrices=matrices_of(plan, places),
@@ -106,9 +111,9 @@ class ModelMemory:
             raise
 
     def cache(self, layer: int) -> KVCache:
-        """Return a layer's cache, which has memory by now; there is none where another device attends."""
-        keys, values = (self.places[name].address for name in kv_names(layer))
-        return KVCache(keys, values)
+        """Return a layer's cache, of which blocks have memory by now; there is none where another device attends."""
+        assert self.kv_pool is not None, f"layer {layer} has its cache elsewhere"
+        return self.kv_pool.cache(layer)
 
     def fixed_state(self, layer: int) -> int:
         """Return where a layer's states of fixed size lie; they have memory by now."""

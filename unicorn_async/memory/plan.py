@@ -13,6 +13,7 @@ from unicorn_async.gpu.choice import shared_memory_text
 from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.gpu.host import HostGraphics
 from unicorn_async.loader.staging_plan import StagingNeed
+from unicorn_async.memory.kv_pieces import growth_order
 from unicorn_async.memory.kv_plan import kv_budget, kv_cache_bytes, plan_kv_cache, wanted_context
 from unicorn_async.memory.load_steps import fit_load_steps, load_step_bytes
 from unicorn_async.models.activations import activation_bytes
@@ -44,7 +45,8 @@ _STAGING_SHARE = 0.25  # of what is left beside weights and workspace: the cache
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """The cache's pools, and where everything lies; names are those of destinations, activations and `state_names`.
+    """The cache's pools, and where everything lies; names are those of destinations, activations
+    and `fixed_name`; the cache is the placement's `grown`, in the order of `growth_order`.
 
     `far` is what another device has of the model: the cache is there then. `staging_bytes` is the limit for each ring
     of staging memory, and `staged_bytes` are kept free for the rings while the model loads; `num_load_steps` steps
@@ -70,20 +72,9 @@ def attention_shape(model: ModelSpec, options: EngineConfig) -> AttentionShape:
     return AttentionShape(model.num_heads, model.num_kv_heads, model.head_dim, options.block_size, options.kv_dtype)
 
 
-def kv_names(layer: int) -> tuple[str, str]:
-    """Return the names of a layer's keys and values."""
-    return f"layers.{layer}.keys", f"layers.{layer}.values"
-
-
 def fixed_name(layer: int) -> str:
     """Return the name of a layer's states of fixed size."""
     return f"layers.{layer}.state"
-
-
-def state_names(model: ModelSpec, layer: int) -> tuple[str, ...]:
-    """Return the names of all that a layer keeps of sequences."""
-    found = model.layers[layer]
-    return kv_names(layer) if found.paged is not None else (fixed_name(layer),) if found.fixed is not None else ()
 
 
 def decode_scratch_bytes(attention: AttentionPlan, max_items: int) -> Mapping[str, int]:
@@ -194,11 +185,10 @@ def plan_memory(
 
 
 def _cache(kv: KVPlan, kv_dtype: KVDType) -> list[Claim]:
+    order = enumerate(growth_order(kv.pieces))
     return [
-        Claim(name, kv.layer_bytes[group], MemoryGroup.KV_CACHE, layer, kv_dtype.value)
-        for layer, group in enumerate(kv.layer_group)
-        if group is not None
-        for name in kv_names(layer)
+        Claim(f"KV cache[{turn}]", kv.pieces[group].nbytes, MemoryGroup.KV_CACHE, turn, kv_dtype.value)
+        for turn, group in order
     ]
 
 

@@ -9,6 +9,7 @@ from unicorn_async.gpu.budget import HeapKind, heap_kinds
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.device import Device
+    from unicorn_async.memory.kv_pool import KVPool
     from unicorn_async.weights.placement import Placement
 
 _TABLE_BYTES = 16 << 20  # small tables that no plan has, and what allocations are rounded up by, at most
@@ -20,7 +21,8 @@ _TOLERANCE_BYTES = 128 << 20
 class HeapReport:
     """One kind of memory, in bytes: `planned` for the model, `allocated` in all since the device was opened.
 
-    `beside` is what may be allocated beside the plan: frames and results, and during a load staging and adapters.
+    `to_come` is what is planned and still to be allocated: a KV cache that grows. `beside` is what may be allocated
+    beside the plan: frames and results, and during a load staging and adapters.
     `driver` is by how much the driver's figure for this process grew; None where it gives none.
     """
 
@@ -29,11 +31,12 @@ class HeapReport:
     allocated: int
     driver: int | None
     beside: int = 0
+    to_come: int = 0
 
     @property
     def plan_agrees(self) -> bool:
-        """Whether all that was planned is allocated, and beside it no more than there may be."""
-        return 0 <= self.allocated - self.planned <= self.beside + _TABLE_BYTES
+        """Whether all that was planned to be there is allocated, and beside it no more than there may be."""
+        return 0 <= self.allocated - (self.planned - self.to_come) <= self.beside + _TABLE_BYTES
 
     @property
     def driver_agrees(self) -> bool | None:
@@ -71,6 +74,7 @@ def _heap_json(heap: HeapReport) -> dict[str, object]:
     return {
         "heap": heap.heap.value,
         "planned": heap.planned,
+        "to_come": heap.to_come,
         "allocated": heap.allocated,
         "driver": heap.driver,
         "plan_agrees": heap.plan_agrees,
@@ -91,12 +95,15 @@ def memory_report(
     beside_bytes: int = 0,
     twin: Device | None = None,
     twin_cache_bytes: int = 0,
+    kv_pool: KVPool | None = None,
 ) -> MemoryReport:
     """Compare; `usage_before` is the `driver_usage` from before anything was allocated.
 
     `beside_bytes` is what there may be beside the plan, in each kind of memory. `twin` is another logical device of the
-    same GPU, whose memory the driver counts in; `twin_cache_bytes` are planned there.
+    same GPU, whose memory the driver counts in; `twin_cache_bytes` are planned there. `kv_pool` may still grow.
     """
+    to_come = {heap: 0 if kv_pool is None else kv_pool.pending_bytes(heap) for heap in HeapKind}
+    beside_bytes += 0 if kv_pool is None else kv_pool.piece_bytes
     kinds, usage = heap_kinds(device.info), driver_usage(device)
     grown = None
     if usage is not None and usage_before is not None:
@@ -112,6 +119,7 @@ def memory_report(
                 device.memory.used_of(heap) + others[heap],
                 None if grown is None else sum(g for g, kind in zip(grown, kinds, strict=True) if kind is heap),
                 beside_bytes + others[heap] - cache[heap],
+                to_come[heap],
             )
             for heap in HeapKind
             if heap in kinds

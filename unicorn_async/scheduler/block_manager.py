@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import RequestError
@@ -35,30 +35,39 @@ class BlockGroup:
 
 
 class BlockPool:
-    """The blocks of one group, numbered from 0."""
+    """The blocks of one group, whatever their numbers."""
 
-    def __init__(self, num_blocks: int) -> None:
-        self.num_blocks = num_blocks
-        self._free = list(range(num_blocks - 1, -1, -1))
-        self._is_used = bytearray(num_blocks)
+    def __init__(self, blocks: Iterable[int] = ()) -> None:
+        self._free: list[int] = []
+        self._used: set[int] = set()
+        self.add(blocks)
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks that there are."""
+        return len(self._free) + len(self._used)
 
     @property
     def num_free(self) -> int:
         """Blocks that nobody has."""
         return len(self._free)
 
+    def add(self, blocks: Iterable[int]) -> None:
+        """Have more blocks, which are used after those that are free now, in their order."""
+        self._free = [*reversed(list(blocks)), *self._free]
+
     def allocate(self) -> int:
         """Take a free block."""
         assert self._free, f"all {self.num_blocks} blocks are in use"
         block = self._free.pop()
-        self._is_used[block] = 1
+        self._used.add(block)
         return block
 
     def free(self, blocks: Iterable[int]) -> None:
         """Give blocks back."""
         for block in blocks:
-            assert self._is_used[block], f"block {block} is freed twice"
-            self._is_used[block] = 0
+            assert block in self._used, f"block {block} is freed twice"
+            self._used.remove(block)
             self._free.append(block)
 
 
@@ -67,12 +76,30 @@ class BlockManager:
 
     All tables of a sequence have the same length: the same positions are covered in every group, until the start of a
     table of a group with a window is freed. A freed entry is -1, so that a table's index stays position // block_size.
+
+    `groups` says how many blocks there are, or will be: pools that grow begin with none, and are given theirs.
     """
 
-    def __init__(self, groups: SequenceOf[BlockGroup], block_size: int) -> None:
+    def __init__(self, groups: SequenceOf[BlockGroup], block_size: int, *, grows: bool = False) -> None:
         self.groups = tuple(groups)
         self.block_size = block_size
-        self.pools = tuple(BlockPool(group.num_blocks) for group in groups)
+        self.is_growing = grows
+        self.pools = tuple(BlockPool(() if grows else range(group.num_blocks)) for group in groups)
+
+    def end_growth(self) -> int | None:
+        """Take it that no more blocks come; returns how many tokens of a sequence there is room for, if some lack."""
+        self.is_growing = False
+        if all(pool.num_blocks == group.num_blocks for group, pool in zip(self.groups, self.pools, strict=True)):
+            return None
+        self.groups = tuple(
+            replace(group, num_blocks=pool.num_blocks) for group, pool in zip(self.groups, self.pools, strict=True)
+        )
+        most = 1 << 62
+        rooms = (
+            most if group.blocks_needed(most, 1, self.block_size) <= group.num_blocks else group.num_blocks
+            for group in self.groups
+        )
+        return min(rooms) * self.block_size
 
     @property
     def num_free(self) -> int:

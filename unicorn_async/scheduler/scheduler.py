@@ -60,6 +60,9 @@ class Scheduler:
     With `in_order` every layer takes the steps in the order in which they were scheduled, so that the next one may
     write where the last one, still in flight, reads for the last time: a prompt of any length then goes on through the
     blocks of a window and a step.
+
+    With `grows` there are no blocks yet: `add_blocks` brings them, and `wants_blocks` says that the last step lacked
+    some. Until `end_growth`, who lacks blocks waits for them, and takes none from others.
     """
 
     def __init__(
@@ -75,8 +78,9 @@ class Scheduler:
         eos_token_ids: Iterable[int],
         step_budget: StepBudget | None = None,
         in_order: bool = False,
+        grows: bool = False,
     ) -> None:
-        self._blocks = BlockManager(groups, block_size)
+        self._blocks = BlockManager(groups, block_size, grows=grows)
         self._max_num_seqs = max_num_seqs
         self._max_num_batched_tokens = max_num_batched_tokens
         self._max_context = max_context
@@ -93,6 +97,7 @@ class Scheduler:
         self._num_arrivals = 0
         self._num_steps = 0
         self._num_turns = 0  # of parts of prompts, and of decodes where not all had one
+        self.wants_blocks = False
         self.num_preemptions = 0
         self.num_bounded_steps = 0  # whose prompts got less than there was room for
 
@@ -112,14 +117,36 @@ class Scheduler:
         return len(self._waiting)
 
     @property
+    def max_context(self) -> int:
+        """Tokens that a prompt and its answer may have together."""
+        return self._max_context
+
+    @property
     def blocks_used(self) -> tuple[int, ...]:
         """Blocks of each group that sequences have."""
         return tuple(pool.num_blocks - pool.num_free for pool in self._blocks.pools)
 
     @property
     def blocks_total(self) -> tuple[int, ...]:
-        """Blocks of each group."""
+        """Blocks of each group that there are."""
+        return tuple(pool.num_blocks for pool in self._blocks.pools)
+
+    @property
+    def blocks_planned(self) -> tuple[int, ...]:
+        """Blocks of each group that there are, or will be."""
         return tuple(group.num_blocks for group in self._blocks.groups)
+
+    def add_blocks(self, group: int, blocks: Iterable[int]) -> None:
+        """Have more blocks of a group, whose memory is there from now on."""
+        self._blocks.pools[group].add(blocks)
+
+    def end_growth(self) -> list[Sequence]:
+        """Take it that no more blocks come; returns the sequences that can never end now, for who added them to end."""
+        room = self._blocks.end_growth()
+        if room is None:
+            return []
+        self._max_context = min(self._max_context, room)
+        return [sequence for sequence in (*self._running, *self._waiting) if not sequence.confine(room)]
 
     def add(self, sequence: Sequence) -> None:
         """Accept a new sequence, and give it its place in the order of arrival.
@@ -149,6 +176,7 @@ class Scheduler:
 
         With `known_only` no step has tokens that a step in flight is to sample: it needs nothing of that step's end.
         """
+        self.wants_blocks = False
         draft = _Draft(self._max_num_batched_tokens, self._max_logit_rows)
         decodes, prompts = self._ready(known_only)
         room = self._room_for_decodes(len(decodes), prompts, draft)
@@ -282,6 +310,9 @@ class Scheduler:
         while not self._blocks.has_room(sequence):
             if self._leaving:  # each of them will give up blocks in every group
                 return False
+            if self._blocks.is_growing:
+                self.wants_blocks = True
+                return False
             victim = self._running[-1]
             if victim is sequence:
                 return False
@@ -305,7 +336,9 @@ class Scheduler:
         start, remaining = sequence.num_scheduled, sequence.num_remaining
         count = min(remaining, draft.tokens_left)
         if count > 1:
-            count = min(count, self._blocks.room(sequence))
+            room = self._blocks.room(sequence)
+            self.wants_blocks |= room < count and self._blocks.is_growing
+            count = min(count, room)
         if sequence.want_logits:
             count = min(count, draft.logit_rows_left)
         samples = count == remaining and not sequence.want_logits
@@ -330,6 +363,7 @@ class Scheduler:
         for shortage in itertools.chain([self._shortage(self._waiting[0], 0)], shortages):
             left = [number - lacking for number, lacking in zip(left, shortage, strict=True)]
             if min(left) < 0:
+                self.wants_blocks = self._blocks.is_growing
                 return False
         return True
 

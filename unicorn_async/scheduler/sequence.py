@@ -60,6 +60,13 @@ class Sequence:
         """Whether all that the sequence was admitted with is scheduled: the next step takes one sampled token."""
         return self.num_scheduled >= self.num_given and self.state_index >= 0
 
+    def confine(self, room: int) -> bool:
+        """Have no more than `room` tokens; returns whether the sequence can end by itself with these."""
+        if self.length + (not self.want_logits and self.num_pending == 0) > room:
+            return False
+        self.max_length = min(self.max_length, room)
+        return True
+
     def token_ids(self, start: int, count: int) -> tuple[int, ...]:
         """Return `count` tokens from position `start` on; PENDING for those that the host has not seen."""
         stop, num_prompt = start + count, len(self.prompt_ids)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unicorn_async.memory.plan import state_names
+from unicorn_async.memory.plan import fixed_name
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.timeline import Timeline
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class LayerGate:
-    """A `LayerReadiness`: a layer is there once its weights are on the way, and its state has memory."""
+    """A `LayerReadiness`: a layer is there once its weights are on the way, and its state of fixed size has memory."""
 
     def __init__(self, stream: LoadStream, allocator: BackgroundAllocator, model: ModelSpec) -> None:
         self._stream = stream
@@ -34,8 +34,8 @@ class LayerGate:
             UnicornError: what made the load fail.
         """
         ready = await self._stream.layer_submitted(layer)
-        if 0 <= layer < self._model.num_layers:
-            await self._allocator.wait(state_names(self._model, layer))
+        if 0 <= layer < self._model.num_layers and self._model.layers[layer].fixed is not None:
+            await self._allocator.wait([fixed_name(layer)])
         return ready
 
     async def checked(self) -> None:

@@ -91,27 +91,28 @@ class PlacementRow:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where everything lies: `blocks` in the order of allocation."""
+    """Where everything lies: `blocks` in the order of allocation, `grown` in theirs: pieces of the KV cache, beside."""
 
     room: MemoryBudget
     blocks: tuple[PlannedBlock, ...]
+    grown: tuple[PlannedBlock, ...] = ()
 
     def nbytes(self, heap: HeapKind) -> int:
         """Return what is planned in one kind of memory, in bytes."""
-        return sum(block.nbytes for block in self.blocks if block.heap is heap)
+        return sum(block.nbytes for block in (*self.blocks, *self.grown) if block.heap is heap)
 
     def names(self, group: MemoryGroup) -> list[str]:
-        """Return the names of a group's claims."""
+        """Return the names of a group's claims in `blocks`."""
         return [claim.name for block in self.blocks for claim in block.claims if claim.group is group]
 
     @property
     def total_bytes(self) -> int:
         """What is planned in all."""
-        return sum(block.nbytes for block in self.blocks)
+        return sum(block.nbytes for block in (*self.blocks, *self.grown))
 
     def rows(self) -> list[PlacementRow]:
         """Return the table of groups; layers that follow each other in the same memory are one row."""
-        placed = [(claim, block.heap) for block in self.blocks for claim in block.claims]
+        placed = [(claim, block.heap) for block in (*self.blocks, *self.grown) for claim in block.claims]
         placed.sort(key=lambda item: (_SHOWN_ORDER.index(item[0].group), item[0].layer, item[1] is HeapKind.GTT))
         rows: list[PlacementRow] = []
         for (group, _), same in groupby(placed, key=lambda item: (item[0].group, item[1])):
@@ -148,7 +149,7 @@ def place(
 
     What has not fit into VRAM goes to GTT, and so do the layers of the group behind it while GTT has room, so that a
     group is cut once. A block has at most `block_bytes`, or the thousandth part of a very large model, unless a single
-    claim has more.
+    claim has more; pieces of the KV cache have a block each.
 
     Raises:
         OutOfMemoryError: a claim fits nowhere, or into no single allocation.
@@ -179,7 +180,9 @@ def place(
         left[heap] -= nbytes
         total -= nbytes
     block_bytes = max(block_bytes, block_nbytes([claim.nbytes for claim in claims]) // _MOST_BLOCKS)
-    return Placement(room, tuple(_blocks(claims, heaps, min(block_bytes, max_allocation))))
+    grown = tuple(PlannedBlock(heaps[claim.name], (claim,)) for claim in claims if claim.group is MemoryGroup.KV_CACHE)
+    others = (claim for claim in claims if claim.group is not MemoryGroup.KV_CACHE)
+    return Placement(room, tuple(_blocks(others, heaps, min(block_bytes, max_allocation))), grown)
 
 
 def _is_later(claim: Claim) -> bool:
