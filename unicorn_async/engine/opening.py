@@ -144,7 +144,6 @@ async def open_model(
         allocator.slices,
         read_strategy=lambda found: reading(found=found),
         limit=options.cache_bytes,
-        model_bytes=memory_plan.placement.total_bytes,
     )
     workspace = memory_plan.placement.names(MemoryGroup.WORKSPACE)
     # Small allocations would wait for larger ones; where staging lies is decided by what is free before these.
