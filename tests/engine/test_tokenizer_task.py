@@ -11,6 +11,7 @@ import pytest
 
 from tests.checkpoint.gguf.builders import write
 from tests.checkpoint.gguf.golden_files import gguf_tensors
+from unicorn_async.engine import runner
 from unicorn_async.engine import tokenizer_task as tokenizer_start
 from unicorn_async.engine.engine import Engine
 from unicorn_async.engine.tokenizer_task import TokenizerTask
@@ -224,9 +225,38 @@ def test_a_second_start_has_its_tokenizer_before_the_process_has_made_it(
     monkeypatch.setattr(tokenizer_start, "TokenizerProcess", Stuck)
     second = TokenizerTask(str(model), folder)
     second.begin(model)
+    assert second.has_kept and not first.has_kept
     assert second.make().tokenizer.encode("What is 17 + 25?") == expected
     assert started == [{"keep_in": None, "in_background": True}]
     second.close()
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+async def test_what_is_made_of_a_kept_one_waits_until_the_model_runs(
+    is_kept: bool, open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    made = threading.Event()
+    make, make_runner = TokenizerTask.make, runner.make_runner
+
+    def noted_make(start: TokenizerTask) -> MadeTokenizer:
+        order.append("tokenizer")
+        made.set()
+        return make(start)
+
+    async def noted_runner(*arguments: Any) -> Any:
+        if not is_kept:
+            await asyncio.to_thread(made.wait, 20)
+        found = await make_runner(*arguments)
+        order.append("runner")
+        return found
+
+    monkeypatch.setattr(TokenizerTask, "has_kept", is_kept)
+    monkeypatch.setattr(TokenizerTask, "make", noted_make)
+    monkeypatch.setattr(runner, "make_runner", noted_runner)
+    async with open_engine() as engine:
+        await answer(engine, max_tokens=2)
+    assert order == (["runner", "tokenizer"] if is_kept else ["tokenizer", "runner"])
 
 
 def test_a_model_that_is_not_there_is_for_others_to_complain_about(tmp_path: Path) -> None:

@@ -116,7 +116,8 @@ async def open_model(
     on_wait("files")
     begun = None if options.skip_tokenizer else await _begin_tokenizer(model, options, stack)
     files, options = await asyncio.to_thread(read_model, model, options)
-    making = None if begun is None else await _make_tokenizer(begun, files, stack)
+    runs = asyncio.Event()
+    making = None if begun is None else await _make_tokenizer(begun, files, stack, runs)
 
     on_wait("device")
     devices = await opening
@@ -202,6 +203,7 @@ async def open_model(
     from unicorn_async.engine.runner import make_runner
 
     runner, attention = await make_runner(device, files, options, memory_plan, allocator, stream, far, stack)
+    runs.set()
     # Before the device is waited for, and what its steps wait for is closed.
     stack.push_async_callback(end_task, load)
 
@@ -251,10 +253,17 @@ async def _begin_tokenizer(model: str | Path, options: EngineConfig, stack: Asyn
 
 
 async def _make_tokenizer(
-    begun: TokenizerTask, files: ModelFiles, stack: AsyncExitStack
+    begun: TokenizerTask, files: ModelFiles, stack: AsyncExitStack, runs: asyncio.Event
 ) -> asyncio.Task[MadeTokenizer]:
+    """Begin to make it; what is made of a kept one, by Python alone, lets all go first until the model `runs`."""
     await run_to_end(lambda: begun.begin(files.tokenizer_source))
-    making = asyncio.create_task(asyncio.to_thread(begun.make), name="tokenizer")
+
+    async def make() -> MadeTokenizer:
+        if begun.has_kept:
+            await runs.wait()
+        return await asyncio.to_thread(begun.make)
+
+    making = asyncio.create_task(make(), name="tokenizer")
     stack.push_async_callback(end_task, making)
     return making
 

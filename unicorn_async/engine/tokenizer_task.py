@@ -52,6 +52,11 @@ class TokenizerTask:
         self._looking = threading.Thread(target=self._look, args=(model,), name="kept tokenizer")
         self._looking.start()
 
+    @property
+    def has_kept(self) -> bool:
+        """Whether one that was kept is there to `make` it of, once it has begun."""
+        return self._process is not None and self._kept is not None
+
     def begin(self, source: Source) -> None:
         """Begin to make it; called once, when the model's files are checked."""
         self._source = source
