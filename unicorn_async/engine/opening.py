@@ -130,8 +130,6 @@ async def open_model(
     if memory_plan.far is None:
         shape = attention_shape(files.config, options)
         kernels = NeededKernels(device.info, files.config, shape, files.plan, options)
-        listing = asyncio.create_task(asyncio.to_thread(kernels.list_steps), name="list kernels")
-        stack.push_async_callback(end_task, listing)
     reading = partial(files.read_strategy, device.info, options.num_reader_threads, memory=memory_plan)
     strategy = await asyncio.to_thread(reading)
     trace = None if options.load_trace is None else await asyncio.to_thread(_load_trace, options.load_trace)
@@ -203,6 +201,7 @@ async def open_model(
     from unicorn_async.engine.runner import make_runner
 
     runner, attention = await make_runner(device, files, options, memory_plan, allocator, stream, far, stack)
+    await asyncio.to_thread(kernels.list_steps)  # for whoever asks what there is in the event loop
     runs.set()
     # Before the device is waited for, and what its steps wait for is closed.
     stack.push_async_callback(end_task, load)
