@@ -19,6 +19,7 @@ from unicorn_async.errors import ConfigError, TokenizerError, UnicornError
 from unicorn_async.loader.stream import LoadStream
 from unicorn_async.memory.choice import choose_device
 from unicorn_async.resources import demo_model_dir
+from unicorn_async.tokenizer.kept import parse_kept
 from unicorn_async.tokenizer.kept_folder import KeptFolder
 from unicorn_async.tokenizer.process import TokenizerProcess
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from unicorn_async.engine.tokenizer_task import MadeTokenizer
+    from unicorn_async.tokenizer.kept import KeptTokenizer
 
     from .conftest import OpenEngine, WriteModel
 
@@ -222,9 +224,17 @@ def test_a_second_start_has_its_tokenizer_before_the_process_has_made_it(
         def close(self) -> None:
             ended.set()
 
+    taken_apart: list[bool] = []
+
+    def noted_parse(content: memoryview) -> KeptTokenizer:
+        taken_apart.append(True)
+        return parse_kept(content)
+
     monkeypatch.setattr(tokenizer_start, "TokenizerProcess", Stuck)
+    monkeypatch.setattr(tokenizer_start, "parse_kept", noted_parse)
     second = TokenizerTask(str(model), folder)
     second.begin(model)
+    assert not taken_apart, "that keeps other threads waiting"
     assert second.has_kept and not first.has_kept
     assert second.make().tokenizer.encode("What is 17 + 25?") == expected
     assert started == [{"keep_in": None, "in_background": True}]
