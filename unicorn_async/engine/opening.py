@@ -21,7 +21,6 @@ from unicorn_async.engine.user_folders import weight_cache_folder
 from unicorn_async.errors import ConfigError
 from unicorn_async.gpu.warm_up import WarmUp
 from unicorn_async.hybrid.choice import FarDevice, fit_options
-from unicorn_async.hybrid.opening import open_far_attention
 from unicorn_async.loader.allocator import BackgroundAllocator
 from unicorn_async.loader.conversion import WeightConverter, factor_converter, prepare_conversion
 from unicorn_async.loader.lora_factors import LoraFactors
@@ -179,6 +178,9 @@ async def open_model(
     stack.push_async_callback(stream.close)
     far: OpenedFar | None = None
     if memory_plan.far is not None:
+        await asyncio.to_thread(_import_far)
+        from unicorn_async.hybrid.opening import open_far_attention
+
         far = await open_far_attention(
             device,
             files.config,
@@ -294,6 +296,10 @@ def _count_out_of_range(device: Device, files: ModelFiles, stack: AsyncExitStack
     counters = RangeCounters(device.memory, files.plan, files.lora)
     stack.push_async_callback(run_to_end, counters.close)
     return counters
+
+
+def _import_far() -> None:
+    import unicorn_async.hybrid.opening  # noqa: F401  (most attention is on the device itself)
 
 
 def _import_runner() -> None:
