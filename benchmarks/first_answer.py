@@ -19,7 +19,8 @@ and CPU seconds of the process and of those that it waited for, with the largest
 
 States: warm, the files are in the page cache; cold, they were dropped from it; empty, warm with an
 empty folder for the caches, ours (weights, tokenizers, pipelines) and the drivers'. A start before the rounds fills
-those of the other two, and serves on for some seconds: a tokenizer is written beside that.
+those of the other two, and serves on for some seconds: a tokenizer is written beside that. PYTHONDONTWRITEBYTECODE is
+left out of a server's environment: an installed package has its byte code.
 In a round each state is started once, and llama-server behind each, warm or cold: a command that listens on {port} and
 answers llama-server's /health and /v1/chat/completions.
 
@@ -90,7 +91,11 @@ class Server:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed with this)
         self._started = time.monotonic()
         self._process = subprocess.Popen(
-            command(self.port), stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, env=os.environ | environ
+            command(self.port),
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            env=_environment() | environ,
         )
 
     def note(self, what: str) -> None:
@@ -151,6 +156,10 @@ class Server:
             self.start.seconds["cpu"] = used.ru_utime + used.ru_stime
             self.start.peak_bytes = used.ru_maxrss << 10
         self._log.close()
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 async def ask_unicorn(server: Server, question: str) -> None:

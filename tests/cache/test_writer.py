@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import threading
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -95,6 +96,20 @@ async def test_an_entry_has_what_the_device_has(
     assert status.state is CacheState.WRITTEN
     assert status.written_bytes == writing.loading.plan.dest_bytes
     assert writing.names() == [KEY]
+    check_entry(writing)
+
+
+@pytest.mark.parametrize(("free", "drops"), [(None, False), (1 << 40, False), (1000, True)])
+async def test_a_large_entry_is_not_left_in_memory(
+    writing: Writing, free: int | None, drops: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dropped: list[EntryDraft] = []
+    monkeypatch.setattr(cache_writer, "CHUNK_BYTES", 512)
+    monkeypatch.setattr(cache_writer, "_SYNC_BYTES", 2000)
+    monkeypatch.setattr(cache_writer, "HostMemory", lambda: SimpleNamespace(available_bytes=lambda: free))
+    monkeypatch.setattr(EntryDraft, "drop_pages", lambda draft: dropped.append(draft))
+    await writing.writer().run()
+    assert bool(dropped) == drops
     check_entry(writing)
 
 

@@ -44,7 +44,7 @@ def test_ctrl_c_before_the_command_runs_is_its_exit_status(
     assert "Traceback" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("module", ["argparse", "importlib.metadata", "logging", "unicorn_async.errors"])
+@pytest.mark.parametrize("module", ["argparse", "logging", "unicorn_async.errors", "unicorn_async.public_text"])
 def test_ctrl_c_amid_the_first_imports_is_its_exit_status(module: str) -> None:
     code = f"""
 import sys

@@ -20,6 +20,7 @@ from unicorn_async.gpu.instance import Instance
 from unicorn_async.gpu.kernel import KernelLibrary
 from unicorn_async.loader.pipeline import LoadPipeline
 from unicorn_async.loader.stream import LoadStream
+from unicorn_async.step.kernel_list import NeededKernels
 
 from .checkpoint_files import write_tokenizer
 from .leftovers import no_leftovers
@@ -78,6 +79,7 @@ async def test_other_kernels_are_compiled_and_the_rest_is_imported_once_the_read
     open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[bool] = []
+    listed: list[bool] = []
     streams: list[LoadStream] = []
     make_stream, prepare, make_runner = LoadStream.__init__, KernelLibrary.prepare, opening._import_runner
 
@@ -95,18 +97,25 @@ async def test_other_kernels_are_compiled_and_the_rest_is_imported_once_the_read
         begun.append(streams[0].begun.is_set())
         make_runner()
 
+    def noted_listing(kernels: NeededKernels) -> tuple[KernelRequest, ...]:
+        listed.append(streams[0].begun.is_set())
+        return list_steps(kernels)
+
     async def late_enter(load: LoadPipeline) -> LoadPipeline:
         await asyncio.sleep(0.2)
         return await enter(load)
 
-    enter = LoadPipeline.__aenter__
+    enter, list_steps = LoadPipeline.__aenter__, NeededKernels.list_steps
+    monkeypatch.setattr(NeededKernels, "list_steps", noted_listing)
     monkeypatch.setattr(LoadPipeline, "__aenter__", late_enter)
     monkeypatch.setattr(LoadStream, "__init__", noted_stream)
     monkeypatch.setattr(KernelLibrary, "prepare", noted_prepare)
     monkeypatch.setattr(opening, "_import_runner", noted_import)
     async with open_engine() as engine:
+        assert engine._model.kernels._steps is not None, "nobody who asks for them in the event loop has to wait"
         await engine._model.load  # which compiles, too
     assert begun == [True, True]
+    assert listed and all(listed)
 
 
 async def test_a_tokenizer_of_more_tokens_than_the_embeddings_have_rows_ends_the_start(

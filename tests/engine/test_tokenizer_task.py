@@ -11,6 +11,7 @@ import pytest
 
 from tests.checkpoint.gguf.builders import write
 from tests.checkpoint.gguf.golden_files import gguf_tensors
+from unicorn_async.engine import runner
 from unicorn_async.engine import tokenizer_task as tokenizer_start
 from unicorn_async.engine.engine import Engine
 from unicorn_async.engine.tokenizer_task import TokenizerTask
@@ -18,6 +19,7 @@ from unicorn_async.errors import ConfigError, TokenizerError, UnicornError
 from unicorn_async.loader.stream import LoadStream
 from unicorn_async.memory.choice import choose_device
 from unicorn_async.resources import demo_model_dir
+from unicorn_async.tokenizer.kept import parse_kept
 from unicorn_async.tokenizer.kept_folder import KeptFolder
 from unicorn_async.tokenizer.process import TokenizerProcess
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from unicorn_async.engine.tokenizer_task import MadeTokenizer
+    from unicorn_async.tokenizer.kept import KeptTokenizer
 
     from .conftest import OpenEngine, WriteModel
 
@@ -221,12 +224,49 @@ def test_a_second_start_has_its_tokenizer_before_the_process_has_made_it(
         def close(self) -> None:
             ended.set()
 
+    taken_apart: list[bool] = []
+
+    def noted_parse(content: memoryview) -> KeptTokenizer:
+        taken_apart.append(True)
+        return parse_kept(content)
+
     monkeypatch.setattr(tokenizer_start, "TokenizerProcess", Stuck)
+    monkeypatch.setattr(tokenizer_start, "parse_kept", noted_parse)
     second = TokenizerTask(str(model), folder)
     second.begin(model)
+    assert not taken_apart, "that keeps other threads waiting"
+    assert second.has_kept and not first.has_kept
     assert second.make().tokenizer.encode("What is 17 + 25?") == expected
     assert started == [{"keep_in": None, "in_background": True}]
     second.close()
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+async def test_what_is_made_of_a_kept_one_waits_until_the_model_runs(
+    is_kept: bool, open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    made = threading.Event()
+    make, make_runner = TokenizerTask.make, runner.make_runner
+
+    def noted_make(start: TokenizerTask) -> MadeTokenizer:
+        order.append("tokenizer")
+        made.set()
+        return make(start)
+
+    async def noted_runner(*arguments: Any) -> Any:
+        if not is_kept:
+            await asyncio.to_thread(made.wait, 20)
+        found = await make_runner(*arguments)
+        order.append("runner")
+        return found
+
+    monkeypatch.setattr(TokenizerTask, "has_kept", is_kept)
+    monkeypatch.setattr(TokenizerTask, "make", noted_make)
+    monkeypatch.setattr(runner, "make_runner", noted_runner)
+    async with open_engine() as engine:
+        await answer(engine, max_tokens=2)
+    assert order == (["runner", "tokenizer"] if is_kept else ["tokenizer", "runner"])
 
 
 def test_a_model_that_is_not_there_is_for_others_to_complain_about(tmp_path: Path) -> None:

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from unicorn_async.errors import CheckpointError
+from unicorn_async.gpu import host_pages
+from unicorn_async.gpu.host_memory import HostMemory
 from unicorn_async.loader.read_facts import read_facts, resident_share
+from unicorn_async.loader.read_strategy import ReadMode, choose_read_strategy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,3 +76,20 @@ def test_facts_are_of_these_files_and_this_machine(files: list[Path]) -> None:
     assert facts.num_cores >= 1
     assert facts.free_bytes is None or facts.free_bytes > MEGABYTE
     assert facts.resident_share <= 0.1
+
+
+def test_of_files_in_memory_nothing_else_is_looked_up(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in files:
+        path.read_bytes()
+    monkeypatch.setattr(HostMemory, "available_bytes", lambda self: pytest.fail("the free memory was looked up"))
+    facts = read_facts(files, file_bytes=16 * MEGABYTE, host_bytes=0)
+    assert facts.free_bytes is None
+    assert choose_read_strategy(facts).mode is ReadMode.WARM
+
+
+def test_a_c_library_without_such_reads_is_no_error(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_pages, "_quick_libc", object)
+    assert resident_share(files) <= 0.1
+    for path in files:
+        path.read_bytes()
+    assert resident_share(files) >= 0.9

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.cache.lookup import WeightCache, look_up
 from unicorn_async.cache.writer import CacheWriter
-from unicorn_async.gpu.host_memory import HostMemory
 from unicorn_async.ops.checksum import Checksum
 
 if TYPE_CHECKING:
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.device import Device
     from unicorn_async.loader.read_strategy import ReadStrategy
     from unicorn_async.weights.plan import LoadPlan
-
-_KEPT_SHARE = 0.5  # of the free memory: a larger entry is not left in the page cache when it is written
 
 
 class CacheSession:
@@ -44,13 +41,12 @@ class CacheSession:
         *,
         read_strategy: Callable[[CacheLookup], ReadStrategy],
         limit: int | None,
-        model_bytes: int,
     ) -> CacheSession:
         """Look for the entry of an origin's load; without a folder the cache is off.
 
-        Nothing of the `model_bytes` is allocated on the device yet: `places` will have the destinations' memory once
-        the model is loaded. `read_strategy` blocks on the disk, and says how to read the file that was found. All
-        entries may have `limit` bytes together.
+        Nothing is allocated on the device yet: `places` will have the destinations' memory once the model is loaded.
+        `read_strategy` blocks on the disk, and says how to read the file that was found. All entries may have `limit`
+        bytes together.
 
         Raises:
             CheckpointError: a file of the checkpoint can't be read.
@@ -64,9 +60,6 @@ class CacheSession:
         cached = None
         if lookup.entry is not None:
             cached = cache.cached(await asyncio.to_thread(read_strategy, lookup), checksum)
-        available = HostMemory().available_bytes()
-        if available is not None and device.info.shares_host_memory:
-            available -= model_bytes
         writer = CacheWriter(
             device,
             plan,
@@ -75,7 +68,6 @@ class CacheSession:
             checksum,
             origin,
             limit=limit,
-            keeps_pages=available is None or plan.dest_bytes <= available * _KEPT_SHARE,
         )
         return cls(cache, cached, writer)
 

@@ -17,6 +17,7 @@ from unicorn_async.cache.entry import CachedTensor, CacheEntry, SourceFile
 from unicorn_async.checkpoint.file_stamp import FileStamp
 from unicorn_async.errors import CheckpointError, DeviceError, OutOfMemoryError
 from unicorn_async.gpu.command import CommandPool
+from unicorn_async.gpu.host_memory import HostMemory
 from unicorn_async.loader.checksums import LayerChecksums
 from unicorn_async.loader.staging import StagingRing
 from unicorn_async.tensor import LAYOUT_VERSION
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 _NUM_BUFFERS = 2  # one is filled by the device while the other is written
 _SYNC_BYTES = 128 << 20  # at most so much waits in memory for the disk
+_KEPT_SHARE = 0.5  # of the free memory: a larger entry is not left in the page cache
 _NICENESS = 12
 T = TypeVar("T")
 
@@ -64,7 +66,8 @@ class CacheWriter:
     """Copies destinations to the host by the device's transfer queue and writes them, in threads that step back.
 
     `run` may be cancelled at any moment: it leaves no memory, no thread and no half an entry. `places` must outlive it.
-    `limit` bounds the cache's size, None chooses by what is free on the disk.
+    `limit` bounds the cache's size, None chooses by what is free on the disk. `keeps_pages` leaves the entry in the
+    page cache, None chooses by the memory that is free when it is written.
     """
 
     def __init__(
@@ -77,7 +80,7 @@ class CacheWriter:
         origin: Origin,
         *,
         limit: int | None = None,
-        keeps_pages: bool = True,
+        keeps_pages: bool | None = None,
     ) -> None:
         self._device = device
         self._plan = plan
@@ -126,6 +129,9 @@ class CacheWriter:
             self._cache.failed(_reason(_first(expected)))
 
     def _begin(self, folder: CacheFolder) -> bool:
+        if self._keeps_pages is None:
+            free = HostMemory().available_bytes()
+            self._keeps_pages = free is None or self._container.nbytes <= free * _KEPT_SHARE
         folder.clean()
         folder.make_room(self._container.nbytes, folder.limit(self._limit))
         self._draft = folder.draft(self._cache.key)

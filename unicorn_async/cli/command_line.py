@@ -8,9 +8,9 @@ import importlib
 import logging
 import os
 import sys
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from unicorn_async.cli.interpreter import set_up_interpreter
 from unicorn_async.cli.interrupt import raise_on_interrupt
 from unicorn_async.errors import UnicornError
 from unicorn_async.public_text import printable
@@ -37,12 +37,13 @@ _OPENING = ("demo", "serve", "generate")  # begin with an engine
 def run(arguments: Sequence[str] | None) -> int:
     """Run one command, that of the process by default; returns the exit status, raises KeyboardInterrupt."""
     parser = argparse.ArgumentParser(prog="unicorn", description="Serves large language models on the GPU you own.")
-    parser.add_argument("--version", action="version", version=f"unicorn-async {version('unicorn-async')}")
+    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="show the program's version number and exit")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, summary in _COMMANDS.items():
         subparsers.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".", add_help=False)
     given = list(sys.argv[1:] if arguments is None else arguments)
     chosen, _ = parser.parse_known_args(given[:1])
+    set_up_interpreter()
     with contextlib.ExitStack() as stack:
         return _run(chosen.command, given[1:], _begin_vulkan(chosen.command, given[1:], stack))
 
@@ -54,6 +55,14 @@ def _begin_vulkan(name: str, given: Sequence[str], stack: contextlib.ExitStack) 
     from unicorn_async.gpu.instance_start import InstanceStart
 
     return stack.enter_context(InstanceStart(validation="--validation" in given))
+
+
+class _ShowVersion(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version  # whose import no command has to wait for
+
+        print(f"unicorn-async {version('unicorn-async')}")
+        parser.exit()
 
 
 def _run(name: str, given: Sequence[str], vulkan: InstanceStart | None) -> int:

@@ -21,7 +21,6 @@ from unicorn_async.engine.user_folders import weight_cache_folder
 from unicorn_async.errors import ConfigError
 from unicorn_async.gpu.warm_up import WarmUp
 from unicorn_async.hybrid.choice import FarDevice, fit_options
-from unicorn_async.hybrid.opening import open_far_attention
 from unicorn_async.loader.allocator import BackgroundAllocator
 from unicorn_async.loader.conversion import WeightConverter, factor_converter, prepare_conversion
 from unicorn_async.loader.lora_factors import LoraFactors
@@ -133,7 +132,8 @@ async def open_model(
     on_wait("files")
     begun = None if options.skip_tokenizer else await _begin_tokenizer(model, options, stack)
     files, options = await asyncio.to_thread(read_model, model, options)
-    making = None if begun is None else await _make_tokenizer(begun, files, stack)
+    runs = asyncio.Event()
+    making = None if begun is None else await _make_tokenizer(begun, files, stack, runs)
 
     on_wait("device")
     devices = await opening
@@ -146,8 +146,6 @@ async def open_model(
     if memory_plan.far is None:
         shape = attention_shape(files.config, options)
         kernels = NeededKernels(device.info, files.config, shape, files.plan, options)
-        listing = asyncio.create_task(asyncio.to_thread(kernels.list_steps), name="list kernels")
-        stack.push_async_callback(end_task, listing)
     reading = partial(files.read_strategy, device.info, options.num_reader_threads, memory=memory_plan)
     strategy = await asyncio.to_thread(reading)
     trace = None if options.load_trace is None else await asyncio.to_thread(_load_trace, options.load_trace)
@@ -165,7 +163,6 @@ async def open_model(
         allocator.slices,
         read_strategy=lambda found: reading(found=found),
         limit=options.cache_bytes,
-        model_bytes=memory_plan.placement.total_bytes,
     )
     workspace = memory_plan.placement.names(MemoryGroup.WORKSPACE)
     # Small allocations would wait for larger ones; where staging lies is decided by what is free before these.
@@ -202,6 +199,9 @@ async def open_model(
     stack.push_async_callback(stream.close)
     far: OpenedFar | None = None
     if memory_plan.far is not None:
+        await asyncio.to_thread(_import_far)
+        from unicorn_async.hybrid.opening import open_far_attention
+
         far = await open_far_attention(
             device,
             files.config,
@@ -224,6 +224,8 @@ async def open_model(
     from unicorn_async.engine.runner import make_runner
 
     runner, attention = await make_runner(device, files, options, memory_plan, allocator, kv_pool, stream, far, stack)
+    await asyncio.to_thread(kernels.list_steps)  # for whoever asks what there is in the event loop
+    runs.set()
     # Before the device is waited for, and what its steps wait for is closed.
     stack.push_async_callback(end_task, load)
 
@@ -274,10 +276,17 @@ async def _begin_tokenizer(model: str | Path, options: EngineConfig, stack: Asyn
 
 
 async def _make_tokenizer(
-    begun: TokenizerTask, files: ModelFiles, stack: AsyncExitStack
+    begun: TokenizerTask, files: ModelFiles, stack: AsyncExitStack, runs: asyncio.Event
 ) -> asyncio.Task[MadeTokenizer]:
+    """Begin to make it; what is made of a kept one, by Python alone, lets all go first until the model `runs`."""
     await run_to_end(lambda: begun.begin(files.tokenizer_source))
-    making = asyncio.create_task(asyncio.to_thread(begun.make), name="tokenizer")
+
+    async def make() -> MadeTokenizer:
+        if begun.has_kept:
+            await runs.wait()
+        return await asyncio.to_thread(begun.make)
+
+    making = asyncio.create_task(make(), name="tokenizer")
     stack.push_async_callback(end_task, making)
     return making
 
@@ -309,6 +318,10 @@ def _count_out_of_range(device: Device, files: ModelFiles, stack: AsyncExitStack
     counters = RangeCounters(device.memory, files.plan, files.lora)
     stack.push_async_callback(run_to_end, counters.close)
     return counters
+
+
+def _import_far() -> None:
+    import unicorn_async.hybrid.opening  # noqa: F401  (most attention is on the device itself)
 
 
 def _import_runner() -> None:

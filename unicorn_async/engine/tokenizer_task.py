@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from unicorn_async.checkpoint.location import find_model
 from unicorn_async.errors import CheckpointError, ConfigError
 from unicorn_async.tokenizer.files import LARGE_BYTES
+from unicorn_async.tokenizer.kept import parse_kept
 from unicorn_async.tokenizer.kept_encoder import KeptEncoder
 from unicorn_async.tokenizer.process import TokenizerProcess
 from unicorn_async.tokenizer.tokenizer import Tokenizer
 from unicorn_async.tokenizer.worker import make_tokenizer
 
 if TYPE_CHECKING:
-    from unicorn_async.tokenizer.kept import KeptTokenizer
     from unicorn_async.tokenizer.kept_folder import KeptFolder
     from unicorn_async.tokenizer.worker import Source
 
@@ -46,11 +46,16 @@ class TokenizerTask:
         self._started = time.monotonic()
         self._folder = folder
         self._file: Path | None = None
-        self._kept: KeptTokenizer | None = None
+        self._kept: memoryview | None = None  # the file's content: to take it apart keeps other threads waiting
         self._source: Source | None = None
         self._process: TokenizerProcess | None = None
         self._looking = threading.Thread(target=self._look, args=(model,), name="kept tokenizer")
         self._looking.start()
+
+    @property
+    def has_kept(self) -> bool:
+        """Whether one that was kept is there to `make` it of, once it has begun."""
+        return self._process is not None and self._kept is not None
 
     def begin(self, source: Source) -> None:
         """Begin to make it; called once, when the model's files are checked."""
@@ -71,7 +76,7 @@ class TokenizerTask:
         if self._process is None:
             tokenizer = make_tokenizer(self._source)
         elif self._kept is not None:
-            kept, self._kept = self._kept, None  # its tables go when the whole is there
+            kept, self._kept = parse_kept(self._kept), None  # its tables go when the whole is there
             tokenizer = Tokenizer(KeptEncoder(kept, self._process), kept.facts)
         else:
             tokenizer = self._process.tokenizer()
@@ -89,7 +94,7 @@ class TokenizerTask:
         with contextlib.suppress(ConfigError, CheckpointError):  # who reads the files says so
             self._file = self._folder.file_for(find_model(model))
         if self._file is not None:
-            self._kept = self._folder.read(self._file)
+            self._kept = self._folder.content(self._file)
 
 
 def _has_interpreter() -> bool:

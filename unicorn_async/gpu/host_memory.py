@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_MOST_BYTES = 64 << 10  # the files have a few KB, and the kernel gives up to so much at once
 _NO_LIMIT = 1 << 60  # version 1 writes the largest multiple of a page where there is no limit
 
 
@@ -82,7 +84,12 @@ def _number(path: Path) -> int | None:
 
 
 def _lines(path: Path) -> list[str]:
+    """All of a small file, by three calls of the system, each of which may cost a thread a turn."""
     try:
-        return path.read_text(encoding="ascii", errors="replace").splitlines()
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(descriptor, _MOST_BYTES).decode("ascii", errors="replace").splitlines()
+        finally:
+            os.close(descriptor)
     except OSError:
         return []

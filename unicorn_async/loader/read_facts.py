@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.errors import CheckpointError
 from unicorn_async.gpu.host_memory import HostMemory
-from unicorn_async.loader.read_strategy import ReadFacts
+from unicorn_async.gpu.host_pages import num_resident
+from unicorn_async.loader.read_strategy import WARM_SHARE, ReadFacts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,15 +23,20 @@ _NUM_SAMPLES = 128
 def read_facts(files: Sequence[Path], *, file_bytes: int, host_bytes: int) -> ReadFacts:
     """Look at the files and at this machine; it reads a few pages at most, and only what is in memory already.
 
+    Of files that are in memory nothing else decides: what is free, and whether they can be read directly, is not looked
+    up.
+
     Raises:
         CheckpointError: a file can't be opened.
     """
+    share = resident_share(files)
+    is_warm = share >= WARM_SHARE
     return ReadFacts(
         file_bytes=file_bytes,
-        resident_share=resident_share(files),
-        free_bytes=HostMemory().available_bytes(),
+        resident_share=share,
+        free_bytes=None if is_warm else HostMemory().available_bytes(),
         host_bytes=host_bytes,
-        has_direct=all(_opens_direct(path) for path in files),
+        has_direct=not is_warm and all(_opens_direct(path) for path in files),
         num_cores=len(os.sched_getaffinity(0)),
     )
 
@@ -57,17 +63,11 @@ def resident_share(files: Sequence[Path], *, num_samples: int = _NUM_SAMPLES, se
 
 def _num_resident(path: Path, offsets: list[int]) -> int:
     descriptor = _open(path, os.O_RDONLY)
-    byte, count = bytearray(1), 0
     try:
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # else a miss would fetch much more than a page
-        for offset in offsets:
-            try:
-                count += os.preadv(descriptor, [byte], offset, os.RWF_NOWAIT)
-            except OSError:  # not in memory, or not supported
-                continue
+        return num_resident(descriptor, offsets)
     finally:
         os.close(descriptor)
-    return count
 
 
 def _size(path: Path) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 READ_AHEAD_BYTES = 64 << 20  # with less the disk idles between requests, with more pages wait in memory for nothing
-_WARM_SHARE = 0.9
+WARM_SHARE = 0.9
 _RESERVE_SHARE = 0.1  # of the free memory, left to others
 _MIN_COPIERS, _MAX_COPIERS = 4, 8  # below, copying waits; above, threads only wait for each other
 _DISK_THREADS = 8  # each waits for the disk most of the time, and fewer would let it idle
@@ -32,8 +32,8 @@ class ReadFacts:
     """What the choice depends on; sizes in bytes.
 
     `file_bytes` is what the load reads, `resident_share` the share of it in the page cache. `free_bytes` is host memory
-    that can be had without swapping, None where nobody tells, and `host_bytes` the part of it that the model itself
-    takes, where the device has no memory of its own.
+    that can be had without swapping, None where nobody tells or it decides nothing, and `host_bytes` the part of it
+    that the model itself takes, where the device has no memory of its own.
     """
 
     file_bytes: int
@@ -65,7 +65,7 @@ def choose_read_strategy(facts: ReadFacts, *, num_threads: int | None = None) ->
     `num_threads` None chooses by the number of cores where the bytes are only copied, and by the disk elsewhere.
     """
     disk_threads = num_threads or _DISK_THREADS
-    if facts.resident_share >= _WARM_SHARE:
+    if facts.resident_share >= WARM_SHARE:
         reason = f"{facts.resident_share:.0%} of the files are in memory already"
         copiers = num_threads or max(_MIN_COPIERS, min(_MAX_COPIERS, facts.num_cores))
         return ReadStrategy(ReadMode.WARM, copiers, 0, reason)

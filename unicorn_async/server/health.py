@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
+from functools import cache
 from typing import TYPE_CHECKING
 
 from unicorn_async.server.model_state import ModelStatus
@@ -58,8 +58,11 @@ def _engine_report(model: ServedModel) -> dict[str, object]:
     }
 
 
+@cache
 def package_version() -> str:
-    """Return the installed package's version, or "unknown" in a checkout that is not installed."""
+    """Return the installed package's version, or "unknown" in a checkout that is not installed; read from disk once."""
+    from importlib.metadata import PackageNotFoundError, version  # takes as long to import as a tenth of the server
+
     try:
         return version("unicorn-async")
     except PackageNotFoundError:

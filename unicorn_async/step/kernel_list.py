@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 class NeededKernels:
     """The pipelines of a model's steps, found by a dry run when they are first asked for, and those of its load.
 
-    The dry run keeps Python busy for some milliseconds: `list_steps` makes it before the first bytes are read.
+    The dry run keeps Python busy for some milliseconds, with imports for some more: who begins a load makes it behind
+    the first reads, and before it is asked for in an event loop.
     """
 
     def __init__(

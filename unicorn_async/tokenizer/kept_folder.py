@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import mmap
 import os
 import tempfile
 from pathlib import Path
@@ -12,10 +11,12 @@ from typing import TYPE_CHECKING
 
 import tokenizers
 
-from unicorn_async.tokenizer.kept import FORMAT, KeptTokenizer, read_kept
+from unicorn_async.tokenizer.kept import FORMAT, is_whole, parse_kept
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from unicorn_async.tokenizer.kept import KeptTokenizer
 
 MAX_FILES = 16
 MAX_BYTES = 512 << 20  # of all files; a vocabulary of 262,144 tokens takes 20 MB
@@ -57,18 +58,23 @@ class KeptFolder:
 
     def read(self, file: Path) -> KeptTokenizer | None:
         """Return what a file holds; None where there is none, or a damaged one, which is removed."""
+        content = self.content(file)
+        return None if content is None else parse_kept(content)
+
+    def content(self, file: Path) -> memoryview | None:
+        """Return a file's bytes, for `parse_kept`; None as `read`. Other threads run meanwhile."""
         try:
-            with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-                content = bytes(mapped)
-        except (OSError, ValueError):  # an empty file can't be mapped
-            content = None
-        kept = None if content is None else read_kept(memoryview(content))
+            with file.open("rb", buffering=0) as opened:
+                content = memoryview(opened.readall())
+        except OSError:
+            return None
+        found = is_whole(content)
         with contextlib.suppress(OSError):
-            if kept is not None:
+            if found:
                 os.utime(file)
-            elif content is not None:
+            else:
                 file.unlink()
-        return kept
+        return content if found else None
 
     def write(self, file: Path, content: bytes) -> bool:
         """Write a file in one step, remove those unused for longest beyond the limits; returns whether it is there."""

@@ -1,0 +1,39 @@
+"""How a command sets up Python: in a process of its own, since all of it is the process's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import gc, os, sys
+before = gc.get_threshold()[0], sys.getswitchinterval()
+from unicorn_async.cli.main import main
+main(["inspect", "/nonexistent"])
+import numpy
+print(len(os.listdir("/proc/self/task")), os.environ["OPENBLAS_NUM_THREADS"])
+print(gc.get_threshold()[0] > before[0], sys.getswitchinterval() < before[1])
+"""
+
+
+def lines_of(environ: dict[str, str]) -> list[str]:
+    clean = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    command = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=clean | environ)
+    return done.stdout.splitlines()
+
+
+def test_a_command_that_imports_numpy_has_no_threads_of_it() -> None:
+    assert lines_of({})[0] == "1 1"
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="the library starts a thread for each core beyond the first")
+def test_the_environment_may_ask_for_them() -> None:
+    assert lines_of({"OPENBLAS_NUM_THREADS": "2"})[0].endswith(" 2")
+
+
+def test_collections_are_seldom_and_threads_take_turns_often() -> None:
+    assert lines_of({})[1] == "True True"
