@@ -10,7 +10,7 @@ import pytest
 
 from unicorn_async.errors import DeviceLostError, EngineClosedError, OutOfMemoryError, PromptTooLongError
 from unicorn_async.memory import kv_pieces
-from unicorn_async.memory.kv_pieces import Pieces
+from unicorn_async.memory.kv_pieces import Numbering, Pieces
 from unicorn_async.memory.kv_pool import KVPool
 
 from .answers import answer, prompt_of
@@ -84,7 +84,7 @@ async def test_answers_over_many_pieces_are_those_of_a_cache_in_one(
         assert planned <= engine.stats().blocks_planned and engine.max_context == whole
         assert engine.stats().preemptions == 0 == engine.stats().blocks_used
         assert engine._model.memory_plan.kv.pieces[0].count > 4
-        (heap,) = engine.memory.heaps
+        heap = engine.memory.heaps[0]
         assert heap.to_come == 0 and heap.plan_agrees
 
 
@@ -100,7 +100,7 @@ async def test_a_first_prompt_is_answered_by_the_first_pieces_and_a_long_one_wai
         stats = engine.stats()
         assert grower.num_grown == num_first
         assert 0 < stats.blocks_total < stats.blocks_planned
-        (heap,) = engine.memory.heaps
+        heap = engine.memory.heaps[0]
         assert heap.to_come > 0 and heap.plan_agrees
         long = asyncio.create_task(answer(engine, prompt_of(450)))
         assert len((await answer(engine, prompt_of(20))).ids) == 16 if not long.done() else True
@@ -184,3 +184,24 @@ async def test_an_idle_engine_grows_once_its_model_is_loaded(small_pieces: None,
         await engine.cache_grown()
         assert engine.stats().blocks_total == engine.stats().blocks_planned
         assert engine.progress.done
+
+
+async def test_answers_in_a_cache_that_stays_small_are_those_of_a_large_one(
+    small_pieces: None, open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = [prompt_of(length, length) for length in (9, 90, 200, 300)]
+    async with open_engine("llama") as engine:
+        expected = [(await answer(engine, prompt, max_tokens=40)).ids for prompt in prompts]
+    blocks = Numbering.blocks
+    known: set[int] = set()
+
+    def near_alone(numbering: Numbering, start: int, num_blocks: int) -> range | None:
+        known.add(start)
+        return blocks(numbering, start, num_blocks) if len(known) == 1 else None
+
+    monkeypatch.setattr(Numbering, "blocks", near_alone)
+    async with asyncio.timeout(PATIENCE_S), open_engine("llama") as engine:
+        found = await asyncio.gather(*(answer(engine, prompt, max_tokens=40) for prompt in prompts))
+        assert [each.ids for each in found] == expected
+        assert engine.stats().blocks_total == engine.stats().blocks_planned == 22
+        assert engine.max_context == 352
