@@ -5,8 +5,8 @@
                     [--llama-server "COMMAND {file}" [--gguf FILE]] [--json FILE] [-- OPTION ...]
 
 It starts what people start, `unicorn serve MODEL` of this Python's environment with its defaults (OPTIONs are added as
-they are), connects as soon as that is possible, asks /health forty times a second, and a question over a websocket, once it is
-connected. Written are, in seconds from the start of the process:
+they are), connects as soon as that is possible, asks /health forty times a second, and a question over a websocket,
+once it is connected. Written are, in seconds from the start of the process:
 
     connected      a connection was taken
     answered       /health was answered for the first time
