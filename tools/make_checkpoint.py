@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Write a checkpoint with random weights in the layout and the shapes of a real model, for measurements.
 
-    tools/make_checkpoint.py gemma3-27b DIRECTORY [--dtype BF16|F16|F32] [--layers N] [--vocab N]
+    tools/make_checkpoint.py gemma3-27b DIRECTORY [--dtype BF16|F16|F32] [--layers N] [--vocab N] [--adapter RANK]
 
 The values are drawn once for 64 MiB (normal, deviation 0.02) and repeated from there, so that writing runs at the speed
-of the disk. The multimodal Gemma shapes have their vision tensors, which a text engine has to skip.
+of the disk. The multimodal Gemma shapes have their vision tensors, which a text engine has to skip. With `--adapter` a
+LoRA adapter of that rank for the four products of every attention comes to DIRECTORY/adapter.
 """
 
 from __future__ import annotations
@@ -170,6 +171,20 @@ def write_tokenizer(directory: Path, vocab: int) -> None:
     (directory / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
+def write_adapter(directory: Path, shape: Shape, rank: int, pool: bytes) -> None:
+    """Write an adapter in f32, as PEFT does."""
+    directory.mkdir(exist_ok=True)
+    names: list[tuple[str, tuple[int, ...]]] = []
+    for name, dims in tensors(shape):
+        if ".self_attn." in name and name.endswith("_proj.weight"):
+            base = f"base_model.model.{name.removesuffix('.weight')}"
+            names += [(f"{base}.lora_A.weight", (rank, dims[1])), (f"{base}.lora_B.weight", (dims[0], rank))]
+    write_shard(directory / "adapter_model.safetensors", names, "F32", pool)
+    modules = [f"{part}_proj" for part in "qkvo"]
+    settings = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": modules}
+    (directory / "adapter_config.json").write_text(json.dumps(settings))
+
+
 def main() -> int:
     """Write the checkpoint that the command line asks for."""
     parser = argparse.ArgumentParser(description="Write a checkpoint with random weights in a real model's shapes.")
@@ -178,6 +193,7 @@ def main() -> int:
     parser.add_argument("--dtype", choices=DTYPES, default="BF16")
     parser.add_argument("--layers", type=int, help="fewer layers than the model has")
     parser.add_argument("--vocab", type=int, help="a smaller vocabulary than the model has")
+    parser.add_argument("--adapter", type=int, metavar="RANK", help="a LoRA adapter of this rank, too")
     options = parser.parse_args()
     shape = SHAPES[options.shape]
     shape = Shape(**{**vars(shape), "layers": options.layers or shape.layers, "vocab": options.vocab or shape.vocab})
@@ -199,6 +215,8 @@ def main() -> int:
     (options.directory / "model.safetensors.index.json").write_text(json.dumps(index))
     (options.directory / "config.json").write_text(json.dumps(config(shape), indent=1))
     write_tokenizer(options.directory, shape.vocab)
+    if options.adapter:
+        write_adapter(options.directory / "adapter", shape, options.adapter, random_pool("F32"))
     return 0
 
 
