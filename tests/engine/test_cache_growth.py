@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from unicorn_async.engine.engine_loop import EngineLoop
 from unicorn_async.errors import DeviceLostError, EngineClosedError, OutOfMemoryError, PromptTooLongError
 from unicorn_async.memory import kv_pieces
 from unicorn_async.memory.kv_pieces import Numbering, Pieces
 from unicorn_async.memory.kv_pool import KVPool
+from unicorn_async.step.load_steps import LoadSteps
 
 from .answers import answer, prompt_of
 
@@ -146,6 +148,37 @@ async def test_first_pieces_that_do_not_fit_are_told_to_everybody(
         for _ in range(2):
             with pytest.raises(OutOfMemoryError, match="0 available"):
                 await answer(engine)
+
+
+async def test_who_waits_for_the_load_is_told_what_did_not_fit(
+    small_pieces: None, open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where what follows the load is cancelled before the engine knows why."""
+    grower, ending = Grower(monkeypatch, 0), asyncio.Event()
+    run_steps = EngineLoop._run_steps
+
+    async def slow_to_end(loop: EngineLoop) -> None:
+        try:
+            await run_steps(loop)
+        finally:
+            await ending.wait()
+
+    async def never(steps: LoadSteps) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(EngineLoop, "_run_steps", slow_to_end)
+    monkeypatch.setattr(LoadSteps, "_follow_layers", never)
+    async with asyncio.timeout(PATIENCE_S), open_engine("llama") as engine:
+        async for _ in engine.load_progress():
+            pass
+        loaded = asyncio.create_task(engine.loaded())
+        grower.failing = OutOfMemoryError("0 available")
+        grower.let()
+        with pytest.raises(EngineClosedError):
+            await engine._runner.load_followed()
+        asyncio.get_running_loop().call_later(0.05, ending.set)
+        with pytest.raises(OutOfMemoryError, match="0 available"):
+            await loaded
 
 
 async def test_a_device_that_is_lost_while_the_cache_grows_fails_the_engine(

@@ -6,6 +6,7 @@ What it needs once a model loads is imported then: a model that is opened first 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import itertools
 import random
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -69,6 +70,7 @@ class Engine:
         growth = None if model.kv_pool is None else CacheGrowth(model.kv_pool)
         self._loop = EngineLoop(self._scheduler, self._runner, growth)
         self._failure: BaseException | None = None
+        self._has_failed = asyncio.Event()
         self._last_memory: MemoryReport | None = None  # once the device is closed, and can't be asked
         self._names = (f"request-{number}" for number in itertools.count())
 
@@ -107,12 +109,12 @@ class Engine:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(run_to_end, return_freed_memory)  # the last of all
             async with opening_devices(config, stack, vulkan) as opening:
-                await asyncio.to_thread(_import_opening)
+                await asyncio.to_thread(importlib.import_module, "unicorn_async.engine.opening")
                 from unicorn_async.engine.opening import open_model
 
                 engine = cls(await open_model(model, config, opening, stack, on_wait or (lambda what: None)))
             tasks = [
-                asyncio.create_task(engine._guarded(engine._load), name="load"),
+                asyncio.create_task(engine._guarded(lambda: engine._model.load), name="load"),
                 asyncio.create_task(engine._guarded(engine._run), name="engine loop"),
             ]
             try:
@@ -225,16 +227,17 @@ class Engine:
         try:
             async for progress in self._model.stream.watch():
                 yield progress
-        except EngineClosedError:  # the stream was cancelled, perhaps because something beside it failed
-            await asyncio.wait([self._model.load])
-            await asyncio.sleep(0)  # whoever waits for the task gets its turn
-            raise self._failure or EngineClosedError("the load was cancelled") from None
+        except EngineClosedError:
+            raise await self._cause() from None
 
     async def loaded(self) -> None:
         """Wait until the model is loaded and no step waits for a layer; raises as `load_progress` does."""
         async for _ in self.load_progress():
             pass
-        await self._runner.load_followed()
+        try:
+            await self._runner.load_followed()
+        except EngineClosedError:
+            raise await self._cause() from None
         if self._failure is not None:
             raise self._failure
 
@@ -355,9 +358,6 @@ class Engine:
         ids = checked_ids(prompt, self.model_spec.vocab_size)
         return Sequence(request_id or next(self._names), ids, sampling, seed)
 
-    async def _load(self) -> None:
-        await self._model.load
-
     async def _run(self) -> None:
         try:
             await self._loop.run()
@@ -371,8 +371,6 @@ class Engine:
         """Run a background task; its failure becomes the answer to every request."""
         try:
             await work()
-        except asyncio.CancelledError:
-            raise
         except BaseExceptionGroup as group:
             self._fail(group.exceptions[0])
         except Exception as exc:
@@ -382,10 +380,13 @@ class Engine:
         if self._failure is None:
             self._failure = error
         self._loop.fail(self._failure)
+        self._has_failed.set()
 
-
-def _import_opening() -> None:
-    import unicorn_async.engine.opening  # noqa: F401
+    async def _cause(self) -> BaseException:
+        """Wait until it is known why a part of the engine was cancelled: something beside it failed, or it closes."""
+        await self._has_failed.wait()
+        assert self._failure is not None
+        return self._failure
 
 
 def _step_budget(config: EngineConfig) -> StepBudget | None:
