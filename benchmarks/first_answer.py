@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How long people wait for the first token of `unicorn serve`: from the start of the process, over a websocket.
 
-    first_answer.py MODEL [--repeat 5] [--states warm cold empty] [--question TEXT] [--weights SCHEME]
+    first_answer.py MODEL [--repeat 5] [--states warm cold empty switch] [--question TEXT] [--weights SCHEME]
                     [--llama-server "COMMAND {file}" [--gguf FILE]] [--json FILE] [-- OPTION ...]
 
 It starts what people start, `unicorn serve MODEL` of this Python's environment with its defaults (OPTIONs are added as
@@ -20,7 +20,9 @@ and CPU seconds of the process and of those that it waited for, with the largest
 States: warm, the files are in the page cache; cold, they were dropped from it; empty, warm with an
 empty folder for the caches, ours (weights, tokenizers, pipelines) and the drivers'. A start before the rounds fills
 those of the other two, and serves on for some seconds: a tokenizer is written beside that. PYTHONDONTWRITEBYTECODE is
-left out of a server's environment: an installed package has its byte code.
+left out of a server's environment: an installed package has its byte code. In the state switch the seconds are those
+from a request to load the model once more, with a context shorter by one token, to a server that has it ready, with a
+KV cache that has grown to its end.
 In a round each state is started once, and llama-server behind each, warm or cold: a command that listens on {port} and
 answers llama-server's /health and /v1/chat/completions.
 
@@ -64,7 +66,7 @@ TIMEOUT_S = 600.0
 POLL_S = 0.005
 HEALTH_S = 0.025  # each answer is work of the event loop that serves the load
 FILL_S = 8.0  # for what is kept of a start, beside serving
-STATES = ("warm", "cold", "empty")
+STATES = ("warm", "cold", "empty", "switch")
 CACHE_FOLDERS = ("XDG_CACHE_HOME", "MESA_SHADER_CACHE_DIR", "__GL_SHADER_DISK_CACHE_PATH")
 FACTS = ("connected", "answered", "opening", "loading", "ready", "tokenizer", "last byte", "first token", "cpu")
 
@@ -99,9 +101,20 @@ class Server:
             env=_environment() | environ,
         )
 
+    def begin(self) -> None:
+        """Count from now on."""
+        self.start, self._started = Start(), time.monotonic()
+
     def note(self, what: str) -> None:
         """Note what happened now, unless it has before."""
         self.start.seconds.setdefault(what, time.monotonic() - self._started)
+
+    def load(self, model: str, max_context: int) -> None:
+        """Begin to load a model in place of the one that is there."""
+        url = f"http://127.0.0.1:{self.port}/v1/models/load"
+        body = json.dumps({"model": model, "max_context": max_context}).encode()
+        with urllib.request.urlopen(urllib.request.Request(url, body, {"Content-Type": "application/json"})):
+            pass
 
     def health(self) -> dict[str, Any] | None:
         """Ask; None while there is no answer that says anything."""
@@ -130,6 +143,14 @@ class Server:
                 return
             self.check()
             await asyncio.sleep(POLL_S)
+
+    async def grown(self) -> dict[str, Any]:
+        """Wait until the KV cache has all of its blocks; returns what /health says then."""
+        while True:
+            found = await asyncio.to_thread(self.health)
+            if found is not None and found["stats"]["blocks_total"] == found["stats"]["blocks_planned"]:
+                return found
+            await asyncio.sleep(HEALTH_S)
 
     async def watch(self, until: str) -> None:
         """Note what /health says when it says it first, until it says this."""
@@ -225,6 +246,20 @@ async def start_unicorn(options: argparse.Namespace, environ: dict[str, str], *,
     return server.start
 
 
+async def switch_unicorn(options: argparse.Namespace, environ: dict[str, str]) -> Start:
+    """Start the server, load the same model in place of itself, and measure that."""
+    words = [sys.executable, "-m", "unicorn_async", "serve", options.model, "--weights", options.weights.value]
+    server = Server(lambda port: [*words, "--port", str(port), *options.options], environ)
+    with contextlib.closing(server):
+        await server.connected()
+        await all_of(server.watch("ready"), ask_unicorn(server, options.question))
+        found = await server.grown()
+        server.begin()
+        await asyncio.to_thread(server.load, found["model"], found["max_context"] - 1)
+        await all_of(server.watch("ready"), ask_unicorn(server, options.question))
+    return server.start
+
+
 async def start_llama(options: argparse.Namespace) -> Start:
     """Start llama-server once, and measure."""
     words = [word.replace("{file}", str(options.gguf)) for word in options.llama_server.words]
@@ -245,10 +280,11 @@ async def measure(options: argparse.Namespace, files: tuple[Path, ...]) -> dict[
                 with tempfile.TemporaryDirectory() as empty:
                     (drop if state == "cold" else warm)(files)
                     folder = empty if state == "empty" else full
-                    start = await start_unicorn(options, dict.fromkeys(CACHE_FOLDERS, folder))
+                    begin = switch_unicorn if state == "switch" else start_unicorn
+                    start = await begin(options, dict.fromkeys(CACHE_FOLDERS, folder))
                 found.setdefault(state, []).append(start)
                 show(f"{number + 1}/{options.repeat} {state}", start)
-                if options.llama_server is not None and state != "empty":
+                if options.llama_server is not None and state in ("warm", "cold"):
                     (drop if state == "cold" else warm)((options.gguf,))
                     peer = await start_llama(options)
                     found.setdefault(f"llama-server {state}", []).append(peer)

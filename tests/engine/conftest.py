@@ -74,8 +74,9 @@ def open_engine(device_info: DeviceInfo, model_directory: WriteModel, cache_fold
         defaults = {"max_context": 512, "max_num_seqs": 8, "max_num_batched_tokens": 128, "weight_cache": False}
         defaults["max_mixed_step_s"] = None  # steps are what the test makes them, whatever this machine's speed
 
+        leftovers = options.pop("leftovers", None)
         config = EngineConfig(device=str(device_info.index), validation=VALIDATION, **(defaults | options))
-        async with Engine.open(directory, config=config) as engine:
+        async with Engine.open(directory, config=config, leftovers=leftovers) as engine:
             yield engine
         assert not engine.validation_messages, "\n\n".join(engine.validation_messages)
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from unicorn_async.gpu.left_memory import LeftMemory
+
 _OUT_OF_DEVICE_MEMORY = -2
 _MOMENTS = (
     (Device, "__init__"),
@@ -65,8 +67,8 @@ class DeviceMemoryLimit:
         self.count = 0
         init = Memory.__init__
 
-        def limited_init(memory: Memory, device: Device) -> None:
-            init(memory, device)
+        def limited_init(memory: Memory, device: Device, left: LeftMemory | None = None) -> None:
+            init(memory, device, left)
             memory._api = _Stand(memory._api, lib=_Stand(memory._api.lib, vkAllocateMemory=self._allocate(memory)))  # type: ignore[assignment]
 
         patch.setattr(Memory, "__init__", limited_init)

@@ -50,6 +50,8 @@ class FakeLibrary:
         self.preparing = threading.Event()  # set once the first is prepared
         self.hold_prepare: threading.Event | None = None
         self.more: tuple[str, ...] = ()
+        self.is_freed = asyncio.Event()  # unless it is cleared, nothing is left to be freed
+        self.is_freed.set()
 
     def names(self) -> tuple[str, ...]:
         return ("a", "b", "c", *self.more)
@@ -65,6 +67,9 @@ class FakeLibrary:
         if choice.name not in self.names():
             raise ModelNotFoundError(f"model {choice.name!r} is not among those that may be loaded here")
         return prepared(choice.name, choice.max_context)
+
+    async def freed(self) -> None:
+        await self.is_freed.wait()
 
     def public_text(self, text: str) -> str:
         return PublicText().of(text)

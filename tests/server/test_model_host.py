@@ -186,6 +186,27 @@ async def test_who_waits_for_a_slow_check_is_told_at_once_that_the_server_stops(
     assert not [task for task in asyncio.all_tasks() if task.get_name() == "check a model"]
 
 
+async def test_an_unload_ends_when_its_memory_is_free_and_a_load_need_not_wait_for_that(
+    host: ModelHost, library: FakeLibrary
+) -> None:
+    await serves(host, "a")
+    library.is_freed.clear()
+    unloading = host.unload()
+    await turns(MOST_TURNS)
+    assert host.state.status is ModelStatus.CLOSING
+    library.is_freed.set()
+    await unloading.opened()
+    assert host.state.status is ModelStatus.EMPTY
+
+    await serves(host, "a")
+    library.is_freed.clear()
+    unloading = host.unload()
+    await turns(MOST_TURNS)
+    await serves(host, "b")
+    with pytest.raises(ApiError, match="a newer request"):
+        await unloading.opened()
+
+
 async def test_an_unload_cancels_a_load(host: ModelHost, library: FakeLibrary) -> None:
     library.hold_load.add("a")
     loading = host.begin(prepared("a"))

@@ -15,6 +15,7 @@ from tests.engine.leftovers import no_leftovers
 from tests.server.conftest import serving
 from unicorn_async.checkpoint.catalog import ModelCatalog, given_entry
 from unicorn_async.config import EngineConfig
+from unicorn_async.engine.leftovers import Leftovers
 from unicorn_async.engine.model_library import ModelLibrary
 from unicorn_async.errors import EngineClosedError
 from unicorn_async.gpu.device import Device
@@ -57,7 +58,10 @@ async def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: list
         device = choose(instance)
     config = EngineConfig(device=str(device.index), max_context=256, max_num_seqs=4, validation=VALIDATION)
     engines: list[Engine] = []
-    library = ModelLibrary(ModelCatalog(given_entry("demo"), [tmp_path / "models"]), config, on_open=engines.append)
+    leftovers = Leftovers()
+    library = ModelLibrary(
+        ModelCatalog(given_entry("demo"), [tmp_path / "models"]), config, on_open=engines.append, leftovers=leftovers
+    )
     with no_leftovers(monkeypatch):
         opened = Opened(ModelHost(library), engines)
         close = Device.close
@@ -68,7 +72,7 @@ async def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: list
             close(device)
 
         monkeypatch.setattr(Device, "close", counting_close)
-        async with opened.host:
+        async with leftovers, opened.host:
             given = library.given()
             assert given is not None
             await opened.host.begin(given).opened()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from unicorn_async.checkpoint.catalog import ModelCatalog, given_entry
 from unicorn_async.cli.log_lines import log_lines
 from unicorn_async.cli.progress import ProgressLine, show_load
 from unicorn_async.cli.server_options import API_KEY_VARIABLE
+from unicorn_async.engine.leftovers import Leftovers
 from unicorn_async.engine.model_library import ModelLibrary
 from unicorn_async.errors import ConfigError, EngineClosedError, UnicornError
 from unicorn_async.server import ModelHost, ServerOptions, serve
@@ -64,8 +66,9 @@ async def serve_models(
     """
     catalog, behaviour = model_catalog(options), server_options(options)
     with ProgressLine() as line, log_lines(line):
-        library = ModelLibrary(catalog, config, on_open=lambda engine: _introduce(engine, line), vulkan=vulkan)
-        async with ModelHost(library, can_switch=not options.keep_model) as models:
+        introduce, leftovers = partial(_introduce, line), Leftovers()
+        library = ModelLibrary(catalog, config, on_open=introduce, vulkan=vulkan, leftovers=leftovers)
+        async with leftovers, ModelHost(library, can_switch=not options.keep_model) as models:
             given = library.given()
             first = models.begin(given) if given is not None else None
             if first is None:
@@ -140,7 +143,7 @@ async def _check_opened(models: ModelHost, first: Change) -> None:
             raise
 
 
-def _introduce(engine: Engine, line: ProgressLine) -> None:
+def _introduce(line: ProgressLine, engine: Engine) -> None:
     from unicorn_async.cli.banner import banner  # with what an open engine has brought along
 
     for text in banner(engine):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.background import end_task, run_to_end
@@ -16,12 +16,14 @@ from unicorn_async.ops.matrix_fragments import find_matrix_fragments
 from unicorn_async.resources import resource_dir
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
     from contextlib import AsyncExitStack
 
     from unicorn_async.config import EngineConfig
+    from unicorn_async.engine.leftovers import Leftovers
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.instance_start import InstanceStart
+    from unicorn_async.gpu.left_memory import LeftMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,41 +36,74 @@ class Devices:
     only: Device | None
 
 
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What is closed when an engine ends: `first` at once, and behind that `last`, with the devices' memory.
+
+    With `left` a server's next model does not wait for the last part, whose memory is then counted there.
+    """
+
+    first: AsyncExitStack
+    last: ExitStack
+    left: LeftMemory | None
+
+    @classmethod
+    def of(cls, first: AsyncExitStack, leftovers: Leftovers | None) -> Ending:
+        """Make `first` close the last part behind everything else, or let `leftovers` take it."""
+        last = ExitStack()
+        if leftovers is None:
+            first.push_async_callback(run_to_end, last.close)
+            return cls(first, last, None)
+        first.callback(leftovers.take, last)
+        return cls(first, last, leftovers.memory)
+
+    def counted(self, devices: Sequence[DeviceInfo], instance: Instance) -> tuple[DeviceInfo, ...]:
+        """Return devices with their memory as of now, and what is left there, if anything may be."""
+        left = self.left
+        if left is None:
+            return tuple(devices)
+        return tuple(replace(info, heaps=left.heaps(info, instance.physical(info).heaps)) for info in devices)
+
+
 @asynccontextmanager
 async def opening_devices(
-    options: EngineConfig, stack: AsyncExitStack, vulkan: InstanceStart | None
+    options: EngineConfig, ending: Ending, vulkan: InstanceStart | None
 ) -> AsyncIterator[asyncio.Task[Devices]]:
-    """Open Vulkan in a thread beside the block, which does not end before the thread: `stack` gets what that opens."""
-    opening = asyncio.create_task(run_to_end(lambda: open_devices(options, stack, vulkan)), name="open Vulkan")
+    """Open Vulkan in a thread beside the block, which does not end before the thread: `ending` gets what that opens."""
+    opening = asyncio.create_task(run_to_end(lambda: open_devices(options, ending, vulkan)), name="open Vulkan")
     try:
         yield opening
     finally:
         await end_task(opening)
 
 
-def open_devices(options: EngineConfig, stack: AsyncExitStack, vulkan: InstanceStart | None) -> Devices:
+def open_devices(options: EngineConfig, ending: Ending, vulkan: InstanceStart | None) -> Devices:
     """Open the instance, and the device too where there is no choice: that need not wait for the model's files.
 
     The instance is that of `vulkan`, if it has begun already.
     """
     create = Instance.create if vulkan is None else vulkan.take
     instance = create(validation=options.validation)
-    stack.push_async_callback(run_to_end, instance.close)
+    ending.last.callback(instance.close)
     devices = instance.devices()
     candidates = device_candidates(devices, options.device, allow_software=options.allow_software)
     only = len(candidates) == 1 and not options.attends_elsewhere
-    device = open_device(instance, candidates[0], options, stack) if only else None
+    device = open_device(instance, candidates[0], options, ending) if only else None
     return Devices(instance, devices, candidates, device)
 
 
-def open_device(instance: Instance, info: DeviceInfo, options: EngineConfig, stack: AsyncExitStack) -> Device:
-    """Open a device, find what it can do, and give it what was measured for it; `stack` closes it.
+def open_device(instance: Instance, info: DeviceInfo, options: EngineConfig, ending: Ending) -> Device:
+    """Open a device, find what it can do, and give it what was measured for it; `ending` closes it.
 
     Raises:
         DeviceError: it can't be opened.
     """
-    device = Device.open(instance, info, cache_dir=cache_directory(), shader_dir=resource_dir("shaders"))
-    stack.push_async_callback(run_to_end, device.close)
+    left = ending.left
+    device = Device.open(instance, info, cache_dir=cache_directory(), shader_dir=resource_dir("shaders"), left=left)
+    if left is not None:
+        ending.last.callback(left.remove, device.memory)
+        ending.first.callback(left.add, device.memory)
+    ending.last.callback(device.close)
     find_matrix_fragments(device)
     folder = tuning_folder()
     if options.tuning and folder.path_of(device.info).exists():
@@ -78,7 +113,7 @@ def open_device(instance: Instance, info: DeviceInfo, options: EngineConfig, sta
     return device
 
 
-def open_beside(device: Device, instance: Instance, info: DeviceInfo) -> Device:
+def open_beside(device: Device, instance: Instance, info: DeviceInfo, left: LeftMemory | None) -> Device:
     """Open another device; one of the same GPU has its compiled kernels elsewhere, or it would replace the first's."""
     folder = cache_directory() / "attention" if info.index == device.info.index else cache_directory()
-    return Device.open(instance, info, cache_dir=folder, shader_dir=resource_dir("shaders"))
+    return Device.open(instance, info, cache_dir=folder, shader_dir=resource_dir("shaders"), left=left)

@@ -13,9 +13,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from unicorn_async.background import run_to_end, wait_to_end
+from unicorn_async.background import wait_to_end
 from unicorn_async.config import EngineConfig, SamplingParams
-from unicorn_async.engine.devices import opening_devices
+from unicorn_async.engine.devices import Ending, opening_devices
 from unicorn_async.engine.types import EngineStats, LoadProgress, Token
 from unicorn_async.errors import ConfigError, EngineClosedError
 from unicorn_async.gpu.host_pages import return_freed_memory
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unicorn_async.cache.lookup import CacheStatus
+    from unicorn_async.engine.leftovers import Leftovers
     from unicorn_async.engine.opening import OpenedModel
     from unicorn_async.engine.types import AdapterInfo
     from unicorn_async.gpu.device_info import DeviceInfo
@@ -83,15 +84,15 @@ class Engine:
         device: str | int | None = None,
         config: EngineConfig | None = None,
         vulkan: InstanceStart | None = None,
+        leftovers: Leftovers | None = None,
         on_wait: Callable[[str], None] | None = None,
     ) -> AsyncIterator[Engine]:
         """Open a model by its path or its name in the Hugging Face cache; close it at the end of the block.
 
-        The string "demo" is the bundled model.
-
-        `device`, an index or a part of a name, goes before the one in `config`. The engine takes the instance of
-        `vulkan`, which may have begun before this module was imported. `on_wait` is told what the opening waits for:
-        "files", then "device", "memory" and "tokenizer".
+        "demo" is the bundled model. `device`, an index or a part of a name, goes before the one in `config`.
+        The engine takes the instance of `vulkan`, which may have begun before this module was imported. `leftovers`
+        free the KV cache, and close the device, behind the end of the block. `on_wait` is told what the opening waits
+        for: "files", then "device", "memory" and "tokenizer".
 
         It returns as soon as the model's files are checked, what all layers use has memory and the tokenizer is made
         (with `skip_tokenizer` there is none, and no token has text or ends an answer): memory for the layers is
@@ -107,12 +108,13 @@ class Engine:
         if device is not None:
             config = replace(config, device=str(device))
         async with AsyncExitStack() as stack:
-            stack.push_async_callback(run_to_end, return_freed_memory)  # the last of all
-            async with opening_devices(config, stack, vulkan) as opening:
+            ending = Ending.of(stack, leftovers)
+            ending.last.callback(return_freed_memory)  # the last of all
+            async with opening_devices(config, ending, vulkan) as opening:
                 await asyncio.to_thread(importlib.import_module, "unicorn_async.engine.opening")
                 from unicorn_async.engine.opening import open_model
 
-                engine = cls(await open_model(model, config, opening, stack, on_wait or (lambda what: None)))
+                engine = cls(await open_model(model, config, opening, ending, on_wait or (lambda what: None)))
             tasks = [
                 asyncio.create_task(engine._guarded(lambda: engine._model.load), name="load"),
                 asyncio.create_task(engine._guarded(engine._run), name="engine loop"),
@@ -238,15 +240,13 @@ class Engine:
             await self._runner.load_followed()
         except EngineClosedError:
             raise await self._cause() from None
-        if self._failure is not None:
-            raise self._failure
+        self._check()
 
     async def cache_grown(self) -> None:
         """Wait until the model is loaded and the KV cache has all the blocks that it will have; raises as `loaded`."""
         await self.loaded()
         await self._loop.growth_ended.wait()
-        if self._failure is not None:
-            raise self._failure
+        self._check()
 
     async def cache_settled(self) -> CacheStatus:
         """Wait until the model is loaded and its weights are in the cache, or are not going to be; return which.
@@ -352,8 +352,7 @@ class Engine:
         from unicorn_async.engine.request_stream import checked_ids
         from unicorn_async.scheduler.sequence import Sequence
 
-        if self._failure is not None:
-            raise self._failure
+        self._check()
         seed = random.getrandbits(64) if sampling.seed is None else sampling.seed
         ids = checked_ids(prompt, self.model_spec.vocab_size)
         return Sequence(request_id or next(self._names), ids, sampling, seed)
@@ -381,6 +380,10 @@ class Engine:
             self._failure = error
         self._loop.fail(self._failure)
         self._has_failed.set()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
 
     async def _cause(self) -> BaseException:
         """Wait until it is known why a part of the engine was cancelled: something beside it failed, or it closes."""

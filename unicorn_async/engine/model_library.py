@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.checkpoint.catalog import CatalogEntry, ModelCatalog
     from unicorn_async.engine.engine import Engine
+    from unicorn_async.engine.leftovers import Leftovers
     from unicorn_async.gpu.instance_start import InstanceStart
 
 
@@ -52,7 +53,8 @@ class ModelLibrary:
 
     `config` holds the options that a choice leaves open; its adapters belong to the model given at the start alone, and
     its `weights` give way to AUTO where a model's are quantised already. Each load replaces the file `load_trace`.
-    `on_open` is told of every engine that was opened. The first one takes the instance of `vulkan`.
+    `on_open` is told of every engine that was opened. The first one takes the instance of `vulkan`. What
+    an engine leaves to be freed goes to `leftovers`: the next one does not wait for that.
     """
 
     def __init__(
@@ -62,11 +64,13 @@ class ModelLibrary:
         *,
         on_open: Callable[[Engine], None] | None = None,
         vulkan: InstanceStart | None = None,
+        leftovers: Leftovers | None = None,
     ) -> None:
         self._catalog = catalog
         self._config = config
         self._on_open = on_open
         self._vulkan = vulkan
+        self._leftovers = leftovers
         adapters = [(lora.path.parent, "") for lora in config.loras]
         self._public = PublicText([*catalog.places(), *adapters, (weight_cache_directory(), "weight cache")])
 
@@ -110,11 +114,16 @@ class ModelLibrary:
         """Open an engine for the block's time; `on_wait` and errors are those of `Engine.open`."""
         engine_class = await run_to_end(_import_engine)
         async with engine_class.open(
-            model.location, config=model.config, vulkan=self._vulkan, on_wait=on_wait
+            model.location, config=model.config, vulkan=self._vulkan, leftovers=self._leftovers, on_wait=on_wait
         ) as engine:
             if self._on_open is not None:
                 self._on_open(engine)
             yield engine
+
+    async def freed(self) -> None:
+        """Wait until the memory of the models that were closed is free again."""
+        if self._leftovers is not None:
+            await self._leftovers.closed()
 
     def _named(self, entry: CatalogEntry) -> EngineConfig:
         loras = self._config.loras if entry == self._catalog.given else ()

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from unicorn_async.config import EngineConfig
-    from unicorn_async.engine.devices import Devices
+    from unicorn_async.engine.devices import Devices, Ending
     from unicorn_async.engine.runner import AnyRunner
     from unicorn_async.engine.tokenizer_task import MadeTokenizer, TokenizerTask
     from unicorn_async.gpu.device import Device
@@ -116,10 +116,10 @@ async def open_model(
     model: str | Path,
     options: EngineConfig,
     opening: asyncio.Task[Devices],
-    stack: AsyncExitStack,
+    ending: Ending,
     on_wait: Callable[[str], None],
 ) -> OpenedModel:
-    """Check a model, choose and open a device, allocate, begin the load; `stack` gets what has to be closed.
+    """Check a model, choose and open a device, allocate, begin the load; `ending` gets what has to be closed.
 
     `on_wait` is told what it waits for, see `Engine.open`.
 
@@ -129,6 +129,7 @@ async def open_model(
     Raises:
         ConfigError, CheckpointError, TokenizerError, DeviceError: see `Engine.open`.
     """
+    stack = ending.first
     on_wait("files")
     begun = None if options.skip_tokenizer else await _begin_tokenizer(model, options, stack)
     files, options = await asyncio.to_thread(read_model, model, options)
@@ -137,7 +138,7 @@ async def open_model(
 
     on_wait("device")
     devices = await opening
-    device, memory_plan = await run_to_end(lambda: _choose_device(files, devices, options, stack))
+    device, memory_plan = await run_to_end(lambda: _choose_device(files, devices, options, ending))
     options = replace(options, staging_bytes=memory_plan.staging_bytes, num_load_steps=memory_plan.num_load_steps)
     usage_before = driver_usage(device)
     on_wait("memory")
@@ -154,7 +155,7 @@ async def open_model(
     kv_pool = None
     if memory_plan.far is None:
         kv_pool = KVPool(device.memory, memory_plan.kv, memory_plan.placement.grown, options.block_size)
-        stack.push_async_callback(run_to_end, kv_pool.close)
+        ending.last.callback(kv_pool.close)
     cache = await CacheSession.open(
         weight_cache_folder() if options.weight_cache else None,
         files.origin,
@@ -208,7 +209,7 @@ async def open_model(
             options,
             memory_plan.kv,
             memory_plan.far,
-            lambda info: open_beside(device, devices.instance, info),
+            lambda info: open_beside(device, devices.instance, info, ending.left),
             stack,
         )
         seam = far.attention.near_kernels()
@@ -292,12 +293,12 @@ async def _make_tokenizer(
 
 
 def _choose_device(
-    files: ModelFiles, devices: Devices, options: EngineConfig, stack: AsyncExitStack
+    files: ModelFiles, devices: Devices, options: EngineConfig, ending: Ending
 ) -> tuple[Device, MemoryPlan]:
     """Choose the device that a model fits, and open it unless it is open; return it and the model's plan there."""
-    far = FarDevice(files.config, options, devices.all)
+    far = FarDevice(files.config, options, ending.counted(devices.all, devices.instance))
     info, memory_plan = choose_device(
-        far.near(devices.candidates),
+        far.near(ending.counted(devices.candidates, devices.instance)),
         files.config,
         options,
         files.plan,
@@ -305,7 +306,7 @@ def _choose_device(
         staging=files.staging,
         far=far.plan,
     )
-    return devices.only or open_device(devices.instance, info, options, stack), memory_plan
+    return devices.only or open_device(devices.instance, info, options, ending), memory_plan
 
 
 def _load_trace(path: Path) -> LoadTrace:

@@ -112,6 +112,8 @@ def host_room(info: DeviceInfo, memory: HostMemory | None = None, graphics: Host
     if info.type in (DeviceType.VIRTUAL, DeviceType.OTHER):
         return None
     free = (memory or HostMemory()).available_bytes()
+    if free is not None:
+        free += sum(heap.left for heap in info.heaps if info.shares_host_memory or not heap.device_local)
     if free is None or info.type is not DeviceType.INTEGRATED or info.vendor_id != _VENDOR_AMD:
         return free
     set_aside = [card.vram_total - card.vram_used for card in (graphics or HostGraphics()).amd_memory()]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.device_context import Closable
     from unicorn_async.gpu.device_info import DeviceInfo, MemoryHeap
     from unicorn_async.gpu.instance import Instance
+    from unicorn_async.gpu.left_memory import LeftMemory
     from unicorn_async.gpu.physical import PhysicalDevice
 
 
@@ -41,6 +42,7 @@ class Device:
         handle: DeviceHandle,
         plan: QueuePlan,
         shaders: tuple[Path, Path | None],
+        left: LeftMemory | None = None,
     ) -> None:
         self.api: Api = instance.api
         self.handle = handle
@@ -52,7 +54,8 @@ class Device:
         self._closed = False
         self.compute = self._queue(plan.compute, "compute")
         self.transfer = self.compute if plan.transfer == plan.compute else self._queue(plan.transfer, "transfer")
-        self.memory = Memory(self)
+        self._left = left
+        self.memory = Memory(self, left)
         self.kernels = KernelLibrary(self, shaders[0], cache_dir=shaders[1])
 
     @classmethod
@@ -64,10 +67,12 @@ class Device:
         cache_dir: Path | None,
         shader_dir: Path,
         extra: tuple[str, CData] | None = None,
+        left: LeftMemory | None = None,
     ) -> Device:
         """Open the device that `info` describes; pipelines are cached in `cache_dir`, None = not at all.
 
         `extra` is an extension that it has and the package does not use, with the struct of what to enable of it.
+        Who is short of memory waits for what is `left` on the device by others, and being freed.
 
         Raises:
             MissingFeatureError: the device lacks what every kernel needs; all of it is named.
@@ -101,11 +106,15 @@ class Device:
         handle = api.create(
             "vkCreateDevice", f"{info.name}: vkCreateDevice", "VkDevice", physical.handle, create, api.null
         )
-        return cls(instance, physical, DeviceHandle(handle), plan, (shader_dir, cache_dir))
+        return cls(instance, physical, DeviceHandle(handle), plan, (shader_dir, cache_dir), left)
 
     def heaps(self) -> tuple[MemoryHeap, ...]:
         """Return the heaps with their budgets as of now."""
         return self.physical.heaps()
+
+    def heaps_with_left(self) -> tuple[MemoryHeap, ...]:
+        """Return the heaps as of now, with what other engines have left there."""
+        return self.heaps() if self._left is None else self._left.heaps(self.info, self.heaps)
 
     def wait_idle(self) -> None:
         """Block until all that was submitted is done.

@@ -24,17 +24,21 @@ class DeviceType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MemoryHeap:
-    """One memory heap; `budget` is what this process may use of it in all, `used` what it uses already, in bytes."""
+    """One memory heap; `budget` is what this process may use of it in all, `used` what it uses already, in bytes.
+
+    `left` is what of that is used by nobody any more, and is being freed.
+    """
 
     nbytes: int
     device_local: bool
     budget: int
     used: int
+    left: int = 0
 
     @property
     def available_bytes(self) -> int:
-        """What may still be allocated."""
-        return max(0, self.budget - self.used)
+        """What may still be allocated, once what is left was freed."""
+        return max(0, self.budget - self.used + self.left)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.gpu.binding import CData
     from unicorn_async.gpu.device_context import DeviceContext
+    from unicorn_async.gpu.left_memory import LeftMemory
     from unicorn_async.gpu.timeline import Timeline
 
 __all__ = ["Buffer", "HeapKind", "Memory", "MemoryKind"]
@@ -73,8 +75,10 @@ class _Allocation(NamedTuple):
 class Memory:
     """Allocates a device's memory; any thread may call it. The device owns it."""
 
-    def __init__(self, device: DeviceContext) -> None:
+    def __init__(self, device: DeviceContext, left: LeftMemory | None = None) -> None:
+        """Allocate on a device; where it is short of memory, it waits for what is `left` there by others."""
         self._device = device
+        self._left = left
         self._api = device.api
         self._types = device.physical.memory_types()
         heap_bytes = [heap.nbytes for heap in device.info.heaps]
@@ -101,6 +105,11 @@ class Memory:
     def used_of(self, heap: HeapKind) -> int:
         """Return what this process has allocated through here in the heaps of one kind, in bytes."""
         return sum(used for used, kind in zip(self._used, self._kinds, strict=True) if kind is heap)
+
+    @property
+    def device_uuid(self) -> str:
+        """Whose memory it is: all logical devices of a physical one have the same."""
+        return self._device.info.device_uuid
 
     @property
     def num_buffers(self) -> int:
@@ -184,10 +193,11 @@ class Memory:
     def free(self, buffer: Buffer) -> None:
         """Destroy a buffer on behalf of its `close`; it counts as allocated until the driver has its memory back."""
         buffer.view = None
-        self._vk_free(buffer.handle, buffer.memory)
-        with self._lock:
-            self._live.discard(buffer)
-            self._used[buffer.heap] -= buffer.allocated_bytes
+        with nullcontext() if self._left is None else self._left.freeing(self):
+            self._vk_free(buffer.handle, buffer.memory)
+            with self._lock:
+                self._live.discard(buffer)
+                self._used[buffer.heap] -= buffer.allocated_bytes
 
     def map(self, buffer: Buffer) -> None:
         """Map a buffer on behalf of its `mapped`, if nobody has."""
@@ -239,6 +249,15 @@ class Memory:
         return int(needs.size), int(needs.memoryTypeBits)
 
     def _allocate_memory(self, handle: BufferHandle, types: Sequence[int], what: str, name: str) -> _Allocation:
+        while True:
+            count = 0 if self._left is None else self._left.count()
+            try:
+                return self._try_to_allocate(handle, types, what, name)
+            except OutOfMemoryError:
+                if self._left is None or not self._left.wait(self._device.info, count):
+                    raise
+
+    def _try_to_allocate(self, handle: BufferHandle, types: Sequence[int], what: str, name: str) -> _Allocation:
         api = self._api
         size, type_bits = self._requirements(handle)
         available = self._available()

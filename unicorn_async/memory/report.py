@@ -83,8 +83,11 @@ def _heap_json(heap: HeapReport) -> dict[str, object]:
 
 
 def driver_usage(device: Device) -> tuple[int, ...] | None:
-    """Return what the driver says that this process uses, per heap; None where it does not say."""
-    return tuple(heap.used for heap in device.heaps()) if device.info.memory_budget else None
+    """Return what the driver says that this process uses, per heap; None where it does not say.
+
+    What others have left, and is being freed, is not in it.
+    """
+    return tuple(heap.used - heap.left for heap in device.heaps_with_left()) if device.info.memory_budget else None
 
 
 def memory_report(

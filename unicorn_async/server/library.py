@@ -30,6 +30,9 @@ class Library(Protocol):
     def open(self, model: PreparedModel, on_wait: Callable[[str], None]) -> AbstractAsyncContextManager[EngineAPI]:
         """Open an engine for the block's time; `on_wait` is told what that waits for."""
 
+    async def freed(self) -> None:
+        """Wait until the memory of the models that were closed is free again."""
+
     def public_text(self, text: str) -> str:
         """Return a text as clients may read it: without the folders of the server's disk."""
 
@@ -52,6 +55,9 @@ class OpenEngine:
     def public_text(self, text: str) -> str:
         """Return a text as clients may read it: without the folders of the server's disk."""
         return PublicText().of(text)
+
+    async def freed(self) -> None:
+        """Its owner frees what it has."""
 
     @asynccontextmanager
     async def open(self, model: PreparedModel, on_wait: Callable[[str], None]) -> AsyncIterator[EngineAPI]:

@@ -24,7 +24,7 @@ from unicorn_async.server.protocol.errors import ApiError, describe_error, load_
 from unicorn_async.server.served_model import ServedModel
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Coroutine
     from types import TracebackType
 
     from unicorn_async.engine.model_library import ModelChoice, PreparedModel
@@ -40,8 +40,9 @@ class ModelHost:
     """Owns one engine at most, and changes it by request: an asynchronous context manager, to be entered once.
 
     An engine is entered and left in one task of its own, the tenant. The supervisor alone starts tenants, and only
-    after the one before has ended: so two models never share the device. A newer change takes the place of an older
-    one that is not done; changes do not queue.
+    after the one before has ended: so two models never share the device, but for memory of the last one that is being
+    freed, for which an unload alone waits. A newer change takes the place of an older one that is not done; changes do
+    not queue.
     """
 
     def __init__(self, library: Library, *, can_switch: bool = True, idle_timeout_s: float = IDLE_TIMEOUT_S) -> None:
@@ -260,6 +261,9 @@ class ModelHost:
             if change is not self._change:
                 continue
             if change.model is None:
+                await self._unless_newer(self.library.freed())
+                if change is not self._change:
+                    continue
                 self._set(ModelState(ModelStatus.EMPTY))
                 change.finish()
             else:
@@ -268,12 +272,14 @@ class ModelHost:
 
     async def _wait_until_idle(self) -> None:
         """Wait for the answers under way, for some time at most, or for a newer change."""
-        model = self._state.model
-        if model is None:
-            return
-        waits = [asyncio.create_task(model.idle()), asyncio.create_task(self._wake.wait())]
+        if self._state.model is not None:
+            await self._unless_newer(self._state.model.idle(), self._idle_timeout_s)
+
+    async def _unless_newer(self, work: Coroutine[object, object, None], timeout_s: float | None = None) -> None:
+        """Wait for work, for some time at most, or for a newer change."""
+        waits = [asyncio.create_task(work), asyncio.create_task(self._wake.wait())]
         try:
-            await asyncio.wait(waits, timeout=self._idle_timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()
