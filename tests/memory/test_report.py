@@ -74,6 +74,7 @@ def test_without_a_figure_nothing_is_said_to_agree() -> None:
 async def test_what_is_allocated_is_what_was_planned_and_what_the_driver_says(open_engine: OpenEngine) -> None:
     async with open_engine() as engine:
         await engine.loaded()
+        await engine.cache_settled()
         report = engine.memory
         says = engine.device.memory_budget
     planned = sum(heap.planned for heap in report.heaps)
@@ -113,6 +114,7 @@ async def test_a_driver_that_says_otherwise_is_noticed(
     async with open_engine() as engine:
         await engine.loaded()
         await engine._model.load  # what only the load needed is freed behind it
+        await engine.cache_settled()
         device = engine._model.device
         monkeypatch.setattr(Device, "heaps", made_up)
         monkeypatch.setattr(device, "info", replace(device.info, memory_budget=True))
