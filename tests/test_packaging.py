@@ -34,7 +34,7 @@ def test_the_wheel_carries_the_page_the_demo_model_and_every_shader(wheel: Path)
         manifest = json.loads(archive.read(f"{DATA}/shaders/manifest.json"))
     compiled = {path.name for path in (PROJECT / "shaders" / "spirv").glob("*.spv")}
     assert compiled <= {Path(name).name for name in names if name.startswith(f"{DATA}/shaders/spirv/")}
-    assert {f"{DATA}/web/{name}" for name in ("index.html", "app.js", "style.css")} <= names
+    assert {f"{DATA}/web/built/{file.name}" for file in (PROJECT / "web" / "built").iterdir()} <= names
     model = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "README.md"}
     assert {f"unicorn_async/demo/model/{name}" for name in model} <= names
     assert "unicorn_async/py.typed" in names
@@ -46,7 +46,7 @@ def test_the_wheel_has_neither_tests_nor_tools_nor_sources_of_shaders(wheel: Pat
         names = archive.namelist()
     outside = [name for name in names if not name.startswith("unicorn_async/") and ".dist-info/" not in name]
     assert outside == []
-    assert [name for name in names if name.endswith((".comp", ".glsl", ".pyc"))] == []
+    assert [name for name in names if name.endswith((".comp", ".glsl", ".ts", ".tsx", ".pyc"))] == []
 
 
 def test_what_npu_build_says_of_a_missing_toolchain_names_a_page_that_the_wheel_has(

@@ -65,7 +65,7 @@ def _application(service: Service, host: contextlib.AbstractAsyncContextManager[
         *HttpEndpoints(service).routes(),
         *ModelEndpoints(service).routes(),
         WebSocketRoute("/v1/responses", WebSocketEndpoint(service)),
-        *page_routes(service.options.web_dir or resource_dir("web")),
+        *page_routes(service.options.web_dir or resource_dir("web") / "built"),
     ]
     # Starlette's types want a handler of any exception, which it never calls with another than the one named here.
     handlers = {HTTPException: cast("Callable[[Request, Exception], Awaitable[Response]]", unrouted)}

@@ -1,6 +1,15 @@
 // How far a load is, in words: "2.1 of 15.6 GB, 1.9 GB/s, 12 of 62 layers, 7 s left".
 
-export function loadNumbers(progress) {
+export interface LoadProgress {
+  bytes_loaded: number;
+  bytes_total: number;
+  bytes_per_s: number | null;
+  layers_active: number;
+  layers_total: number;
+  seconds_left: number | null;
+}
+
+export function loadNumbers(progress: LoadProgress): string {
   const [unit, name] = unitOf(progress.bytes_total);
   const parts = [`${(progress.bytes_loaded / unit).toFixed(1)} of ${(progress.bytes_total / unit).toFixed(1)} ${name}`];
   if (progress.bytes_per_s) parts.push(rate(progress.bytes_per_s));
@@ -9,16 +18,16 @@ export function loadNumbers(progress) {
   return parts.join(", ");
 }
 
-function unitOf(bytes) {
+function unitOf(bytes: number): [number, string] {
   return bytes < 1e9 ? [1e6, "MB"] : [1e9, "GB"];
 }
 
-function rate(bytesPerSecond) {
+function rate(bytesPerSecond: number): string {
   const [unit, name] = unitOf(bytesPerSecond);
   return `${(bytesPerSecond / unit).toFixed(1)} ${name}/s`;
 }
 
-function duration(seconds) {
+function duration(seconds: number): string {
   const whole = Math.ceil(seconds);
   return whole < 100 ? `${whole} s` : `${Math.floor(whole / 60)} min ${whole % 60} s`;
 }

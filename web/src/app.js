@@ -1,9 +1,9 @@
 // The chat page: a conversation kept here, sent whole with each message; the server keeps nothing of it.
 
-import { Connection } from "/connection.js";
-import { loadNumbers } from "/load.js";
-import { render } from "/markdown.js";
-import { ModelPicker } from "/models.js";
+import { Connection } from "./connection";
+import { loadNumbers } from "./load";
+import { render } from "./markdown";
+import { ModelPicker } from "./models";
 
 const $ = (id) => document.getElementById(id);
 const prompt = $("prompt");

@@ -1,0 +1,20 @@
+import { expect, test } from "vitest";
+import { loadNumbers } from "./load";
+
+const PROGRESS = {
+  bytes_loaded: 2.1e9,
+  bytes_total: 15.6e9,
+  bytes_per_s: 1.9e9,
+  layers_active: 12,
+  layers_total: 62,
+  seconds_left: 7,
+};
+
+test("a load's numbers have one unit, and say what is left", () => {
+  expect(loadNumbers(PROGRESS)).toBe("2.1 of 15.6 GB, 1.9 GB/s, 12 of 62 layers, 7 s left");
+});
+
+test("what nobody knows yet is left out, and long times are in minutes", () => {
+  expect(loadNumbers({ ...PROGRESS, bytes_per_s: null, seconds_left: null })).toBe("2.1 of 15.6 GB, 12 of 62 layers");
+  expect(loadNumbers({ ...PROGRESS, seconds_left: 200.5 })).toContain("3 min 21 s left");
+});
