@@ -1,0 +1,96 @@
+import { expect, test } from "vitest";
+import { emptyConversation, pathTo, reduce, sentFor, siblings, titleOf, unanswered } from "./tree";
+import type { ChatEvent, Conversation } from "./tree";
+
+function after(...events: ChatEvent[]): Conversation {
+  return events.reduce(reduce, emptyConversation("c", 0));
+}
+
+function ask(number: number, text = `question ${number}`): ChatEvent {
+  return { type: "ask", question: `q${number}`, answer: `a${number}`, text, at: number };
+}
+
+function answered(number: number, text = `answer ${number}`): ChatEvent[] {
+  const answer = `a${number}`;
+  return [{ type: "delta", answer, text }, { type: "done", answer, isTruncated: false }];
+}
+
+function shown(chat: Conversation): string[] {
+  return pathTo(chat, chat.leaf).map(({ id }) => id);
+}
+
+test("what is sent for an answer is the conversation above it, to its question", () => {
+  const chat = after(ask(1), ...answered(1), ask(2));
+  expect(sentFor(chat, "a2")).toEqual([
+    { role: "user", content: "question 1" },
+    { role: "assistant", content: "answer 1" },
+    { role: "user", content: "question 2" },
+  ]);
+});
+
+test.each<ChatEvent>([
+  { type: "stopped", answer: "a1" },
+  { type: "failed", answer: "a1", error: "no room" },
+  { type: "lost", answer: "a1" },
+  { type: "done", answer: "a1", isTruncated: false },
+])("a turn that ended without text ($type) is marked, stays, and is never sent", (end) => {
+  const chat = after(ask(1), end, ask(2), ...answered(2), ask(3));
+  expect(shown(chat)).toEqual(["q1", "a1", "q2", "a2", "q3", "a3"]);
+  expect(unanswered(pathTo(chat, chat.leaf))).toEqual(new Set(["q1"]));
+  expect(sentFor(chat, "a3").map(({ content }) => content)).toEqual(["question 2", "answer 2", "question 3"]);
+});
+
+test("an answer that was stopped after its first text is sent with its turn", () => {
+  const chat = after(ask(1), { type: "delta", answer: "a1", text: "half" }, { type: "stopped", answer: "a1" }, ask(2));
+  expect(sentFor(chat, "a2").map(({ content }) => content)).toEqual(["question 1", "half", "question 2"]);
+});
+
+test("what comes after an answer's end changes nothing", () => {
+  const chat = after(ask(1), { type: "stopped", answer: "a1" });
+  expect(reduce(chat, { type: "delta", answer: "a1", text: "late" })).toBe(chat);
+  expect(reduce(chat, { type: "failed", answer: "a1", error: "late" })).toBe(chat);
+  expect(reduce(chat, { type: "delta", answer: "unknown", text: "late" })).toBe(chat);
+});
+
+test("a question asked again has a second answer beside the first", () => {
+  const chat = after(ask(1), ...answered(1), { type: "retry", message: "a1", answer: "b1", at: 2 });
+  expect(shown(chat)).toEqual(["q1", "b1"]);
+  expect(siblings(chat, "b1").map(({ id }) => id)).toEqual(["a1", "b1"]);
+  expect(sentFor(chat, "b1")).toEqual([{ role: "user", content: "question 1" }]);
+});
+
+test("an edited question stands beside the old one, whose way can be chosen again to its end", () => {
+  const edit: ChatEvent = { type: "edit", message: "q1", question: "r1", answer: "s1", text: "other", at: 3 };
+  const chat = after(ask(1), ...answered(1), ask(2), ...answered(2), edit);
+  expect(shown(chat)).toEqual(["r1", "s1"]);
+  expect(sentFor(chat, "s1")).toEqual([{ role: "user", content: "other" }]);
+  expect(shown(reduce(chat, { type: "select", message: "q1" }))).toEqual(["q1", "a1", "q2", "a2"]);
+});
+
+test("a deleted message takes with it what is below, and what stands beside it is shown", () => {
+  const chat = after(ask(1), ...answered(1), ask(2), ...answered(2));
+  expect(shown(reduce(chat, { type: "delete", message: "q2" }))).toEqual(["q1", "a1"]);
+  const twice = reduce(chat, { type: "retry", message: "a1", answer: "b1", at: 4 });
+  const left = reduce(twice, { type: "delete", message: "b1" });
+  expect(shown(left)).toEqual(["q1", "a1", "q2", "a2"]);
+  expect([...reduce(chat, { type: "delete", message: "q1" }).messages]).toEqual([]);
+  expect(reduce(chat, { type: "delete", message: "q1" }).leaf).toBeNull();
+});
+
+test("deleting one way leaves the one that is shown", () => {
+  const chat = after(ask(1), ...answered(1), { type: "retry", message: "a1", answer: "b1", at: 2 });
+  expect(shown(reduce(chat, { type: "delete", message: "a1" }))).toEqual(["q1", "b1"]);
+});
+
+test("an answer under way is not unanswered, and has the model that gives it", () => {
+  const chat = after(ask(1), { type: "created", answer: "a1", model: "m" });
+  expect(unanswered(pathTo(chat, chat.leaf))).toEqual(new Set());
+  expect(chat.messages.get("a1")).toMatchObject({ state: "waiting", model: "m" });
+});
+
+test("a conversation is named by its first question until it is renamed", () => {
+  const chat = after(ask(1, "  What\nis it? "), ...answered(1));
+  expect(titleOf(chat)).toBe("What is it?");
+  expect(titleOf(reduce(chat, { type: "rename", title: " Mine " }))).toBe("Mine");
+  expect(titleOf(emptyConversation("c", 0))).toBe("");
+});

@@ -1,0 +1,190 @@
+// A conversation as a tree of messages: a question has answers, an answer has further questions. What is shown is one way
+// from the root to a leaf; of that, what is sent are the turns that have an answer, and the question that is asked.
+
+// An answer is waiting until its first text, then streaming; the other states are its ends. A question is always "done".
+export type MessageState = "waiting" | "streaming" | "done" | "truncated" | "stopped" | "failed" | "lost";
+
+export interface Message {
+  readonly id: string;
+  readonly parent: string | null;
+  readonly role: "user" | "assistant";
+  readonly text: string;
+  readonly state: MessageState;
+  readonly created: number; // ms since 1970
+  readonly error?: string;
+  readonly model?: string;
+  readonly statistics?: Statistics;
+}
+
+export interface Statistics {
+  readonly tokens: number;
+  readonly tokensPerSecond: number | null;
+}
+
+export interface Conversation {
+  readonly id: string;
+  readonly title: string; // empty = the first question
+  readonly created: number;
+  readonly changed: number; // ms since 1970, of the last question
+  readonly draft: string;
+  readonly leaf: string | null;
+  readonly messages: ReadonlyMap<string, Message>; // in the order in which they were made
+}
+
+export interface Sent {
+  role: "user" | "assistant";
+  content: string;
+}
+
+export type ChatEvent =
+  | { type: "ask"; question: string; answer: string; text: string; at: number }
+  | { type: "edit"; message: string; question: string; answer: string; text: string; at: number }
+  | { type: "retry"; message: string; answer: string; at: number }
+  | { type: "created"; answer: string; model: string }
+  | { type: "delta"; answer: string; text: string }
+  | { type: "done"; answer: string; isTruncated: boolean; statistics?: Statistics }
+  | { type: "stopped"; answer: string }
+  | { type: "failed"; answer: string; error: string }
+  | { type: "lost"; answer: string }
+  | { type: "delete"; message: string }
+  | { type: "select"; message: string }
+  | { type: "draft"; text: string }
+  | { type: "rename"; title: string };
+
+export function emptyConversation(id: string, at: number): Conversation {
+  return { id, title: "", created: at, changed: at, draft: "", leaf: null, messages: new Map() };
+}
+
+// What becomes of a conversation by an event. An event about a message that is not there, or an answer that has ended,
+// changes nothing: it came late.
+export function reduce(chat: Conversation, event: ChatEvent): Conversation {
+  switch (event.type) {
+    case "ask":
+      return asked(chat, chat.leaf, event);
+    case "edit": {
+      const old = chat.messages.get(event.message);
+      return old?.role === "user" ? asked(chat, old.parent, event) : chat;
+    }
+    case "retry": {
+      const old = chat.messages.get(event.message);
+      const question = old?.role === "assistant" ? old.parent : old?.id;
+      return question ? withAnswer(chat, question, event.answer, event.at) : chat;
+    }
+    case "created":
+      return changed(chat, event.answer, () => ({ model: event.model }));
+    case "delta":
+      return changed(chat, event.answer, ({ text }) => ({ text: text + event.text, state: "streaming" }));
+    case "done": {
+      const state = event.isTruncated ? "truncated" : "done";
+      return changed(chat, event.answer, () => ({ state, ...(event.statistics && { statistics: event.statistics }) }));
+    }
+    case "stopped":
+      return changed(chat, event.answer, () => ({ state: "stopped" }));
+    case "failed":
+      return changed(chat, event.answer, () => ({ state: "failed", error: event.error }));
+    case "lost":
+      return changed(chat, event.answer, () => ({ state: "lost" }));
+    case "delete":
+      return withoutSubtree(chat, event.message);
+    case "select":
+      return chat.messages.has(event.message) ? { ...chat, leaf: latestBelow(chat, event.message) } : chat;
+    case "draft":
+      return { ...chat, draft: event.text };
+    case "rename":
+      return { ...chat, title: event.title.trim() };
+  }
+}
+
+export function isUnderWay(message: Message): boolean {
+  return message.role === "assistant" && (message.state === "waiting" || message.state === "streaming");
+}
+
+// The messages from the root to a message; the way that is shown is that to the leaf.
+export function pathTo(chat: Conversation, id: string | null): Message[] {
+  const path: Message[] = [];
+  for (let message = at(chat, id); message; message = at(chat, message.parent)) path.push(message);
+  return path.reverse();
+}
+
+// A question is unanswered if what stands below it on the way has no text: such a turn is shown, and never sent, since
+// templates want turns to alternate.
+export function unanswered(path: readonly Message[]): Set<string> {
+  const found = new Set<string>();
+  path.forEach((message, index) => {
+    if (message.role !== "user") return;
+    const answer = path[index + 1];
+    if (!answer?.text && !(answer && isUnderWay(answer))) found.add(message.id);
+  });
+  return found;
+}
+
+// What the model is told for an answer: every answered turn above it, then its question.
+export function sentFor(chat: Conversation, answer: string): Sent[] {
+  const path = pathTo(chat, answer).slice(0, -1);
+  const skipped = unanswered(path.slice(0, -1));
+  return path
+    .filter(({ id, role, text }) => (role === "user" ? !skipped.has(id) : text))
+    .map(({ role, text }) => ({ role, content: text }));
+}
+
+// The messages that stand beside this one, itself among them, in the order in which they were made.
+export function siblings(chat: Conversation, id: string): Message[] {
+  const message = chat.messages.get(id);
+  return message ? childrenOf(chat, message.parent) : [];
+}
+
+export function titleOf(chat: Conversation): string {
+  if (chat.title) return chat.title;
+  const first = [...chat.messages.values()].find(({ role }) => role === "user");
+  return first ? first.text.trim().replace(/\s+/g, " ").slice(0, 80) : "";
+}
+
+function at(chat: Conversation, id: string | null): Message | undefined {
+  return id === null ? undefined : chat.messages.get(id);
+}
+
+function childrenOf(chat: Conversation, parent: string | null): Message[] {
+  return [...chat.messages.values()].filter((message) => message.parent === parent);
+}
+
+function asked(
+  chat: Conversation,
+  parent: string | null,
+  event: { question: string; answer: string; text: string; at: number },
+): Conversation {
+  const { question: id, text, at: created } = event;
+  const messages = new Map(chat.messages).set(id, { id, parent, role: "user", text, state: "done", created });
+  return withAnswer({ ...chat, messages }, id, event.answer, created);
+}
+
+function withAnswer(chat: Conversation, parent: string, id: string, created: number): Conversation {
+  const answer: Message = { id, parent, role: "assistant", text: "", state: "waiting", created };
+  return { ...chat, messages: new Map(chat.messages).set(id, answer), leaf: id, changed: created };
+}
+
+function changed(chat: Conversation, id: string, change: (answer: Message) => Partial<Message>): Conversation {
+  const answer = chat.messages.get(id);
+  if (!answer || !isUnderWay(answer)) return chat;
+  return { ...chat, messages: new Map(chat.messages).set(id, { ...answer, ...change(answer) }) };
+}
+
+function withoutSubtree(chat: Conversation, id: string): Conversation {
+  const top = chat.messages.get(id);
+  if (!top) return chat;
+  const gone = new Set([id]);
+  // A message is made after its parent, so one pass finds all below.
+  for (const message of chat.messages.values()) {
+    if (message.parent !== null && gone.has(message.parent)) gone.add(message.id);
+  }
+  const messages = new Map([...chat.messages].filter(([key]) => !gone.has(key)));
+  const left: Conversation = { ...chat, messages };
+  if (chat.leaf === null || !gone.has(chat.leaf)) return left;
+  const beside = childrenOf(left, top.parent).at(-1);
+  return { ...left, leaf: beside ? latestBelow(left, beside.id) : top.parent };
+}
+
+function latestBelow(chat: Conversation, id: string): string {
+  let found = id;
+  for (let child = childrenOf(chat, id).at(-1); child; child = childrenOf(chat, found).at(-1)) found = child.id;
+  return found;
+}
