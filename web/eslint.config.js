@@ -28,4 +28,5 @@ export default defineConfig(
       ],
     },
   },
+  { files: ["src/**/*.test.ts"], rules: { "no-restricted-properties": "off" } },
 );

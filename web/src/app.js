@@ -2,7 +2,7 @@
 
 import { Connection } from "./connection";
 import { loadNumbers } from "./load";
-import { render } from "./markdown";
+import { MarkdownView } from "./markdown";
 import { ModelPicker } from "./models";
 
 const $ = (id) => document.getElementById(id);
@@ -106,7 +106,7 @@ function ask(text) {
   messages.push({ role: "user", content: text });
   const article = addMessage("assistant");
   article.setAttribute("aria-busy", "true"); // read out once, when it is complete
-  answer = { article, body: article.lastChild, stream: `chat-${++asked}`, text: "", tokens: 0, isStopping: false };
+  answer = { article, body: article.lastChild, view: new MarkdownView(article.lastChild), stream: `chat-${++asked}`, text: "", tokens: 0, isStopping: false };
   $("speed").textContent = "";
   connection.send({ type: "response.create", stream_id: answer.stream, input: messages, store: false });
   showWaiting();
@@ -130,7 +130,8 @@ function addText(delta) {
 function drawAnswer() {
   if (!answer) return;
   answer.frame = 0;
-  answer.body.replaceChildren(render(answer.text));
+  if (answer.body.querySelector(".waiting")) answer.body.replaceChildren();
+  answer.view.show(answer.text);
   showSpeed(answer.tokens);
   scrollDown(false);
 }
@@ -143,9 +144,10 @@ function showSpeed(tokens) {
 
 function finish(response, note) {
   if (!answer) return;
-  const { article, frame, text, body } = answer;
+  const { article, frame, text, body, view } = answer;
   cancelAnimationFrame(frame);
-  body.replaceChildren(render(text));
+  if (body.querySelector(".waiting")) body.replaceChildren();
+  view.show(text);
   if (text && response?.usage) {
     showSpeed(response.usage.output_tokens);
   }
