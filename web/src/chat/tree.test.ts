@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { emptyConversation, pathTo, reduce, sentFor, siblings, titleOf, unanswered } from "./tree";
+import { emptyConversation, pathTo, reduce, sentFor, siblings, titleOf, trimmedStart, unanswered } from "./tree";
 import type { ChatEvent, Conversation } from "./tree";
 
 function after(...events: ChatEvent[]): Conversation {
@@ -93,4 +93,15 @@ test("a conversation is named by its first question until it is renamed", () => 
   expect(titleOf(chat)).toBe("What is it?");
   expect(titleOf(reduce(chat, { type: "rename", title: " Mine " }))).toBe("Mine");
   expect(titleOf(emptyConversation("c", 0))).toBe("");
+});
+
+test("older turns are left out until they are sent again", () => {
+  const chat = after(ask(1), ...answered(1), ask(2), ...answered(2), ask(3));
+  const start = trimmedStart(chat, "a3");
+  expect(start).toBe("q2");
+  const trimmed = reduce(chat, { type: "trim", start });
+  expect(sentFor(trimmed, "a3").map(({ content }) => content)).toEqual(["question 2", "answer 2", "question 3"]);
+  expect(trimmedStart(trimmed, "a3")).toBe("q3");
+  expect(trimmedStart(reduce(chat, { type: "trim", start: "q3" }), "a3")).toBeNull();
+  expect(sentFor(reduce(trimmed, { type: "trim", start: null }), "a3").length).toBe(5);
 });

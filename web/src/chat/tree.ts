@@ -12,12 +12,14 @@ export interface Message {
   readonly state: MessageState;
   readonly created: number; // ms since 1970
   readonly error?: string;
+  readonly code?: string; // of the error, as the server names it
   readonly model?: string;
   readonly statistics?: Statistics;
 }
 
 export interface Statistics {
   readonly tokens: number;
+  readonly contextTokens: number; // with the conversation above
   readonly tokensPerSecond: number | null;
 }
 
@@ -28,6 +30,7 @@ export interface Conversation {
   readonly changed: number; // ms since 1970, of the last question
   readonly draft: string;
   readonly leaf: string | null;
+  readonly start: string | null; // the first message that is sent, where older ones were left out
   readonly messages: ReadonlyMap<string, Message>; // in the order in which they were made
 }
 
@@ -44,15 +47,16 @@ export type ChatEvent =
   | { type: "delta"; answer: string; text: string }
   | { type: "done"; answer: string; isTruncated: boolean; statistics?: Statistics }
   | { type: "stopped"; answer: string }
-  | { type: "failed"; answer: string; error: string }
+  | { type: "failed"; answer: string; error: string; code?: string }
   | { type: "lost"; answer: string }
   | { type: "delete"; message: string }
   | { type: "select"; message: string }
   | { type: "draft"; text: string }
+  | { type: "trim"; start: string | null }
   | { type: "rename"; title: string };
 
 export function emptyConversation(id: string, at: number): Conversation {
-  return { id, title: "", created: at, changed: at, draft: "", leaf: null, messages: new Map() };
+  return { id, title: "", created: at, changed: at, draft: "", leaf: null, start: null, messages: new Map() };
 }
 
 // What becomes of a conversation by an event. An event about a message that is not there, or an answer that has ended,
@@ -81,7 +85,11 @@ export function reduce(chat: Conversation, event: ChatEvent): Conversation {
     case "stopped":
       return changed(chat, event.answer, () => ({ state: "stopped" }));
     case "failed":
-      return changed(chat, event.answer, () => ({ state: "failed", error: event.error }));
+      return changed(chat, event.answer, () => ({
+        state: "failed",
+        error: event.error,
+        ...(event.code && { code: event.code }),
+      }));
     case "lost":
       return changed(chat, event.answer, () => ({ state: "lost" }));
     case "delete":
@@ -90,6 +98,8 @@ export function reduce(chat: Conversation, event: ChatEvent): Conversation {
       return chat.messages.has(event.message) ? { ...chat, leaf: latestBelow(chat, event.message) } : chat;
     case "draft":
       return { ...chat, draft: event.text };
+    case "trim":
+      return { ...chat, start: event.start };
     case "rename":
       return { ...chat, title: event.title.trim() };
   }
@@ -118,13 +128,32 @@ export function unanswered(path: readonly Message[]): Set<string> {
   return found;
 }
 
-// What the model is told for an answer: every answered turn above it, then its question.
+// What the model is told for an answer: every answered turn above it that was not left out, then its question.
 export function sentFor(chat: Conversation, answer: string): Sent[] {
-  const path = pathTo(chat, answer).slice(0, -1);
+  const whole = pathTo(chat, answer).slice(0, -1);
+  const path = whole.slice(Math.max(0, startIndex(chat, whole)));
   const skipped = unanswered(path.slice(0, -1));
   return path
     .filter(({ id, role, text }) => (role === "user" ? !skipped.has(id) : text))
     .map(({ role, text }) => ({ role, content: text }));
+}
+
+// Where on a way what is sent begins: -1 if nothing of it was left out.
+export function startIndex(chat: Conversation, path: readonly Message[]): number {
+  return path.findIndex(({ id }) => id === chat.start);
+}
+
+// The question from which on at most two thirds of what an answer was told are left; null if one turn is all there is.
+export function trimmedStart(chat: Conversation, answer: string): string | null {
+  const whole = pathTo(chat, answer).slice(0, -1);
+  const path = whole.slice(Math.max(0, startIndex(chat, whole)));
+  const size = path.reduce((sum, { text }) => sum + text.length, 0);
+  let left = size;
+  for (const [index, { id, role, text }] of path.entries()) {
+    if (role === "user" && index > 0 && (left <= (size * 2) / 3 || index === path.length - 1)) return id;
+    left -= text.length;
+  }
+  return null;
 }
 
 // The messages that stand beside this one, itself among them, in the order in which they were made.

@@ -1,0 +1,43 @@
+import { expect, test } from "vitest";
+import { exported, ImportError, imported } from "./transfer";
+import { emptyConversation, pathTo, reduce, sentFor } from "./tree";
+import type { Conversation } from "./tree";
+
+function chat(): Conversation {
+  const asked = reduce(emptyConversation("c", 1), { type: "ask", question: "q", answer: "a", text: "Hi", at: 1 });
+  return reduce(asked, { type: "delta", answer: "a", text: "Hel" });
+}
+
+test("what was exported comes back under other names, and what grew is lost", () => {
+  const [back] = imported(exported([{ ...chat(), title: "Mine", draft: "more" }]));
+  expect(back).toMatchObject({ title: "Mine", draft: "more" });
+  expect(back?.id).not.toBe("c");
+  const path = pathTo(back ?? chat(), back?.leaf ?? null);
+  expect(path.map(({ text, state }) => [text, state])).toEqual([["Hi", "done"], ["Hel", "lost"]]);
+  expect(path.some(({ id }) => id === "a" || id === "q")).toBe(false);
+  expect(sentFor(back ?? chat(), back?.leaf ?? "")).toEqual([{ role: "user", content: "Hi" }]);
+});
+
+const message = { id: "q", parent: null, role: "user", state: "done", text: "Hi", created: 1 };
+const file = { format: "unicorn-chat", version: 1 };
+const head = { title: "", draft: "", created: 1, changed: 1, leaf: "q", start: null };
+
+test.each([
+  ["no JSON", "{"],
+  ["null", "null"],
+  ["another format", JSON.stringify({ format: "other" })],
+  ["a later version", JSON.stringify({ ...file, version: 2 })],
+  ["no list", JSON.stringify({ ...file, conversations: {} })],
+  ...[
+    { messages: [{ ...message, parent: "q" }] },
+    { messages: [message, message] },
+    { messages: [{ ...message, role: "system" }] },
+    { messages: [{ ...message, state: "unknown" }] },
+    { messages: [{ ...message, text: { toString: "x" } }] },
+    { messages: [message, { ...message, id: "r", parent: "q" }] },
+    { messages: [{ ...message, created: "1" }] },
+    { messages: [null] },
+  ].map((part) => [JSON.stringify(part), JSON.stringify({ ...file, conversations: [{ ...head, ...part }] })] as const),
+])("a file with %s is refused", (_, text) => {
+  expect(() => imported(text)).toThrow(ImportError);
+});
