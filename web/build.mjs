@@ -60,7 +60,7 @@ async function bundle(name) {
 rmSync(BUILT, { recursive: true, force: true });
 mkdirSync(BUILT);
 const names = {
-  app: writeHashed("app.js", await bundle("app.js")),
+  app: writeHashed("app.js", await bundle("main.tsx")),
   style: writeHashed("style.css", await bundle("style.css")),
   icon: writeHashed("icon.svg", readFileSync(join(ROOT, "src", "icon.svg"))),
 };

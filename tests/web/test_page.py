@@ -157,11 +157,12 @@ async def test_errors_are_there_to_see(page: Page, engine: FakeEngine) -> None:
     engine.refuse = QueueFullError("256 requests wait already")
     await ask(page, "Hi")
     await shows(page, ".problem", "256 requests wait already")
-    assert await page.get_by_label("Your message").input_value() == "Hi"
+    assert await page.locator(".user .body").inner_text() == "Hi"
     engine.refuse = None
     engine.fail[1] = DeviceLostError("the device is gone")
-    await page.keyboard.press("Enter")
+    await page.locator(".note").get_by_role("button", name="Ask again").click()
     await shows(page, ".note", "the device is gone")
+    assert await page.locator(".assistant .body").inner_text() == "Hello"
 
 
 async def test_a_server_that_goes_away_is_told_and_comes_back(browser: Browser, engine: FakeEngine) -> None:

@@ -38,6 +38,6 @@ test.each([
     { messages: [{ ...message, created: "1" }] },
     { messages: [null] },
   ].map((part) => [JSON.stringify(part), JSON.stringify({ ...file, conversations: [{ ...head, ...part }] })] as const),
-])("a file with %s is refused", (_, text) => {
+] as [string, string][])("a file with %s is refused", (_, text) => {
   expect(() => imported(text)).toThrow(ImportError);
 });

@@ -8,6 +8,8 @@ const PROGRESS = {
   layers_active: 12,
   layers_total: 62,
   seconds_left: 7,
+  share: 0.13,
+  done: false,
 };
 
 test("a load's numbers have one unit, and say what is left", () => {

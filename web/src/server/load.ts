@@ -6,6 +6,8 @@ export interface LoadProgress {
   bytes_per_s: number | null;
   layers_active: number;
   layers_total: number;
+  share: number;
+  done: boolean;
   seconds_left: number | null;
 }
 

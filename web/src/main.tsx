@@ -1,0 +1,48 @@
+// The chat page: reads what this browser keeps, shows it, and connects to the server, which keeps nothing of it.
+
+import { effect } from "@preact/signals";
+import { render } from "preact";
+import { Chats } from "./chat/chats";
+import { Storage } from "./chat/storage";
+import { growing, Session } from "./server/session";
+import { App } from "./ui/app";
+import { Notice, PageProvider } from "./ui/context";
+
+const CURRENT = "unicorn-chat"; // which conversation this tab shows
+
+async function main(root: HTMLElement): Promise<void> {
+  const tabs = new BroadcastChannel("unicorn-chats");
+  const { storage, error } = await openStorage();
+  const chats = new Chats(storage, (id) => {
+    tabs.postMessage(id);
+  });
+  chats.storageError.value = error;
+  await chats.load(await growing());
+  chats.open(sessionStorage.getItem(CURRENT));
+  effect(() => {
+    sessionStorage.setItem(CURRENT, chats.currentId.value);
+  });
+  const session = new Session(chats);
+  tabs.addEventListener("message", ({ data }: MessageEvent<string>) => {
+    const grows = [...(chats.all.value.get(data)?.messages.keys() ?? [])].some((id) => session.isGrowing(id));
+    if (!grows) void chats.reread(data);
+  });
+  addEventListener("pagehide", () => void chats.flush());
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) void chats.flush();
+  });
+  const page = { chats, session, notice: new Notice() };
+  render(<PageProvider value={page}><App icon={root.dataset["icon"] ?? ""} /></PageProvider>, root);
+  session.start();
+}
+
+async function openStorage(): Promise<{ storage: Storage | null; error: string }> {
+  try {
+    return { storage: await Storage.open(), error: "" };
+  } catch (error) {
+    return { storage: null, error: error instanceof Error ? error.message : String(error) };
+  }
+}
+
+const root = document.getElementById("page");
+if (root) void main(root);

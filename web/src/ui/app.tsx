@@ -1,0 +1,60 @@
+import { useEffect, useRef, useState } from "preact/hooks";
+import { isUnderWay } from "../chat/tree";
+import { strings } from "../strings";
+import { ChatsDialog } from "./chats_dialog";
+import { Composer } from "./composer";
+import { usePage } from "./context";
+import { Header } from "./header";
+import { KeyDialog } from "./key_dialog";
+import { Log } from "./log";
+import { ModelsDialog } from "./models_dialog";
+import { NoticeView } from "./notice_view";
+
+export function App({ icon }: { icon: string }) {
+  const { chats, session, notice } = usePage();
+  const [dialog, setDialog] = useState<"chats" | "models" | null>(null);
+  const scroller = useRef<HTMLDivElement>(null);
+  const prompt = useRef<HTMLTextAreaElement>(null);
+  const name = session.model.value ? (session.model.value.model ?? strings.noModel) : null;
+  useEffect(() => {
+    document.title = name === null ? "unicorn_async" : `${name} · unicorn_async`;
+  }, [name]);
+  useEffect(() => { prompt.current?.focus(); }, []);
+  useStopByEscape();
+  const close = (): void => { setDialog(null); };
+  const newChat = (): void => {
+    const before = chats.currentId.value;
+    const hadMessages = chats.path.value.length > 0;
+    chats.open(null);
+    session.speed.value = session.problem.value = "";
+    if (hadMessages) notice.show(strings.newChatBegun, () => { chats.open(before); });
+    prompt.current?.focus();
+  };
+  const key = session.keyWanted.value;
+  return (
+    <div id="scroller" ref={scroller}>
+      <Header icon={icon} onChats={() => { setDialog("chats"); }} onModels={() => { setDialog("models"); }} onNewChat={newChat} />
+      <main>
+        <Log scroller={scroller} />
+      </main>
+      <Composer prompt={prompt} />
+      {dialog === "chats" && <ChatsDialog onClose={close} />}
+      {dialog === "models" && <ModelsDialog onClose={close} />}
+      {key && <KeyDialog key={String(key.hadKey)} hadKey={key.hadKey} />}
+      {!dialog && !key && <NoticeView />}
+    </div>
+  );
+}
+
+function useStopByEscape(): void {
+  const { chats, session } = usePage();
+  useEffect(() => {
+    const pressed = (event: KeyboardEvent): void => {
+      const leaf = chats.path.value.at(-1);
+      if (event.key !== "Escape" || document.querySelector("dialog[open]") || !leaf || !isUnderWay(leaf)) return;
+      session.stop(leaf.id);
+    };
+    document.addEventListener("keydown", pressed);
+    return () => { document.removeEventListener("keydown", pressed); };
+  }, []);
+}

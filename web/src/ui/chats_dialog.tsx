@@ -1,0 +1,106 @@
+import { useState } from "preact/hooks";
+import { exported, imported } from "../chat/transfer";
+import { titleOf } from "../chat/tree";
+import type { Conversation } from "../chat/tree";
+import { strings } from "../strings";
+import { usePage } from "./context";
+import { Dialog } from "./dialog";
+
+// The conversations of this browser: found, opened, renamed, deleted, written to a file and read from one.
+export function ChatsDialog({ onClose }: { onClose: () => void }) {
+  const { chats } = usePage();
+  const [sought, setSought] = useState("");
+  const all = chats.listed.value;
+  const found = all.filter((chat) => matches(chat, sought.trim().toLowerCase()));
+  return (
+    <Dialog id="chats-dialog" labelledBy="chats-title" onClose={onClose}>
+      <h2 id="chats-title">{strings.chatsTitle}</h2>
+      <input id="chats-search" type="search" aria-label={strings.search} placeholder={strings.search} value={sought}
+        onInput={(event) => { setSought(event.currentTarget.value); }} />
+      <ul id="chats-list" class="models">
+        {found.map((chat) => <Item key={chat.id} chat={chat} onOpen={() => { chats.open(chat.id); onClose(); }} />)}
+      </ul>
+      {!found.length && <p role="status">{all.length ? strings.nothingFound : strings.noChats}</p>}
+      <div class="buttons">
+        <Import />
+        <button class="quiet" type="button" disabled={!all.length} onClick={() => { save(exported(all)); }}>{strings.exportAll}</button>
+        <button class="quiet" type="button" onClick={onClose}>{strings.close}</button>
+      </div>
+    </Dialog>
+  );
+}
+
+function matches(chat: Conversation, sought: string): boolean {
+  if (!sought || titleOf(chat).toLowerCase().includes(sought)) return true;
+  return [...chat.messages.values()].some(({ text }) => text.toLowerCase().includes(sought));
+}
+
+function Item({ chat, onOpen }: { chat: Conversation; onOpen: () => void }) {
+  const { chats, notice } = usePage();
+  const [title, setTitle] = useState<string | null>(null); // while it is renamed
+  const name = titleOf(chat) || strings.untitled;
+  if (title !== null) {
+    return (
+      <li>
+        <form class="chat" onSubmit={(event) => {
+          event.preventDefault();
+          chats.dispatch(chat.id, { type: "rename", title });
+          setTitle(null);
+        }}>
+          <input aria-label={strings.newTitle} value={title} autofocus maxLength={200}
+            onInput={(event) => { setTitle(event.currentTarget.value); }}
+            onKeyDown={(event) => {
+              if (event.key !== "Escape") return;
+              event.preventDefault(); // which would close the dialog
+              setTitle(null);
+            }} />
+          <button class="quiet" type="submit">{strings.rename}</button>
+        </form>
+      </li>
+    );
+  }
+  const remove = (): void => {
+    const removed = chats.remove(chat.id);
+    if (removed) notice.show(strings.chatDeleted, () => { chats.add([removed]); });
+  };
+  return (
+    <li class="chat">
+      <button type="button" class="model" {...(chat.id === chats.currentId.value && { "aria-current": true })} onClick={onOpen}>
+        <span class="name" dir="auto">{name}</span>
+      </button>
+      <button class="quiet" type="button" aria-label={strings.renameOf(name)} onClick={() => { setTitle(name); }}>{strings.rename}</button>
+      <button class="quiet" type="button" aria-label={strings.deleteOf(name)} onClick={remove}>{strings.delete}</button>
+    </li>
+  );
+}
+
+function Import() {
+  const { chats, notice } = usePage();
+  const read = async (input: HTMLInputElement): Promise<void> => {
+    const file = input.files?.[0];
+    if (!file) return;
+    try {
+      const found = imported(await file.text());
+      chats.add(found);
+      notice.show(strings.imported(found.length), () => { for (const { id } of found) chats.remove(id); });
+    } catch (error) {
+      notice.show(strings.importFailed(error instanceof Error ? error.message : String(error)));
+    }
+    input.value = "";
+  };
+  return (
+    <label class="quiet file">
+      {strings.importFile}
+      <input id="chats-import" class="hidden" type="file" accept="application/json,.json" onChange={(event) => void read(event.currentTarget)} />
+    </label>
+  );
+}
+
+function save(text: string): void {
+  const url = URL.createObjectURL(new Blob([text], { type: "application/json" }));
+  const link = document.createElement("a");
+  link.href = url;
+  link.download = "conversations.json";
+  link.click();
+  setTimeout(() => { URL.revokeObjectURL(url); }, 1000);
+}

@@ -1,0 +1,93 @@
+import type { RefObject } from "preact";
+import { useLayoutEffect, useRef } from "preact/hooks";
+import { isUnderWay } from "../chat/tree";
+import { strings } from "../strings";
+import { usePage } from "./context";
+
+const NEARLY_FULL = 0.8; // of the context
+const COMPOSITION = 229; // key code of what an input method takes, which some browsers give after the composition's end
+
+export function Composer({ prompt }: { prompt: RefObject<HTMLTextAreaElement | null> }) {
+  const { chats, session } = usePage();
+  const draft = chats.current.value.draft;
+  const leaf = chats.path.value.at(-1);
+  const answer = leaf && isUnderWay(leaf) && session.isGrowing(leaf.id) ? leaf.id : null;
+  const isElsewhere = leaf !== undefined && isUnderWay(leaf) && answer === null;
+  const canSend = session.link.value === "open" && !isElsewhere && draft.trim() !== "";
+  useLayoutEffect(() => {
+    const area = prompt.current;
+    if (!area) return;
+    area.style.height = "auto";
+    area.style.height = `${area.scrollHeight}px`;
+  }, [draft]);
+  useFocusAfterStop(prompt, answer);
+  const send = (): void => {
+    if (!canSend || answer) return;
+    const id = chats.currentId.value;
+    if (session.ask(draft)) chats.dispatch(id, { type: "draft", text: "" });
+  };
+  return (
+    <footer>
+      {session.problem.value && <p id="problem" class="problem" role="alert">{session.problem.value}</p>}
+      <form id="composer" class="composer" onSubmit={(event) => { event.preventDefault(); send(); }}>
+        <label class="hidden" for="prompt">{strings.prompt}</label>
+        <textarea id="prompt" ref={prompt} rows={1} dir="auto" placeholder={strings.placeholder} autocomplete="off" enterkeyhint="send"
+          value={draft}
+          onInput={(event) => { chats.dispatch(chats.currentId.value, { type: "draft", text: event.currentTarget.value }); }}
+          onKeyDown={(event) => {
+            if (event.key !== "Enter" || event.shiftKey || event.isComposing || isComposed(event)) return;
+            event.preventDefault();
+            send();
+          }} />
+        {answer ? (
+          <button key="stop" id="stop" class="action" type="button" aria-label={strings.stop} disabled={session.stopping.value.has(answer)}
+            onClick={() => { session.stop(answer); }}>
+            <svg viewBox="0 0 24 24" width="20" height="20" aria-hidden="true"><rect x="5" y="5" width="14" height="14" rx="2.5" /></svg>
+          </button>
+        ) : (
+          <button key="send" id="send" class="action" type="submit" aria-label={strings.send} disabled={!canSend}>
+            <svg viewBox="0 0 24 24" width="20" height="20" aria-hidden="true"><path d="M12 20V5m0 0-6 6m6-6 6 6" /></svg>
+          </button>
+        )}
+      </form>
+      <Status />
+    </footer>
+  );
+}
+
+function isComposed(event: KeyboardEvent): boolean {
+  // eslint-disable-next-line @typescript-eslint/no-deprecated -- nothing else tells it after a composition's end
+  return event.keyCode === COMPOSITION;
+}
+
+// Whoever pressed "Stop" goes on writing.
+function useFocusAfterStop(prompt: RefObject<HTMLTextAreaElement | null>, answer: string | null): void {
+  const before = useRef(answer);
+  useLayoutEffect(() => {
+    if (before.current && !answer && document.activeElement === document.body) prompt.current?.focus();
+    before.current = answer;
+  }, [answer]);
+}
+
+function Status() {
+  const { chats, session } = usePage();
+  const link = session.link.value;
+  const used = chats.path.value.findLast(({ statistics }) => statistics)?.statistics?.contextTokens;
+  const limit = session.health.value?.max_context;
+  const share = used && limit ? Math.min(1, used / limit) : null;
+  const isFull = share !== null && share >= NEARLY_FULL;
+  const text = { open: "", connecting: strings.connecting, silent: strings.silent, barred: strings.keyNeeded }[link];
+  const storage = chats.storageError.value;
+  return (
+    <p class="status">
+      <span id="status" role="status" class={text || isFull || storage ? "problem" : ""}>
+        {text || (storage && strings.notKept(storage)) || (isFull ? strings.contextNearlyFull(share) : "")}
+      </span>
+      {link === "barred" && (
+        <button type="button" class="quiet" onClick={() => { session.keyWanted.value = { hadKey: false }; }}>{strings.enterKey}</button>
+      )}
+      {share !== null && !isFull && <span id="context">{strings.context(share)}</span>}
+      <span id="speed">{session.speed.value}</span>
+    </p>
+  );
+}

@@ -1,0 +1,76 @@
+import { strings } from "../strings";
+import { usePage } from "./context";
+
+// Who answers, on what, and how far its load is.
+export function Header(props: { onChats: () => void; onModels: () => void; onNewChat: () => void; icon: string }) {
+  const { session } = usePage();
+  const health = session.health.value;
+  const model = session.model.value;
+  const name = model ? (model.model ?? strings.noModel) : "unicorn_async";
+  return (
+    <header>
+      <div class="bar">
+        <button id="chats-button" class="quiet icon" type="button" aria-haspopup="dialog" aria-label={strings.chats} onClick={props.onChats}>
+          <svg viewBox="0 0 24 24" width="20" height="20" aria-hidden="true">
+            <path d="M4 7h16M4 12h16M4 17h10" />
+          </svg>
+        </button>
+        <img class="logo" src={props.icon} alt="" width="32" height="32" />
+        <div class="identity">
+          <h1 id="model">{name}</h1>
+          <p class="device">
+            <span id="device">{deviceText(session.link.value, health)}</span>{" "}
+            {health?.device?.software && (
+              <strong id="software" class="badge">
+                {strings.software}
+              </strong>
+            )}
+          </p>
+        </div>
+        {health?.can_switch && (
+          <button id="models-button" class="quiet" type="button" aria-haspopup="dialog" onClick={props.onModels}>
+            {strings.models}
+          </button>
+        )}
+        <button id="new-chat" class="quiet" type="button" onClick={props.onNewChat}>
+          {strings.newChat}
+        </button>
+      </div>
+      <Load />
+    </header>
+  );
+}
+
+function deviceText(link: string, health: ReturnType<typeof usePage>["session"]["health"]["value"]): string {
+  if (link === "silent") return strings.serverSilent;
+  if (link !== "open" || !health) return strings.connectingDevice;
+  if (health.device) return health.device.name;
+  return health.status === "opening" ? strings.openingDevice : strings.noDevice;
+}
+
+function Load() {
+  const { session } = usePage();
+  const state = session.model.value;
+  if (!state || state.status === "ready" || session.link.value !== "open") return null;
+  const { model, status, error } = state;
+  const load = session.load.value;
+  const kind = status === "error" ? "idle failed" : status === "empty" ? "idle" : "";
+  return (
+    <div id="load" class={`load ${kind}`}>
+      <p class="what">
+        <span id="load-text" role="status">
+          {strings.states[status]?.(model, error) ?? status}
+        </span>
+        <span id="load-numbers" class="numbers">
+          {load?.numbers}
+        </span>
+      </p>
+      {/* Without a value nobody knows how far it is. */}
+      {load ? (
+        <progress key="known" id="load-bar" max={1} aria-labelledby="load-text" value={load.share} aria-describedby="load-numbers" />
+      ) : (
+        <progress key="unknown" id="load-bar" max={1} aria-labelledby="load-text" aria-describedby="load-numbers" />
+      )}
+    </div>
+  );
+}

@@ -1,0 +1,162 @@
+import { memo } from "preact/compat";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
+import { isUnderWay } from "../chat/tree";
+import type { Message } from "../chat/tree";
+import { copyText, MarkdownView } from "../markdown";
+import { strings } from "../strings";
+import { usePage } from "./context";
+
+export interface MessageProps {
+  message: Message;
+  isUnanswered: boolean;
+  isLast: boolean;
+  switchedTo: string | null; // the model, where the answer before was another one's
+  versions: string[]; // ids, this message's among them
+}
+
+export const MessageView = memo(function MessageView(props: MessageProps) {
+  const { message, isUnanswered } = props;
+  const [isEdited, setEdited] = useState(false);
+  const isUser = message.role === "user";
+  return (
+    <>
+      {props.switchedTo && <p class="switched">{strings.answersNow(props.switchedTo)}</p>}
+      <article class={`message ${message.role}`} {...(isUnderWay(message) && { "aria-busy": true })}>
+        <span class="hidden">{isUser ? strings.you : strings.model}</span>
+        {isEdited ? (
+          <Editor message={message} onEnd={() => { setEdited(false); }} />
+        ) : isUser ? (
+          <div class="body" dir="auto">{message.text}</div>
+        ) : (
+          <Answer message={message} />
+        )}
+        {isUnanswered && <p class="note">{strings.unanswered}</p>}
+        <Ending message={message} isLast={props.isLast} />
+        {!isEdited && !isUnderWay(message) && <Actions {...props} onEdit={() => { setEdited(true); }} />}
+      </article>
+    </>
+  );
+});
+
+function Answer({ message }: { message: Message }) {
+  const { session } = usePage();
+  const body = useRef<HTMLDivElement>(null);
+  const view = useRef<MarkdownView | null>(null);
+  const isWaiting = message.state === "waiting";
+  useLayoutEffect(() => {
+    if (!body.current || !message.text) return;
+    view.current ??= new MarkdownView(body.current);
+    view.current.show(message.text);
+  }, [message.text]);
+  const isReady = session.model.value?.status === "ready";
+  return isWaiting ? (
+    <div key="waiting" class="body"><span class="waiting">{isReady ? "" : strings.waiting}</span></div>
+  ) : (
+    <div key="text" class="body" ref={body} />
+  );
+}
+
+// How an answer ended, where it did not end by itself, and what can be done then.
+function Ending({ message, isLast }: { message: Message; isLast: boolean }) {
+  const { session } = usePage();
+  const { id, state, text, error, code } = message;
+  if (message.role === "user" || isUnderWay(message)) return null;
+  const note = {
+    done: text ? "" : strings.empty,
+    truncated: strings.truncated,
+    stopped: strings.stopped,
+    failed: strings.failed(error ?? strings.unknownError),
+    lost: strings.lost,
+    waiting: "",
+    streaming: "",
+  }[state];
+  if (!note) return null;
+  const isProblem = state === "failed" || state === "lost";
+  const isOpen = session.link.value === "open";
+  return (
+    <div class={`note ${isProblem ? "problem" : ""}`}>
+      <span>{note}</span>
+      {isLast && (
+        <span class="ways">
+          {code === "context_length_exceeded" && (
+            <button type="button" class="quiet" disabled={!isOpen} onClick={() => { session.trimAndRetry(id); }}>{strings.leaveOut}</button>
+          )}
+          {text && state !== "failed" && (
+            <button type="button" class="quiet" disabled={!isOpen} onClick={() => session.ask(strings.goOnText)}>{strings.goOn}</button>
+          )}
+          <button type="button" class="quiet" disabled={!isOpen} onClick={() => session.retry(id)}>{strings.askAgain}</button>
+        </span>
+      )}
+    </div>
+  );
+}
+
+function Actions(props: MessageProps & { onEdit: () => void }) {
+  const { chats, session, notice } = usePage();
+  const { message, versions } = props;
+  const index = versions.indexOf(message.id);
+  const chat = chats.currentId.value;
+  const select = (id: string | undefined): void => {
+    if (id) chats.dispatch(chat, { type: "select", message: id });
+  };
+  const remove = (): void => {
+    const before = chats.current.value;
+    chats.dispatch(chat, { type: "delete", message: message.id });
+    notice.show(strings.messageDeleted, () => { chats.add([before]); });
+  };
+  const isOpen = session.link.value === "open";
+  const { statistics } = message;
+  return (
+    <div class="actions">
+      {versions.length > 1 && (
+        <span class="versions">
+          <button type="button" aria-label={strings.previous} disabled={index === 0} onClick={() => { select(versions[index - 1]); }}>‹</button>
+          <span>{strings.version(index + 1, versions.length)}</span>
+          <button type="button" aria-label={strings.next} disabled={index === versions.length - 1} onClick={() => { select(versions[index + 1]); }}>›</button>
+        </span>
+      )}
+      {message.text && <CopyButton text={message.text} />}
+      {message.role === "user" ? (
+        <button type="button" onClick={props.onEdit}>{strings.edit}</button>
+      ) : (
+        <button type="button" disabled={!isOpen} onClick={() => session.retry(message.id)}>{strings.askAgain}</button>
+      )}
+      <button type="button" onClick={remove}>{strings.delete}</button>
+      {statistics?.tokensPerSecond != null && <span class="rate">{strings.speed(statistics.tokensPerSecond)}</span>}
+    </div>
+  );
+}
+
+function CopyButton({ text }: { text: string }) {
+  const [label, setLabel] = useState(strings.copy);
+  const copy = async (): Promise<void> => {
+    setLabel((await copyText(text)) ? strings.copied : strings.copyFailed);
+    setTimeout(() => { setLabel(strings.copy); }, 1500);
+  };
+  return <button type="button" aria-label={label === strings.copy ? strings.copyAnswer : label} onClick={() => void copy()}>{label}</button>;
+}
+
+function Editor({ message, onEnd }: { message: Message; onEnd: () => void }) {
+  const { session } = usePage();
+  const [text, setText] = useState(message.text);
+  const area = useRef<HTMLTextAreaElement>(null);
+  useLayoutEffect(() => { area.current?.focus(); }, []);
+  return (
+    <form class="editor" onSubmit={(event) => {
+      event.preventDefault();
+      if (text.trim() && session.edit(message.id, text)) onEnd();
+    }}>
+      <textarea ref={area} dir="auto" aria-label={strings.editText} value={text} rows={4}
+        onInput={(event) => { setText(event.currentTarget.value); }}
+        onKeyDown={(event) => {
+          if (event.key !== "Escape") return;
+          event.stopPropagation();
+          onEnd();
+        }} />
+      <span class="ways">
+        <button type="button" class="quiet" onClick={onEnd}>{strings.cancel}</button>
+        <button type="submit" class="quiet" disabled={!text.trim() || session.link.value !== "open"}>{strings.sendEdited}</button>
+      </span>
+    </form>
+  );
+}
