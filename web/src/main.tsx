@@ -9,6 +9,7 @@ import { App } from "./ui/app";
 import { Notice, PageProvider } from "./ui/context";
 
 const CURRENT = "unicorn-chat"; // which conversation this tab shows
+const DRAFT = "unicorn-draft"; // what was written there when the page went: a database writes too late then
 
 async function main(root: HTMLElement): Promise<void> {
   const tabs = new BroadcastChannel("unicorn-chats");
@@ -19,6 +20,8 @@ async function main(root: HTMLElement): Promise<void> {
   chats.storageError.value = error;
   await chats.load(await growing());
   chats.open(sessionStorage.getItem(CURRENT));
+  const draft = sessionStorage.getItem(DRAFT);
+  if (draft) chats.dispatch(chats.currentId.value, { type: "draft", text: draft });
   effect(() => {
     sessionStorage.setItem(CURRENT, chats.currentId.value);
   });
@@ -27,13 +30,24 @@ async function main(root: HTMLElement): Promise<void> {
     const grows = [...(chats.all.value.get(data)?.messages.keys() ?? [])].some((id) => session.isGrowing(id));
     if (!grows) void chats.reread(data);
   });
-  addEventListener("pagehide", () => void chats.flush());
+  addEventListener("pagehide", () => {
+    keepDraft(chats.current.value.draft);
+    void chats.flush();
+  });
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) void chats.flush();
   });
   const page = { chats, session, notice: new Notice() };
   render(<PageProvider value={page}><App icon={root.dataset["icon"] ?? ""} /></PageProvider>, root);
   session.start();
+}
+
+function keepDraft(text: string): void {
+  try {
+    sessionStorage.setItem(DRAFT, text);
+  } catch {
+    sessionStorage.removeItem(DRAFT); // too long: what the database has is older, and better than nothing
+  }
 }
 
 async function openStorage(): Promise<{ storage: Storage | null; error: string }> {

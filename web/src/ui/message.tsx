@@ -118,7 +118,7 @@ function Actions(props: MessageProps & { onEdit: () => void }) {
       {message.text && <CopyButton text={message.text} />}
       {message.role === "user" ? (
         <button type="button" onClick={props.onEdit}>{strings.edit}</button>
-      ) : (
+      ) : message.state === "done" && message.text && (
         <button type="button" disabled={!isOpen} onClick={() => session.retry(message.id)}>{strings.askAgain}</button>
       )}
       <button type="button" onClick={remove}>{strings.delete}</button>
