@@ -62,8 +62,29 @@ async def test_a_server_that_is_killed_is_told_and_found_again(browser: Browser)
     await shows(page, "#status", "Connecting")
     assert await page.locator(".assistant .body").inner_text() == "Hello"
     assert await page.locator("#send").is_disabled()
+    await shows(page, "#device", "connecting")
+    assert await page.locator("#software").count() == 0
+    assert await page.locator("#speed").inner_text() == ""
+    assert await page.locator("#load").count() == 0
     async with server_process(int(url.rpartition(":")[2]), "free"):
         await ask(page, "Again")
         await shows(page, ".assistant:not([aria-busy]) .body", "Hello there, friend")
+        assert await page.locator("#status").inner_text() == ""
+    await page.close()
+
+
+async def test_a_server_that_hangs_is_told_and_trusted_again_once_it_answers(browser: Browser) -> None:
+    page = await browser.new_page()
+    await page.clock.install()
+    async with server_process(0, "free") as url:
+        await page.goto(url)
+        await shows(page, "#device", "Fake GPU")
+        await page.route("**/health", lambda route: route.abort())
+        await page.clock.fast_forward(11_000)
+        await shows(page, "#status", "The server does not answer")
+        await shows(page, "#device", "the server does not answer")
+        await page.unroute("**/health")
+        await page.clock.fast_forward(11_000)
+        await shows(page, "#device", "Fake GPU")
         assert await page.locator("#status").inner_text() == ""
     await page.close()

@@ -142,6 +142,37 @@ async def test_what_is_refused_and_what_fails_is_there_to_see(page: Page, librar
     await shows(page, "#model", "a")
 
 
+async def test_a_question_that_waited_for_a_model_that_failed_is_asked_again(page: Page, library: FakeLibrary) -> None:
+    library.hold_open["b"] = asyncio.Event()
+    library.fail_open["b"] = OutOfMemoryError("2 GiB needed")
+    await choose(page, "b")
+    await shows(page, "#load-text", "Opening b")
+    await ask(page, "Who are you?")
+    await shows(page, ".assistant .waiting", "as soon as the model is loaded")
+    await page.get_by_label("Your message").fill("Something else")
+    library.hold_open["b"].set()
+    await shows(page, ".note.problem", "2 GiB needed")
+    assert await page.locator(".user .body").inner_text() == "Who are you?"
+    assert await page.get_by_label("Your message").input_value() == "Something else"
+    await choose(page, "a")
+    await page.locator("#load").wait_for(state="hidden")
+    await page.locator(".note").get_by_role("button", name="Ask again").click()
+    await shows(page, ".assistant:not([aria-busy]) .body", "I am a")
+
+
+async def test_a_model_answers_once_its_first_word_is_there(page: Page, library: FakeLibrary) -> None:
+    await ask(page, "Who are you?")
+    await shows(page, ".assistant:not([aria-busy]) .body", "I am a")
+    library.hold_load.add("b")
+    await choose(page, "b")
+    await shows(page, "#load-text", "Loading b")
+    await ask(page, "And now?")
+    await shows(page, ".assistant .waiting", "as soon as the model is loaded")
+    assert await page.locator(".switched").count() == 0
+    await library.engines[1].set_loaded(100)
+    await shows(page, ".switched", "b answers now")
+
+
 async def test_a_model_is_unloaded_and_the_page_says_so(page: Page) -> None:
     await page.get_by_role("button", name="Models").click()
     await page.get_by_role("button", name="Unload").click()

@@ -197,6 +197,23 @@ async def test_a_server_with_a_key_asks_for_it(browser: Browser, engine: FakeEng
         await page.close()
 
 
+async def test_who_leaves_the_question_for_the_key_is_told_and_asked_again(
+    browser: Browser, engine: FakeEngine
+) -> None:
+    async with serving(engine, ServerOptions(api_key="sesame")) as served:
+        page = await browser.new_page()
+        await page.goto(served.url)
+        await page.locator("#key-dialog").wait_for()
+        await page.keyboard.press("Escape")
+        await page.locator("#key-dialog").wait_for(state="detached")
+        await shows(page, "#status", "wants an API key")
+        await page.get_by_role("button", name="Enter the key").click()
+        await page.get_by_label("API key", exact=True).fill("sesame")
+        await page.keyboard.press("Enter")
+        await shows(page, "#device", "Fake GPU")
+        await page.close()
+
+
 @pytest.mark.parametrize(
     ("width", "height"), [(320, 568), *(pytest.param(*size, marks=WIDER) for size in ((390, 844), (1280, 800)))]
 )
