@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { emptyConversation, pathTo, reduce, sentFor, siblings, titleOf, trimmedStart, unanswered } from "./tree";
+import { childNames, emptyConversation, pathTo, reduce, sentFor, titleOf, trimmedStart, unanswered } from "./tree";
 import type { ChatEvent, Conversation } from "./tree";
 
 function after(...events: ChatEvent[]): Conversation {
@@ -55,7 +55,7 @@ test("what comes after an answer's end changes nothing", () => {
 test("a question asked again has a second answer beside the first", () => {
   const chat = after(ask(1), ...answered(1), { type: "retry", message: "a1", answer: "b1", at: 2 });
   expect(shown(chat)).toEqual(["q1", "b1"]);
-  expect(siblings(chat, "b1").map(({ id }) => id)).toEqual(["a1", "b1"]);
+  expect(childNames(chat).get("q1")).toEqual(["a1", "b1"]);
   expect(sentFor(chat, "b1")).toEqual([{ role: "user", content: "question 1" }]);
 });
 

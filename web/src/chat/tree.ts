@@ -156,10 +156,15 @@ export function trimmedStart(chat: Conversation, answer: string): string | null 
   return null;
 }
 
-// The messages that stand beside this one, itself among them, in the order in which they were made.
-export function siblings(chat: Conversation, id: string): Message[] {
-  const message = chat.messages.get(id);
-  return message ? childrenOf(chat, message.parent) : [];
+// The names of the messages below each, in the order in which they were made; those below null begin the conversation.
+export function childNames(chat: Conversation): Map<string | null, string[]> {
+  const names = new Map<string | null, string[]>();
+  for (const { id, parent } of chat.messages.values()) {
+    const found = names.get(parent);
+    if (found) found.push(id);
+    else names.set(parent, [id]);
+  }
+  return names;
 }
 
 export function titleOf(chat: Conversation): string {

@@ -1,6 +1,6 @@
 import { useLayoutEffect, useRef } from "preact/hooks";
 import type { RefObject } from "preact";
-import { isUnderWay, siblings, startIndex, unanswered } from "../chat/tree";
+import { childNames, isUnderWay, startIndex, unanswered } from "../chat/tree";
 import type { Message } from "../chat/tree";
 import { strings } from "../strings";
 import { usePage } from "./context";
@@ -26,6 +26,7 @@ export function Log({ scroller }: { scroller: RefObject<HTMLElement | null> }) {
       </section>
     );
   }
+  const children = childNames(chat);
   const without = unanswered(path);
   const start = startIndex(chat, path);
   return (
@@ -38,7 +39,7 @@ export function Log({ scroller }: { scroller: RefObject<HTMLElement | null> }) {
             isUnanswered={without.has(message.id)}
             isLast={index === path.length - 1}
             switchedTo={switchedTo(path, index)}
-            versions={siblings(chat, message.id).map(({ id }) => id)}
+            versions={children.get(message.parent)?.join(" ") ?? message.id}
           />
         </div>
       ))}

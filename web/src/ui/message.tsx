@@ -11,7 +11,7 @@ export interface MessageProps {
   isUnanswered: boolean;
   isLast: boolean;
   switchedTo: string | null; // the model, where the answer before was another one's
-  versions: string[]; // ids, this message's among them
+  versions: string; // ids, this message's among them; one text, so that nothing is rendered again where nothing differs
 }
 
 export const MessageView = memo(function MessageView(props: MessageProps) {
@@ -93,7 +93,8 @@ function Ending({ message, isLast }: { message: Message; isLast: boolean }) {
 
 function Actions(props: MessageProps & { onEdit: () => void }) {
   const { chats, session, notice } = usePage();
-  const { message, versions } = props;
+  const { message } = props;
+  const versions = props.versions.split(" ");
   const index = versions.indexOf(message.id);
   const chat = chats.currentId.value;
   const select = (id: string | undefined): void => {
