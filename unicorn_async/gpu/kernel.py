@@ -72,8 +72,12 @@ class KernelLibrary:
     The device owns it. All pipelines have one layout: no descriptor sets, and one range of push constants.
     """
 
-    def __init__(self, device: DeviceContext, shader_dir: Path, *, cache_dir: Path | None) -> None:
+    def __init__(
+        self, device: DeviceContext, shader_dir: Path, *, cache_dir: Path | None, pipeline_flags: int = 0
+    ) -> None:
+        """Keep what the driver compiles in `cache_dir`, None = not at all; `pipeline_flags` are Vulkan's, for each."""
         self._device = device
+        self._pipeline_flags = pipeline_flags
         self._shader_dir = shader_dir
         self._manifest: Manifest | None = None
         self._kernels: dict[_Key, Future[Kernel]] = {}
@@ -259,7 +263,13 @@ class KernelLibrary:
                 pName="main",
                 pSpecializationInfo=self._specialization(entry, given),
             )
-            info = api.struct("VkComputePipelineCreateInfo", stage=stage[0], layout=self.layout, basePipelineIndex=-1)
+            info = api.struct(
+                "VkComputePipelineCreateInfo",
+                flags=self._pipeline_flags,
+                stage=stage[0],
+                layout=self.layout,
+                basePipelineIndex=-1,
+            )
             out = api.ffi.new("VkPipeline[1]")
             create, arguments = (
                 api.lib.vkCreateComputePipelines,

@@ -1,0 +1,177 @@
+"""A driver's compiler, without its device: pipelines by what VK_KHR_pipeline_executable_properties says of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from unicorn_async.errors import MissingFeatureError
+from unicorn_async.gpu.binding import DeviceHandle, check
+from unicorn_async.gpu.kernel import KernelLibrary
+from unicorn_async.gpu.physical import EXTENSION_MATRIX
+from unicorn_async.resources import resource_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from unicorn_async.gpu.binding import CData
+    from unicorn_async.gpu.device_context import Closable
+    from unicorn_async.gpu.device_info import DeviceInfo, MemoryHeap
+    from unicorn_async.gpu.instance import Instance
+    from unicorn_async.gpu.kernel import KernelRequest
+
+EXTENSION = "VK_KHR_pipeline_executable_properties"
+_CAPTURE = 0x40 | 0x80  # statistics, internal representations
+_STATISTIC, _REPRESENTATION = 1000269004, 1000269005  # VkStructureType
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What a driver says of a pipeline; sizes in bytes, LDS a work-group's, scratch a wave's."""
+
+    lanes: int
+    vgprs: int
+    spilled: int
+    scratch_bytes: int
+    lds_bytes: int
+    code_bytes: int
+    instructions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A pipeline's statistics and code, and the size of its work-groups."""
+
+    statistics: Statistics
+    code: str
+    workgroup: int
+
+
+class _Context:
+    """A VkDevice that nothing is ever allocated on or submitted to: some compilers' devices can do neither."""
+
+    def __init__(self, instance: Instance, info: DeviceInfo) -> None:
+        self.api = api = instance.api
+        self.physical = physical = instance.physical(info)
+        self.info = replace(info, missing=())
+        self.queue_families = (0,)
+        extra = api.struct("VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR", pipelineExecutableInfo=1)
+        priorities = api.ffi.new("float[]", [1.0])
+        queue = api.struct("VkDeviceQueueCreateInfo", queueFamilyIndex=0, queueCount=1, pQueuePriorities=priorities)
+        names = [EXTENSION, *([EXTENSION_MATRIX] if physical.has_extension(EXTENSION_MATRIX) else [])]
+        create = api.struct(
+            "VkDeviceCreateInfo",
+            pNext=physical.feature_chain(extra),
+            queueCreateInfoCount=1,
+            pQueueCreateInfos=api.array("VkDeviceQueueCreateInfo", [queue]),
+            enabledExtensionCount=len(names),
+            ppEnabledExtensionNames=api.strings(names),
+        )
+        made = api.create(
+            "vkCreateDevice", f"{info.name}: vkCreateDevice", "VkDevice", physical.handle, create, api.null
+        )
+        self.handle = DeviceHandle(made)
+
+    def heaps(self) -> tuple[MemoryHeap, ...]:
+        """Return what the driver says."""
+        return self.physical.heaps()
+
+    def adopt(self, child: Closable) -> None:
+        """Nothing lives on it but the library."""
+
+    def disown(self, child: Closable) -> None:
+        """As `adopt`."""
+
+
+class Compiler:
+    """Compiles the package's kernels by the first device of an instance; close it before that."""
+
+    def __init__(self, instance: Instance, folder: Path | None = None) -> None:
+        """Open the device; each pipeline's code is written to `folder`, if there is one.
+
+        Raises:
+            MissingFeatureError: the driver does not say what it makes.
+        """
+        found = instance.devices()[0]
+        if not instance.physical(found).has_extension(EXTENSION):
+            raise MissingFeatureError(f"{found.name}: lacks {EXTENSION} ({found.driver_name} {found.driver_info})")
+        self._context = _Context(instance, found)
+        self.info = self._context.info
+        self._folder = folder
+        self._library = KernelLibrary(self._context, resource_dir("shaders"), cache_dir=None, pipeline_flags=_CAPTURE)
+        self._known: dict[object, Compiled] = {}
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def close(self) -> None:
+        """Destroy the pipelines and the device."""
+        self._library.close()
+        self._context.api.lib.vkDestroyDevice(self._context.handle, self._context.api.null)
+
+    def compile(self, request: KernelRequest) -> Compiled:
+        """Compile a kernel, unless it was before.
+
+        Raises:
+            MissingFeatureError: the device lacks what it needs.
+        """
+        key = request.name, tuple(sorted(request.constants.items())), request.subgroup_size
+        if key not in self._known:
+            kernel = self._library.get(request.name, constants=request.constants, subgroup_size=request.subgroup_size)
+            api = self._context.api
+            which = api.struct("VkPipelineExecutableInfoKHR", pipeline=kernel.pipeline, executableIndex=0)
+            values = self._statistics(which)
+            statistics = Statistics(
+                lanes=kernel.subgroup_size,
+                vgprs=values["VGPRs"],
+                spilled=values["Spilled VGPRs"],
+                scratch_bytes=values["Scratch size"],
+                lds_bytes=values["LDS size"],
+                code_bytes=values["Code size"],
+                instructions=values["Instructions"],
+            )
+            x, y, z = kernel.workgroup
+            self._known[key] = Compiled(statistics, self._code(which), x * y * z)
+            if self._folder is not None:
+                (self._folder / f"{len(self._known)}-{request.name}.s").write_text(self._known[key].code)
+        return self._known[key]
+
+    def _statistics(self, which: CData) -> dict[str, int]:
+        items = self._asked(
+            "vkGetPipelineExecutableStatisticsKHR", "VkPipelineExecutableStatisticKHR", _STATISTIC, which
+        )
+        api = self._context.api
+        return {api.text(item.name): int(item.value.u64) for item in items}
+
+    def _code(self, which: CData) -> str:
+        """The last representation is the machine's code."""
+        call, kind = (
+            "vkGetPipelineExecutableInternalRepresentationsKHR",
+            "VkPipelineExecutableInternalRepresentationKHR",
+        )
+        ffi = self._context.api.ffi
+        rooms: list[CData] = []
+
+        def make_room(items: CData) -> None:
+            for item in items:
+                rooms.append(ffi.new("char[]", int(item.dataSize)))
+                item.pData = rooms[-1]
+
+        self._asked(call, kind, _REPRESENTATION, which, make_room)
+        return bytes(ffi.buffer(rooms[-1])).split(b"\0")[0].decode(errors="replace")
+
+    def _asked(
+        self, call: str, kind: str, number: int, which: CData, make_room: Callable[[CData], None] | None = None
+    ) -> CData:
+        """Ask for a list of structs, once more where what they point to needs room."""
+        api, handle = self._context.api, self._context.handle
+        function, size = api.device_function(handle, call), api.ffi.new("uint32_t *")
+        check(function(handle, which, size, api.null), call)
+        items = api.ffi.new(f"{kind}[]", size[0])
+        for item in items:
+            item.sType = number
+        check(function(handle, which, size, items), call)
+        if make_room is not None:
+            make_room(items)
+            check(function(handle, which, size, items), call)
+        return items

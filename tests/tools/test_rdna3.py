@@ -1,0 +1,136 @@
+"""RADV's code for kernels is counted rightly; what the plans choose for an integrated RDNA3 spills nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from unicorn_async.resources import demo_model_dir
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "benchmarks"))
+
+import rdna3
+from rdna3_code import counted, hottest_loop
+from rdna3_driver import Statistics
+
+SCRIPT = Path(rdna3.__file__)
+NESTED = """
+BB0:
+    s_mov_b32 s0, 0                    ; be800080
+BB1:
+    global_load_b128 v[0:3], v4, s[2:3] ; dc5c0000
+    v_fmac_f32_e32 v1, v2, v3          ; 56020702
+BB2:
+    v_dot4_i32_iu8 v5, v6, v7, v5      ; cc164005
+    v_dot4_i32_iu8 v5, v8, v9, v5      ; cc164005
+    v_exp_f32_e32 v9, v9               ; 7e124b09
+    s_cbranch_scc1 BB2                 ; bfa2fffb
+BB3:
+    v_add_f32_e32 v1, v1, v5           ; 06020b01
+    s_cbranch_scc1 BB1                 ; bfa2fff6
+BB4:
+    v_fma_f32 v0, v0, v0, v0           ; d6130000
+    s_endpgm                           ; bfb00000
+"""
+
+
+def test_the_loop_with_most_multiply_adds_of_its_own_is_counted_without_what_is_around_it() -> None:
+    loop = hottest_loop(NESTED)
+    assert loop is not None
+    assert (loop.vector, loop.dots, loop.loads, loop.macs) == (3, 2, 0, 2 * 4 * 32)
+    assert loop.cycles() == (1 + 1 + 4) / 2  # a transcendental takes four, and there are two SIMDs
+
+
+def test_a_turn_of_an_inner_loop_counts_with_the_loop_around_it() -> None:
+    heavier = NESTED.replace("v_fmac_f32_e32 v1, v2, v3 ", "v_wmma_f32_16x16x16_f16 v[8:15], v[0:7], v[0:7], v[8:15]")
+    loop = hottest_loop(heavier)
+    assert loop is not None
+    assert (loop.matrix, loop.dots, loop.loads, loop.load_bytes) == (1, 2, 1, 16 * 32)
+    assert loop.macs == 16**3 + 2 * 4 * 32
+
+
+def test_code_that_multiplies_outside_of_loops_is_a_loop_of_one_turn() -> None:
+    unrolled = NESTED.replace("v_fma_f32 v0, v0, v0, v0 ", "v_dot4_i32_iu8 v5, v6, v7, v5\n" * 3)
+    loop = hottest_loop(unrolled)
+    assert loop is not None
+    assert (loop.dots, loop.vector) == (5, 8)
+
+
+def test_dot_products_count_before_other_multiply_adds() -> None:
+    scales = NESTED.replace("v_fmac_f32_e32 v1, v2, v3 ", "v_fma_f32 v1, v2, v3, v1\n" * 9)
+    loop = hottest_loop(scales)
+    assert loop is not None
+    assert (loop.dots, loop.vector) == (2, 3)
+
+
+def test_code_without_multiply_adds_has_no_loop_to_speak_of() -> None:
+    assert hottest_loop("BB0:\n    v_add_f32_e32 v0, v0, v0\n    s_cbranch_scc1 BB0\n") is None
+
+
+@pytest.mark.parametrize(
+    ("instruction", "counts"),
+    [
+        ("v_dual_fmac_f32 v0, v1, v2 :: v_dual_fmac_f32 v3, v4, v5", {"macs": 64, "vector_cycles": 1}),
+        ("v_pk_fma_f16 v0, v1, v2, v0", {"macs": 64}),
+        ("v_wmma_i32_16x16x16_iu8 v[0:7], v[8:11], v[12:15], v[0:7]", {"macs": 4096, "vector_cycles": 32}),
+        ("ds_load_2addr_b64 v[0:3], v4 offset1:8", {"lds": 1, "lds_bytes": 16 * 32}),
+        ("ds_store_b16 v0, v1", {"lds": 1, "lds_bytes": 2 * 32}),
+        ("scratch_load_b32 v0, off, s0", {"scratch": 1, "loads": 0}),
+        ("global_store_b64 v0, v[2:3], s[0:1]", {"loads": 1, "load_bytes": 8 * 32}),
+        ("v_mul_lo_u32 v0, v1, v2", {"vector_cycles": 4, "macs": 0}),
+    ],
+)
+def test_instructions_count_as_what_they_do(instruction: str, counts: dict[str, int]) -> None:
+    found = counted([instruction])
+    assert {name: getattr(found, name) for name in counts} == counts
+
+
+@pytest.mark.parametrize(
+    ("chip", "vgprs", "lds_bytes", "waves"),
+    [
+        ("780M", 64, 0, 16),
+        ("780M", 120, 0, 8),
+        ("780M", 120, 43_520, 3),  # three work-groups of four waves, on four SIMDs
+        ("780M", 256, 0, 4),
+        ("7900XTX", 120, 0, 12),
+        ("7900XTX", 256, 0, 5),
+    ],
+)
+def test_registers_and_lds_leave_room_for_so_many_waves(chip: str, vgprs: int, lds_bytes: int, waves: int) -> None:
+    statistics = Statistics(
+        lanes=32, vgprs=vgprs, spilled=0, scratch_bytes=0, lds_bytes=lds_bytes, code_bytes=0, instructions=0
+    )
+    assert rdna3.CHIPS[chip].waves(statistics, workgroup=128) == waves
+
+
+def radv(*arguments: str, **own: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(SCRIPT), str(demo_model_dir()), "--tokens", "1", "4", "32", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env={**os.environ, **own})
+
+
+@pytest.mark.skipif(not Path(rdna3.ICD).exists(), reason="no RADV here (Debian: mesa-vulkan-drivers)")
+def test_what_the_plans_choose_for_an_integrated_rdna3_stays_in_its_registers(tmp_path: Path) -> None:
+    file = tmp_path / "rows.json"
+    done = radv("--chips", "780M", "--json", str(file), "--code", str(tmp_path / "code"), VK_DRIVER_FILES=rdna3.ICD)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(file.read_text())
+    assert "radv" in found["driver"]
+    rows = found["rows"]
+    assert {row["tokens"] for row in rows} == {1, 4, 32}
+    assert {row["statistics"]["scratch_bytes"] + row["statistics"]["spilled"] for row in rows} == {0}
+    assert all(row["statistics"]["vgprs"] > 0 < row["waves"] for row in rows)
+    products = [row for row in rows if row["shape"]]
+    assert products and all(row["loop"]["macs"] and row["code_us"] and row["memory_us"] for row in products)
+    assert len(list((tmp_path / "code").iterdir())) <= len(rows)
+    assert all("s_endpgm" in code.read_text() for code in (tmp_path / "code").iterdir())
+
+
+def test_without_radv_one_line_says_so(tmp_path: Path) -> None:
+    done = radv(VK_DRIVER_FILES=str(tmp_path / "no.json"))
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1 and "mesa-vulkan-drivers" in done.stderr
