@@ -204,7 +204,7 @@ async def test_harmless_fields_are_ignored(client: httpx.AsyncClient) -> None:
 
 
 BAD_RESPONSES = [
-    ({"input": "Hi", "background": True}, "background"),
+    ({"input": "Hi", "background": True, "store": False}, "background"),
     ({"input": "Hi", "conversation": "conv_1"}, "conversation"),
     ({"input": "Hi", "prompt": {"id": "p"}}, "prompt"),
     ({"input": "Hi", "text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.type"),

@@ -57,6 +57,16 @@ async def test_the_responses_stream_helper_sees_the_final_response(client: opena
     assert final.output_text == "Hello there, friend"
 
 
+async def test_a_background_response_is_retrieved_as_a_stream(client: openai.AsyncOpenAI) -> None:
+    begun = await client.responses.create(model=MODEL, input="Hi", background=True)
+    assert begun.background is True
+    whole = [event async for event in await client.responses.retrieve(begun.id, stream=True)]
+    rest = [event async for event in await client.responses.retrieve(begun.id, stream=True, starting_after=3)]
+    assert [event.sequence_number for event in rest] == list(range(4, len(whole)))
+    assert rest[-1].type == "response.completed"
+    assert (await client.responses.cancel(begun.id)).status == "completed"
+
+
 async def test_responses_without_a_stream(client: openai.AsyncOpenAI, engine: FakeEngine) -> None:
     response = await client.responses.create(
         model=MODEL,

@@ -7,14 +7,17 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from unicorn_async.server.generation import ClientGoneError
+from unicorn_async.server.protocol.client_event import ResumeEvent
 from unicorn_async.server.protocol.encoding import encode_object
 from unicorn_async.server.protocol.errors import ApiError, describe_error
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from unicorn_async.server.active_response import ActiveResponse
+    from unicorn_async.server.background_answers import BackgroundAnswer
     from unicorn_async.server.protocol.responses_request import ResponsesRequest
-    from unicorn_async.server.service import ActiveResponse, Service
+    from unicorn_async.server.service import Service
     from unicorn_async.server.store import ResponseStore
 
 logger = logging.getLogger(__name__)
@@ -35,10 +38,10 @@ class Channel:
         self._service = service
         self._store = store
         self._emit = emit
-        self._waiting: deque[ResponsesRequest] = deque()
+        self._waiting: deque[ResponsesRequest | ResumeEvent] = deque()
         self._cancels_next = False  # asked for before the request had a response
 
-    def put(self, request: ResponsesRequest) -> None:
+    def put(self, request: ResponsesRequest | ResumeEvent) -> None:
         """Queue a request.
 
         Raises:
@@ -67,24 +70,49 @@ class Channel:
         except ClientGoneError:
             self._waiting.clear()
 
-    async def _answer(self, request: ResponsesRequest) -> None:
+    async def _answer(self, request: ResponsesRequest | ResumeEvent) -> None:
         try:
-            active = await self._service.open_response(request, stream_id=self.stream_id, local=self._store)
+            if isinstance(request, ResumeEvent):
+                answer = self._service.resume(request.response_id, request.starting_after)
+                await self._follow(answer, request.starting_after)
+            elif request.background:
+                await self._follow(await self._service.open_background(request), -1)
+            else:
+                await self._run(request)
+        except ClientGoneError:
+            raise
         except Exception as exc:
             if describe_error(exc).status == 500:
                 logger.exception("request failed")
             await self._emit(error_event(exc, self.stream_id))
+        finally:
+            self.current = None
             self._cancels_next = False
-            return
-        self.current = active
-        if self._cancels_next:
-            self._cancels_next = False
-            self.cancel()
+
+    async def _run(self, request: ResponsesRequest) -> None:
+        active = await self._service.open_response(request, stream_id=self.stream_id, local=self._store)
+        self._begin(active)
         try:
             await self._service.run_response(active, self._emit)
         finally:
             await self._service.close_response(active, local=self._store)
-            self.current = None
+
+    async def _follow(self, answer: BackgroundAnswer, after: int) -> None:
+        """Send a background answer's events, with this channel's name on each."""
+        self._begin(answer.active)
+        name = encode_object({} if self.stream_id is None else {"stream_id": self.stream_id})[1:]
+        tail = name if name == "}" else f",{name}"
+
+        async def emit(event: str) -> None:
+            await self._emit(event[:-1] + tail)
+
+        await answer.log.follow(after, emit)
+
+    def _begin(self, active: ActiveResponse) -> None:
+        self.current = active
+        if self._cancels_next:
+            self._cancels_next = False
+            self.cancel()
 
 
 def error_event(exc: BaseException, stream_id: str | None) -> str:

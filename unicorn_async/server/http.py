@@ -11,7 +11,9 @@ from unicorn_async.server.guard import guarded, json_response, told
 from unicorn_async.server.health import UNWELL, health
 from unicorn_async.server.protocol.chat_request import parse_chat_request
 from unicorn_async.server.protocol.encoding import encode_object
+from unicorn_async.server.protocol.errors import ApiError, describe_error
 from unicorn_async.server.protocol.responses_request import parse_responses_request
+from unicorn_async.server.protocol.retrieval import parse_retrieval
 from unicorn_async.server.reply import EventStreamReply, WholeReply, encode_chunk, encode_response_event
 
 if TYPE_CHECKING:
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+    from unicorn_async.server.background_answers import BackgroundAnswer
+    from unicorn_async.server.protocol.responses_request import ResponsesRequest
     from unicorn_async.server.reply import Reply
     from unicorn_async.server.service import Service
 
@@ -42,11 +46,13 @@ class HttpEndpoints:
             Route("/health", told(self._health), methods=["GET"]),
         ]
 
-    async def _create_response(self, request: Request) -> Reply:
+    async def _create_response(self, request: Request) -> Response | Reply:
         service = self._service
         options = service.options
         fields = await read_object(request, options)
         wanted = parse_responses_request(fields, defaults=options.default_sampling)
+        if wanted.background:
+            return await self._create_background(wanted)
         active = await service.open_response(wanted)
 
         async def run(emit: Callable[[str], Awaitable[None]]) -> None:
@@ -60,6 +66,24 @@ class HttpEndpoints:
             return EventStreamReply(run, close, send_timeout_s=timeout_s, encode=encode_response_event)
         answer = active.answer
         return WholeReply(run, close, send_timeout_s=timeout_s, answer=answer, to_json=answer.state.to_json)
+
+    async def _create_background(self, wanted: ResponsesRequest) -> Response | Reply:
+        answer = await self._service.open_background(wanted)
+        if wanted.stream:
+            return self._followed(answer, -1)
+        return json_response(encode_object(answer.active.answer.state.to_json()))
+
+    def _followed(self, answer: BackgroundAnswer, after: int) -> Reply:
+        """Return the events of an answer after the one of this number; the answer goes on when the client goes."""
+
+        async def run(emit: Callable[[str], Awaitable[None]]) -> None:
+            try:
+                await answer.log.follow(after, emit)
+            except ApiError as exc:
+                await emit(encode_object({"type": "error", **describe_error(exc).to_json()}))
+
+        timeout_s = self._service.options.send_timeout_s
+        return EventStreamReply(run, _nothing, send_timeout_s=timeout_s, encode=encode_response_event)
 
     async def _create_chat(self, request: Request) -> Reply:
         service = self._service
@@ -77,13 +101,16 @@ class HttpEndpoints:
             return EventStreamReply(run, generation.close, send_timeout_s=timeout_s, encode=encode_chunk, tail=tail)
         return WholeReply(run, generation.close, send_timeout_s=timeout_s, answer=answer, to_json=answer.to_json)
 
-    async def _get_response(self, request: Request) -> Response:
-        return json_response(self._service.find(request.path_params["response_id"]))
+    async def _get_response(self, request: Request) -> Response | Reply:
+        response_id = request.path_params["response_id"]
+        after = parse_retrieval(request.query_params.multi_items())
+        if after is None:
+            return json_response(self._service.find(response_id))
+        return self._followed(self._service.resume(response_id, after), after)
 
     async def _delete_response(self, request: Request) -> Response:
         response_id = request.path_params["response_id"]
-        self._service.find(response_id)
-        self._service.store.remove(response_id)
+        await self._service.delete(response_id)
         return json_response(encode_object({"id": response_id, "object": "response", "deleted": True}))
 
     async def _cancel_response(self, request: Request) -> Response:
@@ -96,3 +123,7 @@ class HttpEndpoints:
         state = models.state
         body = health(state, can_switch=models.can_switch)
         return json_response(encode_object(body), status=503 if state.status in UNWELL else 200)
+
+
+async def _nothing() -> None:
+    """A background answer closes itself."""

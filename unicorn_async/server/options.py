@@ -12,6 +12,19 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+_COUNTS = (
+    "max_message_bytes",
+    "max_connections",
+    "max_channels",
+    "max_queued",
+    "max_stored",
+    "max_background",
+    "max_event_chars",
+    "max_kept_event_chars",
+)
+_TIMES = ("send_timeout_s", "receive_timeout_s", "keepalive_s", "shutdown_timeout_s", "keep_events_s")
+
+
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
     """Limits, deadlines and defaults; sizes in bytes, times in seconds."""
@@ -30,14 +43,18 @@ class ServerOptions:
     shutdown_timeout_s: float = 1.0  # for clients to take the ends of their answers, before they are cut off
     max_stored: int = 1024  # responses kept for previous_response_id
     max_stored_chars: int = 64 << 20
+    max_background: int = 16  # answers under way that need no listener
+    max_event_chars: int = 8 << 20  # of the events of one of them; the oldest go
+    max_kept_event_chars: int = 64 << 20  # of the events of those that have ended
+    keep_events_s: float = 600.0  # from an answer's end
     web_dir: Path | None = None  # the page; None = the one that came with the package
 
     def __post_init__(self) -> None:
         if self.api_key is not None and not self.api_key.strip():
             raise ConfigError("api_key: expected a key, got an empty one")
-        for name in ("max_message_bytes", "max_connections", "max_channels", "max_queued", "max_stored"):
+        for name in _COUNTS:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
-        for name in ("send_timeout_s", "receive_timeout_s", "keepalive_s", "shutdown_timeout_s"):
+        for name in _TIMES:
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name}: expected more than 0, got {getattr(self, name)}")

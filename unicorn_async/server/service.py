@@ -6,11 +6,14 @@ import asyncio
 import secrets
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import EngineClosedError, PromptTooLongError
 from unicorn_async.server.access import Access
+from unicorn_async.server.active_response import ActiveResponse
+from unicorn_async.server.background_answers import BackgroundAnswers
 from unicorn_async.server.protocol.chat_answer import ChatAnswer
 from unicorn_async.server.protocol.encoding import encode_object
 from unicorn_async.server.protocol.errors import ApiError
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.config import SamplingParams
     from unicorn_async.engine.types import EngineAPI
+    from unicorn_async.server.background_answers import BackgroundAnswer
     from unicorn_async.server.generation import Generation
     from unicorn_async.server.model_host import ModelHost
     from unicorn_async.server.options import ServerOptions
@@ -37,20 +41,6 @@ if TYPE_CHECKING:
 INLINE_CHARS = 8192
 
 
-@dataclass(slots=True)
-class ActiveResponse:
-    """A response under way: what is known of it, and what generates it (None when nothing is to be generated)."""
-
-    answer: ResponsesAnswer
-    generation: Generation | None
-    conversation: tuple[ChatMessage, ...]  # without instructions and without the answer
-
-    @property
-    def id(self) -> str:
-        """The response's id."""
-        return self.answer.state.id
-
-
 class Service:
     """The requests of one server, from whatever transport they come. Made once a server, used in its loop alone."""
 
@@ -59,6 +49,7 @@ class Service:
         self.options = options
         self.access = Access(options)
         self.store = ResponseStore(options.max_stored, options.max_stored_chars)
+        self.background = BackgroundAnswers(options)
         self._active: dict[str, ActiveResponse] = {}
         self._executor: ThreadPoolExecutor | None = None
 
@@ -69,6 +60,7 @@ class Service:
         try:
             yield
         finally:
+            await self.background.close()
             self._executor.shutdown(wait=False, cancel_futures=True)
 
     async def stop(self) -> None:
@@ -131,6 +123,48 @@ class Service:
         if active.generation is not None:
             await active.generation.close()
 
+    async def open_background(self, request: ResponsesRequest) -> BackgroundAnswer:
+        """Check a request and begin its answer, which then runs by itself and is closed at its end.
+
+        Raises:
+            UnicornError: refused; nothing is left behind.
+        """
+        self.background.claim()
+        try:
+            active = await self.open_response(request)
+        except BaseException:
+            self.background.release()
+            raise
+        return self.background.start(active, partial(self.run_response, active), partial(self.close_response, active))
+
+    def resume(self, response_id: str, after: int) -> BackgroundAnswer:
+        """Return a background answer whose events after the one of this number can be followed; -1 for all.
+
+        Raises:
+            ApiError: 404, no such response; 400, it has no such events, or its events are not kept.
+        """
+        answer = self.background.get(response_id)
+        if answer is None:
+            self.find(response_id)
+            message = f"response {response_id!r} has no events to send again: only those of background answers are kept"
+            raise ApiError(message, code="events_not_kept", param="response_id")
+        answer.log.check(after)
+        return answer
+
+    async def delete(self, response_id: str) -> None:
+        """Forget a response; one that runs in the background is ended first.
+
+        Raises:
+            ApiError: 404, no such response.
+        """
+        self.find(response_id)
+        answer = self.background.get(response_id)
+        if answer is not None:
+            await self.cancel(response_id)
+            await answer.log.ended()
+            self.background.forget(response_id)
+        self.store.remove(response_id)
+
     async def open_chat(self, request: ChatRequest) -> tuple[Generation, ChatAnswer]:
         """Check a chat request against the model and hand it over; the generation's `close` has to follow. Waits as
         `open_response` does.
@@ -153,6 +187,14 @@ class Service:
             include_usage=request.include_usage,
         )
         return generation, answer
+
+    def cancel_background(self, response_id: str) -> bool:
+        """End a background answer without waiting for that; return whether one of this name is under way."""
+        active = self._active.get(response_id)
+        if active is None or active.generation is None or self.background.get(response_id) is None:
+            return False
+        active.generation.cancel()
+        return True
 
     async def cancel(self, response_id: str) -> str:
         """End a response under way and return its object as JSON; a finished one is returned as it is.
@@ -178,9 +220,12 @@ class Service:
         if active is not None:
             return encode_object(active.answer.state.to_json())
         stored = self.store.get(response_id)
-        if stored is None:
+        if stored is not None:
+            return stored.body
+        failed = self.background.get(response_id)
+        if failed is None:
             raise unknown_response(response_id, "response_not_found", "response_id")
-        return stored.body
+        return encode_object(failed.active.answer.state.to_json())
 
     def _earlier(self, request: ResponsesRequest, local: ResponseStore | None) -> tuple[ChatMessage, ...]:
         response_id = request.previous_response_id

@@ -18,6 +18,7 @@ from unicorn_async.server.protocol.client_event import (
     AuthEvent,
     CancelEvent,
     CreateEvent,
+    ResumeEvent,
     channel_of,
     parse_client_event,
 )
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from unicorn_async.engine.types import EngineAPI
     from unicorn_async.server.protocol.client_event import ClientEvent
     from unicorn_async.server.protocol.fields import Fields
+    from unicorn_async.server.protocol.responses_request import ResponsesRequest
     from unicorn_async.server.service import Service
 
 logger = logging.getLogger(__name__)
@@ -133,7 +135,9 @@ class Connection:
             stream_id = channel_of(fields)
             event = self._parse(fields)
             if isinstance(event, CreateEvent):
-                self._create(event, group)
+                self._put(event.request, event.stream_id, group)
+            elif isinstance(event, ResumeEvent):
+                self._put(event, event.stream_id, group)
             elif isinstance(event, CancelEvent):
                 self._cancel(event)
         except Exception as exc:
@@ -141,17 +145,17 @@ class Connection:
                 logger.exception("event failed")
             await self.send(error_event(exc, stream_id))
 
-    def _create(self, event: CreateEvent, group: asyncio.TaskGroup) -> None:
-        channel = self._channels.get(event.stream_id)
+    def _put(self, request: ResponsesRequest | ResumeEvent, stream_id: str | None, group: asyncio.TaskGroup) -> None:
+        channel = self._channels.get(stream_id)
         if channel is not None:
-            channel.put(event.request)
+            channel.put(request)
             return
         limit = self._service.options.max_channels
         if len(self._channels) >= limit:
             raise ApiError(f"{limit} streams are busy already", status=429, code="too_many_streams")
-        channel = Channel(self._service, self._store, self.send, event.stream_id)
-        channel.put(event.request)
-        self._channels[event.stream_id] = channel
+        channel = Channel(self._service, self._store, self.send, stream_id)
+        channel.put(request)
+        self._channels[stream_id] = channel
         self._start(group, self._run_channel(channel))
 
     async def _run_channel(self, channel: Channel) -> None:
@@ -168,6 +172,8 @@ class Connection:
                 is_meant = channel.current is not None and channel.current.id == event.response_id
             if is_meant and channel.cancel():
                 return
+        if event.response_id is not None and self._service.cancel_background(event.response_id):
+            return
         raise unknown_response(event.response_id or "of this stream", "response_not_found", "response_id")
 
     async def _report_models(self) -> None:

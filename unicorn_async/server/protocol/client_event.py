@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.server.protocol.errors import ApiError
 from unicorn_async.server.protocol.responses_request import parse_responses_request
+from unicorn_async.server.protocol.retrieval import MAX_SEQUENCE_NUMBER
 
 if TYPE_CHECKING:
     from unicorn_async.config import SamplingParams
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from unicorn_async.server.protocol.responses_request import ResponsesRequest
 
 MAX_STREAM_ID = 128
+MAX_RESPONSE_ID = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +35,22 @@ class CancelEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class ResumeEvent:
+    """`unicorn.resume`: send the events of a background answer after the one of this number; -1 is before the first."""
+
+    response_id: str
+    starting_after: int
+    stream_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class AuthEvent:
     """`unicorn.auth`: the key of a client that can't send headers."""
 
     key: str
 
 
-ClientEvent = CreateEvent | CancelEvent | AuthEvent
+ClientEvent = CreateEvent | CancelEvent | ResumeEvent | AuthEvent
 
 
 def channel_of(fields: Fields) -> str | None:
@@ -60,6 +71,12 @@ def parse_client_event(fields: Fields, *, defaults: SamplingParams) -> ClientEve
         return CreateEvent(parse_responses_request(body, defaults=defaults), stream_id)
     if kind == "response.cancel":
         return CancelEvent(fields.string("response_id"), stream_id)
+    if kind == "unicorn.resume":
+        response_id = fields.string("response_id", max_length=MAX_RESPONSE_ID)
+        if response_id is None:
+            raise fields.wrong("response_id", "a string")
+        after = fields.integer("starting_after", 0, MAX_SEQUENCE_NUMBER)
+        return ResumeEvent(response_id, -1 if after is None else after, stream_id)
     if kind == "unicorn.auth":
         key = fields.string("key")
         if key is None:

@@ -79,7 +79,7 @@ class ResponseState:
             "created_at": self.created_at,
             "completed_at": self.completed_at,
             "status": self.status.value,
-            "background": False,
+            "background": self.request.background,
             "error": error,
             "incomplete_details": self._incomplete_details(),
             "instructions": self.request.instructions,

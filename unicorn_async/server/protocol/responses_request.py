@@ -71,6 +71,7 @@ class ResponsesRequest:
     previous_response_id: str | None = None
     metadata: dict[str, str] = field(default_factory=dict)
     store: bool = True
+    background: bool = False  # goes on when its listener goes
     stream: bool = False
     generate: bool = True
     model: str | None = None  # that the answer has to come from; None = whichever is served
@@ -93,10 +94,13 @@ def parse_responses_request(fields: Fields, *, defaults: SamplingParams) -> Resp
         previous_response_id=previous,
         metadata=fields.string_map("metadata"),
         store=fields.boolean("store") is not False,
+        background=fields.boolean("background") is True,
         stream=fields.boolean("stream") is True,
         generate=fields.boolean("generate") is not False,
         model=parse_model(fields),
     )
+    if request.background and not request.store:
+        raise fields.unsupported("background", "an answer in the background is stored, but store is false")
     if not request.messages and previous is None and request.instructions is None:
         raise ApiError("input: expected a string or an array of messages", code="missing_parameter", param="input")
     return request
@@ -124,8 +128,6 @@ def _refuse_unsupported(fields: Fields) -> None:
     for key in REFUSED:
         if fields.value(key):
             raise fields.unsupported(key, "not supported by this server")
-    if fields.boolean("background"):
-        raise fields.unsupported("background", "answers are not generated in the background; stream instead")
     refuse_tool_choice(fields)
     text = fields.object("text")
     if text is not None:

@@ -1,0 +1,313 @@
+"""Answers that go on without a listener, and are taken up again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from tests.server.conftest import serving
+from tests.server.fake_engine import words
+from tests.server.ws_client import connected, text_of
+from unicorn_async.engine.types import Token
+from unicorn_async.errors import ConfigError, DeviceLostError
+from unicorn_async.server import ServerOptions
+from unicorn_async.server.background_answers import EventLog
+from unicorn_async.server.protocol.errors import ApiError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from contextlib import AbstractAsyncContextManager
+
+    from tests.server.conftest import Served
+    from tests.server.fake_engine import FakeEngine
+
+    ServeWith = Callable[[ServerOptions], AbstractAsyncContextManager[Served]]
+
+ASK = {"input": "Hi", "background": True}
+TEXT = "Hello there, friend"
+
+
+@pytest.fixture
+async def client(served: Served) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=served.url) as made:
+        yield made
+
+
+def events_of(text: str) -> list[dict[str, Any]]:
+    """Return what server-sent events say."""
+    return [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data: ")]
+
+
+async def finished(client: httpx.AsyncClient, response_id: str) -> dict[str, Any]:
+    """Wait for the end of a background answer, and return its object."""
+    response = await client.get(f"/v1/responses/{response_id}", params={"stream": "true"})
+    events_of(response.text)
+    found: dict[str, Any] = (await client.get(f"/v1/responses/{response_id}")).json()
+    return found
+
+
+async def test_without_a_stream_the_object_comes_at_once_and_the_answer_goes_on(
+    client: httpx.AsyncClient, engine: FakeEngine
+) -> None:
+    engine.hold[1] = asyncio.Event()
+    begun = (await client.post("/v1/responses", json=ASK)).json()
+    assert (begun["status"], begun["background"], begun["output"]) == ("in_progress", True, [])
+    assert (await client.get(f"/v1/responses/{begun['id']}")).json()["status"] == "in_progress"
+    engine.hold[1].set()
+    ended = await finished(client, begun["id"])
+    assert (ended["status"], ended["output"][0]["content"][0]["text"]) == ("completed", TEXT)
+
+
+async def test_an_answer_goes_on_when_its_listener_goes_and_is_taken_up_where_that_was(
+    served: Served, client: httpx.AsyncClient, engine: FakeEngine
+) -> None:
+    engine.hold[2] = asyncio.Event()
+    async with client.stream("POST", "/v1/responses", json={**ASK, "stream": True}) as response:
+        seen = []
+        async for line in response.aiter_lines():
+            if line.startswith("data: "):
+                seen.append(json.loads(line.removeprefix("data: ")))
+            if text_of(seen) == "Hello there,":
+                break
+    engine.hold[2].set()
+    name, last = seen[0]["response"]["id"], seen[-1]["sequence_number"]
+    rest = events_of(
+        (await client.get(f"/v1/responses/{name}", params={"stream": "true", "starting_after": last})).text
+    )
+    assert [event["sequence_number"] for event in seen + rest] == list(range(len(seen) + len(rest)))
+    assert text_of(seen + rest) == TEXT
+    assert rest[-1]["type"] == "response.completed"
+    assert not engine.calls[1:]
+
+
+async def test_several_listeners_see_the_same(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    engine.hold[1] = asyncio.Event()
+    name = (await client.post("/v1/responses", json=ASK)).json()["id"]
+    listeners = [client.get(f"/v1/responses/{name}", params={"stream": "true"}) for _ in range(3)]
+    tasks = [asyncio.create_task(listener) for listener in listeners]
+    await engine.called.wait()
+    engine.hold[1].set()
+    texts = {(await task).text for task in tasks}
+    assert len(texts) == 1
+    assert text_of(events_of(texts.pop())) == TEXT
+
+
+async def test_a_lost_websocket_ends_no_background_answer_and_another_one_resumes_it(
+    served: Served, engine: FakeEngine
+) -> None:
+    engine.hold[2] = asyncio.Event()
+    async with connected(served.ws_url) as first:
+        await first.create(background=True, stream_id="a")
+        seen = await first.until("response.output_text.delta")
+        seen += await first.until("response.output_text.delta")
+        first.socket.transport.abort()
+    assert {event["stream_id"] for event in seen} == {"a"}
+    engine.hold[2].set()
+    async with connected(served.ws_url) as second:
+        where = {"response_id": seen[0]["response"]["id"], "starting_after": seen[-1]["sequence_number"]}
+        await second.send({"type": "unicorn.resume", "stream_id": "b", **where})
+        rest = await second.answer()
+    assert {event["stream_id"] for event in rest} == {"b"}
+    assert text_of(seen + rest) == TEXT
+    assert [event["sequence_number"] for event in seen + rest] == list(range(len(seen) + len(rest)))
+
+
+async def test_without_a_name_of_a_stream_events_have_none(served: Served) -> None:
+    async with connected(served.ws_url) as client:
+        await client.create(background=True)
+        assert all("stream_id" not in event for event in await client.answer())
+
+
+async def test_a_resumed_answer_is_cancelled_by_its_stream_or_by_its_id(served: Served, engine: FakeEngine) -> None:
+    engine.hold[1] = asyncio.Event()
+    async with connected(served.ws_url) as client:
+        for cancel in ({"stream_id": "again"}, {"response_id": None}):
+            async with connected(served.ws_url) as first:
+                await first.create(background=True)
+                name = (await first.receive())["response"]["id"]
+            if "stream_id" in cancel:
+                await client.send({"type": "unicorn.resume", "response_id": name, "stream_id": "again"})
+                await client.until("response.output_text.delta")
+                await client.send({"type": "response.cancel", **cancel})
+            else:
+                await client.send({"type": "response.cancel", "response_id": name})
+                await client.send({"type": "unicorn.resume", "response_id": name, "stream_id": "again"})
+            end = (await client.answer())[-1]
+            assert (end["type"], end["response"]["status"]) == ("response.incomplete", "cancelled")
+
+
+async def test_cancelling_twice_is_cancelling_once(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    engine.hold[1] = asyncio.Event()
+    name = (await client.post("/v1/responses", json=ASK)).json()["id"]
+    for _ in range(2):
+        response = await client.post(f"/v1/responses/{name}/cancel")
+        assert (response.status_code, response.json()["status"]) == (200, "cancelled")
+    assert engine.calls[0].closed.is_set()
+
+
+async def test_deleting_ends_and_forgets(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    engine.hold[1] = asyncio.Event()
+    name = (await client.post("/v1/responses", json=ASK)).json()["id"]
+    assert (await client.delete(f"/v1/responses/{name}")).json()["deleted"] is True
+    assert engine.calls[0].closed.is_set()
+    for query in ({}, {"stream": "true"}):
+        response = await client.get(f"/v1/responses/{name}", params=query)
+        assert (response.status_code, response.json()["error"]["code"]) == (404, "response_not_found")
+
+
+async def test_a_failure_is_kept_like_every_end(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    engine.fail[1] = DeviceLostError("the device is gone")
+    name = (await client.post("/v1/responses", json=ASK)).json()["id"]
+    ended = await finished(client, name)
+    assert (ended["status"], ended["error"]["message"]) == ("failed", "the device is gone")
+    again = events_of((await client.get(f"/v1/responses/{name}", params={"stream": "true"})).text)
+    assert again[-1]["type"] == "response.failed"
+
+
+async def test_the_end_of_the_server_ends_its_background_answers(engine: FakeEngine) -> None:
+    engine.hold[1] = asyncio.Event()
+    async with serving(engine) as served, httpx.AsyncClient(base_url=served.url) as client:
+        await client.post("/v1/responses", json=ASK)
+        await engine.called.wait()
+    assert engine.calls[0].closed.is_set()
+
+
+async def test_an_answer_in_the_background_can_be_gone_on_from(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    name = (await client.post("/v1/responses", json=ASK)).json()["id"]
+    await finished(client, name)
+    await client.post("/v1/responses", json={"input": "And?", "previous_response_id": name})
+    assert [message.content for message in engine.fake_tokenizer.conversations[-1]] == ["Hi", TEXT, "And?"]
+
+
+async def test_only_so_many_run_at_once_and_a_refused_request_takes_no_place(
+    serve_with: ServeWith, engine: FakeEngine
+) -> None:
+    engine.hold[1] = asyncio.Event()
+    async with serve_with(ServerOptions(max_background=1)) as served, httpx.AsyncClient(base_url=served.url) as client:
+        for _ in range(3):
+            refused = await client.post("/v1/responses", json={**ASK, "model": "another"})
+            assert refused.status_code == 404
+        name = (await client.post("/v1/responses", json=ASK)).json()["id"]
+        full = await client.post("/v1/responses", json=ASK)
+        assert (full.status_code, full.json()["error"]["code"]) == (429, "background_full")
+        await client.post(f"/v1/responses/{name}/cancel")
+        await finished(client, name)
+        assert (await client.post("/v1/responses", json=ASK)).status_code == 200
+
+
+async def test_ended_answers_are_kept_for_a_while_and_as_far_as_there_is_room(
+    serve_with: ServeWith, engine: FakeEngine
+) -> None:
+    async def ask(client: httpx.AsyncClient) -> str:
+        name: str = (await client.post("/v1/responses", json=ASK)).json()["id"]
+        await finished(client, name)
+        return name
+
+    async def code(client: httpx.AsyncClient, name: str) -> str | None:
+        response = await client.get(f"/v1/responses/{name}", params={"stream": "true"})
+        return None if response.is_success else str(response.json()["error"]["code"])
+
+    engine.script = words("word " * 40)
+    async with (
+        serve_with(ServerOptions(max_kept_event_chars=30_000)) as served,
+        httpx.AsyncClient(base_url=served.url) as client,
+    ):
+        names = [await ask(client) for _ in range(4)]
+        assert await code(client, names[0]) == "events_not_kept"
+        assert await code(client, names[-1]) is None
+        assert (await client.get(f"/v1/responses/{names[0]}")).json()["status"] == "completed"
+    async with (
+        serve_with(ServerOptions(keep_events_s=0.01)) as served,
+        httpx.AsyncClient(base_url=served.url) as client,
+    ):
+        name = await ask(client)
+        async with asyncio.timeout(5):
+            while await code(client, name) is None:
+                pass
+
+
+async def test_what_can_not_be_resumed_is_refused_with_the_reason(
+    client: httpx.AsyncClient, engine: FakeEngine
+) -> None:
+    name = (await client.post("/v1/responses", json=ASK)).json()["id"]
+    await finished(client, name)
+    plain = (await client.post("/v1/responses", json={"input": "Hi"})).json()["id"]
+    cases: list[tuple[str, dict[str, str], int, str]] = [
+        ("resp_nothing", {"stream": "true"}, 404, "response_not_found"),
+        (plain, {"stream": "true"}, 400, "events_not_kept"),
+        (name, {"stream": "true", "starting_after": "1000"}, 400, "invalid_value"),
+        (name, {"stream": "true", "starting_after": "-1"}, 400, "invalid_value"),
+        (name, {"stream": "true", "starting_after": "1e3"}, 400, "invalid_value"),
+        (name, {"stream": "true", "starting_after": "٣"}, 400, "invalid_value"),
+        (name, {"stream": "true", "starting_after": "9" * 5000}, 400, "invalid_value"),
+        (name, {"starting_after": "1"}, 400, "invalid_value"),
+        (name, {"stream": "yes"}, 400, "invalid_value"),
+        (name, {"include": "usage"}, 400, "unknown_parameter"),
+    ]
+    for response_id, query, status, expected in cases:
+        response = await client.get(f"/v1/responses/{response_id}", params=query)
+        assert (response.status_code, response.json()["error"]["code"]) == (status, expected), query
+        assert len(response.text) < 1000
+
+
+@pytest.mark.parametrize(
+    ("event", "status", "code"),
+    [
+        ({"response_id": "resp_nothing"}, 404, "response_not_found"),
+        ({}, 400, "invalid_type"),
+        ({"response_id": "x" * 1000}, 400, "invalid_value"),
+        ({"response_id": "x", "starting_after": -1}, 400, "invalid_value"),
+    ],
+)
+async def test_a_resume_that_is_wrong_is_told_and_the_connection_goes_on(
+    served: Served, event: dict[str, object], status: int, code: str
+) -> None:
+    async with connected(served.ws_url) as client:
+        await client.send({"type": "unicorn.resume", "stream_id": "a", **event})
+        refused = await client.receive()
+        assert (refused["type"], refused["status"], refused["stream_id"]) == ("error", status, "a")
+        assert refused["error"]["code"] == code
+        await client.create()
+        assert text_of(await client.answer()) == TEXT
+
+
+async def test_a_listener_who_is_slower_than_events_are_kept_is_told(serve_with: ServeWith, engine: FakeEngine) -> None:
+    engine.script = [Token(index, "x" * 400) for index in range(2000)]
+    options = ServerOptions(max_event_chars=20_000)
+    async with serve_with(options) as served, httpx.AsyncClient(base_url=served.url) as client:
+        name = (await client.post("/v1/responses", json=ASK)).json()["id"]
+        await engine.calls[0].closed.wait()
+        response = await client.get(f"/v1/responses/{name}", params={"stream": "true", "starting_after": "5"})
+        assert (response.status_code, response.json()["error"]["code"]) == (400, "events_not_kept")
+        assert "events up to" in response.json()["error"]["message"]
+
+
+async def test_a_log_keeps_the_newest_events_and_numbers_them_on() -> None:
+    log = EventLog(1000)
+    for index in range(100):
+        await log.append(f"event {index}".ljust(36))
+    log.end()
+    assert log.chars <= 1000
+    seen: list[str] = []
+
+    async def emit(event: str) -> None:
+        seen.append(event.strip())
+
+    await log.follow(89, emit)
+    assert seen == [f"event {index}" for index in range(90, 100)]
+    log.check(99)
+    for after, words_of_it in ((88, "no longer kept"), (100, "at most 99")):
+        with pytest.raises(ApiError, match=words_of_it):
+            log.check(after)
+    with pytest.raises(ApiError, match="no longer kept"):
+        await log.follow(5, emit)
+
+
+@pytest.mark.parametrize("name", ["max_background", "max_event_chars", "max_kept_event_chars", "keep_events_s"])
+def test_limits_are_more_than_nothing(name: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        ServerOptions(**{name: 0})  # type: ignore[arg-type]

@@ -1,0 +1,192 @@
+"""Answers that go on without a listener: their events are kept for a while, for whoever takes them up again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from unicorn_async.server.protocol.errors import ApiError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
+    from unicorn_async.server.active_response import ActiveResponse
+    from unicorn_async.server.options import ServerOptions
+
+logger = logging.getLogger(__name__)
+
+_EVENT_CHARS = 64  # what an event takes beside its text, about
+
+
+class EventLog:
+    """The events of one answer, numbered from 0 as their `sequence_number`; the oldest go where there is no room.
+
+    Listeners read from it, each at its own pace: a slow one holds nothing.
+    """
+
+    def __init__(self, max_chars: int) -> None:
+        self.chars = 0
+        self._max_chars = max_chars
+        self._events: deque[str] = deque()
+        self._first = 0  # number of the oldest one that is there
+        self._has_ended = False
+        self._changed = asyncio.Event()
+
+    async def append(self, event: str) -> None:
+        """Keep an event, and wake the listeners."""
+        self._events.append(event)
+        self.chars += len(event) + _EVENT_CHARS
+        while self.chars > self._max_chars and len(self._events) > 1:
+            self.chars -= len(self._events.popleft()) + _EVENT_CHARS
+            self._first += 1
+        self._wake()
+
+    def end(self) -> None:
+        """Say that no event will follow."""
+        self._has_ended = True
+        self._wake()
+
+    async def ended(self) -> None:
+        """Wait until the last event is there."""
+        while not self._has_ended:
+            await self._changed.wait()
+
+    def check(self, after: int) -> None:
+        """See whether all events after the one of this number are there, or will be; -1 is before the first one.
+
+        Raises:
+            ApiError: 400, some are no longer kept, or there is no event of this number.
+        """
+        end = self._first + len(self._events)
+        if after + 1 < self._first:
+            message = f"starting_after: events up to {self._first - 1} are no longer kept, got {after}"
+            raise ApiError(message, code="events_not_kept", param="starting_after")
+        if after >= end:
+            message = f"starting_after: expected the number of an event, at most {end - 1}, got {after}"
+            raise ApiError(message, code="invalid_value", param="starting_after")
+
+    async def follow(self, after: int, emit: Callable[[str], Awaitable[None]]) -> None:
+        """Send the events after the one of this number, to the last that there will be.
+
+        Raises:
+            ApiError: 400, the listener was so slow that events went which it has not seen.
+        """
+        number = after + 1
+        while True:
+            if number < self._first:
+                self.check(number - 1)
+            changed = self._changed
+            if number < self._first + len(self._events):
+                await emit(self._events[number - self._first])
+                number += 1
+            elif self._has_ended:
+                return
+            else:
+                await changed.wait()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundAnswer:
+    """A response and its events."""
+
+    active: ActiveResponse
+    log: EventLog
+
+
+class BackgroundAnswers:
+    """The background answers of one server: those under way, and for a while those that have ended.
+
+    Bounded are the number under way, the characters kept of each, and those of the ended ones in all.
+    """
+
+    def __init__(self, options: ServerOptions) -> None:
+        self._options = options
+        self._answers: dict[str, BackgroundAnswer] = {}
+        self._ended: OrderedDict[str, asyncio.TimerHandle] = OrderedDict()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._claimed = 0
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    def get(self, response_id: str) -> BackgroundAnswer | None:
+        """Return an answer, None if there is none, or none any more."""
+        return self._answers.get(response_id)
+
+    def claim(self) -> None:
+        """Take a place, which `start` uses or `release` gives back.
+
+        Raises:
+            ApiError: 429, all are taken.
+        """
+        limit = self._options.max_background
+        if self._claimed >= limit:
+            raise ApiError(f"{limit} background answers are under way already", status=429, code="background_full")
+        self._claimed += 1
+
+    def release(self) -> None:
+        """Give a place back."""
+        self._claimed -= 1
+
+    def start(
+        self,
+        active: ActiveResponse,
+        run: Callable[[Callable[[str], Awaitable[None]]], Coroutine[object, object, None]],
+        close: Callable[[], Awaitable[None]],
+    ) -> BackgroundAnswer:
+        """Let an answer run by itself, in a place that was claimed."""
+        answer = BackgroundAnswer(active, EventLog(self._options.max_event_chars))
+        self._answers[active.id] = answer
+        task = asyncio.create_task(self._run(answer, run, close))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return answer
+
+    def forget(self, response_id: str) -> None:
+        """Keep an answer that has ended no longer."""
+        timer = self._ended.pop(response_id, None)
+        if timer is not None:
+            timer.cancel()
+            del self._answers[response_id]
+
+    async def close(self) -> None:
+        """End all."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        for response_id in tuple(self._ended):
+            self.forget(response_id)
+
+    async def _run(
+        self,
+        answer: BackgroundAnswer,
+        run: Callable[[Callable[[str], Awaitable[None]]], Coroutine[object, object, None]],
+        close: Callable[[], Awaitable[None]],
+    ) -> None:
+        try:
+            await run(answer.log.append)
+        except Exception:
+            logger.exception("background answer failed")
+        finally:
+            self.release()
+            try:
+                await close()
+            finally:
+                self._keep(answer)
+                answer.log.end()
+
+    def _keep(self, answer: BackgroundAnswer) -> None:
+        """Keep an answer that has just ended for a while; those that ended first go where there is no room."""
+        name = answer.active.id
+        loop = asyncio.get_running_loop()
+        self._ended[name] = loop.call_later(self._options.keep_events_s, self.forget, name)
+        while sum(self._answers[kept].log.chars for kept in self._ended) > self._options.max_kept_event_chars:
+            self.forget(next(iter(self._ended)))
