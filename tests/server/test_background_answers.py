@@ -287,7 +287,8 @@ async def test_a_listener_who_is_slower_than_events_are_kept_is_told(serve_with:
 
 
 async def test_a_log_keeps_the_newest_events_and_numbers_them_on() -> None:
-    log = EventLog(1000)
+    room = 1000
+    log = EventLog(lambda: room)
     for index in range(100):
         await log.append(f"event {index}".ljust(36))
     log.end()
@@ -305,6 +306,22 @@ async def test_a_log_keeps_the_newest_events_and_numbers_them_on() -> None:
             log.check(after)
     with pytest.raises(ApiError, match="no longer kept"):
         await log.follow(5, emit)
+    room = 300
+    await log.append("the last one")
+    assert log.chars <= 300
+
+
+async def test_answers_under_way_share_the_room_for_events(serve_with: ServeWith, engine: FakeEngine) -> None:
+    engine.script = [Token(index, "x" * 1000) for index in range(100)]
+    engine.hold[50] = asyncio.Event()
+    options = ServerOptions(max_kept_event_chars=80_000)
+    async with serve_with(options) as served, httpx.AsyncClient(base_url=served.url) as client:
+        names = [(await client.post("/v1/responses", json=ASK)).json()["id"] for _ in range(4)]
+        while sum(call.given for call in engine.calls) < 200:
+            await client.get("/health")
+        for name in names[1:]:
+            response = await client.get(f"/v1/responses/{name}", params={"stream": "true", "starting_after": "20"})
+            assert response.json()["error"]["code"] == "events_not_kept"
 
 
 @pytest.mark.parametrize("name", ["max_background", "max_event_chars", "max_kept_event_chars", "keep_events_s"])

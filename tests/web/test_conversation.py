@@ -28,13 +28,6 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed"),
 ]
 PROMPT = "Your message"
-IS_WRITTEN = """async () => {
-    const read = (request) => new Promise((resolve) => { request.onsuccess = () => resolve(request.result) })
-    const database = await read(indexedDB.open('unicorn-chat'))
-    const messages = await read(database.transaction('messages').objectStore('messages').getAll())
-    database.close()
-    return messages.some(({ text, state }) => text === 'Hello there,' && state === 'streaming')
-}"""
 AT_END = """() => {
     const { scrollHeight, scrollTop, clientHeight } = document.getElementById('scroller')
     return scrollHeight - scrollTop - clientHeight < 3
@@ -125,32 +118,6 @@ async def test_a_message_that_is_too_large_is_refused_with_its_size_and_stays(pa
     await ask(page, "Hi")
     await answered(page)
     assert said(engine) == ["Hi"]
-
-
-async def test_a_reload_keeps_conversation_and_draft_and_marks_the_answer_that_it_broke_off(
-    page: Page, engine: FakeEngine
-) -> None:
-    await ask(page, "First")
-    await answered(page)
-    engine.hold[2] = asyncio.Event()
-    await ask(page, "Second")
-    await page.locator(".assistant[aria-busy] .body", has_text="Hello there,").wait_for()
-    await page.get_by_label(PROMPT).fill("a draft")
-    while not await page.evaluate(IS_WRITTEN):
-        pass
-    await page.reload()
-    await shows(page, ".note.problem", "the page was closed")
-    assert await page.get_by_label(PROMPT).input_value() == "a draft"
-    assert await page.locator(".message .body").all_inner_texts() == [
-        "First",
-        "Hello there, friend",
-        "Second",
-        "Hello there,",
-    ]
-    engine.hold.clear()
-    await page.locator(".note").get_by_role("button", name="Ask again").click()
-    await page.locator(".assistant:not([aria-busy]) .body", has_text="friend").nth(1).wait_for()
-    assert said(engine) == ["First", "Hello there, friend", "Second"]
 
 
 async def test_a_question_is_edited_and_both_ways_stay(page: Page, engine: FakeEngine) -> None:

@@ -27,7 +27,8 @@ class EventLog:
     Listeners read from it, each at its own pace: a slow one holds nothing.
     """
 
-    def __init__(self, max_chars: int) -> None:
+    def __init__(self, max_chars: Callable[[], int]) -> None:
+        """`max_chars` is asked at each event: the room may be shared."""
         self.chars = 0
         self._max_chars = max_chars
         self._events: deque[str] = deque()
@@ -39,7 +40,7 @@ class EventLog:
         """Keep an event, and wake the listeners."""
         self._events.append(event)
         self.chars += len(event) + _EVENT_CHARS
-        while self.chars > self._max_chars and len(self._events) > 1:
+        while self.chars > self._max_chars() and len(self._events) > 1:
             self.chars -= len(self._events.popleft()) + _EVENT_CHARS
             self._first += 1
         self._wake()
@@ -103,7 +104,7 @@ class BackgroundAnswer:
 class BackgroundAnswers:
     """The background answers of one server: those under way, and for a while those that have ended.
 
-    Bounded are the number under way, the characters kept of each, and those of the ended ones in all.
+    Bounded are the number under way, and the characters kept of each, of those under way and of the ended ones in all.
     """
 
     def __init__(self, options: ServerOptions) -> None:
@@ -142,12 +143,15 @@ class BackgroundAnswers:
         close: Callable[[], Awaitable[None]],
     ) -> BackgroundAnswer:
         """Let an answer run by itself, in a place that was claimed."""
-        answer = BackgroundAnswer(active, EventLog(self._options.max_event_chars))
+        answer = BackgroundAnswer(active, EventLog(self._room))
         self._answers[active.id] = answer
         task = asyncio.create_task(self._run(answer, run, close))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return answer
+
+    def _room(self) -> int:
+        return min(self._options.max_event_chars, self._options.max_kept_event_chars // max(1, self._claimed))
 
     def forget(self, response_id: str) -> None:
         """Keep an answer that has ended no longer."""

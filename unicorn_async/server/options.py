@@ -43,9 +43,9 @@ class ServerOptions:
     shutdown_timeout_s: float = 1.0  # for clients to take the ends of their answers, before they are cut off
     max_stored: int = 1024  # responses kept for previous_response_id
     max_stored_chars: int = 64 << 20
-    max_background: int = 16  # answers under way that need no listener
+    max_background: int = 256  # answers under way that need no listener
     max_event_chars: int = 8 << 20  # of the events of one of them; the oldest go
-    max_kept_event_chars: int = 64 << 20  # of the events of those that have ended
+    max_kept_event_chars: int = 64 << 20  # of all that are under way, and of all that have ended
     keep_events_s: float = 600.0  # from an answer's end
     web_dir: Path | None = None  # the page; None = the one that came with the package
 

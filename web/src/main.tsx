@@ -4,7 +4,8 @@ import { effect } from "@preact/signals";
 import { render } from "preact";
 import { Chats } from "./chat/chats";
 import { Storage } from "./chat/storage";
-import { growing, Session } from "./server/session";
+import { growing } from "./server/locks";
+import { Session } from "./server/session";
 import { App } from "./ui/app";
 import { Notice, PageProvider } from "./ui/context";
 
@@ -27,8 +28,8 @@ async function main(root: HTMLElement): Promise<void> {
   });
   const session = new Session(chats);
   tabs.addEventListener("message", ({ data }: MessageEvent<string>) => {
-    const grows = [...(chats.all.value.get(data)?.messages.keys() ?? [])].some((id) => session.isGrowing(id));
-    if (!grows) void chats.reread(data);
+    const grows = [...(chats.all.value.get(data)?.messages.keys() ?? [])].some((id) => session.answers.isGrowing(id));
+    if (!grows) void chats.reread(data).then(() => { session.answers.adopt(data); });
   });
   addEventListener("pagehide", () => {
     keepDraft(chats.current.value.draft);
@@ -37,7 +38,7 @@ async function main(root: HTMLElement): Promise<void> {
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) void chats.flush();
   });
-  const page = { chats, session, notice: new Notice() };
+  const page = { chats, session, answers: session.answers, notice: new Notice() };
   render(<PageProvider value={page}><App icon={root.dataset["icon"] ?? ""} /></PageProvider>, root);
   session.start();
 }

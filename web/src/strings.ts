@@ -38,6 +38,7 @@ export const strings = {
   stopped: "Stopped",
   truncated: "The answer has reached its length limit",
   failed: (error: string) => `The answer broke off: ${error}`,
+  interrupted: "The connection is interrupted; the answer goes on once it is back",
   lost: "The connection was lost, or the page was closed, before the answer ended",
   unanswered: "Not answered, and not sent with what follows",
   answersNow: (model: string) => `${model} answers now`,

@@ -17,7 +17,7 @@ async function withAnswer(name: string): Promise<Chats> {
   chats.open(null);
   const id = chats.currentId.value;
   chats.dispatch(id, { type: "ask", question: "q", answer: "a", text: "Hi", at: 1 });
-  chats.dispatch(id, { type: "delta", answer: "a", text: "Hel" });
+  chats.dispatch(id, { type: "delta", answer: "a", text: "Hel", received: 2 });
   await chats.flush();
   return chats;
 }
@@ -31,7 +31,7 @@ test("a conversation survives with its draft, and the answer that grew is lost",
   const name = fresh();
   const before = await withAnswer(name);
   before.dispatch(before.currentId.value, { type: "draft", text: "And" });
-  before.dispatch(before.currentId.value, { type: "delta", answer: "a", text: "lo" });
+  before.dispatch(before.currentId.value, { type: "delta", answer: "a", text: "lo", received: 2 });
   await before.flush();
   const after = await reopened(name);
   after.open(before.currentId.value);
@@ -40,12 +40,27 @@ test("a conversation survives with its draft, and the answer that grew is lost",
   expect(sentFor(after.current.value, "a")).toEqual([{ role: "user", content: "Hi" }]);
 });
 
+test("an answer that is under way at the server waits to be taken up", async () => {
+  const name = fresh();
+  const before = await reopened(name);
+  before.open(null);
+  const id = before.currentId.value;
+  before.dispatch(id, { type: "ask", question: "q", answer: "a", text: "Hi", at: 1 });
+  before.dispatch(id, { type: "created", answer: "a", model: "m", response: "resp_1", received: 0 });
+  before.dispatch(id, { type: "delta", answer: "a", text: "Hel", received: 4 });
+  await before.flush();
+  const after = await reopened(name);
+  after.open(id);
+  expect(after.path.value.at(-1)).toMatchObject({ state: "streaming", response: "resp_1", received: 4 });
+  expect((await after.kept(id))?.messages.get("a")?.text).toBe("Hel");
+});
+
 test("an answer that grows in another tab goes on there", async () => {
   const name = fresh();
   const first = await withAnswer(name);
   const second = await reopened(name, ["a"]);
   second.open(first.currentId.value);
-  first.dispatch(first.currentId.value, { type: "delta", answer: "a", text: "lo" });
+  first.dispatch(first.currentId.value, { type: "delta", answer: "a", text: "lo", received: 2 });
   first.dispatch(first.currentId.value, { type: "done", answer: "a", isTruncated: false });
   await first.flush();
   await second.reread(first.currentId.value);

@@ -29,7 +29,7 @@ export class Chats {
     private readonly onWritten: (id: string) => void = () => undefined,
   ) {}
 
-  // Reads what is kept. An answer that grew when its page ended is lost; one that grows in another tab goes on.
+  // Reads what is kept. An answer that had not begun when its page ended is lost, unless another tab waits for it.
   async load(growing: ReadonlySet<string>): Promise<void> {
     const kept = (await this.storage?.all()) ?? [];
     for (const chat of kept) this.written.set(chat.id, chat);
@@ -65,9 +65,14 @@ export class Chats {
     return chat;
   }
 
+  // What is kept of a conversation; where nothing can be kept, what there is.
+  async kept(id: string): Promise<Conversation | undefined> {
+    return this.storage ? ((await this.storage.get(id)) ?? undefined) : this.all.value.get(id);
+  }
+
   // Another tab has written a conversation.
   async reread(id: string): Promise<void> {
-    const chat = await this.storage?.get(id);
+    const chat = await this.kept(id);
     const next = new Map(this.all.value);
     if (chat) {
       const draft = next.get(id)?.draft ?? chat.draft; // each tab has its own until it is written
@@ -125,6 +130,6 @@ function isKept(chat: Conversation): boolean {
 
 function withoutLost(chat: Conversation, growing: ReadonlySet<string>): Conversation {
   return [...chat.messages.values()]
-    .filter((message) => isUnderWay(message) && !growing.has(message.id))
+    .filter((message) => isUnderWay(message) && message.response === undefined && !growing.has(message.id))
     .reduce((left, { id }) => reduce(left, { type: "lost", answer: id }), chat);
 }

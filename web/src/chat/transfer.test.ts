@@ -5,7 +5,7 @@ import type { Conversation } from "./tree";
 
 function chat(): Conversation {
   const asked = reduce(emptyConversation("c", 1), { type: "ask", question: "q", answer: "a", text: "Hi", at: 1 });
-  return reduce(asked, { type: "delta", answer: "a", text: "Hel" });
+  return reduce(asked, { type: "delta", answer: "a", text: "Hel", received: 2 });
 }
 
 test("what was exported comes back under other names, and what grew is lost", () => {

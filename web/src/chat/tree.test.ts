@@ -12,7 +12,7 @@ function ask(number: number, text = `question ${number}`): ChatEvent {
 
 function answered(number: number, text = `answer ${number}`): ChatEvent[] {
   const answer = `a${number}`;
-  return [{ type: "delta", answer, text }, { type: "done", answer, isTruncated: false }];
+  return [{ type: "delta", answer, text, received: 2 }, { type: "done", answer, isTruncated: false }];
 }
 
 function shown(chat: Conversation): string[] {
@@ -41,15 +41,15 @@ test.each<ChatEvent>([
 });
 
 test("an answer that was stopped after its first text is sent with its turn", () => {
-  const chat = after(ask(1), { type: "delta", answer: "a1", text: "half" }, { type: "stopped", answer: "a1" }, ask(2));
+  const chat = after(ask(1), { type: "delta", answer: "a1", text: "half", received: 2 }, { type: "stopped", answer: "a1" }, ask(2));
   expect(sentFor(chat, "a2").map(({ content }) => content)).toEqual(["question 1", "half", "question 2"]);
 });
 
 test("what comes after an answer's end changes nothing", () => {
   const chat = after(ask(1), { type: "stopped", answer: "a1" });
-  expect(reduce(chat, { type: "delta", answer: "a1", text: "late" })).toBe(chat);
+  expect(reduce(chat, { type: "delta", answer: "a1", text: "late", received: 2 })).toBe(chat);
   expect(reduce(chat, { type: "failed", answer: "a1", error: "late" })).toBe(chat);
-  expect(reduce(chat, { type: "delta", answer: "unknown", text: "late" })).toBe(chat);
+  expect(reduce(chat, { type: "delta", answer: "unknown", text: "late", received: 2 })).toBe(chat);
 });
 
 test("a question asked again has a second answer beside the first", () => {
@@ -83,7 +83,7 @@ test("deleting one way leaves the one that is shown", () => {
 });
 
 test("an answer under way is not unanswered, and has the model that gives it", () => {
-  const chat = after(ask(1), { type: "created", answer: "a1", model: "m" });
+  const chat = after(ask(1), { type: "created", answer: "a1", model: "m", response: "r", received: 0 });
   expect(unanswered(pathTo(chat, chat.leaf))).toEqual(new Set());
   expect(chat.messages.get("a1")).toMatchObject({ state: "waiting", model: "m" });
 });
@@ -104,4 +104,13 @@ test("older turns are left out until they are sent again", () => {
   expect(trimmedStart(trimmed, "a3")).toBe("q3");
   expect(trimmedStart(reduce(chat, { type: "trim", start: "q3" }), "a3")).toBeNull();
   expect(sentFor(reduce(trimmed, { type: "trim", start: null }), "a3").length).toBe(5);
+});
+
+test("an answer that is under way knows where it comes from, and one that has ended does not", () => {
+  const created: ChatEvent = { type: "created", answer: "a1", model: "m", response: "resp_1", received: 0 };
+  const begun = after(ask(1), created, { type: "delta", answer: "a1", text: "Hel", received: 4 });
+  expect(begun.messages.get("a1")).toMatchObject({ response: "resp_1", received: 4 });
+  const done = reduce(begun, { type: "done", answer: "a1", isTruncated: false });
+  expect(done.messages.get("a1")).not.toHaveProperty("response");
+  expect(done.messages.get("a1")).not.toHaveProperty("received");
 });

@@ -15,6 +15,8 @@ export interface Message {
   readonly code?: string; // of the error, as the server names it
   readonly model?: string;
   readonly statistics?: Statistics;
+  readonly response?: string; // its name at the server, while it is under way
+  readonly received?: number; // number of the server's last event whose text is there
 }
 
 export interface Statistics {
@@ -43,8 +45,8 @@ export type ChatEvent =
   | { type: "ask"; question: string; answer: string; text: string; at: number }
   | { type: "edit"; message: string; question: string; answer: string; text: string; at: number }
   | { type: "retry"; message: string; answer: string; at: number }
-  | { type: "created"; answer: string; model: string }
-  | { type: "delta"; answer: string; text: string }
+  | { type: "created"; answer: string; model: string; response: string; received: number }
+  | { type: "delta"; answer: string; text: string; received: number }
   | { type: "done"; answer: string; isTruncated: boolean; statistics?: Statistics }
   | { type: "stopped"; answer: string }
   | { type: "failed"; answer: string; error: string; code?: string }
@@ -75,23 +77,31 @@ export function reduce(chat: Conversation, event: ChatEvent): Conversation {
       return question ? withAnswer(chat, question, event.answer, event.at) : chat;
     }
     case "created":
-      return changed(chat, event.answer, () => ({ model: event.model }));
+      return changed(chat, event.answer, () => ({
+        model: event.model,
+        response: event.response,
+        received: event.received,
+      }));
     case "delta":
-      return changed(chat, event.answer, ({ text }) => ({ text: text + event.text, state: "streaming" }));
+      return changed(chat, event.answer, ({ text }) => ({
+        text: text + event.text,
+        state: "streaming",
+        received: event.received,
+      }));
     case "done": {
       const state = event.isTruncated ? "truncated" : "done";
-      return changed(chat, event.answer, () => ({ state, ...(event.statistics && { statistics: event.statistics }) }));
+      return ended(chat, event.answer, () => ({ state, ...(event.statistics && { statistics: event.statistics }) }));
     }
     case "stopped":
-      return changed(chat, event.answer, () => ({ state: "stopped" }));
+      return ended(chat, event.answer, () => ({ state: "stopped" }));
     case "failed":
-      return changed(chat, event.answer, () => ({
+      return ended(chat, event.answer, () => ({
         state: "failed",
         error: event.error,
         ...(event.code && { code: event.code }),
       }));
     case "lost":
-      return changed(chat, event.answer, () => ({ state: "lost" }));
+      return ended(chat, event.answer, () => ({ state: "lost" }));
     case "delete":
       return withoutSubtree(chat, event.message);
     case "select":
@@ -200,6 +210,17 @@ function changed(chat: Conversation, id: string, change: (answer: Message) => Pa
   const answer = chat.messages.get(id);
   if (!answer || !isUnderWay(answer)) return chat;
   return { ...chat, messages: new Map(chat.messages).set(id, { ...answer, ...change(answer) }) };
+}
+
+// As `changed`, of an answer whose end it is: where it came from counts no longer.
+function ended(chat: Conversation, id: string, change: (answer: Message) => Partial<Message>): Conversation {
+  const next = changed(chat, id, change);
+  const answer = next.messages.get(id);
+  if (next === chat || !answer) return chat;
+  const left: { -readonly [Key in keyof Message]: Message[Key] } = { ...answer };
+  delete left.response;
+  delete left.received;
+  return { ...next, messages: new Map(next.messages).set(id, left) };
 }
 
 function withoutSubtree(chat: Conversation, id: string): Conversation {

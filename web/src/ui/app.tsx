@@ -11,7 +11,7 @@ import { ModelsDialog } from "./models_dialog";
 import { NoticeView } from "./notice_view";
 
 export function App({ icon }: { icon: string }) {
-  const { chats, session, notice } = usePage();
+  const { chats, session, notice, answers } = usePage();
   const [dialog, setDialog] = useState<"chats" | "models" | null>(null);
   const scroller = useRef<HTMLDivElement>(null);
   const prompt = useRef<HTMLTextAreaElement>(null);
@@ -26,7 +26,7 @@ export function App({ icon }: { icon: string }) {
     const before = chats.currentId.value;
     const hadMessages = chats.path.value.length > 0;
     chats.open(null);
-    session.speed.value = session.problem.value = "";
+    answers.speed.value = answers.problem.value = "";
     if (hadMessages) notice.show(strings.newChatBegun, () => { chats.open(before); });
     prompt.current?.focus();
   };
@@ -47,12 +47,12 @@ export function App({ icon }: { icon: string }) {
 }
 
 function useStopByEscape(): void {
-  const { chats, session } = usePage();
+  const { chats, answers } = usePage();
   useEffect(() => {
     const pressed = (event: KeyboardEvent): void => {
       const leaf = chats.path.value.at(-1);
       if (event.key !== "Escape" || document.querySelector("dialog[open]") || !leaf || !isUnderWay(leaf)) return;
-      session.stop(leaf.id);
+      answers.stop(leaf.id);
     };
     document.addEventListener("keydown", pressed);
     return () => { document.removeEventListener("keydown", pressed); };

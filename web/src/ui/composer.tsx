@@ -8,10 +8,10 @@ const NEARLY_FULL = 0.8; // of the context
 const COMPOSITION = 229; // key code of what an input method takes, which some browsers give after the composition's end
 
 export function Composer({ prompt }: { prompt: RefObject<HTMLTextAreaElement | null> }) {
-  const { chats, session } = usePage();
+  const { chats, session, answers } = usePage();
   const draft = chats.current.value.draft;
   const leaf = chats.path.value.at(-1);
-  const answer = leaf && isUnderWay(leaf) && session.isGrowing(leaf.id) ? leaf.id : null;
+  const answer = leaf && isUnderWay(leaf) && answers.isGrowing(leaf.id) ? leaf.id : null;
   const isElsewhere = leaf !== undefined && isUnderWay(leaf) && answer === null;
   const canSend = session.link.value === "open" && !isElsewhere && draft.trim() !== "";
   useLayoutEffect(() => {
@@ -24,11 +24,11 @@ export function Composer({ prompt }: { prompt: RefObject<HTMLTextAreaElement | n
   const send = (): void => {
     if (!canSend || answer) return;
     const id = chats.currentId.value;
-    if (session.ask(draft)) chats.dispatch(id, { type: "draft", text: "" });
+    if (answers.ask(draft)) chats.dispatch(id, { type: "draft", text: "" });
   };
   return (
     <footer>
-      {session.problem.value && <p id="problem" class="problem" role="alert">{session.problem.value}</p>}
+      {answers.problem.value && <p id="problem" class="problem" role="alert">{answers.problem.value}</p>}
       <form id="composer" class="composer" onSubmit={(event) => { event.preventDefault(); send(); }}>
         <label class="hidden" for="prompt">{strings.prompt}</label>
         <textarea id="prompt" ref={prompt} rows={1} dir="auto" placeholder={strings.placeholder} autocomplete="off" enterkeyhint="send"
@@ -40,8 +40,8 @@ export function Composer({ prompt }: { prompt: RefObject<HTMLTextAreaElement | n
             send();
           }} />
         {answer ? (
-          <button key="stop" id="stop" class="action" type="button" aria-label={strings.stop} disabled={session.stopping.value.has(answer)}
-            onClick={() => { session.stop(answer); }}>
+          <button key="stop" id="stop" class="action" type="button" aria-label={strings.stop} disabled={answers.stopping.value.has(answer)}
+            onClick={() => { answers.stop(answer); }}>
             <svg viewBox="0 0 24 24" width="20" height="20" aria-hidden="true"><rect x="5" y="5" width="14" height="14" rx="2.5" /></svg>
           </button>
         ) : (
@@ -70,7 +70,7 @@ function useFocusAfterStop(prompt: RefObject<HTMLTextAreaElement | null>, answer
 }
 
 function Status() {
-  const { chats, session } = usePage();
+  const { chats, session, answers } = usePage();
   const link = session.link.value;
   const used = chats.path.value.findLast(({ statistics }) => statistics)?.statistics?.contextTokens;
   const limit = session.health.value?.max_context;
@@ -87,7 +87,7 @@ function Status() {
         <button type="button" class="quiet" onClick={() => { session.keyWanted.value = { hadKey: false }; }}>{strings.enterKey}</button>
       )}
       {share !== null && !isFull && <span id="context">{strings.context(share)}</span>}
-      <span id="speed">{session.speed.value}</span>
+      <span id="speed">{answers.speed.value}</span>
     </p>
   );
 }

@@ -4,11 +4,13 @@ import { signal } from "@preact/signals";
 import { createContext } from "preact";
 import { useContext } from "preact/hooks";
 import type { Chats } from "../chat/chats";
+import type { Answers } from "../server/answers";
 import type { Session } from "../server/session";
 
 export interface Page {
   readonly chats: Chats;
   readonly session: Session;
+  readonly answers: Answers;
   readonly notice: Notice;
 }
 

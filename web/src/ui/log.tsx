@@ -7,7 +7,7 @@ import { usePage } from "./context";
 import { MessageView } from "./message";
 
 export function Log({ scroller }: { scroller: RefObject<HTMLElement | null> }) {
-  const { chats, session } = usePage();
+  const { chats, session, answers } = usePage();
   const chat = chats.current.value;
   const path = chats.path.value;
   usePinnedScroll(scroller, chats.currentId.value, path);
@@ -18,7 +18,7 @@ export function Log({ scroller }: { scroller: RefObject<HTMLElement | null> }) {
         <p>{strings.privacy}</p>
         <div class="examples">
           {strings.examples.map((text) => (
-            <button key={text} type="button" class="example" disabled={session.link.value !== "open"} onClick={() => session.ask(text)}>
+            <button key={text} type="button" class="example" disabled={session.link.value !== "open"} onClick={() => answers.ask(text)}>
               {text}
             </button>
           ))}

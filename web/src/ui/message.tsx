@@ -31,6 +31,7 @@ export const MessageView = memo(function MessageView(props: MessageProps) {
           <Answer message={message} />
         )}
         {isUnanswered && <p class="note">{strings.unanswered}</p>}
+        <Interrupted message={message} />
         <Ending message={message} isLast={props.isLast} />
         {!isEdited && !isUnderWay(message) && <Actions {...props} onEdit={() => { setEdited(true); }} />}
       </article>
@@ -56,9 +57,16 @@ function Answer({ message }: { message: Message }) {
   );
 }
 
+// An answer goes on at the server while nothing can come from there.
+function Interrupted({ message }: { message: Message }) {
+  const { session, answers } = usePage();
+  if (session.link.value === "open" || !isUnderWay(message) || !answers.isGrowing(message.id)) return null;
+  return <p class="note">{strings.interrupted}</p>;
+}
+
 // How an answer ended, where it did not end by itself, and what can be done then.
 function Ending({ message, isLast }: { message: Message; isLast: boolean }) {
-  const { session } = usePage();
+  const { session, answers } = usePage();
   const { id, state, text, error, code } = message;
   if (message.role === "user" || isUnderWay(message)) return null;
   const note = {
@@ -79,12 +87,12 @@ function Ending({ message, isLast }: { message: Message; isLast: boolean }) {
       {isLast && (
         <span class="ways">
           {code === "context_length_exceeded" && (
-            <button type="button" class="quiet" disabled={!isOpen} onClick={() => { session.trimAndRetry(id); }}>{strings.leaveOut}</button>
+            <button type="button" class="quiet" disabled={!isOpen} onClick={() => { answers.trimAndRetry(id); }}>{strings.leaveOut}</button>
           )}
           {text && state !== "failed" && (
-            <button type="button" class="quiet" disabled={!isOpen} onClick={() => session.ask(strings.goOnText)}>{strings.goOn}</button>
+            <button type="button" class="quiet" disabled={!isOpen} onClick={() => answers.ask(strings.goOnText)}>{strings.goOn}</button>
           )}
-          <button type="button" class="quiet" disabled={!isOpen} onClick={() => session.retry(id)}>{strings.askAgain}</button>
+          <button type="button" class="quiet" disabled={!isOpen} onClick={() => answers.retry(id)}>{strings.askAgain}</button>
         </span>
       )}
     </div>
@@ -92,7 +100,7 @@ function Ending({ message, isLast }: { message: Message; isLast: boolean }) {
 }
 
 function Actions(props: MessageProps & { onEdit: () => void }) {
-  const { chats, session, notice } = usePage();
+  const { chats, session, notice, answers } = usePage();
   const { message } = props;
   const versions = props.versions.split(" ");
   const index = versions.indexOf(message.id);
@@ -120,7 +128,7 @@ function Actions(props: MessageProps & { onEdit: () => void }) {
       {message.role === "user" ? (
         <button type="button" onClick={props.onEdit}>{strings.edit}</button>
       ) : message.state === "done" && message.text && (
-        <button type="button" disabled={!isOpen} onClick={() => session.retry(message.id)}>{strings.askAgain}</button>
+        <button type="button" disabled={!isOpen} onClick={() => answers.retry(message.id)}>{strings.askAgain}</button>
       )}
       <button type="button" onClick={remove}>{strings.delete}</button>
       {statistics?.tokensPerSecond != null && <span class="rate">{strings.speed(statistics.tokensPerSecond)}</span>}
@@ -138,14 +146,14 @@ function CopyButton({ text }: { text: string }) {
 }
 
 function Editor({ message, onEnd }: { message: Message; onEnd: () => void }) {
-  const { session } = usePage();
+  const { session, answers } = usePage();
   const [text, setText] = useState(message.text);
   const area = useRef<HTMLTextAreaElement>(null);
   useLayoutEffect(() => { area.current?.focus(); }, []);
   return (
     <form class="editor" onSubmit={(event) => {
       event.preventDefault();
-      if (text.trim() && session.edit(message.id, text)) onEnd();
+      if (text.trim() && answers.edit(message.id, text)) onEnd();
     }}>
       <textarea ref={area} dir="auto" aria-label={strings.editText} value={text} rows={4}
         onInput={(event) => { setText(event.currentTarget.value); }}
