@@ -12,11 +12,15 @@ import pytest
 from tests.server.conftest import serving
 from tests.server.fake_engine import words
 from tests.server.ws_client import connected, text_of
+from unicorn_async.config import SamplingParams
 from unicorn_async.engine.types import Token
 from unicorn_async.errors import ConfigError, DeviceLostError
-from unicorn_async.server import ServerOptions
+from unicorn_async.server import ModelHost, ServerOptions
 from unicorn_async.server.background_answers import EventLog
 from unicorn_async.server.protocol.errors import ApiError
+from unicorn_async.server.protocol.fields import parse_object
+from unicorn_async.server.protocol.responses_request import parse_responses_request
+from unicorn_async.server.service import Service
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -174,6 +178,21 @@ async def test_the_end_of_the_server_ends_its_background_answers(engine: FakeEng
         await client.post("/v1/responses", json=ASK)
         await engine.called.wait()
     assert engine.calls[0].closed.is_set()
+
+
+async def test_an_answer_that_had_not_begun_at_the_end_of_the_server_is_closed(engine: FakeEngine) -> None:
+    service = Service(ModelHost.around(engine), ServerOptions())
+    async with service.models, service.running():
+        request = parse_responses_request(parse_object(json.dumps(ASK)), defaults=SamplingParams())
+        await service.open_background(request)
+    assert engine.calls[0].closed.is_set()
+
+
+async def test_what_each_event_would_repeat_is_bounded(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    response = await client.post("/v1/responses", json={**ASK, "instructions": "x" * 70_000})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "instructions")
+    assert "65536 characters, got 70" in response.json()["error"]["message"]
+    assert not engine.calls
 
 
 async def test_an_answer_in_the_background_can_be_gone_on_from(client: httpx.AsyncClient, engine: FakeEngine) -> None:

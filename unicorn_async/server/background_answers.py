@@ -8,6 +8,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from unicorn_async.server.protocol.encoding import encode_object
 from unicorn_async.server.protocol.errors import ApiError
 
 if TYPE_CHECKING:
@@ -15,10 +16,12 @@ if TYPE_CHECKING:
 
     from unicorn_async.server.active_response import ActiveResponse
     from unicorn_async.server.options import ServerOptions
+    from unicorn_async.server.protocol.responses_request import ResponsesRequest
 
 logger = logging.getLogger(__name__)
 
 _EVENT_CHARS = 64  # what an event takes beside its text, about
+_MAX_REPEATED_CHARS = 64 << 10  # of what a request has in each Response object
 
 
 class EventLog:
@@ -111,7 +114,7 @@ class BackgroundAnswers:
         self._options = options
         self._answers: dict[str, BackgroundAnswer] = {}
         self._ended: OrderedDict[str, asyncio.TimerHandle] = OrderedDict()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], Callable[[], Awaitable[None]]] = {}
         self._claimed = 0
 
     def __len__(self) -> int:
@@ -121,12 +124,16 @@ class BackgroundAnswers:
         """Return an answer, None if there is none, or none any more."""
         return self._answers.get(response_id)
 
-    def claim(self) -> None:
-        """Take a place, which `start` uses or `release` gives back.
+    def claim(self, request: ResponsesRequest) -> None:
+        """Take a place for a request, which `start` uses or `release` gives back.
 
         Raises:
-            ApiError: 429, all are taken.
+            ApiError: 429, all are taken; 400, each of the answer's objects would be too large to be kept.
         """
+        repeated = len(encode_object({"instructions": request.instructions, "metadata": request.metadata}))
+        if repeated > _MAX_REPEATED_CHARS:
+            message = f"background: instructions and metadata may have {_MAX_REPEATED_CHARS} characters, got {repeated}"
+            raise ApiError(message, code="invalid_value", param="instructions")
         limit = self._options.max_background
         if self._claimed >= limit:
             raise ApiError(f"{limit} background answers are under way already", status=429, code="background_full")
@@ -146,8 +153,8 @@ class BackgroundAnswers:
         answer = BackgroundAnswer(active, EventLog(self._room))
         self._answers[active.id] = answer
         task = asyncio.create_task(self._run(answer, run, close))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = close
+        task.add_done_callback(self._tasks.pop)
         return answer
 
     def _room(self) -> int:
@@ -162,10 +169,13 @@ class BackgroundAnswers:
 
     async def close(self) -> None:
         """End all."""
-        for task in self._tasks:
+        tasks = dict(self._tasks)
+        for task in tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if tasks:
+            await asyncio.wait(tasks)
+        for close in tasks.values():
+            await close()  # a task that was cancelled before it began has not done it
         for response_id in tuple(self._ended):
             self.forget(response_id)
 

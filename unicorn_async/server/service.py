@@ -129,7 +129,7 @@ class Service:
         Raises:
             UnicornError: refused; nothing is left behind.
         """
-        self.background.claim()
+        self.background.claim(request)
         try:
             active = await self.open_response(request)
         except BaseException:
