@@ -1,5 +1,7 @@
 // Every text that the page shows by itself.
 
+import type { Setting } from "./chat/settings";
+
 function megabytes(bytes: number): string {
   return (bytes / 1e6).toFixed(1);
 }
@@ -96,6 +98,28 @@ export const strings = {
   messageDeleted: "The message was deleted",
   newChatBegun: "A new chat has begun",
   undo: "Undo",
+
+  settingsTitle: "Settings of this conversation",
+  settingsButton: "Settings of this conversation",
+  settingsAreSet: "Settings of this conversation: some are set",
+  systemPrompt: "System prompt",
+  systemPromptHint: "What the model is told before the conversation, such as who it is or how it should answer.",
+  modelsOwn: "default",
+  resetSettings: "Reset",
+  saveSettings: "Save",
+  expectedNumber: ({ min, max, isWhole, isOpen }: Setting) =>
+    `Expected ${isWhole ? "a whole number" : "a number"}, ${isOpen ? `more than ${min}, at most ${max}` : `${min} to ${max}`}`,
+  settings: {
+    temperature: "Temperature",
+    top_p: "Top p",
+    top_k: "Top k",
+    min_p: "Min p",
+    repetition_penalty: "Repetition penalty",
+    presence_penalty: "Presence penalty",
+    frequency_penalty: "Frequency penalty",
+    max_output_tokens: "Most tokens",
+    seed: "Seed",
+  } as Record<string, string>,
 
   states: {
     empty: () => "No model is loaded: choose one under Models",

@@ -3,6 +3,7 @@
 
 import { computed, signal } from "@preact/signals";
 import { newId } from "./id";
+import { isAnySet } from "./settings";
 import type { Storage } from "./storage";
 import { emptyConversation, isUnderWay, pathTo, reduce } from "./tree";
 import type { ChatEvent, Conversation } from "./tree";
@@ -125,7 +126,7 @@ export class Chats {
 }
 
 function isKept(chat: Conversation): boolean {
-  return chat.messages.size > 0 || chat.draft !== "";
+  return chat.messages.size > 0 || chat.draft !== "" || isAnySet(chat.settings);
 }
 
 function withoutLost(chat: Conversation, growing: ReadonlySet<string>): Conversation {

@@ -3,6 +3,7 @@
 
 import { openDB } from "idb";
 import type { DBSchema, IDBPDatabase } from "idb";
+import { settingsOf } from "./settings";
 import type { Conversation, Message } from "./tree";
 
 type Head = Omit<Conversation, "messages">;
@@ -69,7 +70,8 @@ export class Storage {
 
 function joined(head: Head, rows: Row[]): Conversation {
   rows.sort((one, other) => one.created - other.created || one.order - other.order);
-  return { ...head, messages: new Map(rows.map((row) => [row.id, messageOf(row)])) };
+  // A conversation of an older page has no settings.
+  return { ...head, settings: settingsOf(head.settings), messages: new Map(rows.map((row) => [row.id, messageOf(row)])) };
 }
 
 function messageOf(row: Row): Message {

@@ -1,6 +1,7 @@
 // Conversations as a file, and back. A file may come from anywhere: what is not as it should be is refused by name.
 
 import { newId } from "./id";
+import { settingsOf } from "./settings";
 import { isUnderWay, reduce } from "./tree";
 import type { Conversation, Message, MessageState } from "./tree";
 
@@ -43,7 +44,9 @@ function conversation(value: unknown): Conversation {
   const start = names.get(String(value["start"])) ?? null;
   const title = string(value["title"], "title");
   const times = { created: number(value["created"], "created"), changed: number(value["changed"], "changed") };
-  const chat: Conversation = { id: newId(), title, ...times, draft: string(value["draft"], "draft"), leaf, start, messages };
+  const settings = settingsOf(value["settings"]);
+  const draft = string(value["draft"], "draft");
+  const chat: Conversation = { id: newId(), title, ...times, draft, settings, leaf, start, messages };
   const growing = [...messages.values()].filter(isUnderWay);
   return growing.reduce((left, { id }) => reduce(left, { type: "lost", answer: id }), chat);
 }

@@ -1,6 +1,9 @@
 // A conversation as a tree of messages: a question has answers, an answer has further questions. What is shown is one way
 // from the root to a leaf; of that, what is sent are the turns that have an answer, and the question that is asked.
 
+import { NO_SETTINGS } from "./settings";
+import type { Settings } from "./settings";
+
 // An answer is waiting until its first text, then streaming; the other states are its ends. A question is always "done".
 export type MessageState = "waiting" | "streaming" | "done" | "truncated" | "stopped" | "failed" | "lost";
 
@@ -31,13 +34,14 @@ export interface Conversation {
   readonly created: number;
   readonly changed: number; // ms since 1970, of the last question
   readonly draft: string;
+  readonly settings: Settings;
   readonly leaf: string | null;
   readonly start: string | null; // the first message that is sent, where older ones were left out
   readonly messages: ReadonlyMap<string, Message>; // in the order in which they were made
 }
 
 export interface Sent {
-  role: "user" | "assistant";
+  role: "system" | "user" | "assistant";
   content: string;
 }
 
@@ -54,11 +58,12 @@ export type ChatEvent =
   | { type: "delete"; message: string }
   | { type: "select"; message: string }
   | { type: "draft"; text: string }
+  | { type: "settings"; settings: Settings }
   | { type: "trim"; start: string | null }
   | { type: "rename"; title: string };
 
 export function emptyConversation(id: string, at: number): Conversation {
-  return { id, title: "", created: at, changed: at, draft: "", leaf: null, start: null, messages: new Map() };
+  return { id, title: "", created: at, changed: at, draft: "", settings: NO_SETTINGS, leaf: null, start: null, messages: new Map() };
 }
 
 // What becomes of a conversation by an event. An event about a message that is not there, or an answer that has ended,
@@ -108,6 +113,8 @@ export function reduce(chat: Conversation, event: ChatEvent): Conversation {
       return chat.messages.has(event.message) ? { ...chat, leaf: latestBelow(chat, event.message) } : chat;
     case "draft":
       return { ...chat, draft: event.text };
+    case "settings":
+      return { ...chat, settings: event.settings };
     case "trim":
       return { ...chat, start: event.start };
     case "rename":
@@ -138,14 +145,16 @@ export function unanswered(path: readonly Message[]): Set<string> {
   return found;
 }
 
-// What the model is told for an answer: every answered turn above it that was not left out, then its question.
+// What the model is told for an answer: the system prompt, every answered turn above that was not left out, the question.
 export function sentFor(chat: Conversation, answer: string): Sent[] {
   const whole = pathTo(chat, answer).slice(0, -1);
   const path = whole.slice(Math.max(0, startIndex(chat, whole)));
   const skipped = unanswered(path.slice(0, -1));
-  return path
+  const turns = path
     .filter(({ id, role, text }) => (role === "user" ? !skipped.has(id) : text))
     .map(({ role, text }) => ({ role, content: text }));
+  const { system } = chat.settings;
+  return system ? [{ role: "system", content: system }, ...turns] : turns;
 }
 
 // Where on a way what is sent begins: -1 if nothing of it was left out.

@@ -163,7 +163,8 @@ export class Answers {
     const answer = newId();
     this.chats.dispatch(before.id, event(answer, Date.now()));
     const input = sentFor(this.chats.current.value, answer);
-    const message = JSON.stringify({ type: "response.create", stream_id: answer, background: true, input });
+    const { values } = this.chats.current.value.settings;
+    const message = JSON.stringify({ type: "response.create", stream_id: answer, background: true, ...values, input });
     const numBytes = new TextEncoder().encode(message).length;
     if (numBytes > MAX_MESSAGE_BYTES) {
       this.chats.add([before]);

@@ -9,10 +9,11 @@ import { KeyDialog } from "./key_dialog";
 import { Log } from "./log";
 import { ModelsDialog } from "./models_dialog";
 import { NoticeView } from "./notice_view";
+import { SettingsDialog } from "./settings_dialog";
 
 export function App({ icon }: { icon: string }) {
   const { chats, session, notice, answers } = usePage();
-  const [dialog, setDialog] = useState<"chats" | "models" | null>(null);
+  const [dialog, setDialog] = useState<"chats" | "models" | "settings" | null>(null);
   const scroller = useRef<HTMLDivElement>(null);
   const prompt = useRef<HTMLTextAreaElement>(null);
   const name = session.model.value ? (session.model.value.model ?? strings.noModel) : null;
@@ -37,9 +38,10 @@ export function App({ icon }: { icon: string }) {
       <main>
         <Log scroller={scroller} />
       </main>
-      <Composer prompt={prompt} />
+      <Composer prompt={prompt} onSettings={() => { setDialog("settings"); }} />
       {dialog === "chats" && <ChatsDialog onClose={close} />}
       {dialog === "models" && <ModelsDialog onClose={close} />}
+      {dialog === "settings" && <SettingsDialog onClose={close} />}
       {key && <KeyDialog key={String(key.hadKey)} hadKey={key.hadKey} />}
       {!dialog && !key && <NoticeView />}
     </div>

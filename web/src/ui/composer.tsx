@@ -1,5 +1,6 @@
 import type { RefObject } from "preact";
 import { useLayoutEffect, useRef } from "preact/hooks";
+import { isAnySet } from "../chat/settings";
 import { isUnderWay } from "../chat/tree";
 import { strings } from "../strings";
 import { usePage } from "./context";
@@ -7,7 +8,7 @@ import { usePage } from "./context";
 const NEARLY_FULL = 0.8; // of the context
 const COMPOSITION = 229; // key code of what an input method takes, which some browsers give after the composition's end
 
-export function Composer({ prompt }: { prompt: RefObject<HTMLTextAreaElement | null> }) {
+export function Composer({ prompt, onSettings }: { prompt: RefObject<HTMLTextAreaElement | null>; onSettings: () => void }) {
   const { chats, session, answers } = usePage();
   const draft = chats.current.value.draft;
   const leaf = chats.path.value.at(-1);
@@ -30,6 +31,7 @@ export function Composer({ prompt }: { prompt: RefObject<HTMLTextAreaElement | n
     <footer>
       {answers.problem.value && <p id="problem" class="problem" role="alert">{answers.problem.value}</p>}
       <form id="composer" class="composer" onSubmit={(event) => { event.preventDefault(); send(); }}>
+        <SettingsButton onPress={onSettings} />
         <label class="hidden" for="prompt">{strings.prompt}</label>
         <textarea id="prompt" ref={prompt} rows={1} dir="auto" placeholder={strings.placeholder} autocomplete="off" enterkeyhint="send"
           value={draft}
@@ -52,6 +54,20 @@ export function Composer({ prompt }: { prompt: RefObject<HTMLTextAreaElement | n
       </form>
       <Status />
     </footer>
+  );
+}
+
+function SettingsButton({ onPress }: { onPress: () => void }) {
+  const { chats } = usePage();
+  const isSet = isAnySet(chats.current.value.settings);
+  const label = isSet ? strings.settingsAreSet : strings.settingsButton;
+  return (
+    <button id="settings-button" class={isSet ? "tool is-set" : "tool"} type="button" aria-haspopup="dialog" aria-label={label}
+      title={label} onClick={onPress}>
+      <svg viewBox="0 0 24 24" width="20" height="20" aria-hidden="true">
+        <path d="M4 7h9m5 0h2M4 17h2m5 0h9M13 5v4m-7 6v4" />
+      </svg>
+    </button>
   );
 }
 
