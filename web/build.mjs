@@ -41,7 +41,7 @@ function writeHashed(name, content) {
   return `/${hashed}`;
 }
 
-async function bundle(name) {
+async function bundle(name, define = {}) {
   const result = await build({
     entryPoints: [join(ROOT, "src", name)],
     bundle: true,
@@ -52,6 +52,7 @@ async function bundle(name) {
     charset: "utf8",
     write: false,
     tsconfig: join(ROOT, "tsconfig.json"),
+    define: Object.fromEntries(Object.entries(define).map(([key, value]) => [key, JSON.stringify(value)])),
     logLevel: "warning",
   });
   return Buffer.from(result.outputFiles[0].contents);
@@ -59,12 +60,17 @@ async function bundle(name) {
 
 rmSync(BUILT, { recursive: true, force: true });
 mkdirSync(BUILT);
+const later = {
+  HIGHLIGHT_FILE: writeHashed("highlight.js", await bundle("text/highlight.ts")),
+  FORMULA_FILE: writeHashed("formula.js", await bundle("text/formula.ts")),
+};
+total = 0; // they are loaded when something needs them
 const names = {
-  app: writeHashed("app.js", await bundle("main.tsx")),
+  app: writeHashed("app.js", await bundle("main.tsx", later)),
   style: writeHashed("style.css", await bundle("style.css")),
   icon: writeHashed("icon.svg", readFileSync(join(ROOT, "src", "icon.svg"))),
 };
 const html = readFileSync(join(ROOT, "src", "index.html"), "utf8").replace(/\{(app|style|icon)\}/g, (_, name) => names[name]);
 total += write("index.html", html);
 writeFileSync(join(BUILT, "sources.sha256"), `${sourceHash()}\n`);
-console.log(`built/: ${total} bytes compressed`);
+console.log(`built/: ${total} bytes compressed for the first load`);

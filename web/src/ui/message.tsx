@@ -2,7 +2,7 @@ import { memo } from "preact/compat";
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { isUnderWay } from "../chat/tree";
 import type { Message } from "../chat/tree";
-import { copyText, MarkdownView } from "../markdown";
+import { copyText, MarkdownView } from "../text/markdown";
 import { strings } from "../strings";
 import { usePage } from "./context";
 
@@ -48,7 +48,8 @@ function Answer({ message }: { message: Message }) {
     if (!body.current || !message.text) return;
     view.current ??= new MarkdownView(body.current);
     view.current.show(message.text);
-  }, [message.text]);
+    if (!isUnderWay(message)) view.current.end();
+  }, [message.text, message.state]);
   const isReady = session.model.value?.status === "ready";
   return isWaiting ? (
     <div key="waiting" class="body"><span class="waiting">{isReady ? "" : strings.waiting}</span></div>

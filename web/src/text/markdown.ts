@@ -2,9 +2,13 @@
 
 import MarkdownIt from "markdown-it";
 import type { Token } from "markdown-it";
-import { strings } from "./strings";
+import { strings } from "../strings";
+import { loadFormula, loadHighlight } from "./lazy";
+import { formulas } from "./tex";
 
-const parser = new MarkdownIt({ html: false, linkify: false });
+const MAX_HIGHLIGHTED_CHARS = 50_000;
+
+const parser = new MarkdownIt({ html: false, linkify: false }).use(formulas);
 parser.disable("image"); // an image would be asked for elsewhere, and its address would tell of the conversation
 type References = NonNullable<Parameters<typeof parser.parse>[1]["references"]>;
 
@@ -35,9 +39,26 @@ export class MarkdownView {
     if (numDone === 0 && blocks.length === 1 && this.appendToCode(blocks[0])) return;
     while (this.root.childNodes.length > this.numFinished) this.root.lastChild?.remove();
     for (const block of blocks) this.root.append(renderBlock(block));
+    this.decorate(this.numFinished, this.numFinished + numDone);
     this.numFinished += numDone;
     const next = blocks[numDone];
     if (next && numDone) this.finish(rest.slice(0, lineOffset(rest, startLine(next))));
+  }
+
+  // No more text comes: what is there is finished.
+  end(): void {
+    this.decorate(this.numFinished, this.root.childNodes.length);
+    this.numFinished = this.root.childNodes.length;
+    this.finishedEnd = this.text.length;
+  }
+
+  // What is finished gets what takes a while: colours for programs, and formulas.
+  private decorate(from: number, to: number): void {
+    for (const node of Array.from(this.root.childNodes).slice(from, to)) {
+      if (!(node instanceof HTMLElement)) continue;
+      for (const found of within(node, ".code")) void colour(found);
+      for (const found of within(node, ".formula")) void typeset(found);
+    }
   }
 
   private finish(text: string): void {
@@ -169,6 +190,9 @@ function renderLeaf(parent: Node, token: Token): void {
     case "code_inline":
       parent.appendChild(withText("code", token.content));
       break;
+    case "formula":
+      parent.appendChild(formulaOf(token));
+      break;
     case "fence":
     case "code_block":
       parent.appendChild(codeBlock(codeOf(token), languageOf(token)));
@@ -176,6 +200,32 @@ function renderLeaf(parent: Node, token: Token): void {
     default:
       parent.appendChild(document.createTextNode(token.content));
   }
+}
+
+function within(node: HTMLElement, selector: string): HTMLElement[] {
+  return [...(node.matches(selector) ? [node] : []), ...node.querySelectorAll<HTMLElement>(selector)];
+}
+
+async function colour(block: HTMLElement): Promise<void> {
+  const code = block.querySelector("code");
+  const text = code?.textContent ?? "";
+  const language = block.dataset["language"] ?? "";
+  if (!code || !language || text.length > MAX_HIGHLIGHTED_CHARS) return;
+  const nodes = (await loadHighlight())?.highlighted(text, language.toLowerCase());
+  if (nodes && code.textContent === text) code.replaceChildren(...nodes);
+}
+
+// Shows its source until it is typeset, and where it can't be.
+function formulaOf(token: Token): HTMLElement {
+  const element = withText(token.block ? "div" : "span", token.content);
+  element.className = token.block ? "formula display" : "formula";
+  return element;
+}
+
+async function typeset(element: HTMLElement): Promise<void> {
+  const formula = await loadFormula();
+  const isShown = formula?.showFormula(element, element.textContent, element.classList.contains("display"));
+  if (!isShown) element.classList.add("source");
 }
 
 function linkTo(href: string): HTMLElement {

@@ -1,0 +1,57 @@
+// Programs with their words in colours: highlight.js's tokens as elements. A file of its own, loaded when there is code.
+
+import highlighter from "highlight.js/lib/core";
+import bash from "highlight.js/lib/languages/bash";
+import c from "highlight.js/lib/languages/c";
+import cpp from "highlight.js/lib/languages/cpp";
+import csharp from "highlight.js/lib/languages/csharp";
+import css from "highlight.js/lib/languages/css";
+import diff from "highlight.js/lib/languages/diff";
+import dockerfile from "highlight.js/lib/languages/dockerfile";
+import glsl from "highlight.js/lib/languages/glsl";
+import go from "highlight.js/lib/languages/go";
+import ini from "highlight.js/lib/languages/ini";
+import java from "highlight.js/lib/languages/java";
+import javascript from "highlight.js/lib/languages/javascript";
+import json from "highlight.js/lib/languages/json";
+import kotlin from "highlight.js/lib/languages/kotlin";
+import lua from "highlight.js/lib/languages/lua";
+import makefile from "highlight.js/lib/languages/makefile";
+import php from "highlight.js/lib/languages/php";
+import python from "highlight.js/lib/languages/python";
+import r from "highlight.js/lib/languages/r";
+import ruby from "highlight.js/lib/languages/ruby";
+import rust from "highlight.js/lib/languages/rust";
+import sql from "highlight.js/lib/languages/sql";
+import swift from "highlight.js/lib/languages/swift";
+import typescript from "highlight.js/lib/languages/typescript";
+import xml from "highlight.js/lib/languages/xml";
+import yaml from "highlight.js/lib/languages/yaml";
+
+const LANGUAGES = {
+  bash, c, cpp, csharp, css, diff, dockerfile, glsl, go, ini, java, javascript, json, kotlin, lua, makefile, php, python, r,
+  ruby, rust, sql, swift, typescript, xml, yaml,
+};
+
+// A part of the tree that highlight.js makes; the whole has no scope.
+interface Part {
+  scope?: string;
+  children: (Part | string)[];
+}
+
+for (const [name, language] of Object.entries(LANGUAGES)) highlighter.registerLanguage(name, language);
+
+// Returns the code's nodes, whose text is the code; null for a language that is not known here.
+export function highlighted(code: string, language: string): Node[] | null {
+  if (!highlighter.getLanguage(language)) return null;
+  const { _emitter } = highlighter.highlight(code, { language, ignoreIllegals: true });
+  return (_emitter as unknown as { rootNode: Part }).rootNode.children.map(node);
+}
+
+function node(part: Part | string): Node {
+  if (typeof part === "string") return document.createTextNode(part);
+  const element = document.createElement("span");
+  element.className = (part.scope ?? "").split(".").map((name) => `code-${name.replaceAll("_", "-")}`).join(" ");
+  element.append(...part.children.map(node));
+  return element;
+}
