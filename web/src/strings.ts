@@ -1,6 +1,7 @@
 // Every text that the page shows by itself.
 
 import type { Setting } from "./chat/settings";
+import type { Statistics } from "./chat/tree";
 
 function megabytes(bytes: number): string {
   return (bytes / 1e6).toFixed(1);
@@ -36,6 +37,9 @@ export const strings = {
   stop: "Stop",
 
   waiting: "Your answer comes as soon as the model is loaded",
+  thinking: "Thinking",
+  thought: "Thoughts",
+  thoughtFor: (seconds: number) => `Thought for ${seconds.toFixed(seconds < 10 ? 1 : 0)} s`,
   empty: "(The answer is empty.)",
   stopped: "Stopped",
   truncated: "The answer has reached its length limit",
@@ -66,6 +70,15 @@ export const strings = {
   enterKey: "Enter the key",
   context: (share: number) => `${Math.round(share * 100)} % of the context`,
   contextNearlyFull: (share: number) => `${Math.round(share * 100)} % of the context is used: soon older messages have to go`,
+  statistics: ({ tokens, tokensPerSecond, firstSeconds, cachedTokens }: Statistics) =>
+    [
+      tokens === 1 ? "1 token" : `${tokens} tokens`,
+      tokensPerSecond === null ? "" : `${tokensPerSecond.toFixed(1)} tokens/s`,
+      firstSeconds === undefined ? "" : `first after ${firstSeconds.toFixed(2)} s`,
+      cachedTokens === undefined ? "" : `${cachedTokens} from the cache`,
+    ]
+      .filter(Boolean)
+      .join(" · "),
   speed: (rate: number) => `${rate.toFixed(1)} tokens/s`,
   tooLarge: (bytes: number, limit: number) =>
     `The message has, with its conversation, ${megabytes(bytes)} MB; the server takes ${megabytes(limit)} MB`,

@@ -1,6 +1,7 @@
 // A conversation as a tree of messages: a question has answers, an answer has further questions. What is shown is one way
 // from the root to a leaf; of that, what is sent are the turns that have an answer, and the question that is asked.
 
+import { partsOf } from "./reasoning";
 import { NO_SETTINGS } from "./settings";
 import type { Settings } from "./settings";
 
@@ -25,7 +26,10 @@ export interface Message {
 export interface Statistics {
   readonly tokens: number;
   readonly contextTokens: number; // with the conversation above
-  readonly tokensPerSecond: number | null;
+  readonly tokensPerSecond: number | null; // null where the page did not see all of it come
+  readonly firstSeconds?: number; // from the question to the first text
+  readonly thoughtSeconds?: number; // from that to the end of the reasoning
+  readonly cachedTokens?: number; // of the context, that were not computed again
 }
 
 export interface Conversation {
@@ -126,6 +130,11 @@ export function isUnderWay(message: Message): boolean {
   return message.role === "assistant" && (message.state === "waiting" || message.state === "streaming");
 }
 
+// What a message says, without the reasoning before an answer, which models do not want to see again.
+export function saidIn({ role, text }: Message): string {
+  return role === "assistant" ? partsOf(text).answer : text;
+}
+
 // The messages from the root to a message; the way that is shown is that to the leaf.
 export function pathTo(chat: Conversation, id: string | null): Message[] {
   const path: Message[] = [];
@@ -140,7 +149,7 @@ export function unanswered(path: readonly Message[]): Set<string> {
   path.forEach((message, index) => {
     if (message.role !== "user") return;
     const answer = path[index + 1];
-    if (!answer?.text && !(answer && isUnderWay(answer))) found.add(message.id);
+    if (!answer || (!saidIn(answer) && !isUnderWay(answer))) found.add(message.id);
   });
   return found;
 }
@@ -151,8 +160,9 @@ export function sentFor(chat: Conversation, answer: string): Sent[] {
   const path = whole.slice(Math.max(0, startIndex(chat, whole)));
   const skipped = unanswered(path.slice(0, -1));
   const turns = path
-    .filter(({ id, role, text }) => (role === "user" ? !skipped.has(id) : text))
-    .map(({ role, text }) => ({ role, content: text }));
+    .map((message) => ({ id: message.id, role: message.role, content: saidIn(message) }))
+    .filter(({ id, role, content }) => (role === "user" ? !skipped.has(id) : content))
+    .map(({ role, content }) => ({ role, content }));
   const { system } = chat.settings;
   return system ? [{ role: "system", content: system }, ...turns] : turns;
 }

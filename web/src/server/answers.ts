@@ -19,7 +19,7 @@ interface ResponseObject {
   model: string;
   status: string;
   error?: { message: string } | null;
-  usage?: { output_tokens: number; total_tokens: number } | null;
+  usage?: { output_tokens: number; total_tokens: number; input_tokens_details?: { cached_tokens: number } } | null;
 }
 
 interface Stream {
@@ -28,7 +28,9 @@ interface Stream {
   received: number; // number of the last event whose text is there; -1 before that
   text: string; // that has come and is not shown
   tokens: number; // since it began, or was taken up
+  askedAt: number; // ms, as of the next two
   startedAt: number;
+  thoughtAt: number; // when its reasoning had ended; 0 before that
   isWhole: boolean; // followed from its beginning, so that it can be timed
   timer: ReturnType<typeof setTimeout> | undefined;
   release: () => void;
@@ -220,6 +222,7 @@ export class Answers {
     if (number <= stream.received) return;
     if (!stream.tokens) stream.startedAt = performance.now();
     stream.tokens += 1;
+    if (!stream.thoughtAt && delta.includes("</think>")) stream.thoughtAt = performance.now();
     stream.text += delta;
     stream.received = number;
     stream.timer ??= setTimeout(() => {
@@ -241,10 +244,14 @@ export class Answers {
     const stream = this.streams.get(answer);
     const usage = response.usage;
     const rate = stream?.isWhole && usage ? tokensPerSecond(stream, usage.output_tokens) : null;
+    const cached = usage?.input_tokens_details?.cached_tokens;
     const statistics = usage && {
       tokens: usage.output_tokens,
       contextTokens: usage.total_tokens,
       tokensPerSecond: rate,
+      ...(stream?.isWhole && stream.startedAt && { firstSeconds: (stream.startedAt - stream.askedAt) / 1000 }),
+      ...(stream?.isWhole && stream.thoughtAt && { thoughtSeconds: (stream.thoughtAt - stream.startedAt) / 1000 }),
+      ...(cached && { cachedTokens: cached }),
     };
     this.end({ type: "done", answer, isTruncated, ...(statistics && { statistics }) });
     if (rate !== null) this.speed.value = strings.speed(rate);
@@ -279,7 +286,8 @@ export class Answers {
 
 function newStream(chat: string, release: () => void): Stream {
   return {
-    chat, response: null, received: -1, text: "", tokens: 0, startedAt: 0, isWhole: false, timer: undefined, release,
+    chat, response: null, received: -1, text: "", tokens: 0, askedAt: performance.now(), startedAt: 0, thoughtAt: 0,
+    isWhole: false, timer: undefined, release,
   };
 }
 

@@ -1,6 +1,7 @@
 import { memo } from "preact/compat";
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
-import { isUnderWay } from "../chat/tree";
+import { partsOf } from "../chat/reasoning";
+import { isUnderWay, saidIn } from "../chat/tree";
 import type { Message } from "../chat/tree";
 import { copyText, MarkdownView } from "../text/markdown";
 import { strings } from "../strings";
@@ -44,17 +45,43 @@ function Answer({ message }: { message: Message }) {
   const body = useRef<HTMLDivElement>(null);
   const view = useRef<MarkdownView | null>(null);
   const isWaiting = message.state === "waiting";
+  const { reasoning, answer, isThinking } = partsOf(message.text);
   useLayoutEffect(() => {
-    if (!body.current || !message.text) return;
+    if (!body.current || !answer) return;
     view.current ??= new MarkdownView(body.current);
-    view.current.show(message.text);
+    view.current.show(answer);
     if (!isUnderWay(message)) view.current.end();
   }, [message.text, message.state]);
   const isReady = session.model.value?.status === "ready";
   return isWaiting ? (
     <div key="waiting" class="body"><span class="waiting">{isReady ? "" : strings.waiting}</span></div>
   ) : (
-    <div key="text" class="body" ref={body} />
+    <>
+      {(reasoning || isThinking) && (
+        <Reasoning text={reasoning} isGrowing={isThinking && isUnderWay(message)} seconds={message.statistics?.thoughtSeconds} />
+      )}
+      <div key="text" class="body" ref={body} />
+    </>
+  );
+}
+
+// Folded; rendered when somebody looks.
+function Reasoning({ text, isGrowing, seconds }: { text: string; isGrowing: boolean; seconds: number | undefined }) {
+  const [isOpen, setOpen] = useState(false);
+  const body = useRef<HTMLDivElement>(null);
+  const view = useRef<MarkdownView | null>(null);
+  useLayoutEffect(() => {
+    if (!body.current || !isOpen || !text) return;
+    view.current ??= new MarkdownView(body.current);
+    view.current.show(text);
+    if (!isGrowing) view.current.end();
+  }, [text, isOpen, isGrowing]);
+  const title = isGrowing ? strings.thinking : seconds === undefined ? strings.thought : strings.thoughtFor(seconds);
+  return (
+    <details class="reasoning" onToggle={(event) => { setOpen(event.currentTarget.open); }}>
+      <summary><span class={isGrowing ? "waiting" : ""}>{title}</span></summary>
+      <div class="body" ref={body} />
+    </details>
   );
 }
 
@@ -68,7 +95,8 @@ function Interrupted({ message }: { message: Message }) {
 // How an answer ended, where it did not end by itself, and what can be done then.
 function Ending({ message, isLast }: { message: Message; isLast: boolean }) {
   const { session, answers } = usePage();
-  const { id, state, text, error, code } = message;
+  const { id, state, error, code } = message;
+  const text = saidIn(message);
   if (message.role === "user" || isUnderWay(message)) return null;
   const note = {
     done: text ? "" : strings.empty,
@@ -125,14 +153,14 @@ function Actions(props: MessageProps & { onEdit: () => void }) {
           <button type="button" aria-label={strings.next} disabled={index === versions.length - 1} onClick={() => { select(versions[index + 1]); }}>›</button>
         </span>
       )}
-      {message.text && <CopyButton text={message.text} />}
+      {saidIn(message) && <CopyButton text={saidIn(message)} />}
       {message.role === "user" ? (
         <button type="button" onClick={props.onEdit}>{strings.edit}</button>
       ) : message.state === "done" && message.text && (
         <button type="button" disabled={!isOpen} onClick={() => answers.retry(message.id)}>{strings.askAgain}</button>
       )}
       <button type="button" onClick={remove}>{strings.delete}</button>
-      {statistics?.tokensPerSecond != null && <span class="rate">{strings.speed(statistics.tokensPerSecond)}</span>}
+      {statistics && <span class="rate">{strings.statistics(statistics)}</span>}
     </div>
   );
 }

@@ -1,0 +1,106 @@
+"""What answers look like: programs, formulas, reasoning, what is said of them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+import pytest_asyncio
+
+from tests.server.conftest import serving
+from tests.server.fake_engine import FakeEngine
+from tests.web.chromium import CHROMIUM, ask, shows
+from unicorn_async.engine.types import FinishReason, Token
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from playwright.async_api import Browser, Page
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.asyncio(loop_scope="session"),  # the browser's
+    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed"),
+]
+ANSWER = "Look:\n\n```python\nimport os  # it\n```\n\n$$\\frac{a}{b}$$\n\nand \\(x^2\\), not \\(\\frac{\\).\n\nThe end"
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def engine() -> FakeEngine:
+    return FakeEngine()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def page(browser: Browser, engine: FakeEngine) -> AsyncIterator[Page]:
+    async with serving(engine) as served:
+        page = await browser.new_page()
+        problems: list[str] = []
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+        await page.goto(served.url)
+        yield page
+        await page.close()
+        assert problems == []
+
+
+def tokens(*texts: str) -> list[Token]:
+    """Return a script of these texts."""
+    last = Token(99, "", finish_reason=FinishReason.STOP)
+    return [*(Token(index, text) for index, text in enumerate(texts)), last]
+
+
+async def test_programs_have_colours_and_formulas_are_typeset(page: Page, engine: FakeEngine) -> None:
+    files: list[str] = []
+    page.on("request", lambda request: files.append(request.url.rpartition("/")[2]))
+    await ask(page, "Hi")
+    await shows(page, ".assistant:not([aria-busy]) .body", "Hello there, friend")
+    assert not any(name.startswith(("highlight", "formula")) for name in files)
+    engine.script = tokens(*ANSWER)
+    await ask(page, "And now?")
+    await shows(page, ".assistant:not([aria-busy]) .body", "The end")
+    await page.locator(".code-keyword", has_text="import").wait_for()
+    await page.locator(".formula.display mfrac").wait_for()
+    await page.locator("p .formula msup").wait_for()
+    await page.locator(".formula.source").wait_for()
+    assert await page.locator(".formula.source").inner_text() == "\\frac{"
+    assert await page.locator("pre code").inner_text() == "import os  # it"
+    assert sum(name.startswith(("highlight", "formula")) for name in files) == 2
+
+
+async def test_reasoning_is_folded_and_not_sent_again(page: Page, engine: FakeEngine) -> None:
+    engine.script = tokens("<think>", "\nSeventeen and ", "twenty-five.", "\n</think>", "\n\n", "42")
+    engine.hold[2] = asyncio.Event()
+    await ask(page, "What is 17 + 25?")
+    await shows(page, ".reasoning summary", "Thinking")
+    assert await page.locator(".reasoning .body").inner_text() == ""
+    await page.locator(".reasoning summary").click()
+    await shows(page, ".reasoning .body", "Seventeen and")
+    engine.hold[2].set()
+    await shows(page, ".reasoning summary", "Thought for")
+    assert await page.locator(".reasoning .body").inner_text() == "Seventeen and twenty-five."
+    assert await page.locator(".assistant:not([aria-busy]) > .body").inner_text() == "42"
+    await ask(page, "Sure?")
+    await page.locator(".assistant:not([aria-busy])").nth(1).wait_for()
+    said = [message.content for message in engine.fake_tokenizer.conversations[-1]]
+    assert said == ["What is 17 + 25?", "42", "Sure?"]
+
+
+async def test_an_answer_that_was_stopped_while_it_thought_is_none(page: Page, engine: FakeEngine) -> None:
+    engine.script = tokens("<think>", "Hm.", "Hm.")
+    engine.hold[2] = asyncio.Event()
+    await ask(page, "First")
+    await shows(page, ".reasoning summary", "Thinking")
+    await page.get_by_role("button", name="Stop").click()
+    await shows(page, ".assistant .note", "Stopped")
+    await shows(page, ".reasoning summary", "Thoughts")
+    engine.script, engine.hold = tokens("Yes."), {}
+    await ask(page, "Second")
+    await shows(page, ".assistant:not([aria-busy]) .body", "Yes.")
+    assert [message.content for message in engine.fake_tokenizer.conversations[-1]] == ["Second"]
+
+
+async def test_an_answer_tells_its_tokens_and_when_the_first_came(page: Page) -> None:
+    await ask(page, "Hi")
+    await shows(page, ".assistant .rate", "4 tokens")
+    assert "first after" in await page.locator(".assistant .rate").inner_text()
