@@ -1,5 +1,6 @@
 // Every text that the page shows by itself.
 
+import type { FileError } from "./chat/files";
 import type { Setting } from "./chat/settings";
 import type { Statistics } from "./chat/tree";
 
@@ -111,6 +112,18 @@ export const strings = {
   messageDeleted: "The message was deleted",
   newChatBegun: "A new chat has begun",
   undo: "Undo",
+
+  attach: "Attach text files",
+  files: "Files",
+  size: (bytes: number) => (bytes < 1000 ? `${bytes} B` : `${(bytes / 1000).toFixed(bytes < 10_000 ? 1 : 0)} KB`),
+  removeFile: (name: string) => `Remove ${name}`,
+  fileRefused: ({ file, reason, bytes }: FileError) =>
+    ({
+      large: `${file} has ${megabytes(bytes)} MB; a file may have 1.0 MB`,
+      binary: `${file} is no text in UTF-8`,
+      unreadable: `${file} could not be read`,
+      many: `${file} is one file too many; a question takes ${bytes}`,
+    })[reason],
 
   settingsTitle: "Settings of this conversation",
   settingsButton: "Settings of this conversation",

@@ -16,7 +16,7 @@ async function withAnswer(name: string): Promise<Chats> {
   const chats = await reopened(name);
   chats.open(null);
   const id = chats.currentId.value;
-  chats.dispatch(id, { type: "ask", question: "q", answer: "a", text: "Hi", at: 1 });
+  chats.dispatch(id, { type: "ask", question: "q", answer: "a", text: "Hi", files: [], at: 1 });
   chats.dispatch(id, { type: "delta", answer: "a", text: "Hel", received: 2 });
   await chats.flush();
   return chats;
@@ -45,7 +45,7 @@ test("an answer that is under way at the server waits to be taken up", async () 
   const before = await reopened(name);
   before.open(null);
   const id = before.currentId.value;
-  before.dispatch(id, { type: "ask", question: "q", answer: "a", text: "Hi", at: 1 });
+  before.dispatch(id, { type: "ask", question: "q", answer: "a", text: "Hi", files: [], at: 1 });
   before.dispatch(id, { type: "created", answer: "a", model: "m", response: "resp_1", received: 0 });
   before.dispatch(id, { type: "delta", answer: "a", text: "Hel", received: 4 });
   await before.flush();

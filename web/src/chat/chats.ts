@@ -126,7 +126,7 @@ export class Chats {
 }
 
 function isKept(chat: Conversation): boolean {
-  return chat.messages.size > 0 || chat.draft !== "" || isAnySet(chat.settings);
+  return chat.messages.size > 0 || chat.draft !== "" || chat.draftFiles.length > 0 || isAnySet(chat.settings);
 }
 
 function withoutLost(chat: Conversation, growing: ReadonlySet<string>): Conversation {

@@ -3,6 +3,7 @@
 
 import { openDB } from "idb";
 import type { DBSchema, IDBPDatabase } from "idb";
+import { filesOf } from "./files";
 import { settingsOf } from "./settings";
 import type { Conversation, Message } from "./tree";
 
@@ -70,8 +71,9 @@ export class Storage {
 
 function joined(head: Head, rows: Row[]): Conversation {
   rows.sort((one, other) => one.created - other.created || one.order - other.order);
-  // A conversation of an older page has no settings.
-  return { ...head, settings: settingsOf(head.settings), messages: new Map(rows.map((row) => [row.id, messageOf(row)])) };
+  // A conversation of an older page has no settings and files.
+  const more = { settings: settingsOf(head.settings), draftFiles: filesOf(head.draftFiles) };
+  return { ...head, ...more, messages: new Map(rows.map((row) => [row.id, messageOf(row)])) };
 }
 
 function messageOf(row: Row): Message {

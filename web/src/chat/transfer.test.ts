@@ -4,7 +4,7 @@ import { emptyConversation, pathTo, reduce, sentFor } from "./tree";
 import type { Conversation } from "./tree";
 
 function chat(): Conversation {
-  const asked = reduce(emptyConversation("c", 1), { type: "ask", question: "q", answer: "a", text: "Hi", at: 1 });
+  const asked = reduce(emptyConversation("c", 1), { type: "ask", question: "q", answer: "a", text: "Hi", files: [], at: 1 });
   return reduce(asked, { type: "delta", answer: "a", text: "Hel", received: 2 });
 }
 

@@ -1,6 +1,7 @@
 // Conversations as a file, and back. A file may come from anywhere: what is not as it should be is refused by name.
 
 import { newId } from "./id";
+import { filesOf } from "./files";
 import { settingsOf } from "./settings";
 import { isUnderWay, reduce } from "./tree";
 import type { Conversation, Message, MessageState } from "./tree";
@@ -46,7 +47,8 @@ function conversation(value: unknown): Conversation {
   const times = { created: number(value["created"], "created"), changed: number(value["changed"], "changed") };
   const settings = settingsOf(value["settings"]);
   const draft = string(value["draft"], "draft");
-  const chat: Conversation = { id: newId(), title, ...times, draft, settings, leaf, start, messages };
+  const more = { draft, draftFiles: filesOf(value["draftFiles"]), settings };
+  const chat: Conversation = { id: newId(), title, ...times, ...more, leaf, start, messages };
   const growing = [...messages.values()].filter(isUnderWay);
   return growing.reduce((left, { id }) => reduce(left, { type: "lost", answer: id }), chat);
 }
@@ -64,6 +66,7 @@ function message(value: unknown, names: Map<string, string>, above: ReadonlyMap<
   if ((above.get(parent ?? "")?.role ?? "assistant") === role) throw new ImportError(`${old}: two turns of ${role}`);
   const id = newId();
   names.set(old, id);
+  const files = role === "user" ? filesOf(value["files"]) : [];
   return {
     id,
     parent,
@@ -71,6 +74,7 @@ function message(value: unknown, names: Map<string, string>, above: ReadonlyMap<
     text: string(value["text"], "text"),
     state: role === "user" ? "done" : (state as MessageState),
     created: number(value["created"], "created"),
+    ...(files.length > 0 && { files }),
     ...(typeof value["error"] === "string" && { error: value["error"] }),
     ...(typeof value["model"] === "string" && { model: value["model"] }),
   };

@@ -7,7 +7,7 @@ function after(...events: ChatEvent[]): Conversation {
 }
 
 function ask(number: number, text = `question ${number}`): ChatEvent {
-  return { type: "ask", question: `q${number}`, answer: `a${number}`, text, at: number };
+  return { type: "ask", question: `q${number}`, answer: `a${number}`, text, files: [], at: number };
 }
 
 function answered(number: number, text = `answer ${number}`): ChatEvent[] {

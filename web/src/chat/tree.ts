@@ -1,6 +1,8 @@
 // A conversation as a tree of messages: a question has answers, an answer has further questions. What is shown is one way
 // from the root to a leaf; of that, what is sent are the turns that have an answer, and the question that is asked.
 
+import { withFiles } from "./files";
+import type { Attached } from "./files";
 import { partsOf } from "./reasoning";
 import { NO_SETTINGS } from "./settings";
 import type { Settings } from "./settings";
@@ -13,6 +15,7 @@ export interface Message {
   readonly parent: string | null;
   readonly role: "user" | "assistant";
   readonly text: string;
+  readonly files?: readonly Attached[]; // of a question
   readonly state: MessageState;
   readonly created: number; // ms since 1970
   readonly error?: string;
@@ -38,6 +41,7 @@ export interface Conversation {
   readonly created: number;
   readonly changed: number; // ms since 1970, of the last question
   readonly draft: string;
+  readonly draftFiles: readonly Attached[];
   readonly settings: Settings;
   readonly leaf: string | null;
   readonly start: string | null; // the first message that is sent, where older ones were left out
@@ -50,7 +54,7 @@ export interface Sent {
 }
 
 export type ChatEvent =
-  | { type: "ask"; question: string; answer: string; text: string; at: number }
+  | { type: "ask"; question: string; answer: string; text: string; files: readonly Attached[]; at: number }
   | { type: "edit"; message: string; question: string; answer: string; text: string; at: number }
   | { type: "retry"; message: string; answer: string; at: number }
   | { type: "created"; answer: string; model: string; response: string; received: number }
@@ -62,12 +66,13 @@ export type ChatEvent =
   | { type: "delete"; message: string }
   | { type: "select"; message: string }
   | { type: "draft"; text: string }
+  | { type: "draftFiles"; files: readonly Attached[] }
   | { type: "settings"; settings: Settings }
   | { type: "trim"; start: string | null }
   | { type: "rename"; title: string };
 
 export function emptyConversation(id: string, at: number): Conversation {
-  return { id, title: "", created: at, changed: at, draft: "", settings: NO_SETTINGS, leaf: null, start: null, messages: new Map() };
+  return { id, title: "", created: at, changed: at, draft: "", draftFiles: [], settings: NO_SETTINGS, leaf: null, start: null, messages: new Map() };
 }
 
 // What becomes of a conversation by an event. An event about a message that is not there, or an answer that has ended,
@@ -75,10 +80,10 @@ export function emptyConversation(id: string, at: number): Conversation {
 export function reduce(chat: Conversation, event: ChatEvent): Conversation {
   switch (event.type) {
     case "ask":
-      return asked(chat, chat.leaf, event);
+      return asked(chat, chat.leaf, event, event.files);
     case "edit": {
       const old = chat.messages.get(event.message);
-      return old?.role === "user" ? asked(chat, old.parent, event) : chat;
+      return old?.role === "user" ? asked(chat, old.parent, event, old.files ?? []) : chat;
     }
     case "retry": {
       const old = chat.messages.get(event.message);
@@ -117,6 +122,8 @@ export function reduce(chat: Conversation, event: ChatEvent): Conversation {
       return chat.messages.has(event.message) ? { ...chat, leaf: latestBelow(chat, event.message) } : chat;
     case "draft":
       return { ...chat, draft: event.text };
+    case "draftFiles":
+      return { ...chat, draftFiles: event.files };
     case "settings":
       return { ...chat, settings: event.settings };
     case "trim":
@@ -130,9 +137,9 @@ export function isUnderWay(message: Message): boolean {
   return message.role === "assistant" && (message.state === "waiting" || message.state === "streaming");
 }
 
-// What a message says, without the reasoning before an answer, which models do not want to see again.
-export function saidIn({ role, text }: Message): string {
-  return role === "assistant" ? partsOf(text).answer : text;
+// What a message says: without the reasoning before an answer, which models do not want to see again, with a question's files.
+export function saidIn({ role, text, files }: Message): string {
+  return role === "assistant" ? partsOf(text).answer : withFiles(text, files ?? []);
 }
 
 // The messages from the root to a message; the way that is shown is that to the leaf.
@@ -176,11 +183,12 @@ export function startIndex(chat: Conversation, path: readonly Message[]): number
 export function trimmedStart(chat: Conversation, answer: string): string | null {
   const whole = pathTo(chat, answer).slice(0, -1);
   const path = whole.slice(Math.max(0, startIndex(chat, whole)));
-  const size = path.reduce((sum, { text }) => sum + text.length, 0);
+  const size = path.reduce((sum, message) => sum + saidIn(message).length, 0);
   let left = size;
-  for (const [index, { id, role, text }] of path.entries()) {
-    if (role === "user" && index > 0 && (left <= (size * 2) / 3 || index === path.length - 1)) return id;
-    left -= text.length;
+  for (const [index, message] of path.entries()) {
+    const isEnough = left <= (size * 2) / 3 || index === path.length - 1;
+    if (message.role === "user" && index > 0 && isEnough) return message.id;
+    left -= saidIn(message).length;
   }
   return null;
 }
@@ -214,9 +222,11 @@ function asked(
   chat: Conversation,
   parent: string | null,
   event: { question: string; answer: string; text: string; at: number },
+  files: readonly Attached[],
 ): Conversation {
   const { question: id, text, at: created } = event;
-  const messages = new Map(chat.messages).set(id, { id, parent, role: "user", text, state: "done", created });
+  const question: Message = { id, parent, role: "user", text, state: "done", created, ...(files.length > 0 && { files }) };
+  const messages = new Map(chat.messages).set(id, question);
   return withAnswer({ ...chat, messages }, id, event.answer, created);
 }
 

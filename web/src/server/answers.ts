@@ -3,6 +3,7 @@
 
 import { signal } from "@preact/signals";
 import type { Chats } from "../chat/chats";
+import type { Attached } from "../chat/files";
 import { newId } from "../chat/id";
 import { isUnderWay, sentFor, trimmedStart } from "../chat/tree";
 import type { ChatEvent, Message } from "../chat/tree";
@@ -59,8 +60,8 @@ export class Answers {
   }
 
   // Asks, unless what there is to send is too much; returns whether it was asked.
-  ask(text: string): boolean {
-    return this.begin((answer, at) => ({ type: "ask", question: newId(), answer, text, at }));
+  ask(text: string, files: readonly Attached[] = []): boolean {
+    return this.begin((answer, at) => ({ type: "ask", question: newId(), answer, text, files, at }));
   }
 
   retry(message: string): boolean {

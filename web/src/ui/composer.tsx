@@ -3,6 +3,7 @@ import { useLayoutEffect, useRef } from "preact/hooks";
 import { isAnySet } from "../chat/settings";
 import { isUnderWay } from "../chat/tree";
 import { strings } from "../strings";
+import { AttachButton, Files } from "./attachments";
 import { usePage } from "./context";
 
 const NEARLY_FULL = 0.8; // of the context
@@ -10,11 +11,11 @@ const COMPOSITION = 229; // key code of what an input method takes, which some b
 
 export function Composer({ prompt, onSettings }: { prompt: RefObject<HTMLTextAreaElement | null>; onSettings: () => void }) {
   const { chats, session, answers } = usePage();
-  const draft = chats.current.value.draft;
+  const { draft, draftFiles: files } = chats.current.value;
   const leaf = chats.path.value.at(-1);
   const answer = leaf && isUnderWay(leaf) && answers.isGrowing(leaf.id) ? leaf.id : null;
   const isElsewhere = leaf !== undefined && isUnderWay(leaf) && answer === null;
-  const canSend = session.link.value === "open" && !isElsewhere && draft.trim() !== "";
+  const canSend = session.link.value === "open" && !isElsewhere && (draft.trim() !== "" || files.length > 0);
   useLayoutEffect(() => {
     const area = prompt.current;
     if (!area) return;
@@ -25,13 +26,19 @@ export function Composer({ prompt, onSettings }: { prompt: RefObject<HTMLTextAre
   const send = (): void => {
     if (!canSend || answer) return;
     const id = chats.currentId.value;
-    if (answers.ask(draft)) chats.dispatch(id, { type: "draft", text: "" });
+    if (!answers.ask(draft, files)) return;
+    chats.dispatch(id, { type: "draft", text: "" });
+    chats.dispatch(id, { type: "draftFiles", files: [] });
   };
   return (
     <footer>
       {answers.problem.value && <p id="problem" class="problem" role="alert">{answers.problem.value}</p>}
+      <Files files={files} onRemove={(index) => {
+        chats.dispatch(chats.currentId.value, { type: "draftFiles", files: files.filter((_, other) => other !== index) });
+      }} />
       <form id="composer" class="composer" onSubmit={(event) => { event.preventDefault(); send(); }}>
         <SettingsButton onPress={onSettings} />
+        <AttachButton />
         <label class="hidden" for="prompt">{strings.prompt}</label>
         <textarea id="prompt" ref={prompt} rows={1} dir="auto" placeholder={strings.placeholder} autocomplete="off" enterkeyhint="send"
           value={draft}

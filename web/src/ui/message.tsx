@@ -5,6 +5,7 @@ import { isUnderWay, saidIn } from "../chat/tree";
 import type { Message } from "../chat/tree";
 import { copyText, MarkdownView } from "../text/markdown";
 import { strings } from "../strings";
+import { Files } from "./attachments";
 import { usePage } from "./context";
 
 export interface MessageProps {
@@ -27,7 +28,10 @@ export const MessageView = memo(function MessageView(props: MessageProps) {
         {isEdited ? (
           <Editor message={message} onEnd={() => { setEdited(false); }} />
         ) : isUser ? (
-          <div class="body" dir="auto">{message.text}</div>
+          <>
+            <Files files={message.files ?? []} />
+            {message.text && <div class="body" dir="auto">{message.text}</div>}
+          </>
         ) : (
           <Answer message={message} />
         )}
