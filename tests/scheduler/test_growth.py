@@ -18,7 +18,7 @@ def test_before_the_first_blocks_requests_wait_and_nothing_is_refused() -> None:
     sequence = add(scheduler, 6)
     assert scheduler.schedule() is None
     assert scheduler.wants_blocks and scheduler.has_work
-    assert (scheduler.blocks_total, scheduler.blocks_planned) == ((0,), (100,))
+    assert (scheduler.blocks_total, scheduler.groups[0].num_blocks) == ((0,), 100)
     scheduler.add_blocks(0, range(FAR, FAR + 2))
     assert sizes(schedule(scheduler)) == [(sequence, 0, 6)]
     assert sequence.block_tables == [[FAR, FAR + 1]]
@@ -70,7 +70,7 @@ def test_growth_that_ends_early_shortens_the_context_and_gives_back_what_can_nev
     schedule(scheduler)
     assert scheduler.end_growth() == [long]
     assert scheduler.max_context == 16 == short.max_length == evaluation.max_length
-    assert scheduler.blocks_planned == (4, 4)
+    assert [group.num_blocks for group in scheduler.groups] == [4, 4]
     with pytest.raises(PromptTooLongError, match="16 tokens leave no room in a context of 16"):
         add(scheduler, 16)
     scheduler.finish(long, FinishReason.CANCELLED)

@@ -10,11 +10,14 @@ import numpy as np
 
 from unicorn_async.cache.lookup import CacheState, CacheStatus
 from unicorn_async.config import AttentionKind, SamplingParams
+from unicorn_async.engine.step_feed import StepFeed
 from unicorn_async.engine.types import AdapterInfo, EngineStats, FinishReason, LoadProgress, Token
 from unicorn_async.gpu.budget import HeapKind
 from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.hybrid.report import AttentionInfo
 from unicorn_async.memory.report import HeapReport, MemoryReport
+from unicorn_async.scheduler.block_manager import BlockGroup
+from unicorn_async.scheduler.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -111,6 +114,17 @@ class FakeEngine:
         self.layers_active = 1
         self.load_seconds = 0.5
         self.load_moved = asyncio.Condition()
+        self.scheduler = Scheduler(
+            groups=(BlockGroup(0, 8),),
+            block_size=4,
+            max_num_seqs=4,
+            max_num_batched_tokens=16,
+            max_context=32,
+            max_waiting=4,
+            max_logit_rows=8,
+            eos_token_ids=(),
+        )
+        self.steps = StepFeed(self.scheduler)
 
     @property
     def tokenizer(self) -> Tokenizer:

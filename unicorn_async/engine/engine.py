@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from unicorn_async.cache.lookup import CacheStatus
     from unicorn_async.engine.leftovers import Leftovers
     from unicorn_async.engine.opening import OpenedModel
+    from unicorn_async.engine.step_feed import StepFeed
     from unicorn_async.engine.types import AdapterInfo
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.instance_start import InstanceStart
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from unicorn_async.memory.report import MemoryReport
     from unicorn_async.models.spec import ModelSpec
     from unicorn_async.scheduler.sequence import Sequence
-    from unicorn_async.scheduler.step_budget import StepBudget
     from unicorn_async.step.kernel_times import KernelTime, KernelTimes
     from unicorn_async.tokenizer import Tokenizer
 
@@ -48,28 +48,12 @@ class Engine:
     """Runs one model on one device; made by `Engine.open`, usable while the model still loads."""
 
     def __init__(self, model: OpenedModel) -> None:
-        from unicorn_async.engine.cache_growth import CacheGrowth
-        from unicorn_async.engine.engine_loop import EngineLoop
-        from unicorn_async.scheduler.scheduler import Scheduler
+        from unicorn_async.engine.loop_opening import make_loop
 
-        config = self.config = model.options
+        self.config = model.options
         self._model = model
         self._runner = model.runner
-        self._scheduler = Scheduler(
-            groups=model.memory_plan.kv.groups,
-            block_size=config.block_size,
-            max_num_seqs=config.max_num_seqs,
-            max_num_batched_tokens=config.max_num_batched_tokens,
-            max_context=model.memory_plan.kv.max_context,
-            max_waiting=config.max_waiting,
-            max_logit_rows=self._runner.max_logit_rows,
-            eos_token_ids=() if model.tokenizer is None else model.tokenizer.eos_token_ids,
-            step_budget=_step_budget(config),
-            in_order=not config.attends_elsewhere,
-            grows=model.kv_pool is not None,
-        )
-        growth = None if model.kv_pool is None else CacheGrowth(model.kv_pool)
-        self._loop = EngineLoop(self._scheduler, self._runner, growth)
+        self._scheduler, self._loop = make_loop(model)
         self._failure: BaseException | None = None
         self._has_failed = asyncio.Event()
         self._last_memory: MemoryReport | None = None  # once the device is closed, and can't be asked
@@ -316,7 +300,7 @@ class Engine:
             waiting=scheduler.num_waiting,
             blocks_used=sum(scheduler.blocks_used),
             blocks_total=sum(scheduler.blocks_total),
-            blocks_planned=sum(scheduler.blocks_planned),
+            blocks_planned=sum(group.num_blocks for group in scheduler.groups),
             steps=counters.steps,
             tokens_generated=counters.tokens_generated,
             tokens_prefilled=counters.tokens_prefilled,
@@ -326,6 +310,11 @@ class Engine:
             attention=self._attention_stats(),
             bounded_steps=scheduler.num_bounded_steps,
         )
+
+    @property
+    def steps(self) -> StepFeed:
+        """What each step did, for who watches."""
+        return self._loop.feed
 
     def _attention_stats(self) -> AttentionStats | None:
         from unicorn_async.step.runner import Runner
@@ -390,12 +379,3 @@ class Engine:
         await self._has_failed.wait()
         assert self._failure is not None
         return self._failure
-
-
-def _step_budget(config: EngineConfig) -> StepBudget | None:
-    from unicorn_async.scheduler.step_budget import StepBudget
-    from unicorn_async.step.buckets import bucket_sizes
-
-    if config.max_mixed_step_s is None:
-        return None
-    return StepBudget(bucket_sizes(config.max_num_batched_tokens), config.max_mixed_step_s)

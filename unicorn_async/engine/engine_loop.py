@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from unicorn_async.engine.running_time import RunningTime
+from unicorn_async.engine.step_feed import StepFeed
 from unicorn_async.engine.types import FinishReason
 
 if TYPE_CHECKING:
@@ -82,6 +83,8 @@ class _StepInFlight:
     step: PendingStep
     in_load: bool
     has_first_token: bool
+    begun_s: float  # of `time.perf_counter`
+    host_s: float
 
 
 @dataclass(slots=True)
@@ -106,6 +109,7 @@ class EngineLoop:
 
     def __init__(self, scheduler: Scheduler, runner: StepRunner, growth: CacheGrowth | None = None) -> None:
         self.counters = LoopCounters()
+        self.feed = StepFeed(scheduler)
         self._scheduler = scheduler
         self._runner = runner
         self._growth = growth
@@ -207,11 +211,16 @@ class EngineLoop:
                 scheduled_s = time.perf_counter() - started
                 submission = RunningTime(self._runner.submit(batch))
                 step = await submission
-                in_flight.append(_StepInFlight(step, is_loading, is_loading and batch.num_samples > 0))
-                self._note(batch, scheduled_s + submission.seconds)
+                host_s, is_first = scheduled_s + submission.seconds, is_loading and batch.num_samples > 0
+                in_flight.append(_StepInFlight(step, is_loading, is_first, started, host_s))
+                self._note(batch, host_s)
             elif in_flight and not is_loading:
                 await asyncio.sleep(0)  # consumers get their turn, also where the device is faster than this loop
-                self._commit(await in_flight.popleft().step.result())
+                ended = in_flight.popleft()
+                result = await ended.step.result()
+                if self.feed.is_watched:
+                    self.feed.note(ended.begun_s, ended.host_s, result)
+                self._commit(result)
                 if owes_token:
                     await asyncio.sleep(0)  # they get it before more work is made
             else:

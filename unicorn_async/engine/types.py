@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unicorn_async.cache.lookup import CacheStatus
+    from unicorn_async.engine.step_feed import StepFeed
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.hybrid.report import AttentionInfo, AttentionStats
     from unicorn_async.lora.adapter import LoraAdapter
@@ -158,6 +159,10 @@ class EngineAPI(Protocol):
 
     async def logits(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         """Return the logits after every token, (tokens, vocabulary)."""
+
+    @property
+    def steps(self) -> StepFeed:
+        """What each step does, for who watches."""
 
     def stats(self) -> EngineStats:
         """Return counters."""

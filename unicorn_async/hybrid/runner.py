@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from unicorn_async.config import EngineConfig
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.timeline import Timeline
+    from unicorn_async.hybrid.busy import Span
     from unicorn_async.hybrid.interface import AttentionPass, FarAttention
     from unicorn_async.hybrid.order import HalfTurn
     from unicorn_async.hybrid.step_trace import StepTrace
@@ -277,12 +278,11 @@ class HybridRunner:
     async def _waits(self, layer: int) -> Sequence[tuple[Timeline, int]]:
         return () if self._readiness.all_active else (await self._readiness.layer_submitted(layer),)
 
-    def _note(self, step: HybridStep) -> tuple[float, float]:
+    def _note(self, step: HybridStep, near: Sequence[Span], far: Sequence[Span]) -> tuple[float, float]:
         """Count a step, and learn from what it took; returns its seconds on the device, and when they began there.
 
         What a step has of the time of the one before it is left out.
         """
-        near, far = (track.take(step.batch.step) for track in (self._near, self._far))
         times = [half.place.recording.device_seconds() for half in step.halves]
         start_s = max(self._device_stop_s, min(start_s for _, start_s in times))
         stop_s = max(start_s, *(start_s + device_s for device_s, start_s in times))
@@ -311,7 +311,8 @@ class HybridRunner:
 
     def collect(self, step: HybridStep) -> StepResult:
         """Read the results of a step that is done, in the order of steps."""
-        device_s, start_s = self._note(step)
+        near, far = (track.take(step.batch.step) for track in (self._near, self._far))
+        device_s, start_s = self._note(step, near, far)
         results = [
             (read_tokens(half.place.frame, half.shape, half.batch), read_logits(half.place.copy, half.batch))
             for half in step.halves
@@ -319,7 +320,7 @@ class HybridRunner:
         step.recorded.busy = False
         tokens = tuple(token for tokens, _ in results for token in tokens)
         logits = tuple(rows for _, of_half in results for rows in of_half)
-        return StepResult(step.batch, tokens, logits, device_s, start_s, waited=step.waited)
+        return StepResult(step.batch, tokens, logits, device_s, start_s, waited=step.waited, spans=(near, far))
 
     async def stop(self) -> None:
         """End the steps under way, and wait until no device has work of them."""

@@ -132,9 +132,14 @@ class Scheduler:
         return tuple(pool.num_blocks for pool in self._blocks.pools)
 
     @property
-    def blocks_planned(self) -> tuple[int, ...]:
-        """Blocks of each group that there are, or will be."""
-        return tuple(group.num_blocks for group in self._blocks.groups)
+    def with_blocks(self) -> list[Sequence]:
+        """The sequences that have blocks."""
+        return [sequence for sequence in (*self._running, *self._leaving) if sequence.block_tables]
+
+    @property
+    def groups(self) -> tuple[BlockGroup, ...]:
+        """The groups, with the blocks that there are, or will be."""
+        return self._blocks.groups
 
     def add_blocks(self, group: int, blocks: Iterable[int]) -> None:
         """Have more blocks of a group, whose memory is there from now on."""

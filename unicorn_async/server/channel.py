@@ -32,12 +32,15 @@ class Channel:
         store: ResponseStore,
         emit: Callable[[str], Awaitable[None]],
         stream_id: str | None,
+        began: deque[tuple[str, str | None]],
     ) -> None:
+        """`began` gets the name of each response, with this channel's."""
         self.stream_id = stream_id
         self.current: ActiveResponse | None = None
         self._service = service
         self._store = store
         self._emit = emit
+        self._began = began
         self._waiting: deque[ResponsesRequest | ResumeEvent] = deque()
         self._cancels_next = False  # asked for before the request had a response
 
@@ -110,6 +113,7 @@ class Channel:
 
     def _begin(self, active: ActiveResponse) -> None:
         self.current = active
+        self._began.append((active.id, self.stream_id))
         if self._cancels_next:
             self._cancels_next = False
             self.cancel()

@@ -20,6 +20,7 @@ from unicorn_async.server.protocol.errors import ApiError
 from unicorn_async.server.protocol.messages import merge_system
 from unicorn_async.server.protocol.response_object import ResponseState, ResponseStatus
 from unicorn_async.server.protocol.responses_answer import ResponsesAnswer
+from unicorn_async.server.step_watch import StepWatchers
 from unicorn_async.server.store import ResponseStore, StoredResponse
 from unicorn_async.tokenizer import ChatMessage
 
@@ -50,6 +51,7 @@ class Service:
         self.access = Access(options)
         self.store = ResponseStore(options.max_stored, options.max_stored_chars)
         self.background = BackgroundAnswers(options)
+        self.watchers = StepWatchers()
         self._active: dict[str, ActiveResponse] = {}
         self._executor: ThreadPoolExecutor | None = None
 

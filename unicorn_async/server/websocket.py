@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+from collections import deque
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
@@ -19,6 +21,7 @@ from unicorn_async.server.protocol.client_event import (
     CancelEvent,
     CreateEvent,
     ResumeEvent,
+    WatchEvent,
     channel_of,
     parse_client_event,
 )
@@ -27,6 +30,7 @@ from unicorn_async.server.protocol.errors import ApiError, describe_error
 from unicorn_async.server.protocol.fields import parse_object
 from unicorn_async.server.protocol.model_event import failure_event, model_event, progress_event
 from unicorn_async.server.service import unknown_response
+from unicorn_async.server.step_watch import watch_steps
 from unicorn_async.server.store import ResponseStore
 
 if TYPE_CHECKING:
@@ -44,6 +48,7 @@ logger = logging.getLogger(__name__)
 
 POLICY_VIOLATION = 1008  # RFC 6455, section 7.4.1
 LOCAL_RESPONSES = 16  # responses with `store` false that a connection can go on from
+RECENT_RESPONSES = 64  # that a client is told of as its own where it watches the steps
 PROGRESS_INTERVAL_S = 0.1
 
 
@@ -77,6 +82,8 @@ class Connection:
         self._store = ResponseStore(LOCAL_RESPONSES, service.options.max_stored_chars // LOCAL_RESPONSES)
         self._channels: dict[str | None, Channel] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._watching: asyncio.Task[None] | None = None
+        self._responses: deque[tuple[str, str | None]] = deque(maxlen=RECENT_RESPONSES)
         query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
         self._wants_progress = "unicorn" in query.get("events", [])
 
@@ -140,6 +147,8 @@ class Connection:
                 self._put(event, event.stream_id, group)
             elif isinstance(event, CancelEvent):
                 self._cancel(event)
+            elif isinstance(event, WatchEvent):
+                self._watch(event, group)
         except Exception as exc:
             if describe_error(exc).status == 500:
                 logger.exception("event failed")
@@ -153,7 +162,7 @@ class Connection:
         limit = self._service.options.max_channels
         if len(self._channels) >= limit:
             raise ApiError(f"{limit} streams are busy already", status=429, code="too_many_streams")
-        channel = Channel(self._service, self._store, self.send, stream_id)
+        channel = Channel(self._service, self._store, self.send, stream_id, self._responses)
         channel.put(request)
         self._channels[stream_id] = channel
         self._start(group, self._run_channel(channel))
@@ -175,6 +184,20 @@ class Connection:
         if event.response_id is not None and self._service.cancel_background(event.response_id):
             return
         raise unknown_response(event.response_id or "of this stream", "response_not_found", "response_id")
+
+    def _watch(self, event: WatchEvent, group: asyncio.TaskGroup) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            self._watching = None
+        if event.interval_ms:
+            watchers = self._service.watchers
+            watchers.claim()
+            self._watching = self._start(group, self._report_steps(event.interval_ms / 1000))
+            self._watching.add_done_callback(lambda _: watchers.release())
+
+    async def _report_steps(self, interval_s: float) -> None:
+        with contextlib.suppress(ClientGoneError):
+            await watch_steps(self._service.models, interval_s, lambda: dict(self._responses), self.send)
 
     async def _report_models(self) -> None:
         """Tell which model is served and how its load goes, from one model to the next."""
@@ -198,10 +221,11 @@ class Connection:
         except UnicornError:
             return  # what becomes of the model is told by its next state
 
-    def _start(self, group: asyncio.TaskGroup, work: Coroutine[object, object, None]) -> None:
+    def _start(self, group: asyncio.TaskGroup, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
         task = group.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
 
 async def reject(exc: ApiError, scope: Scope, send: Send) -> None:

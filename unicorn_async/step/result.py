@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -20,6 +22,18 @@ class SampledToken(NamedTuple):
     top: tuple[tuple[int, float], ...] = ()
 
 
+class TimeSpan(Protocol):
+    """A time in which a device worked, in seconds of `time.perf_counter`."""
+
+    @property
+    def start_s(self) -> float:
+        """When it began."""
+
+    @property
+    def stop_s(self) -> float:
+        """When it was seen to end."""
+
+
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """What one step sampled.
@@ -28,7 +42,8 @@ class StepResult:
     in the step, the logits (num_tokens, vocabulary) of the positions that the step computed. `device_s` is the time
     between the first and the last operation on the device. `device_start_s` is when the first began, by a clock of the
     device's own: only beside that of other steps it says something. A step that `waited` for layers to be loaded has
-    their time in its own.
+    their time in its own. `spans` are when the device of the model and another one that attends worked, as the host saw
+    it, where there are two.
     """
 
     batch: Batch
@@ -37,3 +52,4 @@ class StepResult:
     device_s: float
     device_start_s: float = 0.0
     waited: bool = False
+    spans: tuple[Sequence[TimeSpan], Sequence[TimeSpan]] = ((), ())

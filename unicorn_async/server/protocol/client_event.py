@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 MAX_STREAM_ID = 128
 MAX_RESPONSE_ID = 200
+MIN_WATCH_INTERVAL_MS, MAX_WATCH_INTERVAL_MS = 100, 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,14 @@ class AuthEvent:
     key: str
 
 
-ClientEvent = CreateEvent | CancelEvent | ResumeEvent | AuthEvent
+@dataclass(frozen=True, slots=True)
+class WatchEvent:
+    """`unicorn.watch`: tell what the steps do, at most as often; 0 is no more."""
+
+    interval_ms: int
+
+
+ClientEvent = CreateEvent | CancelEvent | ResumeEvent | AuthEvent | WatchEvent
 
 
 def channel_of(fields: Fields) -> str | None:
@@ -77,6 +85,13 @@ def parse_client_event(fields: Fields, *, defaults: SamplingParams) -> ClientEve
             raise fields.wrong("response_id", "a string")
         after = fields.integer("starting_after", 0, MAX_SEQUENCE_NUMBER)
         return ResumeEvent(response_id, -1 if after is None else after, stream_id)
+    if kind == "unicorn.watch":
+        interval_ms = fields.integer("interval_ms", 0, MAX_WATCH_INTERVAL_MS)
+        if interval_ms is None:
+            interval_ms = MIN_WATCH_INTERVAL_MS
+        if 0 < interval_ms < MIN_WATCH_INTERVAL_MS:
+            raise fields.wrong("interval_ms", f"0, or at least {MIN_WATCH_INTERVAL_MS}", code="invalid_value")
+        return WatchEvent(interval_ms)
     if kind == "unicorn.auth":
         key = fields.string("key")
         if key is None:

@@ -72,7 +72,7 @@ function SettingsButton({ onPress }: { onPress: () => void }) {
     <button id="settings-button" class={isSet ? "tool is-set" : "tool"} type="button" aria-haspopup="dialog" aria-label={label}
       title={label} onClick={onPress}>
       <svg viewBox="0 0 24 24" width="20" height="20" aria-hidden="true">
-        <path d="M4 7h9m5 0h2M4 17h2m5 0h9M13 5v4m-7 6v4" />
+        <path d="M3 8h9m6 0h3M3 16h3m6 0h9" /><circle cx="15" cy="8" r="2.6" /><circle cx="9" cy="16" r="2.6" />
       </svg>
     </button>
   );

@@ -1,0 +1,41 @@
+"""The scheduler and the loop of a model that was opened."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unicorn_async.engine.cache_growth import CacheGrowth
+from unicorn_async.engine.engine_loop import EngineLoop
+from unicorn_async.scheduler.scheduler import Scheduler
+from unicorn_async.scheduler.step_budget import StepBudget
+from unicorn_async.step.buckets import bucket_sizes
+
+if TYPE_CHECKING:
+    from unicorn_async.config import EngineConfig
+    from unicorn_async.engine.opening import OpenedModel
+
+
+def make_loop(model: OpenedModel) -> tuple[Scheduler, EngineLoop]:
+    """Return them, as the model's options and its plan of memory want them."""
+    config, runner = model.options, model.runner
+    scheduler = Scheduler(
+        groups=model.memory_plan.kv.groups,
+        block_size=config.block_size,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_context=model.memory_plan.kv.max_context,
+        max_waiting=config.max_waiting,
+        max_logit_rows=runner.max_logit_rows,
+        eos_token_ids=() if model.tokenizer is None else model.tokenizer.eos_token_ids,
+        step_budget=_step_budget(config),
+        in_order=not config.attends_elsewhere,
+        grows=model.kv_pool is not None,
+    )
+    growth = None if model.kv_pool is None else CacheGrowth(model.kv_pool)
+    return scheduler, EngineLoop(scheduler, runner, growth)
+
+
+def _step_budget(config: EngineConfig) -> StepBudget | None:
+    if config.max_mixed_step_s is None:
+        return None
+    return StepBudget(bucket_sizes(config.max_num_batched_tokens), config.max_mixed_step_s)

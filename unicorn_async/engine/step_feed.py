@@ -1,0 +1,148 @@
+"""What the last steps did and who has which blocks, kept while somebody watches."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from unicorn_async.scheduler.scheduler import Scheduler
+    from unicorn_async.step.result import StepResult
+
+_KEPT_STEPS = 1024
+
+
+class StepPart(NamedTuple):
+    """One sequence's part of a step. `sequence` is its number among all, in the order of their arrival."""
+
+    sequence: int
+    request_id: str
+    num_tokens: int
+    is_decode: bool
+
+
+class StepRecord(NamedTuple):
+    """A step that has ended; times are seconds of `time.perf_counter`.
+
+    The host began it at `begun_s`, and saw its end at `ended_s`. `device_start_s` is when its first operation began on
+    the device, by that device's clock as laid beside the host's (see `StepFeed`), None where the step waited for layers
+    to be loaded; its last one ended `device_s` later. `near` and `far` are the times, (start, stop), in which the
+    device of the model and the one that attends worked, where these are two.
+    """
+
+    number: int
+    begun_s: float
+    ended_s: float
+    host_s: float
+    device_start_s: float | None
+    device_s: float
+    parts: tuple[StepPart, ...]
+    near: tuple[tuple[float, float], ...] = ()
+    far: tuple[tuple[float, float], ...] = ()
+
+
+class BlockOwner(NamedTuple):
+    """A sequence's blocks of one group of the KV cache, as runs of neighbours: (first, how many)."""
+
+    sequence: int
+    request_id: str
+    runs: tuple[tuple[int, int], ...]
+
+
+class BlockMap(NamedTuple):
+    """One group of the KV cache: how many blocks there are, will be and are in use, and whose they are."""
+
+    window: int
+    num_blocks: int
+    num_planned: int
+    num_used: int
+    owners: tuple[BlockOwner, ...]
+
+
+class StepFeed:
+    """The last 1,024 steps, noted while there is a watcher, and the KV cache as it is now.
+
+    A device's clock and the host's have no common zero. The device's is laid so that no step ended there after the host
+    saw its end: by the step whose end was seen soonest. So times of the device are late by what that one took to be
+    seen, some tens of microseconds.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.is_watched = False
+        self._num_watchers = 0
+        self._scheduler = scheduler
+        self._records: deque[StepRecord] = deque(maxlen=_KEPT_STEPS)
+        self._num_noted = 0
+        self._clock_offset_s: float | None = None
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Have steps noted as long as the block lasts."""
+        self._num_watchers += 1
+        self.is_watched = True
+        try:
+            yield
+        finally:
+            self._num_watchers -= 1
+            if not self._num_watchers:
+                self.is_watched = False
+                self._records.clear()
+                self._clock_offset_s = None
+
+    @property
+    def num_noted(self) -> int:
+        """How many steps were noted so far, those that are kept no longer among them."""
+        return self._num_noted
+
+    def note(self, begun_s: float, host_s: float, result: StepResult) -> None:
+        """Note a step whose end has just been seen, `host_s` of the host's work in it."""
+        now, batch, start_s = time.perf_counter(), result.batch, None
+        if not result.waited:
+            offset_s = now - (result.device_start_s + result.device_s)
+            if self._clock_offset_s is None or offset_s < self._clock_offset_s:
+                self._clock_offset_s = offset_s
+            start_s = result.device_start_s + self._clock_offset_s
+        parts = tuple(
+            StepPart(item.sequence.arrival, item.sequence.request_id, item.num_tokens, item.is_decode)
+            for item in batch.scheduled
+        )
+        near, far = (tuple((span.start_s, span.stop_s) for span in spans) for spans in result.spans)
+        record = StepRecord(batch.step, begun_s, now, host_s, start_s, result.device_s, parts, near, far)
+        self._records.append(record)
+        self._num_noted += 1
+
+    def since(self, num_seen: int) -> tuple[list[StepRecord], int]:
+        """Return the steps noted after the first `num_seen`, and how many of these are kept no longer."""
+        num_new = self._num_noted - num_seen
+        num_kept = min(num_new, len(self._records))
+        records = list(self._records)[len(self._records) - num_kept :]
+        return records, num_new - num_kept
+
+    def block_maps(self) -> tuple[BlockMap, ...]:
+        """Return who has which blocks of the KV cache now."""
+        scheduler, maps = self._scheduler, []
+        counts = zip(scheduler.groups, scheduler.blocks_total, scheduler.blocks_used, strict=True)
+        for index, (group, num_blocks, num_used) in enumerate(counts):
+            owners = tuple(
+                BlockOwner(sequence.arrival, sequence.request_id, tuple(_runs(sequence.block_tables[index])))
+                for sequence in scheduler.with_blocks
+            )
+            maps.append(BlockMap(group.window, num_blocks, group.num_blocks, num_used, owners))
+        return tuple(maps)
+
+
+def _runs(blocks: Iterable[int]) -> Iterator[tuple[int, int]]:
+    first, count = -1, 0
+    for block in blocks:
+        if count and block == first + count:
+            count += 1
+            continue
+        if count:
+            yield first, count
+        first, count = block, int(block >= 0)  # -1 = freed
+    if count:
+        yield first, count
