@@ -38,7 +38,8 @@ async function main(root: HTMLElement): Promise<void> {
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) void chats.flush();
   });
-  const page = { chats, session, answers: session.answers, notice: new Notice() };
+  const { answers, inside, eight } = session;
+  const page = { chats, session, answers, inside, eight, notice: new Notice() };
   render(<PageProvider value={page}><App icon={root.dataset["icon"] ?? ""} /></PageProvider>, root);
   session.start();
 }

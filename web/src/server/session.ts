@@ -2,6 +2,8 @@
 
 import { signal } from "@preact/signals";
 import type { Chats } from "../chat/chats";
+import { Eight } from "../inside/eight";
+import { Inside } from "../inside/inside";
 import { Answers } from "./answers";
 import { Connection } from "./connection";
 import type { ServerEvent } from "./connection";
@@ -35,6 +37,8 @@ export class Session {
   readonly keyWanted = signal<{ hadKey: boolean } | null>(null);
   readonly connection: Connection;
   readonly answers: Answers;
+  readonly inside: Inside;
+  readonly eight: Eight;
   private healthTurn = 0;
   private hiddenAt = 0; // ms since 1970
 
@@ -43,6 +47,7 @@ export class Session {
       opened: () => {
         this.link.value = "open";
         this.answers.connected();
+        this.inside.connected();
         void this.readHealth();
       },
       closed: () => {
@@ -57,6 +62,8 @@ export class Session {
       },
     });
     this.answers = new Answers(chats, this.connection);
+    this.inside = new Inside(this.connection);
+    this.eight = new Eight(this.connection);
   }
 
   start(): void {
@@ -85,8 +92,16 @@ export class Session {
     if (this.link.value === "silent") this.link.value = "open";
     if (event.type === "unicorn.model") this.modelChanged(event as unknown as ModelState);
     else if (event.type === "unicorn.load.progress") this.progressed(event as unknown as LoadProgress);
-    else if (event.type === "error") this.answers.refused(event);
+    else if (event.type === "unicorn.steps") this.inside.received(event);
+    else if (this.eight.has(String(event["stream_id"]))) this.eight.received(event);
+    else if (event.type === "error") this.refused(event);
     else this.answers.received(event);
+  }
+
+  private refused(event: ServerEvent): void {
+    const { code, message } = event["error"] as { code: string | null; message: string };
+    if (code === "too_many_watchers") this.inside.refused(message);
+    else this.answers.refused(event);
   }
 
   private modelChanged({ model, status, error }: ModelState): void {
@@ -101,6 +116,7 @@ export class Session {
 
   private closed(): void {
     this.answers.disconnected();
+    this.eight.lost();
     if (this.link.value !== "barred") this.link.value = "connecting";
     this.model.value = this.load.value = this.health.value = null;
   }

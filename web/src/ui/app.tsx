@@ -5,6 +5,7 @@ import { ChatsDialog } from "./chats_dialog";
 import { Composer } from "./composer";
 import { usePage } from "./context";
 import { Header } from "./header";
+import { InsideDrawer } from "./inside_drawer";
 import { KeyDialog } from "./key_dialog";
 import { Log } from "./log";
 import { ModelsDialog } from "./models_dialog";
@@ -12,7 +13,7 @@ import { NoticeView } from "./notice_view";
 import { SettingsDialog } from "./settings_dialog";
 
 export function App({ icon }: { icon: string }) {
-  const { chats, session, notice, answers } = usePage();
+  const { chats, session, answers, inside, notice } = usePage();
   const [dialog, setDialog] = useState<"chats" | "models" | "settings" | null>(null);
   const scroller = useRef<HTMLDivElement>(null);
   const prompt = useRef<HTMLTextAreaElement>(null);
@@ -33,6 +34,7 @@ export function App({ icon }: { icon: string }) {
   };
   const key = session.keyWanted.value;
   return (
+    <>
     <div id="scroller" ref={scroller}>
       <Header icon={icon} onChats={() => { setDialog("chats"); }} onModels={() => { setDialog("models"); }} onNewChat={newChat} />
       <main>
@@ -45,6 +47,8 @@ export function App({ icon }: { icon: string }) {
       {key && <KeyDialog key={String(key.hadKey)} hadKey={key.hadKey} />}
       {!dialog && !key && <NoticeView />}
     </div>
+    {inside.isOpen.value && <InsideDrawer />}
+    </>
   );
 }
 

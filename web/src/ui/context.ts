@@ -4,6 +4,8 @@ import { signal } from "@preact/signals";
 import { createContext } from "preact";
 import { useContext } from "preact/hooks";
 import type { Chats } from "../chat/chats";
+import type { Eight } from "../inside/eight";
+import type { Inside } from "../inside/inside";
 import type { Answers } from "../server/answers";
 import type { Session } from "../server/session";
 
@@ -11,6 +13,8 @@ export interface Page {
   readonly chats: Chats;
   readonly session: Session;
   readonly answers: Answers;
+  readonly inside: Inside;
+  readonly eight: Eight;
   readonly notice: Notice;
 }
 

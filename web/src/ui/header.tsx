@@ -3,7 +3,7 @@ import { usePage } from "./context";
 
 // Who answers, on what, and how far its load is.
 export function Header(props: { onChats: () => void; onModels: () => void; onNewChat: () => void; icon: string }) {
-  const { session } = usePage();
+  const { session, inside } = usePage();
   const health = session.health.value;
   const model = session.model.value;
   const name = model ? (model.model ?? strings.noModel) : "unicorn_async";
@@ -27,6 +27,12 @@ export function Header(props: { onChats: () => void; onModels: () => void; onNew
             )}
           </p>
         </div>
+        <button id="inside-button" class="quiet icon" type="button" aria-expanded={inside.isOpen.value} aria-label={strings.inside}
+          title={strings.inside} onClick={() => { inside.toggle(); }}>
+          <svg viewBox="0 0 24 24" width="20" height="20" aria-hidden="true">
+            <path d="M3 13h4l3-8 4 14 3-6h4" />
+          </svg>
+        </button>
         {health?.can_switch && (
           <button id="models-button" class="quiet" type="button" aria-haspopup="dialog" onClick={props.onModels}>
             {strings.models}
