@@ -93,7 +93,7 @@ async def test_steps_and_blocks_are_drawn_and_in_the_table(page: Page, engine: F
         "1.0",
     ]
     assert await number(page, "Answers") == "1"
-    await shows(page, "#inside", "attention's device at work")
+    await shows(page, "#inside", "Host · GPU · Device that attends · Websocket")
 
 
 async def test_what_is_paused_stays_is_gone_back_in_and_saved(page: Page, engine: FakeEngine, tmp_path: Path) -> None:

@@ -136,7 +136,6 @@ export const strings = {
   saveTrace: "Save for Perfetto",
   stepsDrawing: "Steps: a dot is a token, a bar a part of a prompt; yours in the page's colour",
   stepsLabel: "Drawing of the steps; the table below has the same",
-  lanesDrawing: (isTwo: boolean) => (isTwo ? "Host, model's device and attention's device at work" : "Host and GPU at work"),
   lanesLabel: "Drawing of when each device worked; the table below has the same",
   blocks: (window: number, used: number, blocks: number, planned: number) =>
     `KV cache${window ? `, window of ${window} tokens` : ""}: ${used} of ${blocks} blocks in use` +
@@ -161,7 +160,7 @@ export const strings = {
   broken: "It broke off",
   asTable: "The last steps as a table",
   tableHead: ["Step", "Written", "Read", "ms", "GPU ms"],
-  lanes: { host: "Host", model: "Device of the model", attention: "Device that attends", request: "Request" },
+  lanes: { host: "Host", model: "GPU", attention: "Device that attends", upload: "Upload", wire: "Websocket", request: "Request" },
 
   settingsTitle: "Settings of this conversation",
   settingsButton: "Settings of this conversation",

@@ -67,26 +67,35 @@ export function drawLanes(canvas: HTMLCanvasElement, view: View, { from, to }: F
   const brush = brushOf(canvas);
   if (!brush) return 0;
   const { context, width, height } = brush;
-  const hasAttention = view.steps.some(({ attention }) => attention.length);
-  const lanes = hasAttention ? (["host", "model", "attention"] as const) : (["host", "model"] as const);
+  const lanes = lanesOf(view);
   const room = height / lanes.length;
   let drawn = 0;
   lanes.forEach((name, index) => {
     context.fillStyle = brush.colour("line");
     context.fillRect(0, index * room + room / 2 - 0.5, width, 1);
     context.fillStyle = brush.colour(`lane-${name}`);
-    for (const step of view.steps) {
-      const spans: readonly Span[] = name === "host" ? [step.host] : step[name];
-      for (const [start, length] of spans) {
-        if (start + length < from || start > to) continue;
-        const left = Math.max(0, ((start - from) / (to - from)) * width);
-        const right = Math.min(width, ((start + length - from) / (to - from)) * width);
-        context.fillRect(left, index * room + 3, Math.max(0.8, right - left), room - 6);
-        drawn += 1;
-      }
+    for (const [start, length] of spansOf(view, name)) {
+      if (start + length < from || start > to) continue;
+      const left = Math.max(0, ((start - from) / (to - from)) * width);
+      const right = Math.min(width, ((start + length - from) / (to - from)) * width);
+      context.fillRect(left, index * room + 2, Math.max(0.8, right - left), room - 4);
+      drawn += 1;
     }
   });
   return drawn;
+}
+
+export type Lane = "host" | "model" | "attention" | "upload" | "wire";
+
+// From the top: those that there are.
+export function lanesOf(view: View): Lane[] {
+  const attends = view.steps.some(({ attention }) => attention.length);
+  return ["host", "model", ...(attends ? (["attention"] as const) : []), ...(view.upload.length ? (["upload"] as const) : []), "wire"];
+}
+
+function spansOf(view: View, lane: Lane): readonly Span[] {
+  if (lane === "upload" || lane === "wire") return view[lane];
+  return view.steps.flatMap((step) => (lane === "host" ? [step.host] : step[lane]));
 }
 
 // The blocks of a group, in the order of their numbers: free, not there yet, or whose.

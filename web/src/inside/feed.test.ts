@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { NOTHING, summary, tokensOf, withEvent } from "./feed";
+import { NOTHING, summary, tokensOf, withEvent, withSpan } from "./feed";
 import type { StepsEvent } from "./feed";
 import { traceOf } from "./trace";
 
@@ -49,12 +49,12 @@ test("a window of time is summed up, and spans over each other count once", () =
 });
 
 test("the trace has a lane for each device and request, in microseconds", () => {
-  const view = withEvent(NOTHING, event(7), 1000);
-  const { traceEvents } = JSON.parse(traceOf(view, { host: "Host", model: "GPU", attention: "NPU", request: "Request" })) as {
-    traceEvents: Record<string, unknown>[];
-  };
+  const view = withSpan(withEvent(NOTHING, event(7), 1000), "wire", [995, 0]);
+  const lanes = { host: "Host", model: "GPU", attention: "NPU", upload: "Upload", wire: "Wire", request: "Request" };
+  const { traceEvents } = JSON.parse(traceOf(view, lanes)) as { traceEvents: Record<string, unknown>[] };
   const names = traceEvents.filter(({ ph }) => ph === "M").map(({ args }) => (args as { name: string }).name);
-  expect(names).toEqual(["Host", "GPU", "Request 3", "Request 4"]);
+  expect(names).toEqual(["Host", "GPU", "Wire", "Request 3", "Request 4"]);
+  expect(traceEvents.filter(({ ph }) => ph === "i").map(({ ts }) => ts)).toEqual([25_000]);
   const spans = traceEvents.filter(({ ph }) => ph === "X").map(({ tid, name, ts, dur }) => [tid, name, ts, dur]);
   expect(spans).toEqual([
     [1, "step 7", 0, 500],

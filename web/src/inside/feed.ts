@@ -64,10 +64,13 @@ export interface View {
   readonly preemptions: number;
   readonly dropped: number; // steps that this page was not told of
   readonly at: number; // when the last event came
+  readonly upload: readonly Span[]; // times in which weights came to the device
+  readonly wire: readonly Span[]; // when text came over the websocket
 }
 
 export const NOTHING: View = {
   steps: [], own: new Set(), cache: [], heaps: [], running: 0, waiting: 0, preemptions: 0, dropped: 0, at: 0,
+  upload: [], wire: [],
 };
 
 export function withEvent(view: View, event: StepsEvent, now: number): View {
@@ -87,7 +90,18 @@ export function withEvent(view: View, event: StepsEvent, now: number): View {
     preemptions: event.preemptions,
     dropped: view.dropped + event.dropped,
     at: now,
+    upload: recent(view.upload, now),
+    wire: recent(view.wire, now),
   };
+}
+
+// With one more time in a lane of what this page sees itself.
+export function withSpan(view: View, lane: "upload" | "wire", span: Span): View {
+  return { ...view, [lane]: [...view[lane], span].slice(-MAX_STEPS) };
+}
+
+function recent(spans: readonly Span[], now: number): readonly Span[] {
+  return spans.filter(([start, length]) => start + length >= now - KEPT_MS);
 }
 
 function placed(step: SentStep, now: number): Step {

@@ -2,7 +2,7 @@
 
 import { computed, signal } from "@preact/signals";
 import type { Connection, ServerEvent } from "../server/connection";
-import { KEPT_MS, NOTHING, withEvent } from "./feed";
+import { KEPT_MS, NOTHING, withEvent, withSpan } from "./feed";
 import type { StepsEvent, View } from "./feed";
 
 const INTERVAL_MS = 100;
@@ -16,6 +16,7 @@ export class Inside {
   readonly problem = signal("");
   readonly shown = computed(() => this.frozen.value ?? this.view.value);
   private isWatching = false;
+  private uploaded = { at: 0, bytes: 0 };
 
   constructor(private readonly connection: Connection) {
     document.addEventListener("visibilitychange", () => {
@@ -46,6 +47,18 @@ export class Inside {
 
   received(event: ServerEvent): void {
     this.view.value = withEvent(this.view.value, event as unknown as StepsEvent, performance.now());
+  }
+
+  // What this page sees itself, for the lanes beside the engine's.
+  saw(event: ServerEvent): void {
+    if (!this.isWatching) return;
+    const now = performance.now();
+    if (event.type === "response.output_text.delta") this.view.value = withSpan(this.view.value, "wire", [now, 0]);
+    if (event.type !== "unicorn.load.progress") return;
+    const bytes = Number(event["bytes_loaded"]);
+    const { at, bytes: before } = this.uploaded;
+    if (bytes > before && at) this.view.value = withSpan(this.view.value, "upload", [at, now - at]);
+    this.uploaded = { at: now, bytes };
   }
 
   refused(message: string): void {

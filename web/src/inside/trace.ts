@@ -1,19 +1,23 @@
 // The last ten seconds as a file that the Perfetto UI opens: Chromium's "Trace Event Format", times in µs.
 
+import { lanesOf } from "./draw";
+import type { Lane } from "./draw";
 import type { Span, View } from "./feed";
 
-const LANES = { host: 1, model: 2, attention: 3, requests: 100 };
+const LANES = { host: 1, model: 2, attention: 3, upload: 4, wire: 5, requests: 100 };
 
 type TraceEvent = Record<string, unknown>;
 
-export function traceOf(view: View, names: { host: string; model: string; attention: string; request: string }): string {
+export function traceOf(view: View, names: Record<Lane | "request", string>): string {
   const start = Math.min(...view.steps.map(({ begun }) => begun), view.at);
   const at = (time: number): number => Math.round((time - start) * 1000);
-  const events: TraceEvent[] = [
-    lane(LANES.host, names.host),
-    lane(LANES.model, names.model),
-    ...(view.steps.some(({ attention }) => attention.length) ? [lane(LANES.attention, names.attention)] : []),
-  ];
+  const events: TraceEvent[] = lanesOf(view).map((name) => lane(LANES[name], names[name]));
+  for (const [begin, length] of view.upload.filter(([begin]) => begin >= start)) {
+    events.push({ ph: "X", pid: 1, tid: LANES.upload, name: "weights", ts: at(begin), dur: Math.round(length * 1000) });
+  }
+  for (const [time] of view.wire.filter(([time]) => time >= start)) {
+    events.push({ ph: "i", s: "t", pid: 1, tid: LANES.wire, name: "text", ts: at(time) });
+  }
   const requests = new Set<number>();
   for (const step of view.steps) {
     const args = { decodes: step.decodes.length, prompt_tokens: step.prompts.reduce((sum, [, tokens]) => sum + tokens, 0) };

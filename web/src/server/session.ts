@@ -90,6 +90,7 @@ export class Session {
 
   private received(event: ServerEvent): void {
     if (this.link.value === "silent") this.link.value = "open";
+    this.inside.saw(event);
     if (event.type === "unicorn.model") this.modelChanged(event as unknown as ModelState);
     else if (event.type === "unicorn.load.progress") this.progressed(event as unknown as LoadProgress);
     else if (event.type === "unicorn.steps") this.inside.received(event);

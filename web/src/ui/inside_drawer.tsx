@@ -1,5 +1,5 @@
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { drawBlocks, drawLanes, drawSteps } from "../inside/draw";
+import { drawBlocks, drawLanes, drawSteps, lanesOf } from "../inside/draw";
 import type { Frame } from "../inside/draw";
 import { KEPT_MS, summary, tokensOf } from "../inside/feed";
 import type { BlockGroup, View } from "../inside/feed";
@@ -40,7 +40,7 @@ export function InsideDrawer() {
       </div>
       <Scrub />
       <Drawing id="inside-steps" title={strings.stepsDrawing} label={strings.stepsLabel} draw={(canvas) => drawSteps(canvas, view, frame)} />
-      <Drawing id="inside-lanes" title={strings.lanesDrawing(view.steps.some(({ attention }) => attention.length))}
+      <Drawing id="inside-lanes" title={lanesOf(view).map((lane) => strings.lanes[lane]).join(" · ")}
         label={strings.lanesLabel} draw={(canvas) => drawLanes(canvas, view, frame)} />
       {view.cache.map((group, index) => <Blocks key={index} view={view} group={group} />)}
       <Heaps view={view} />
@@ -191,8 +191,7 @@ function Table({ view, frame }: { view: View; frame: Frame }) {
 }
 
 function save(view: View): void {
-  const { host, model, attention, request } = strings.lanes;
-  const url = URL.createObjectURL(new Blob([traceOf(view, { host, model, attention, request })], { type: "application/json" }));
+  const url = URL.createObjectURL(new Blob([traceOf(view, strings.lanes)], { type: "application/json" }));
   const link = document.createElement("a");
   link.href = url;
   link.download = "steps.json";
