@@ -167,7 +167,7 @@ function opening(token: Token): { outer: Node; inner: Node } {
   const scroller = document.createElement("div"); // a wide table scrolls, also by keyboard
   scroller.className = "table";
   scroller.tabIndex = 0;
-  scroller.setAttribute("role", "region");
+  scroller.setAttribute("role", "group");
   scroller.setAttribute("aria-label", strings.table);
   scroller.append(element);
   return { outer: scroller, inner: element };
