@@ -37,8 +37,8 @@ class FakeLibrary:
     """Has the models "a", "b", "c", one that is "damaged", and "unknown" to those who ask for anything else.
 
     `more` are further names, `adapter_names` those of adapters; `facts` is what is known of models of these names,
-    unless it `holds_facts`, and `plans` where they would lie. `refuse` is raised for every choice; `fail_open` has errors
-    for models of these names. `planned` and `prepared` are the choices that came.
+    unless it `holds_facts`, and `plans` where they would lie. `refuse` is raised for every choice; `fail_open` has
+    errors for models of these names. `planned` and `prepared` are the choices that came.
     Who is prepared waits for `hold_prepare`, in its thread.
     `hold_open`, `hold_load` and `hold_close` have events that models of these names wait for.
     """
