@@ -78,9 +78,12 @@ class FakeLibrary:
         self.planned.append(choice)
         if self.refuse is not None:
             raise self.refuse
-        if choice.name not in self.plans:
+        if choice.name not in self.names():
             raise ModelNotFoundError(f"model {choice.name!r} is not among those that may be loaded here")
-        return PlannedModel(choice.name, choice.weights or WeightScheme.AUTO, 1000, self.plans[choice.name])
+        plans = self.plans.get(choice.name)
+        if plans is None:
+            raise CheckpointError(f"{choice.name}: nobody knows where it would lie")
+        return PlannedModel(choice.name, choice.weights or WeightScheme.AUTO, 1000, plans)
 
     def prepare(self, choice: ModelChoice) -> PreparedModel:
         self.prepared.append(choice)
