@@ -108,8 +108,9 @@ class ModelLibrary:
 
         Files that were not read since they changed are read for about `time_s`; the others' turn comes at later calls.
         """
-        until = time.monotonic() + time_s
-        return tuple(self._listed(entry, until) for entry in self._catalog.entries())
+        entries, reader = self._catalog.entries(), self._reader()
+        until = time.monotonic() + time_s  # from here, so that each call gets on
+        return tuple(self._listed(entry, reader, until) for entry in entries)
 
     def adapters(self) -> tuple[str, ...]:
         """Return the names of the LoRA adapters that there are; blocks on the disk."""
@@ -172,8 +173,8 @@ class ModelLibrary:
         self._facts = self._facts or FactsReader()
         return self._facts
 
-    def _listed(self, entry: CatalogEntry, until: float) -> ListedModel:
-        reader, config = self._reader(), self._named(entry)
+    def _listed(self, entry: CatalogEntry, reader: FactsReader, until: float) -> ListedModel:
+        config = self._named(entry)
         try:
             facts = reader.kept(entry.location, config)
             if facts is None and time.monotonic() < until:

@@ -30,7 +30,7 @@ export const strings = {
 
   welcome: "What would you like to ask?",
   privacy: "The model runs on this server, and what you write goes nowhere else.",
-  examples: ["What is 17 + 25?", "Which month comes after June?", "Who are you?"],
+  examples: ["What is 17 + 25?", "Which month comes after June?", "Who are you?", "Once upon a time, there was a unicorn who"],
   conversation: "Conversation",
   prompt: "Your message",
   placeholder: "Write a message",

@@ -40,8 +40,9 @@ export function ModelsDialog({ onClose }: { onClose: () => void }) {
     forget();
   };
   const canLoad = choice !== null && !isBroken && plan.placement?.fits !== false;
+  const isThere = state?.status === "ready" && model?.id === state.model && options === NO_OPTIONS;
   const load = (): void => {
-    if (choice && state?.status === "ready" && model.id === state.model && options === NO_OPTIONS) onClose();
+    if (isThere) onClose();
     else if (choice && canLoad) act(loadModel(session.connection, choice));
   };
   const isLoaded = listing.data.some(({ loaded }) => loaded);
@@ -73,7 +74,7 @@ export function ModelsDialog({ onClose }: { onClose: () => void }) {
         ) : (
           <button key="back" id="models-back" class="quiet" type="button" onClick={() => { setShown(false); forget(); }}>{strings.back}</button>
         )}
-        {hasDetails && (
+        {hasDetails && !isThere && (
           <button id="load-model" class="primary" type="button" disabled={!canLoad || isBusy} aria-describedby="models-hint" onClick={load}>
             {isBusy ? strings.checkingModel : strings.loadModel}
           </button>
