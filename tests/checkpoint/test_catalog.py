@@ -199,6 +199,18 @@ def test_adapters_are_found_below_folders_and_in_the_hub(folder: Path, tmp_path:
         found.find_adapter("plain")
 
 
+def test_listed_adapters_are_those_that_are_found(folder: Path, tmp_path: Path) -> None:
+    write(folder / "loras" / "a", "adapter_config.json")
+    write(tmp_path / "outside", "adapter_config.json")
+    (folder / "loras" / "link").symlink_to(tmp_path / "outside")
+    found = catalog(folder, hub=tmp_path / "hub")
+    names = found.adapters()
+    assert "loras/a" in names
+    assert "loras/link" not in names
+    for name in names:
+        assert (found.find_adapter(name) / "adapter_config.json").is_file()
+
+
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such directory"):
         catalog(tmp_path / "nowhere")

@@ -22,6 +22,7 @@ class FakeRunner:
 
     Steps end at once while `gate` is set. The step `failing_step` fails where it is waited for. Where it `is_loading`,
     that ends with `loaded`. `done_when_freed` is the number of steps that were done when spare frames were freed.
+    `layers_followed` are those of a load that steps of these numbers have behind them.
     """
 
     script: Mapping[str, Sequence[int]] = field(default_factory=dict)
@@ -34,6 +35,7 @@ class FakeRunner:
     most_in_flight: int = 0
     num_done: int = 0
     done_when_freed: int | None = None
+    layers_followed: dict[int, int] = field(default_factory=dict)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def submit(self, batch: Batch) -> FakeStep:
@@ -70,6 +72,10 @@ class FakeStep:
     runner: FakeRunner
     batch: Batch
     waited: bool
+
+    @property
+    def layers_followed(self) -> int | None:
+        return self.runner.layers_followed.get(self.batch.step, 0) if self.waited else None
 
     async def result(self) -> StepResult:
         await self.runner.gate.wait()

@@ -317,6 +317,25 @@ async def test_while_the_model_loads_prompts_are_submitted_ahead_and_no_step_nee
     assert runner.most_in_flight == 4
 
 
+async def test_a_prompt_that_follows_the_load_is_as_far_as_its_first_part(tokenizer: Tokenizer) -> None:
+    runner = FakeRunner(is_loading=True, max_in_flight=4)
+    runner.gate.set()
+    async with running(make_scheduler(), runner) as loop:
+        long = RequestStream(request("long", num_prompt=70, max_tokens=3), tokenizer)
+        loop.add(long)
+        await runner.has_submitted(3)
+        await let_others_run()
+        late = RequestStream(request("late", max_tokens=3), tokenizer)
+        loop.add(late)
+        await runner.has_submitted(4)
+        runner.layers_followed = {0: 7, 1: 6, 2: 6, 3: 2}
+        assert [loop.prompt_layers(name) for name in ("long", "late", "unknown")] == [7, 2, None]
+        runner.loaded.set()
+        await all_tokens(long)
+        await all_tokens(late)
+        assert loop.prompt_layers("long") is None
+
+
 async def test_no_step_is_made_between_the_end_of_the_load_and_its_first_tokens(tokenizer: Tokenizer) -> None:
     runner = FakeRunner(is_loading=True, max_in_flight=4)
     async with running(make_scheduler(), runner) as loop:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from unicorn_async.config import SamplingParams
 from unicorn_async.errors import CheckpointError, MissingFeatureError
 from unicorn_async.gpu.kernel import KernelLibrary
 from unicorn_async.ops.subgroups import matrix_subgroup_size
@@ -45,6 +46,23 @@ async def test_a_request_that_arrives_at_once_waits_for_layers_and_is_answered(
         await engine.loaded()
         assert engine.progress.done
         assert engine.progress.share == 1.0
+
+
+async def test_a_prompt_tells_how_many_layers_of_the_load_it_went_through(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = LoadingGate(monkeypatch, HELD_FROM)
+    async with open_engine() as engine:
+        early = engine.stream(prompt_of(40), SamplingParams(max_tokens=2), request_id="early")
+        first = asyncio.ensure_future(anext(early))
+        await some_layers(engine)
+        while not (layers := engine.prompt_layers("early")):
+            await asyncio.wait((first,), timeout=0.01)
+        assert 0 < layers <= engine.progress.layers_active < engine.progress.layers_total
+        gate.open()
+        await first
+        assert engine.prompt_layers("early") is None
+        await early.aclose()
 
 
 async def test_a_prompt_of_several_steps_follows_the_load_with_all_of_them(

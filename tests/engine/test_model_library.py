@@ -139,8 +139,9 @@ def test_what_can_not_work_is_refused_before_anything_is_opened(catalog: ModelCa
 
 def test_every_name_of_the_library_can_be_prepared(catalog: ModelCatalog, config: EngineConfig) -> None:
     library = ModelLibrary(catalog, config)
-    assert library.names()[:2] == (catalog.given.name if catalog.given else "", "unicorn-demo")
-    for name in library.names():
+    names = [model.name for model in library.models(0)]
+    assert names[:2] == [catalog.given.name if catalog.given else "", "unicorn-demo"]
+    for name in names:
         assert library.prepare(ModelChoice(name)).config.model_name == name
 
 

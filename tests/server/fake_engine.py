@@ -113,6 +113,7 @@ class FakeEngine:
         self.num_layers = 4
         self.layers_active = 1
         self.load_seconds = 0.5
+        self.prompts: dict[str, int] = {}
         self.load_moved = asyncio.Condition()
         self.scheduler = Scheduler(
             groups=(BlockGroup(0, 8),),
@@ -170,6 +171,9 @@ class FakeEngine:
                     await self.load_moved.wait()
             if self.load_failure is not None:
                 raise self.load_failure
+
+    def prompt_layers(self, request_id: str) -> int | None:
+        return self.prompts.get(request_id)
 
     async def stream(
         self,

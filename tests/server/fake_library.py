@@ -8,13 +8,16 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from tests.server.fake_engine import FakeEngine
-from unicorn_async.config import EngineConfig
-from unicorn_async.engine.model_library import ModelChoice, PreparedModel
+from unicorn_async.config import EngineConfig, WeightScheme
+from unicorn_async.engine.model_library import ListedModel, ModelChoice, PlannedModel, PreparedModel
 from unicorn_async.errors import CheckpointError, EngineClosedError, ModelNotFoundError
 from unicorn_async.public_text import PublicText
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+
+    from unicorn_async.engine.model_facts import ModelFacts
+    from unicorn_async.engine.placement import DevicePlan
 
 TURNS = 3  # of the loop, that opening and closing take
 
@@ -33,7 +36,9 @@ class NamedEngine(FakeEngine):
 class FakeLibrary:
     """Has the models "a", "b", "c", one that is "damaged", and "unknown" to those who ask for anything else.
 
-    `more` are further names, `refuse` is raised for every choice; `fail_open` has errors for models of these names.
+    `more` are further names, `adapter_names` those of adapters; `facts` is what is known of models of these names,
+    unless it `holds_facts`, and `plans` where they would lie. `refuse` is raised for every choice; `fail_open` has
+    errors for models of these names. `planned` and `prepared` are the choices that came.
     Who is prepared waits for `hold_prepare`, in its thread.
     `hold_open`, `hold_load` and `hold_close` have events that models of these names wait for.
     """
@@ -50,13 +55,38 @@ class FakeLibrary:
         self.preparing = threading.Event()  # set once the first is prepared
         self.hold_prepare: threading.Event | None = None
         self.more: tuple[str, ...] = ()
+        self.facts: dict[str, ModelFacts] = {}
+        self.holds_facts = False
+        self.adapter_names: tuple[str, ...] = ()
+        self.plans: dict[str, tuple[DevicePlan, ...]] = {}
+        self.planned: list[ModelChoice] = []
+        self.prepared: list[ModelChoice] = []
         self.is_freed = asyncio.Event()  # unless it is cleared, nothing is left to be freed
         self.is_freed.set()
 
     def names(self) -> tuple[str, ...]:
         return ("a", "b", "c", *self.more)
 
+    def models(self, time_s: float) -> tuple[ListedModel, ...]:
+        known = {} if self.holds_facts else self.facts
+        return tuple(ListedModel(name, known.get(name)) for name in self.names())
+
+    def adapters(self) -> tuple[str, ...]:
+        return self.adapter_names
+
+    def placement(self, choice: ModelChoice) -> PlannedModel:
+        self.planned.append(choice)
+        if self.refuse is not None:
+            raise self.refuse
+        if choice.name not in self.names():
+            raise ModelNotFoundError(f"model {choice.name!r} is not among those that may be loaded here")
+        plans = self.plans.get(choice.name)
+        if plans is None:
+            raise CheckpointError(f"{choice.name}: nobody knows where it would lie")
+        return PlannedModel(choice.name, choice.weights or WeightScheme.AUTO, 1000, plans)
+
     def prepare(self, choice: ModelChoice) -> PreparedModel:
+        self.prepared.append(choice)
         self.preparing.set()
         if self.hold_prepare is not None:
             assert self.hold_prepare.wait(30)

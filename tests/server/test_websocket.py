@@ -165,6 +165,27 @@ async def test_load_progress_comes_only_to_those_who_asked(serve_with: ServeWith
         assert (await other.receive())["type"] == "response.created"
 
 
+async def test_how_far_a_prompt_followed_the_load_is_told_to_who_asked_it(
+    serve_with: ServeWith, engine: FakeEngine
+) -> None:
+    engine.loaded.clear()
+    async with (
+        serve_with(ServerOptions()) as served,
+        connected(f"{served.ws_url}?events=unicorn") as client,
+        connected(f"{served.ws_url}?events=unicorn") as other,
+    ):
+        assert (await client.until("unicorn.load.progress"))[-1]["prompts"] == {}
+        await other.until("unicorn.load.progress")
+        await client.create()
+        response_id = (await client.until("response.created"))[-1]["response"]["id"]
+        await engine.called.wait()
+        assert engine.calls[0].request_id == response_id
+        engine.prompts = {response_id: 3, "another": 1}
+        await engine.set_loaded(25)
+        assert (await client.until("unicorn.load.progress"))[-1]["prompts"] == {response_id: 3}
+        assert (await other.until("unicorn.load.progress"))[-1]["prompts"] == {}
+
+
 async def test_a_failed_load_is_told(serve_with: ServeWith, engine: FakeEngine) -> None:
     engine.loaded.clear()
     async with serve_with(ServerOptions()) as served, connected(f"{served.ws_url}?events=unicorn") as client:

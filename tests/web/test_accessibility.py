@@ -11,6 +11,7 @@ import pytest_asyncio
 from tests.server.conftest import serving
 from tests.server.fake_engine import FakeEngine
 from tests.server.test_step_watch import note_step
+from tests.web.axe import needs_axe, violations
 from tests.web.chromium import CHROMIUM, ask, shows
 from unicorn_async.engine.types import FinishReason, Token
 from unicorn_async.errors import DeviceLostError
@@ -21,9 +22,8 @@ if TYPE_CHECKING:
 
     from playwright.async_api import Browser, Page
 
-axe = pytest.importorskip("axe_playwright_python.async_playwright", reason="axe-playwright-python is not installed")
-
 pytestmark = [
+    needs_axe,
     pytest.mark.browser,
     pytest.mark.asyncio(loop_scope="session"),  # the browser's
     pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed"),
@@ -53,12 +53,7 @@ async def page(request: pytest.FixtureRequest, browser: Browser, engine: FakeEng
 
 
 async def is_fine(page: Page, state: str) -> None:
-    results = await axe.Axe().run(page)
-    found = [
-        f"{violation['id']}: {node['html'][:150]} {node['failureSummary'][:300]}"
-        for violation in results.response["violations"]
-        for node in violation["nodes"]
-    ]
+    found = await violations(page)
     assert not found, f"{state}:\n" + "\n".join(found)
 
 

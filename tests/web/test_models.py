@@ -61,7 +61,12 @@ async def page(browser: Browser, served: Served) -> AsyncIterator[Page]:
 
 async def choose(page: Page, name: str) -> None:
     await page.get_by_role("button", name="Models").click()
+    await load(page, name)
+
+
+async def load(page: Page, name: str) -> None:
     await page.locator(f"[data-model='{name}']").click()
+    await page.get_by_role("button", name="Load", exact=True).click()
 
 
 async def test_a_model_is_chosen_and_its_load_is_shown(page: Page, library: FakeLibrary) -> None:
@@ -75,7 +80,7 @@ async def test_a_model_is_chosen_and_its_load_is_shown(page: Page, library: Fake
     await ask(page, "And now?")
     await shows(page, ".assistant .waiting", "as soon as the model is loaded")
     await library.engines[1].set_loaded(43)
-    await page.locator("#load-bar[value='0.43']").wait_for()
+    await page.locator("#load-bar[aria-valuenow='43']").wait_for()
     await shows(page, "#load-numbers", "1 of 4 layers, 1 s left")
     await library.engines[1].set_loaded(100)
     await page.locator("#load").wait_for(state="hidden")
@@ -112,16 +117,16 @@ async def test_the_keyboard_is_enough(page: Page) -> None:
     while not await page.evaluate("document.activeElement.id === 'models-button'"):
         await page.keyboard.press("Shift+Tab")
     await page.keyboard.press("Enter")
-    await page.locator("#models-list button").nth(2).wait_for()
-    assert await page.evaluate("document.activeElement.dataset.model") == "a"
+    await page.locator("#models-list [role='option']").nth(2).wait_for()
+    assert await page.evaluate("document.activeElement.id") == "models-search"
     assert await page.locator("[aria-current]").inner_text() == "a\nloaded"
     await page.keyboard.press("Escape")
     await page.locator("#models-dialog").wait_for(state="hidden")
     assert await page.evaluate("document.activeElement.id") == "models-button"
     await page.keyboard.press("Enter")
-    await page.locator("#models-list button").nth(2).wait_for()
-    await page.keyboard.press("Tab")
-    await page.keyboard.press("Tab")
+    await page.locator("#models-list [role='option']").nth(2).wait_for()
+    await page.keyboard.press("ArrowDown")
+    await page.keyboard.press("ArrowDown")
     await page.keyboard.press("Enter")
     await shows(page, "#model", "c")
 
@@ -133,7 +138,7 @@ async def test_what_is_refused_and_what_fails_is_there_to_see(page: Page, librar
     await shows(page, "#model", "a")
     library.refuse = None
     library.fail_open["b"] = OutOfMemoryError("2 GiB needed")
-    await page.locator("[data-model='b']").click()
+    await load(page, "b")
     await shows(page, "#load-text", "b could not be loaded: 2 GiB needed")
     await ask(page, "Hi")
     await shows(page, ".problem", "2 GiB needed")
@@ -218,7 +223,7 @@ async def test_the_dialog_fits_and_is_large_enough_for_a_thumb(
     page = await browser.new_page(viewport={"width": width, "height": height})
     await page.goto(served.url)
     await page.get_by_role("button", name="Models").click()
-    await page.locator("#models-list button").nth(32).wait_for()
+    await page.locator("#models-list [role='option']").nth(32).wait_for()
     for selector in ("#models-dialog", "#unload"):
         box = await page.locator(selector).bounding_box()
         assert box is not None
@@ -226,7 +231,7 @@ async def test_the_dialog_fits_and_is_large_enough_for_a_thumb(
         assert box["y"] >= 0
         assert box["x"] + box["width"] <= width
         assert box["y"] + box["height"] <= height
-    box = await page.locator("#models-list button").first.bounding_box()
+    box = await page.locator("#models-list [role='option']").first.bounding_box()
     assert box is not None
     assert box["height"] >= 44
     assert await page.evaluate("document.documentElement.scrollWidth") <= width

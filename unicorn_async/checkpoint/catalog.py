@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -109,6 +110,15 @@ class ModelCatalog:
                 return path
         raise ConfigError(f"adapter {name[:200]!r} is not among those that may be loaded here")
 
+    def adapters(self) -> list[str]:
+        """Return the names that `find_adapter` finds below folders and in the cache; blocks on the disk."""
+        found = dict.fromkeys(name for folder in self._folders for name in _adapters_below(folder))
+        for name in names_in_hub(self._environ):
+            snapshot = find_in_hub(name, self._environ)
+            if snapshot is not None and (snapshot / _ADAPTER_CONFIG).is_file():
+                found[name] = None
+        return list(islice(found, MAX_LISTED))
+
     def places(self) -> list[tuple[Path, str]]:
         """Return where models lie, and what to say to clients in place of each path; "" for nothing."""
         found = [(demo_model_dir(), DEMO_NAME), (hub_cache(self._environ), "")]
@@ -202,7 +212,27 @@ def _is_found(folder: Path, name: str) -> bool:
 
 
 def _listed(folder: Path) -> Iterator[CatalogEntry]:
-    """What looks like a model below a folder, and would be found there, sorted within each directory.
+    """What looks like a model below a folder, and would be found there."""
+    for directory, names in _directories(folder):
+        is_model = directory != folder and _is_model(names)
+        for path in [directory] if is_model else _gguf_models(directory, names):
+            name = path.relative_to(folder).as_posix()
+            if _is_found(folder, name):
+                yield CatalogEntry(name, path)
+
+
+def _adapters_below(folder: Path) -> Iterator[str]:
+    """The names of what looks like an adapter below a folder, and would be found there."""
+    for directory, names in _directories(folder):
+        if _ADAPTER_CONFIG in names and directory != folder:
+            name = directory.relative_to(folder).as_posix()
+            found = _below(folder, name)
+            if found is not None and (found / _ADAPTER_CONFIG).is_file():
+                yield name
+
+
+def _directories(folder: Path) -> Iterator[tuple[Path, list[str]]]:
+    """A folder and what is below it with the names inside, sorted; nothing below a model's directory.
 
     Links to directories are not followed.
     """
@@ -218,14 +248,8 @@ def _listed(folder: Path) -> Iterator[CatalogEntry]:
         if num_scanned > _MAX_SCANNED:
             return
         names = [entry.name for entry in inside]
-        is_model = directory != folder and _is_model(names)
-        for path in [directory] if is_model else _gguf_models(directory, names):
-            name = path.relative_to(folder).as_posix()
-            if _is_found(folder, name):
-                yield CatalogEntry(name, path)
-        if is_model:
-            continue
-        if depth < _MAX_DEPTH:
+        yield directory, names
+        if depth < _MAX_DEPTH and (directory == folder or not _is_model(names)):
             below = [entry for entry in inside if entry.is_dir(follow_symlinks=False) and entry.name[0] != "."]
             waiting += [(Path(entry.path), depth + 1) for entry in reversed(below)]
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.cli.amounts import size
 from unicorn_async.cli.memory_lines import heap_name
+from unicorn_async.engine.placement import memory_json
 from unicorn_async.errors import ConfigError, OutOfMemoryError, VulkanUnavailableError
 from unicorn_async.gpu.budget import HeapKind
 from unicorn_async.gpu.choice import device_candidates
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from unicorn_async.engine.files import ModelFiles
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.memory.plan import MemoryPlan
-    from unicorn_async.weights.placement import PlacementRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +48,14 @@ class DevicePlacement:
 
     def to_json(self) -> dict[str, object]:
         """Return everything as JSON values; sizes in bytes."""
-        plan = self.plan
         return {
             "index": self.info.index,
             "device": self.info.name,
             "software": self.info.is_software,
             "chosen": self.is_chosen,
-            "fits": plan is not None,
+            "fits": self.plan is not None,
             "problem": self.problem,
-            "max_context": 0 if plan is None else plan.kv.max_context,
-            "room": None if plan is None else asdict(plan.placement.room),
-            "placement": [] if plan is None else [_row_json(row) for row in plan.placement.rows()],
-            "attention": None if plan is None or plan.far is None else plan.far.to_json(),
-            "kv_cache_bytes": 0 if plan is None else plan.kv.nbytes,
-            "first_kv_cache_bytes": 0 if plan is None else plan.kv.first_bytes,
-            "staged_bytes": 0 if plan is None else plan.staged_bytes,
-            "step_bytes": 0 if plan is None else plan.step_bytes,
-            "planned_bytes": {} if plan is None else {h.value: plan.placement.nbytes(h) for h in HeapKind},
+            **memory_json(self.plan),
             "reading": self.reading,
         }
 
@@ -155,13 +146,3 @@ def _table(info: DeviceInfo, plan: MemoryPlan) -> list[str]:
 
 def _layers(first: int, last: int) -> str:
     return f"layer {first}" if first == last else f"layers {first} to {last}"
-
-
-def _row_json(row: PlacementRow) -> dict[str, object]:
-    return {
-        "group": row.group.value,
-        "layers": row.layers,
-        "bytes": row.nbytes,
-        "heap": row.heap.value,
-        "transforms": list(row.transforms),
-    }

@@ -216,6 +216,11 @@ class Engine:
         except EngineClosedError:
             raise await self._cause() from None
 
+    def prompt_layers(self, request_id: str) -> int | None:
+        """Return how many of the `layers_active` a request's prompt went through; None unless it follows the load."""
+        layers = self._loop.prompt_layers(request_id)
+        return None if layers is None else min(layers, self.progress.layers_active)
+
     async def loaded(self) -> None:
         """Wait until the model is loaded and no step waits for a layer; raises as `load_progress` does."""
         async for _ in self.load_progress():

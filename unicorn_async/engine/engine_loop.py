@@ -34,6 +34,10 @@ _MOST_EVALUATING = 8  # steps in flight beside an open evaluation: each that has
 class PendingStep(Protocol):
     """A step that was submitted."""
 
+    @property
+    def layers_followed(self) -> int | None:
+        """Layers of a load behind which the step was submitted; None if it follows none."""
+
     async def result(self) -> StepResult:
         """Wait until the device has done the step."""
 
@@ -81,6 +85,7 @@ class _StepInFlight:
     """A step, and whether it began while the model loaded and has a token that somebody waits for since then."""
 
     step: PendingStep
+    batch: Batch
     in_load: bool
     has_first_token: bool
     begun_s: float  # of `time.perf_counter`
@@ -115,6 +120,7 @@ class EngineLoop:
         self._growth = growth
         self._streams: dict[Sequence, RequestStream] = {}
         self._evaluations: dict[Sequence, Evaluation] = {}
+        self._in_flight: deque[_StepInFlight] = deque()
         self._wake = asyncio.Event()
         self._load_collected = asyncio.Event()
         self.growth_ended = asyncio.Event()  # or nothing grows, or the loop has failed
@@ -144,6 +150,13 @@ class EngineLoop:
         self._evaluations.pop(sequence, None)
         self._scheduler.finish(sequence, FinishReason.CANCELLED)
         self._wake.set()
+
+    def prompt_layers(self, request_id: str) -> int | None:
+        """Return how many layers of a load the first part of a request's prompt was submitted behind, if of any."""
+        for pending in self._in_flight:
+            if pending.in_load and any(item.sequence.request_id == request_id for item in pending.batch.scheduled):
+                return pending.step.layers_followed
+        return None
 
     def fail(self, error: BaseException) -> None:
         """Hand an error to every request that is still open."""
@@ -192,7 +205,7 @@ class EngineLoop:
         self.cancel(sequence)
 
     async def _run_steps(self) -> None:
-        in_flight: deque[_StepInFlight] = deque()
+        in_flight = self._in_flight
         while True:
             started = time.perf_counter()
             is_loading, batch = self._runner.is_loading, None
@@ -212,7 +225,7 @@ class EngineLoop:
                 submission = RunningTime(self._runner.submit(batch))
                 step = await submission
                 host_s, is_first = scheduled_s + submission.seconds, is_loading and batch.num_samples > 0
-                in_flight.append(_StepInFlight(step, is_loading, is_first, started, host_s))
+                in_flight.append(_StepInFlight(step, batch, is_loading, is_first, started, host_s))
                 self._note(batch, host_s)
             elif in_flight and not is_loading:
                 await asyncio.sleep(0)  # consumers get their turn, also where the device is faster than this loop

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from unicorn_async.engine.files import ModelFiles
+from unicorn_async.engine.placement import empty_devices, plans_on
 from unicorn_async.errors import ConfigError, OutOfMemoryError
-from unicorn_async.gpu.choice import device_candidates
-from unicorn_async.gpu.instance import Instance
-from unicorn_async.hybrid.choice import FarDevice, fit_options
-from unicorn_async.memory.plan import plan_memory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,7 +30,7 @@ def checked_options(model: str | Path, config: EngineConfig, *, is_default: bool
     limit = on_disk.config.max_position
     if config.max_context is not None and config.max_context > limit:
         raise ConfigError(f"max_context: expected at most the model's {limit} tokens, got {config.max_context}")
-    _check_size(on_disk, fit_options(on_disk.config, config))
+    _check_size(on_disk, config)
     if config.load_trace is not None:
         from unicorn_async.loader.trace import LoadTrace
 
@@ -44,27 +40,6 @@ def checked_options(model: str | Path, config: EngineConfig, *, is_default: bool
 
 def _check_size(on_disk: ModelFiles, config: EngineConfig) -> None:
     """Plan the model's memory on the devices as they will be at best, when the model that is open now is closed."""
-    with Instance.create() as instance:
-        devices = [
-            replace(info, heaps=tuple(replace(heap, used=0) for heap in info.heaps)) for info in instance.devices()
-        ]
-    far = FarDevice(on_disk.config, config, devices)
-    errors: list[OutOfMemoryError] = []
-    for info in far.near(device_candidates(devices, config.device, allow_software=config.allow_software)):
-        host_bytes = info.memory_bytes
-        try:
-            plan_memory(
-                on_disk.config,
-                config,
-                on_disk.plan,
-                info,
-                transient_bytes=on_disk.transient_bytes,
-                staging=on_disk.staging,
-                host_bytes=host_bytes,
-                far=partial(far.plan, host_bytes=host_bytes),
-            )
-        except OutOfMemoryError as exc:
-            errors.append(exc)
-        else:
-            return
-    raise OutOfMemoryError("\n".join(map(str, errors)))
+    plans = plans_on(empty_devices(), on_disk, config)
+    if all(plan.plan is None for plan in plans):
+        raise OutOfMemoryError("\n".join(plan.problem or "" for plan in plans))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 from unicorn_async.background import run_to_end
 from unicorn_async.config import EngineConfig, LoraSpec, WeightScheme
 from unicorn_async.engine.user_folders import weight_cache_directory
+from unicorn_async.errors import UnicornError
 from unicorn_async.public_text import PublicText
 
 if TYPE_CHECKING:
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from unicorn_async.checkpoint.catalog import CatalogEntry, ModelCatalog
     from unicorn_async.engine.engine import Engine
     from unicorn_async.engine.leftovers import Leftovers
+    from unicorn_async.engine.model_facts import FactsReader, ModelFacts
+    from unicorn_async.engine.placement import DevicePlan
     from unicorn_async.gpu.instance_start import InstanceStart
 
 
@@ -48,6 +52,25 @@ class PreparedModel:
     config: EngineConfig
 
 
+@dataclass(frozen=True, slots=True)
+class ListedModel:
+    """A model that may be loaded: `facts` are None as long as nobody has read its files, `problem` says why not."""
+
+    name: str
+    facts: ModelFacts | None = None
+    problem: str | None = None  # its files can't even be looked at
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedModel:
+    """Where a model would lie if it were loaded with these options: the device that a load takes is the last one."""
+
+    name: str
+    weights: WeightScheme
+    bytes_to_read: int
+    devices: tuple[DevicePlan, ...]
+
+
 class ModelLibrary:
     """Finds, checks and opens the models of a catalog.
 
@@ -72,6 +95,7 @@ class ModelLibrary:
         self._vulkan = vulkan
         self._leftovers = leftovers
         adapters = [(lora.path.parent, "") for lora in config.loras]
+        self._facts: FactsReader | None = None
         self._public = PublicText([*catalog.places(), *adapters, (weight_cache_directory(), "weight cache")])
 
     def given(self) -> PreparedModel | None:
@@ -79,9 +103,34 @@ class ModelLibrary:
         entry = self._catalog.given
         return None if entry is None else PreparedModel(entry.name, entry.location, self._named(entry))
 
-    def names(self) -> tuple[str, ...]:
-        """Return the names of what may be loaded; blocks on the disk."""
-        return tuple(entry.name for entry in self._catalog.entries())
+    def models(self, time_s: float) -> tuple[ListedModel, ...]:
+        """Return what may be loaded; blocks on the disk.
+
+        Files that were not read since they changed are read for about `time_s`; the others' turn comes at later calls.
+        """
+        entries, reader = self._catalog.entries(), self._reader()
+        until = time.monotonic() + time_s  # from here, so that each call gets on
+        return tuple(self._listed(entry, reader, until) for entry in entries)
+
+    def adapters(self) -> tuple[str, ...]:
+        """Return the names of the LoRA adapters that there are; blocks on the disk."""
+        return tuple(self._catalog.adapters())
+
+    def placement(self, choice: ModelChoice) -> PlannedModel:
+        """Plan a model as a load would, if nothing else were on the devices; opens nothing, and blocks on the disk.
+
+        Raises:
+            ModelNotFoundError, ConfigError, CheckpointError, DeviceError: as `prepare`; but for a model that is too
+                large, which is told by the plans.
+        """
+        from unicorn_async.engine.files import ModelFiles  # here, in a thread: a server begins without it
+        from unicorn_async.engine.placement import plans_on
+
+        entry, config = self._chosen(choice)
+        files = ModelFiles.read(entry.location, config.weights, config.loras, is_default=choice.weights is None)
+        config = replace(config, weights=files.scheme)
+        devices = plans_on(self._reader().devices(), files, config)
+        return PlannedModel(entry.name, files.scheme, files.plan.bytes_to_read, tuple(devices))
 
     def public_text(self, text: str) -> str:
         """Return a text as clients may read it: without the folders that models, adapters and the cache lie in."""
@@ -96,14 +145,7 @@ class ModelLibrary:
                 trace can't be written.
             DeviceError: there is no such device, or the model is too large for it.
         """
-        entry = self._catalog.find(choice.name)
-        config = self._named(entry)
-        if choice.weights is not None:
-            config = replace(config, weights=choice.weights)
-        if choice.max_context is not None:
-            config = replace(config, max_context=choice.max_context)
-        if choice.loras is not None:
-            config = replace(config, loras=tuple(self._adapter(lora) for lora in choice.loras))
+        entry, config = self._chosen(choice)
         from unicorn_async.engine.model_check import checked_options  # here, in a thread: a server begins without it
 
         config = checked_options(entry.location, config, is_default=choice.weights is None)
@@ -124,6 +166,34 @@ class ModelLibrary:
         """Wait until the memory of the models that were closed is free again."""
         if self._leftovers is not None:
             await self._leftovers.closed()
+
+    def _reader(self) -> FactsReader:
+        from unicorn_async.engine.model_facts import FactsReader  # as above
+
+        self._facts = self._facts or FactsReader()
+        return self._facts
+
+    def _listed(self, entry: CatalogEntry, reader: FactsReader, until: float) -> ListedModel:
+        config = self._named(entry)
+        try:
+            facts = reader.kept(entry.location, config)
+            if facts is None and time.monotonic() < until:
+                facts = reader.read(entry.location, config)
+        except (UnicornError, OSError) as exc:
+            return ListedModel(entry.name, problem=str(exc))
+        return ListedModel(entry.name, facts)
+
+    def _chosen(self, choice: ModelChoice) -> tuple[CatalogEntry, EngineConfig]:
+        """Find a model, and the options to load it with; raises as `prepare`."""
+        entry = self._catalog.find(choice.name)
+        config = self._named(entry)
+        if choice.weights is not None:
+            config = replace(config, weights=choice.weights)
+        if choice.max_context is not None:
+            config = replace(config, max_context=choice.max_context)
+        if choice.loras is not None:
+            config = replace(config, loras=tuple(self._adapter(lora) for lora in choice.loras))
+        return entry, config
 
     def _named(self, entry: CatalogEntry) -> EngineConfig:
         loras = self._config.loras if entry == self._catalog.given else ()

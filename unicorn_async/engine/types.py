@@ -143,6 +143,9 @@ class EngineAPI(Protocol):
     def load_progress(self) -> AsyncIterator[LoadProgress]:
         """Yield progress until the model is loaded; raises what made the load fail."""
 
+    def prompt_layers(self, request_id: str) -> int | None:
+        """Return how many of the layers that are active a request's prompt went through; None unless it loads."""
+
     def stream(
         self,
         prompt: str | Sequence[int],

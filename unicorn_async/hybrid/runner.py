@@ -357,6 +357,11 @@ class HybridStep:
     waited: bool = False
     task: asyncio.Task[None] | None = None
 
+    @property
+    def layers_followed(self) -> int | None:
+        """None: how far it follows a load is for its halves to know."""
+        return None
+
     async def result(self) -> StepResult:
         """Wait until both devices have done the step.
 

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from unicorn_async.config import EngineConfig
-from unicorn_async.engine.model_library import PreparedModel
+from unicorn_async.engine.model_library import ListedModel, PreparedModel
 from unicorn_async.errors import ModelNotFoundError
 from unicorn_async.public_text import PublicText
 
@@ -14,15 +14,21 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from contextlib import AbstractAsyncContextManager
 
-    from unicorn_async.engine.model_library import ModelChoice
+    from unicorn_async.engine.model_library import ModelChoice, PlannedModel
     from unicorn_async.engine.types import EngineAPI
 
 
 class Library(Protocol):
     """Where models come from; `ModelLibrary` has those on disk."""
 
-    def names(self) -> tuple[str, ...]:
-        """Return the names of what may be loaded; blocks on the disk."""
+    def models(self, time_s: float) -> tuple[ListedModel, ...]:
+        """Return what may be loaded, and read for about `time_s` what is not known yet; blocks on the disk."""
+
+    def adapters(self) -> tuple[str, ...]:
+        """Return the names of the LoRA adapters that there are; blocks on the disk."""
+
+    def placement(self, choice: ModelChoice) -> PlannedModel:
+        """Plan a model as a load would, if nothing else were on the devices; blocks on the disk."""
 
     def prepare(self, choice: ModelChoice) -> PreparedModel:
         """Find and check a model; blocks on the disk."""
@@ -44,13 +50,21 @@ class OpenEngine:
         self._engine = engine
         self.model = PreparedModel(engine.model_name, engine.model_name, EngineConfig())
 
-    def names(self) -> tuple[str, ...]:
+    def models(self, time_s: float) -> tuple[ListedModel, ...]:
         """Return the engine's model."""
-        return (self.model.name,)
+        return (ListedModel(self.model.name),)
+
+    def adapters(self) -> tuple[str, ...]:
+        """Return none."""
+        return ()
+
+    def placement(self, choice: ModelChoice) -> PlannedModel:
+        """Refuse."""
+        raise _not_here(choice)
 
     def prepare(self, choice: ModelChoice) -> PreparedModel:
         """Refuse."""
-        raise ModelNotFoundError(f"model {choice.name[:200]!r} is not among those that may be loaded here")
+        raise _not_here(choice)
 
     def public_text(self, text: str) -> str:
         """Return a text as clients may read it: without the folders of the server's disk."""
@@ -63,3 +77,7 @@ class OpenEngine:
     async def open(self, model: PreparedModel, on_wait: Callable[[str], None]) -> AsyncIterator[EngineAPI]:
         """Give the engine out, and leave it open."""
         yield self._engine
+
+
+def _not_here(choice: ModelChoice) -> ModelNotFoundError:
+    return ModelNotFoundError(f"model {choice.name[:200]!r} is not among those that may be loaded here")

@@ -8,13 +8,19 @@ from typing import TYPE_CHECKING
 
 from starlette.routing import Route
 
-from unicorn_async.errors import RequestError
+from unicorn_async.engine.model_library import ListedModel
+from unicorn_async.errors import CheckpointError, ConfigError, DeviceError, RequestError
 from unicorn_async.server.body import read_object
 from unicorn_async.server.guard import guarded, json_response
 from unicorn_async.server.model_state import ModelStatus
 from unicorn_async.server.protocol.encoding import encode_object
 from unicorn_async.server.protocol.errors import ApiError, describe_error
-from unicorn_async.server.protocol.load_request import parse_load_request, parse_unload_request
+from unicorn_async.server.protocol.load_request import (
+    parse_load_request,
+    parse_placement_request,
+    parse_unload_request,
+)
+from unicorn_async.server.protocol.model_object import details, placement_object
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -22,6 +28,8 @@ if TYPE_CHECKING:
 
     from unicorn_async.server.model_change import Change
     from unicorn_async.server.service import Service
+
+READING_TIME_S = 0.25  # in which a listing reads files that nobody has read yet
 
 
 class ModelEndpoints:
@@ -32,7 +40,7 @@ class ModelEndpoints:
         self._access = service.access
         self._models = service.models
         self._started_at = int(time.time())
-        self._listing = asyncio.Lock()  # one at a time: each takes a thread
+        self._reading = asyncio.Lock()  # one at a time: each takes a thread
 
     def routes(self) -> list[Route]:
         """Return the routes."""
@@ -40,11 +48,14 @@ class ModelEndpoints:
             Route("/v1/models", guarded(self._access, self._list), methods=["GET"]),
             Route("/v1/models/load", guarded(self._access, self._load), methods=["POST"]),
             Route("/v1/models/unload", guarded(self._access, self._unload), methods=["POST"]),
+            Route("/v1/models/placement", guarded(self._access, self._placement), methods=["POST"]),
             Route("/v1/models/{model:path}", guarded(self._access, self._get), methods=["GET"]),
         ]
 
     async def _list(self, request: Request) -> Response:
-        return json_response(encode_object({"object": "list", "data": await self._all()}))
+        async with self._reading:
+            adapters = await asyncio.to_thread(self._models.library.adapters)
+        return json_response(encode_object({"object": "list", "data": await self._all(), "adapters": adapters}))
 
     async def _get(self, request: Request) -> Response:
         name = request.path_params["model"]
@@ -52,6 +63,16 @@ class ModelEndpoints:
             if model["id"] == name:
                 return json_response(encode_object(model))
         raise ApiError(f"model {name[:200]!r} is not served here", status=404, code="model_not_found", param="model")
+
+    async def _placement(self, request: Request) -> Response:
+        choice = parse_placement_request(await read_object(request, self._options))
+        library = self._models.library
+        async with self._reading:
+            try:
+                planned = await asyncio.to_thread(library.placement, choice)
+            except (ConfigError, CheckpointError, DeviceError) as exc:
+                raise self._models.refusal(exc) from exc
+        return json_response(encode_object(placement_object(planned, library.public_text)))
 
     async def _load(self, request: Request) -> Response:
         wanted = parse_load_request(await read_object(request, self._options))
@@ -92,18 +113,20 @@ class ModelEndpoints:
 
     async def _all(self) -> list[dict[str, object]]:
         """All models, the one that is served, or will be, first."""
-        async with self._listing:
-            names = await asyncio.to_thread(self._models.library.names)
+        async with self._reading:
+            listed = await asyncio.to_thread(self._models.library.models, READING_TIME_S)
         state = self._models.state
-        served = [self._model(state.name, state.status)] if state.name is not None else []
-        return served + [self._model(name) for name in names if name != state.name]
+        known = {model.name: model for model in listed}
+        served = [] if state.name is None else [known.pop(state.name, ListedModel(state.name))]
+        return [self._model(model, state.status) for model in served] + [self._model(m) for m in known.values()]
 
-    def _model(self, name: str, status: ModelStatus | None = None) -> dict[str, object]:
+    def _model(self, model: ListedModel, status: ModelStatus | None = None) -> dict[str, object]:
         return {
-            "id": name,
+            "id": model.name,
             "object": "model",
             "created": self._started_at,
             "owned_by": "unicorn_async",
             "loaded": status in (ModelStatus.LOADING, ModelStatus.READY),
             "status": status.value if status is not None else "available",
+            **details(model, self._models.library.public_text),
         }

@@ -142,18 +142,22 @@ class ModelHost:
         ticket = next(self._tickets)
         try:
             model = await self._prepared(choice, ticket)
-        except ModelNotFoundError as exc:
-            raise ApiError(str(exc), status=404, code="model_not_found", param="model") from exc
-        except (ConfigError, CheckpointError, DeviceError) as exc:
+        except (ModelNotFoundError, ConfigError, CheckpointError, DeviceError) as exc:
             logger.info("model %s is refused: %s", choice.name, exc)
-            message = self.library.public_text(str(exc))
-            if isinstance(exc, ConfigError):
-                raise ApiError(message, code="invalid_value") from exc
-            raise ApiError(message, code="model_unusable", param="model") from exc
+            raise self.refusal(exc) from exc
         if ticket < self._newest_ticket:
             raise _superseded()
         self._take_over(ticket)
         return self.begin(model, when_idle=when_idle)
+
+    def refusal(self, error: UnicornError) -> ApiError:
+        """Return an error of the library's as clients are to see it: the model that they ask for can't work."""
+        if isinstance(error, ModelNotFoundError):
+            return ApiError(str(error), status=404, code="model_not_found", param="model")
+        message = self.library.public_text(str(error))
+        if isinstance(error, ConfigError):
+            return ApiError(message, code="invalid_value")
+        return ApiError(message, code="model_unusable", param="model")
 
     def unload(self, *, when_idle: bool = False) -> Change:
         """Begin to close the model; a load under way is cancelled.

@@ -215,11 +215,17 @@ class Connection:
         """Tell how one load goes, to its end, not more often than one can see."""
         try:
             async for progress in engine.load_progress():
-                await self.send(progress_event(engine.model_name, progress))
+                await self.send(progress_event(engine.model_name, progress, self._prompts(engine)))
                 if not progress.done:
                     await asyncio.sleep(PROGRESS_INTERVAL_S)
         except UnicornError:
             return  # what becomes of the model is told by its next state
+
+    def _prompts(self, engine: EngineAPI) -> dict[str, int]:
+        """How many layers the prompts of this connection's responses went through, of those that follow a load."""
+        ids = [channel.current.id for channel in self._channels.values() if channel.current is not None]
+        found = ((response_id, engine.prompt_layers(response_id)) for response_id in ids)
+        return {response_id: layers for response_id, layers in found if layers is not None}
 
     def _start(self, group: asyncio.TaskGroup, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
         task = group.create_task(work)

@@ -314,6 +314,11 @@ class SubmittedStep:
     value: int | LoadingStep
     parts: tuple[tuple[int, int], ...]
 
+    @property
+    def layers_followed(self) -> int | None:
+        """Layers of a load behind which the step was submitted; None if it began when all were there."""
+        return None if isinstance(self.value, int) else self.value.num_submitted
+
     async def result(self) -> StepResult:
         """Wait until the device has done the step."""
         return await self.runner.collect(self)

@@ -1,4 +1,4 @@
-"""The bodies of POST /v1/models/load and /v1/models/unload."""
+"""The bodies of POST /v1/models/load, /v1/models/unload and /v1/models/placement."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from unicorn_async.server.protocol.fields import Fields
 MAX_NAME = 512
 MAX_CONTEXT = (1 << 31) - 1
 UNLOAD_FIELDS = frozenset({"model", "wait", "when_idle"})
-LOAD_FIELDS = UNLOAD_FIELDS | {"loras", "max_context", "weights"}
+CHOICE_FIELDS = frozenset({"model", "loras", "max_context", "weights"})
+LOAD_FIELDS = UNLOAD_FIELDS | CHOICE_FIELDS
 ADAPTER_FIELDS = frozenset({"name", "path", "weight"})
 
 
@@ -41,16 +42,13 @@ def parse_load_request(fields: Fields) -> LoadRequest:
         ApiError: with the name of the field that is wrong or unknown.
     """
     fields.refuse_unknown(LOAD_FIELDS)
-    name = fields.string("model", max_length=MAX_NAME)
-    if not name:
-        raise ApiError("model: expected the name of a model", code="missing_parameter", param="model")
-    choice = ModelChoice(
-        name=name,
-        weights=_weights(fields),
-        max_context=fields.integer("max_context", 1, MAX_CONTEXT),
-        loras=_adapters(fields),
-    )
-    return LoadRequest(choice, fields.boolean("wait") is True, fields.boolean("when_idle") is True)
+    return LoadRequest(_choice(fields), fields.boolean("wait") is True, fields.boolean("when_idle") is True)
+
+
+def parse_placement_request(fields: Fields) -> ModelChoice:
+    """Check a request's body, that of a load without what concerns its time; raises as `parse_load_request` does."""
+    fields.refuse_unknown(CHOICE_FIELDS)
+    return _choice(fields)
 
 
 def parse_unload_request(fields: Fields) -> UnloadRequest:
@@ -58,6 +56,18 @@ def parse_unload_request(fields: Fields) -> UnloadRequest:
     fields.refuse_unknown(UNLOAD_FIELDS)
     model = fields.string("model", max_length=MAX_NAME) or None
     return UnloadRequest(model, fields.boolean("wait") is True, fields.boolean("when_idle") is True)
+
+
+def _choice(fields: Fields) -> ModelChoice:
+    name = fields.string("model", max_length=MAX_NAME)
+    if not name:
+        raise ApiError("model: expected the name of a model", code="missing_parameter", param="model")
+    return ModelChoice(
+        name=name,
+        weights=_weights(fields),
+        max_context=fields.integer("max_context", 1, MAX_CONTEXT),
+        loras=_adapters(fields),
+    )
 
 
 def _weights(fields: Fields) -> WeightScheme | None:

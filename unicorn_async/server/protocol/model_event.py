@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from unicorn_async.server.protocol.encoding import encode_object
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from unicorn_async.engine.types import LoadProgress
     from unicorn_async.server.model_state import ModelState
 
@@ -23,9 +25,10 @@ def model_event(state: ModelState) -> str:
     return encode_object(event)
 
 
-def progress_event(name: str, progress: LoadProgress) -> str:
-    """Return `unicorn.load.progress`."""
-    return encode_object({"type": "unicorn.load.progress", "model": name, **progress_fields(progress)})
+def progress_event(name: str, progress: LoadProgress, prompts: Mapping[str, int]) -> str:
+    """Return `unicorn.load.progress`; `prompts` are the layers that each response's prompt went through."""
+    fields = {**progress_fields(progress), "prompts": prompts}
+    return encode_object({"type": "unicorn.load.progress", "model": name, **fields})
 
 
 def progress_fields(progress: LoadProgress) -> dict[str, object]:

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { loadNumbers } from "./load";
+import { loadNumbers, promptFront } from "./load";
 
 const PROGRESS = {
   bytes_loaded: 2.1e9,
@@ -19,4 +19,10 @@ test("a load's numbers have one unit, and say what is left", () => {
 test("what nobody knows yet is left out, and long times are in minutes", () => {
   expect(loadNumbers({ ...PROGRESS, bytes_per_s: null, seconds_left: null })).toBe("2.1 of 15.6 GB, 12 of 62 layers");
   expect(loadNumbers({ ...PROGRESS, seconds_left: 200.5 })).toContain("3 min 21 s left");
+});
+
+test("weights that come from the cache are told, and how far the foremost question is", () => {
+  expect(loadNumbers({ ...PROGRESS, from_cache: true })).toContain("12 of 62 layers, from the cache, 7 s left");
+  expect(promptFront({ ...PROGRESS, prompts: { a: 3, b: 7 } })).toBe(7);
+  expect(promptFront(PROGRESS)).toBe(0);
 });

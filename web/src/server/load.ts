@@ -1,5 +1,7 @@
 // How far a load is, in words: "2.1 of 15.6 GB, 1.9 GB/s, 12 of 62 layers, 7 s left".
 
+import { strings } from "../strings";
+
 export interface LoadProgress {
   bytes_loaded: number;
   bytes_total: number;
@@ -9,15 +11,23 @@ export interface LoadProgress {
   share: number;
   done: boolean;
   seconds_left: number | null;
+  from_cache?: boolean;
+  prompts?: Readonly<Record<string, number>>; // the layers that each waiting response's prompt went through
 }
 
 export function loadNumbers(progress: LoadProgress): string {
   const [unit, name] = unitOf(progress.bytes_total);
   const parts = [`${(progress.bytes_loaded / unit).toFixed(1)} of ${(progress.bytes_total / unit).toFixed(1)} ${name}`];
   if (progress.bytes_per_s) parts.push(rate(progress.bytes_per_s));
-  parts.push(`${progress.layers_active} of ${progress.layers_total} layers`);
+  parts.push(strings.layersUsable(progress.layers_active, progress.layers_total));
+  if (progress.from_cache) parts.push(strings.fromCache);
   if (progress.seconds_left) parts.push(`${duration(progress.seconds_left)} left`);
   return parts.join(", ");
+}
+
+// The layers that the foremost of this page's questions went through.
+export function promptFront({ prompts }: LoadProgress): number {
+  return Math.max(0, ...Object.values(prompts ?? {}));
 }
 
 function unitOf(bytes: number): [number, string] {

@@ -7,7 +7,6 @@ import { Inside } from "../inside/inside";
 import { Answers } from "./answers";
 import { Connection } from "./connection";
 import type { ServerEvent } from "./connection";
-import { loadNumbers } from "./load";
 import type { LoadProgress } from "./load";
 
 const HEALTH_INTERVAL_MS = 10_000;
@@ -32,7 +31,7 @@ export type Link = "connecting" | "open" | "silent" | "barred";
 export class Session {
   readonly link = signal<Link>("connecting");
   readonly model = signal<ModelState | null>(null); // null = nobody knows
-  readonly load = signal<{ share: number; numbers: string } | null>(null);
+  readonly load = signal<LoadProgress | null>(null);
   readonly health = signal<Health | null>(null);
   readonly keyWanted = signal<{ hadKey: boolean } | null>(null);
   readonly connection: Connection;
@@ -40,6 +39,7 @@ export class Session {
   readonly inside: Inside;
   readonly eight: Eight;
   private healthTurn = 0;
+  private lastLoad: LoadProgress | null = null; // also while nobody looks
   private hiddenAt = 0; // ms since 1970
 
   constructor(chats: Chats) {
@@ -85,7 +85,8 @@ export class Session {
   // A connection may be dead after a sleep without anybody noticing, and answers can be taken up over a new one.
   private visibilityChanged(): void {
     if (document.hidden) this.hiddenAt = Date.now();
-    else if (this.answers.isAnyGrowing && Date.now() - this.hiddenAt > LONG_HIDDEN_MS) this.connection.drop();
+    else this.load.value = this.lastLoad;
+    if (!document.hidden && this.answers.isAnyGrowing && Date.now() - this.hiddenAt > LONG_HIDDEN_MS) this.connection.drop();
   }
 
   private received(event: ServerEvent): void {
@@ -107,19 +108,21 @@ export class Session {
 
   private modelChanged({ model, status, error }: ModelState): void {
     this.model.value = { model, status, error };
-    this.load.value = null;
+    this.load.value = this.lastLoad = null;
     void this.readHealth();
   }
 
   private progressed(progress: LoadProgress): void {
-    if (!progress.done) this.load.value = { share: progress.share, numbers: loadNumbers(progress) };
+    if (progress.done) return;
+    this.lastLoad = progress;
+    if (!document.hidden) this.load.value = progress;
   }
 
   private closed(): void {
     this.answers.disconnected();
     this.eight.lost();
     if (this.link.value !== "barred") this.link.value = "connecting";
-    this.model.value = this.load.value = this.health.value = null;
+    this.model.value = this.load.value = this.health.value = this.lastLoad = null;
   }
 
   private async readHealth(): Promise<void> {

@@ -1,5 +1,6 @@
 import { strings } from "../strings";
 import { usePage } from "./context";
+import { LoadView } from "./load_view";
 
 // Who answers, on what, and how far its load is.
 export function Header(props: { onChats: () => void; onModels: () => void; onNewChat: () => void; icon: string }) {
@@ -42,7 +43,7 @@ export function Header(props: { onChats: () => void; onModels: () => void; onNew
           {strings.newChat}
         </button>
       </div>
-      <Load />
+      <LoadView />
     </header>
   );
 }
@@ -52,31 +53,4 @@ function deviceText(link: string, health: ReturnType<typeof usePage>["session"][
   if (link !== "open" || !health) return strings.connectingDevice;
   if (health.device) return health.device.name;
   return health.status === "opening" ? strings.openingDevice : strings.noDevice;
-}
-
-function Load() {
-  const { session } = usePage();
-  const state = session.model.value;
-  if (!state || state.status === "ready" || session.link.value !== "open") return null;
-  const { model, status, error } = state;
-  const load = session.load.value;
-  const kind = status === "error" ? "idle failed" : status === "empty" ? "idle" : "";
-  return (
-    <div id="load" class={`load ${kind}`}>
-      <p class="what">
-        <span id="load-text" role="status">
-          {strings.states[status]?.(model, error) ?? status}
-        </span>
-        <span id="load-numbers" class="numbers">
-          {load?.numbers}
-        </span>
-      </p>
-      {/* Without a value nobody knows how far it is. */}
-      {load ? (
-        <progress key="known" id="load-bar" max={1} aria-labelledby="load-text" value={load.share} aria-describedby="load-numbers" />
-      ) : (
-        <progress key="unknown" id="load-bar" max={1} aria-labelledby="load-text" aria-describedby="load-numbers" />
-      )}
-    </div>
-  );
 }

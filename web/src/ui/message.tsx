@@ -7,6 +7,7 @@ import { copyText, MarkdownView } from "../text/markdown";
 import { strings } from "../strings";
 import { Files } from "./attachments";
 import { usePage } from "./context";
+import { Climb } from "./load_view";
 
 export interface MessageProps {
   message: Message;
@@ -58,7 +59,7 @@ function Answer({ message }: { message: Message }) {
   }, [message.text, message.state]);
   const isReady = session.model.value?.status === "ready";
   return isWaiting ? (
-    <div key="waiting" class="body"><span class="waiting">{isReady ? "" : strings.waiting}</span></div>
+    <div key="waiting" class="body"><span class="waiting">{isReady ? "" : strings.waiting}</span><Climb response={message.response} /></div>
   ) : (
     <>
       {(reasoning || isThinking) && (
