@@ -64,13 +64,22 @@ const later = {
   HIGHLIGHT_FILE: writeHashed("highlight.js", await bundle("text/highlight.ts")),
   FORMULA_FILE: writeHashed("formula.js", await bundle("text/formula.ts")),
 };
-total = 0; // they are loaded when something needs them
+const filled = (name, names) =>
+  readFileSync(join(ROOT, "src", name), "utf8").replace(/\{(\w+)\}/g, (_, key) => names[key]);
+const icons = {
+  icon: writeHashed("icon.svg", readFileSync(join(ROOT, "src", "icon.svg"))),
+  icon192: writeHashed("icon-192.png", readFileSync(join(ROOT, "src", "icon-192.png"))),
+  icon512: writeHashed("icon-512.png", readFileSync(join(ROOT, "src", "icon-512.png"))),
+};
+const manifest = writeHashed("manifest.webmanifest", filled("manifest.webmanifest", icons));
+total = 0; // what is above is loaded when something needs it
 const names = {
+  manifest,
+  icon192: icons.icon192,
   app: writeHashed("app.js", await bundle("main.tsx", later)),
   style: writeHashed("style.css", await bundle("style.css")),
   icon: writeHashed("icon.svg", readFileSync(join(ROOT, "src", "icon.svg"))),
 };
-const html = readFileSync(join(ROOT, "src", "index.html"), "utf8").replace(/\{(app|style|icon)\}/g, (_, name) => names[name]);
-total += write("index.html", html);
+total += write("index.html", filled("index.html", names));
 writeFileSync(join(BUILT, "sources.sha256"), `${sourceHash()}\n`);
 console.log(`built/: ${total} bytes compressed for the first load`);

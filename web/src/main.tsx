@@ -6,6 +6,7 @@ import { Chats } from "./chat/chats";
 import { Storage } from "./chat/storage";
 import { growing } from "./server/locks";
 import { Session } from "./server/session";
+import { language } from "./strings";
 import { App } from "./ui/app";
 import { Notice, PageProvider } from "./ui/context";
 
@@ -13,6 +14,7 @@ const CURRENT = "unicorn-chat"; // which conversation this tab shows
 const DRAFT = "unicorn-draft"; // what was written there when the page went: a database writes too late then
 
 async function main(root: HTMLElement): Promise<void> {
+  document.documentElement.lang = language;
   const tabs = new BroadcastChannel("unicorn-chats");
   const { storage, error } = await openStorage();
   const chats = new Chats(storage, (id) => {

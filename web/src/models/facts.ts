@@ -1,6 +1,7 @@
 // Models as people read of them: sizes, counts, and what is found by a search.
 
 import type { Model, ModelDetails } from "../server/models";
+import { decimal } from "../strings/decimal";
 
 const UNITS = ["B", "kB", "MB", "GB", "TB"];
 const COUNTS = [[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e3, "K"]] as const;
@@ -13,14 +14,14 @@ export function sizeText(bytes: number): string {
     value /= 1000;
     unit += 1;
   }
-  return `${unit === 0 || value >= 99.95 ? value.toFixed(0) : value.toFixed(1)} ${UNITS[unit] ?? ""}`;
+  return `${unit === 0 || value >= 99.95 ? decimal(value, 0) : decimal(value, 1)} ${UNITS[unit] ?? ""}`;
 }
 
 // "8.0B", "270M".
 export function countText(count: number): string {
   const [scale, name] = COUNTS.find(([scale]) => count >= scale) ?? [1, ""];
   const value = count / scale;
-  return `${value >= 99.95 || !name ? value.toFixed(0) : value.toFixed(1)}${name}`;
+  return `${value >= 99.95 || !name ? decimal(value, 0) : decimal(value, 1)}${name}`;
 }
 
 // Of a context's length, which is a power of two or nearly so: "128K".

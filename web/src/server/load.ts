@@ -1,6 +1,7 @@
 // How far a load is, in words: "2.1 of 15.6 GB, 1.9 GB/s, 12 of 62 layers, 7 s left".
 
 import { strings } from "../strings";
+import { decimal } from "../strings/decimal";
 
 export interface LoadProgress {
   bytes_loaded: number;
@@ -17,11 +18,12 @@ export interface LoadProgress {
 
 export function loadNumbers(progress: LoadProgress): string {
   const [unit, name] = unitOf(progress.bytes_total);
-  const parts = [`${(progress.bytes_loaded / unit).toFixed(1)} of ${(progress.bytes_total / unit).toFixed(1)} ${name}`];
+  const [done, total] = [progress.bytes_loaded, progress.bytes_total].map((bytes) => decimal(bytes / unit, 1));
+  const parts = [strings.ofBytes(done ?? "", total ?? "", name)];
   if (progress.bytes_per_s) parts.push(rate(progress.bytes_per_s));
   parts.push(strings.layersUsable(progress.layers_active, progress.layers_total));
   if (progress.from_cache) parts.push(strings.fromCache);
-  if (progress.seconds_left) parts.push(`${duration(progress.seconds_left)} left`);
+  if (progress.seconds_left) parts.push(strings.timeLeft(duration(progress.seconds_left)));
   return parts.join(", ");
 }
 
@@ -36,7 +38,7 @@ function unitOf(bytes: number): [number, string] {
 
 function rate(bytesPerSecond: number): string {
   const [unit, name] = unitOf(bytesPerSecond);
-  return `${(bytesPerSecond / unit).toFixed(1)} ${name}/s`;
+  return `${decimal(bytesPerSecond / unit, 1)} ${name}/s`;
 }
 
 function duration(seconds: number): string {

@@ -2,7 +2,8 @@ import { useState } from "preact/hooks";
 import { exported, imported } from "../chat/transfer";
 import { titleOf } from "../chat/tree";
 import type { Conversation } from "../chat/tree";
-import { strings } from "../strings";
+import { language, LANGUAGES, speak, strings } from "../strings";
+import type { Language } from "../strings";
 import { usePage } from "./context";
 import { Dialog } from "./dialog";
 
@@ -22,6 +23,7 @@ export function ChatsDialog({ onClose }: { onClose: () => void }) {
       </ul>
       {!found.length && <p role="status">{all.length ? strings.nothingFound : strings.noChats}</p>}
       <div class="buttons">
+        <Languages />
         <Import />
         <button class="quiet" type="button" disabled={!all.length} onClick={() => { save(exported(all)); }}>{strings.exportAll}</button>
         <button class="quiet" type="button" onClick={onClose}>{strings.close}</button>
@@ -71,6 +73,15 @@ function Item({ chat, onOpen }: { chat: Conversation; onOpen: () => void }) {
       <button class="quiet" type="button" aria-label={strings.renameOf(name)} onClick={() => { setTitle(name); }}>{strings.rename}</button>
       <button class="quiet" type="button" aria-label={strings.deleteOf(name)} onClick={remove}>{strings.delete}</button>
     </li>
+  );
+}
+
+function Languages() {
+  return (
+    <select id="language" aria-label={strings.language} value={language}
+      onChange={(event) => { speak(event.currentTarget.value as Language); }}>
+      {Object.entries(LANGUAGES).map(([tag, name]) => <option key={tag} value={tag} lang={tag}>{name}</option>)}
+    </select>
   );
 }
 

@@ -5,6 +5,7 @@ import { KEPT_MS, summary, tokensOf } from "../inside/feed";
 import type { BlockGroup, View } from "../inside/feed";
 import { traceOf } from "../inside/trace";
 import { strings } from "../strings";
+import { decimal } from "../strings/decimal";
 import { usePage } from "./context";
 
 const WINDOWS_MS = [10_000, 1000, 100];
@@ -56,9 +57,9 @@ function Numbers({ view, frame }: { view: View; frame: Frame }) {
   const numbers = [
     [strings.running, String(view.running)],
     [strings.waitingRequests, String(view.waiting)],
-    [strings.stepsPerSecond, (steps / seconds).toFixed(1)],
-    [strings.tokensWritten, (written / seconds).toFixed(1)],
-    [strings.tokensRead, (read / seconds).toFixed(0)],
+    [strings.stepsPerSecond, decimal(steps / seconds, 1)],
+    [strings.tokensWritten, decimal(written / seconds, 1)],
+    [strings.tokensRead, decimal(read / seconds, 0)],
     [strings.deviceBusy, `${Math.round(busy * 100)} %`],
     [strings.preemptions, String(view.preemptions)],
     ...(view.dropped ? [[strings.notTold, String(view.dropped)] as const] : []),
@@ -177,8 +178,8 @@ function Table({ view, frame }: { view: View; frame: Frame }) {
                     <td>{step.number}</td>
                     <td>{written}</td>
                     <td>{read}</td>
-                    <td>{(step.ended - step.begun).toFixed(1)}</td>
-                    <td>{step.model.length ? busy.toFixed(1) : "–"}</td>
+                    <td>{decimal(step.ended - step.begun, 1)}</td>
+                    <td>{step.model.length ? decimal(busy, 1) : "–"}</td>
                   </tr>
                 );
               })}
