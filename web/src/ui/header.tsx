@@ -36,15 +36,25 @@ export function Header(props: { onChats: () => void; onModels: () => void; onNew
         </button>
         {health?.can_switch && (
           <button id="models-button" class="quiet" type="button" aria-haspopup="dialog" onClick={props.onModels}>
-            {strings.models}
+            <Narrow path="M12 3 3 8l9 5 9-5-9-5Zm-9 10 9 5 9-5" text={strings.models} />
           </button>
         )}
         <button id="new-chat" class="quiet" type="button" onClick={props.onNewChat}>
-          {strings.newChat}
+          <Narrow path="M12 5v14M5 12h14" text={strings.newChat} />
         </button>
       </div>
       <LoadView />
     </header>
+  );
+}
+
+// A word, for which a narrow window has a picture.
+function Narrow({ path, text }: { path: string; text: string }) {
+  return (
+    <>
+      <svg class="narrow" viewBox="0 0 24 24" width="20" height="20" aria-hidden="true"><path d={path} /></svg>
+      <span class="wide">{text}</span>
+    </>
   );
 }
 
