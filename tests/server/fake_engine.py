@@ -42,6 +42,8 @@ STATS = {
 class FakeTokenizer:
     """Makes one token of each word; remembers the conversations that it was asked to encode."""
 
+    has_chat_template = True
+
     def __init__(self) -> None:
         self.conversations: list[tuple[ChatMessage, ...]] = []
 

@@ -59,6 +59,7 @@ async def test_health_tells_of_the_load_and_of_its_failure(client: httpx.AsyncCl
     assert health["memory"] == {"heaps": [{**heap, "plan_agrees": True, "driver_agrees": True}], "agrees": True}
     assert health["load"]["tokenizer_s"] == 0.25
     assert health["waits_for"] is None
+    assert health["chat_template"] is True
     assert (health["load"]["done"], health["load"]["seconds_left"]) == (True, 0.0)
     assert health["stats"]["tokens_generated"] == 7
 

@@ -150,6 +150,18 @@ async def test_nobody_is_kept_out_while_a_model_loads_or_when_it_fails(
     await page.close()
 
 
+async def test_a_model_without_a_chat_template_says_so_in_place_of_examples(browser: Browser) -> None:
+    engine = FakeEngine()
+    engine.fake_tokenizer.has_chat_template = False
+    async with serving(engine) as served:
+        page = await browser.new_page()
+        await page.goto(served.url)
+        await shows(page, "#no-template", "has no chat template")
+        assert await page.locator(".example").count() == 0
+        assert await violations(page) == []
+        await page.close()
+
+
 async def test_an_example_is_asked_by_a_press(browser: Browser) -> None:
     engine = FakeEngine()
     async with serving(engine) as served:

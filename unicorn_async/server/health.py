@@ -37,6 +37,7 @@ def _engine_report(model: ServedModel) -> dict[str, object]:
     return {
         "open_model": engine.model_name,
         "max_context": engine.max_context,
+        "chat_template": engine.tokenizer.has_chat_template,
         "device": {
             "name": device.name,
             "type": device.type.value,

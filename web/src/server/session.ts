@@ -23,6 +23,7 @@ interface Health {
   can_switch: boolean;
   status: string;
   max_context?: number;
+  chat_template?: boolean;
   device?: { name: string; software: boolean } | null;
 }
 

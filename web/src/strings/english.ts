@@ -33,6 +33,7 @@ export const english = {
   welcome: "What would you like to ask?",
   privacy: "The model runs on this server, and what you write goes nowhere else.",
   examples: ["What is 17 + 25?", "Which month comes after June?", "Who are you?", "Once upon a time, there was a unicorn who"],
+  noTemplate: "This model has no chat template: it continues texts, and can't hold a conversation.",
   conversation: "Conversation",
   prompt: "Your message",
   placeholder: "Write a message",

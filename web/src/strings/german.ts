@@ -34,6 +34,7 @@ export const german: Strings = {
   welcome: "Was möchtest du fragen?",
   privacy: "Das Modell läuft auf diesem Server, und was du schreibst, geht nirgendwo sonst hin.",
   examples: ["Was ist 17 + 25?", "Welcher Monat kommt nach Juni?", "Wer bist du?", "Es war einmal ein Einhorn, das"],
+  noTemplate: "Dieses Modell hat keine Chat-Vorlage: Es setzt Texte fort und kann kein Gespräch führen.",
   conversation: "Gespräch",
   prompt: "Deine Nachricht",
   placeholder: "Nachricht schreiben",

@@ -16,13 +16,17 @@ export function Log({ scroller }: { scroller: RefObject<HTMLElement | null> }) {
       <section id="welcome" class="welcome">
         <h2>{strings.welcome}</h2>
         <p>{strings.privacy}</p>
-        <div class="examples">
-          {strings.examples.map((text) => (
-            <button key={text} type="button" class="example" disabled={session.link.value !== "open"} onClick={() => answers.ask(text)}>
-              {text}
-            </button>
-          ))}
-        </div>
+        {session.health.value?.chat_template === false ? (
+          <p id="no-template">{strings.noTemplate}</p>
+        ) : (
+          <div class="examples">
+            {strings.examples.map((text) => (
+              <button key={text} type="button" class="example" disabled={session.link.value !== "open"} onClick={() => answers.ask(text)}>
+                {text}
+              </button>
+            ))}
+          </div>
+        )}
       </section>
     );
   }
