@@ -330,6 +330,23 @@ async def test_a_log_keeps_the_newest_events_and_numbers_them_on() -> None:
     assert log.chars <= 300
 
 
+async def test_who_gets_much_at_once_leaves_others_their_turn() -> None:
+    log = EventLog(lambda: 1_000_000)
+    for index in range(1000):
+        await log.append(str(index))
+    log.end()
+    sent: list[str] = []
+
+    async def emit(event: str) -> None:
+        sent.append(event)
+
+    following = asyncio.create_task(log.follow(-1, emit))
+    await asyncio.sleep(0)
+    assert 0 < len(sent) < 100
+    await following
+    assert len(sent) == 1000
+
+
 async def test_answers_under_way_share_the_room_for_events(serve_with: ServeWith, engine: FakeEngine) -> None:
     engine.script = [Token(index, "x" * 1000) for index in range(100)]
     engine.hold[50] = asyncio.Event()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_TURN = 32  # kept events that a listener gets before others have their turn
 _EVENT_CHARS = 64  # what an event takes beside its text, about
 _MAX_REPEATED_CHARS = 64 << 10  # of what a request has in each Response object
 
@@ -86,6 +87,8 @@ class EventLog:
             if number < self._first + len(self._events):
                 await emit(self._events[number - self._first])
                 number += 1
+                if number % _TURN == 0:
+                    await asyncio.sleep(0)  # what is kept may be long, and a connection that takes it all does not wait
             elif self._has_ended:
                 return
             else:
