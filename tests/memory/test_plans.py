@@ -6,12 +6,25 @@ import pytest
 
 from unicorn_async.config import EngineConfig
 from unicorn_async.errors import ConfigError, OutOfMemoryError
-from unicorn_async.memory.kv_plan import plan_kv_cache
+from unicorn_async.memory.kv_plan import kv_cache_bytes, plan_kv_cache
 from unicorn_async.models.registry import model_spec
 from unicorn_async.step.buckets import bucket_for, bucket_sizes
 from unicorn_async.step.submission_plan import SubmissionPlan
 
 GIB = 1 << 30
+LLAMA_70B = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 8192,
+    "num_hidden_layers": 80,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "intermediate_size": 28672,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+}
 GEMMA_27B = model_spec(
     {
         "architectures": ["Gemma3ForCausalLM"],
@@ -70,6 +83,16 @@ def test_a_cache_never_takes_more_than_what_is_available() -> None:
 def test_a_context_that_does_not_fit_is_refused_with_both_sizes() -> None:
     with pytest.raises(OutOfMemoryError, match=r"131072 tokens needs [\d,]+ bytes, 1,073,741,824 are available"):
         plan_kv_cache(GEMMA_27B, EngineConfig(max_context=131_072), GIB)
+
+
+def test_a_context_that_fits_to_the_byte_is_never_refused() -> None:
+    """How a cache is cut makes some smaller than those of fewer tokens."""
+    model = model_spec(LLAMA_70B)
+    for wanted in range(600, 9000, 37):
+        options = EngineConfig(max_context=wanted, max_num_seqs=1, block_size=32)
+        available = kv_cache_bytes(model, options, wanted)
+        plan = plan_kv_cache(model, options, available)
+        assert (plan.max_context, plan.nbytes) == (wanted, available)
 
 
 def test_a_context_beyond_the_models_is_refused_with_both_lengths() -> None:

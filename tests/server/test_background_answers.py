@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from unicorn_async.config import SamplingParams
 from unicorn_async.engine.types import Token
 from unicorn_async.errors import ConfigError, DeviceLostError
 from unicorn_async.server import ModelHost, ServerOptions
+from unicorn_async.server.active_response import ActiveResponse
 from unicorn_async.server.background_answers import EventLog
 from unicorn_async.server.protocol.errors import ApiError
 from unicorn_async.server.protocol.fields import parse_object
@@ -23,7 +25,7 @@ from unicorn_async.server.protocol.responses_request import parse_responses_requ
 from unicorn_async.server.service import Service
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from contextlib import AbstractAsyncContextManager
 
     from tests.server.conftest import Served
@@ -328,6 +330,45 @@ async def test_a_log_keeps_the_newest_events_and_numbers_them_on() -> None:
     room = 300
     await log.append("the last one")
     assert log.chars <= 300
+
+
+async def test_who_keeps_up_gets_every_event_however_little_is_kept() -> None:
+    log = EventLog(lambda: 100)
+    seen: list[str] = []
+
+    async def emit(event: str) -> None:
+        seen.append(event[0])
+
+    following = asyncio.create_task(log.follow(-1, emit))
+    await asyncio.sleep(0)
+    for index in range(5):
+        await log.append(f"{index}".ljust(90))
+    log.end()
+    await following
+    assert seen == list("01234")
+
+
+async def test_an_answer_that_has_ended_holds_its_request_no_longer(serve_with: ServeWith, engine: FakeEngine) -> None:
+    engine.script = words("word " * 10)
+    options = ServerOptions(max_kept_event_chars=1 << 20)
+    async with serve_with(options) as served, httpx.AsyncClient(base_url=served.url) as client:
+        name = (await client.post("/v1/responses", json={**ASK, "input": "Hello"})).json()["id"]
+        assert (await finished(client, name))["status"] == "completed"
+        gc.collect()
+        assert not [found for found in gc.get_objects() if isinstance(found, ActiveResponse)]
+
+
+async def test_who_falls_behind_is_told_by_an_error_event(
+    client: httpx.AsyncClient, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def behind(log: EventLog, after: int, emit: Callable[[str], Awaitable[None]]) -> None:
+        raise ApiError("events up to 7 are no longer kept, got 3", code="events_not_kept", param="starting_after")
+
+    monkeypatch.setattr(EventLog, "follow", behind)
+    response = await client.post("/v1/responses", json={**ASK, "stream": True})
+    assert response.text.startswith("event: error\n")
+    (event,) = events_of(response.text)
+    assert (event["type"], event["code"], event["param"]) == ("error", "events_not_kept", "starting_after")
 
 
 async def test_who_gets_much_at_once_leaves_others_their_turn() -> None:

@@ -81,7 +81,9 @@ def plan_kv_cache(
         return kv_cache_bytes(model, options, tokens) if fits else _UNBOUNDED
 
     budget = min(available_bytes, options.kv_cache_bytes or available_bytes)
-    tokens = _largest(options.block_size, options.max_num_seqs * wanted, options.block_size, nbytes, budget)
+    asked = -(-wanted // options.block_size) * options.block_size
+    low = asked if nbytes(asked) <= budget else options.block_size
+    tokens = _largest(low, options.max_num_seqs * asked, options.block_size, nbytes, budget)
     max_context = min(wanted, tokens)
     if tokens == 0 or (options.max_context and max_context < wanted):
         needed = kv_cache_bytes(model, options, wanted if options.max_context else options.block_size)
@@ -179,10 +181,15 @@ def _num_blocks(window: int, tokens: int, options: EngineConfig) -> int:
 
 
 def _largest(low: int, high: int, step: int, nbytes: Callable[[int], int], budget: int) -> int:
-    """Return the largest multiple of `step` in [low, high] that fits, or 0."""
-    low, high = low // step, -(-high // step)
+    """Return a multiple of `step` in [low, high] that fits, or 0 if `low` does not; about the largest.
+
+    Sizes mostly grow with tokens: how a cache is cut may make one smaller than those of some tokens fewer.
+    """
+    low, high = low // step, high // step
     if nbytes(low * step) > budget:
         return 0
+    if nbytes(high * step) <= budget:
+        return high * step
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if nbytes(middle * step) <= budget else (low, middle - 1)

@@ -48,6 +48,7 @@ class EventLog:
             self.chars -= len(self._events.popleft()) + _EVENT_CHARS
             self._first += 1
         self._wake()
+        await asyncio.sleep(0)  # who waits for it gets it, before it may go for the next one's room
 
     def end(self) -> None:
         """Say that no event will follow."""
@@ -99,12 +100,29 @@ class EventLog:
         self._changed = asyncio.Event()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class BackgroundAnswer:
-    """A response and its events."""
+    """A response and its events; of one that has ended there is only its object as JSON, not what it was made of."""
 
-    active: ActiveResponse
+    id: str
     log: EventLog
+    active: ActiveResponse | None  # None when it has ended
+    _ended_body: str = ""
+
+    @property
+    def body(self) -> str:
+        """The response's object as JSON."""
+        return self._ended_body if self.active is None else encode_object(self.active.answer.state.to_json())
+
+    @property
+    def chars(self) -> int:
+        """What is held of one that has ended."""
+        return self.log.chars + len(self._ended_body)
+
+    def end(self) -> None:
+        """Let go of the request and of what made the answer, and say that no event will follow."""
+        self._ended_body, self.active = self.body, None
+        self.log.end()
 
 
 class BackgroundAnswers:
@@ -153,7 +171,7 @@ class BackgroundAnswers:
         close: Callable[[], Awaitable[None]],
     ) -> BackgroundAnswer:
         """Let an answer run by itself, in a place that was claimed."""
-        answer = BackgroundAnswer(active, EventLog(self._room))
+        answer = BackgroundAnswer(active.id, EventLog(self._room), active)
         self._answers[active.id] = answer
         task = asyncio.create_task(self._run(answer, run, close))
         self._tasks[task] = close
@@ -197,13 +215,13 @@ class BackgroundAnswers:
             try:
                 await close()
             finally:
+                answer.end()
                 self._keep(answer)
-                answer.log.end()
 
     def _keep(self, answer: BackgroundAnswer) -> None:
         """Keep an answer that has just ended for a while; those that ended first go where there is no room."""
-        name = answer.active.id
+        name = answer.id
         loop = asyncio.get_running_loop()
         self._ended[name] = loop.call_later(self._options.keep_events_s, self.forget, name)
-        while sum(self._answers[kept].log.chars for kept in self._ended) > self._options.max_kept_event_chars:
+        while sum(self._answers[kept].chars for kept in self._ended) > self._options.max_kept_event_chars:
             self.forget(next(iter(self._ended)))

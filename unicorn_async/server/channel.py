@@ -102,7 +102,8 @@ class Channel:
 
     async def _follow(self, answer: BackgroundAnswer, after: int) -> None:
         """Send a background answer's events, with this channel's name on each."""
-        self._begin(answer.active)
+        if answer.active is not None:
+            self._begin(answer.active)
         name = encode_object({} if self.stream_id is None else {"stream_id": self.stream_id})[1:]
         tail = name if name == "}" else f",{name}"
 

@@ -71,7 +71,7 @@ class HttpEndpoints:
         answer = await self._service.open_background(wanted)
         if wanted.stream:
             return self._followed(answer, -1)
-        return json_response(encode_object(answer.active.answer.state.to_json()))
+        return json_response(answer.body)
 
     def _followed(self, answer: BackgroundAnswer, after: int) -> Reply:
         """Return the events of an answer after the one of this number; the answer goes on when the client goes."""
@@ -80,7 +80,9 @@ class HttpEndpoints:
             try:
                 await answer.log.follow(after, emit)
             except ApiError as exc:
-                await emit(encode_object({"type": "error", **describe_error(exc).to_json()}))
+                error = describe_error(exc)
+                fields = {"code": error.code, "message": error.message, "param": error.param}
+                await emit(encode_object({"type": "error", **fields}))
 
         timeout_s = self._service.options.send_timeout_s
         return EventStreamReply(run, _nothing, send_timeout_s=timeout_s, encode=encode_response_event)

@@ -224,10 +224,10 @@ class Service:
         stored = self.store.get(response_id)
         if stored is not None:
             return stored.body
-        failed = self.background.get(response_id)
-        if failed is None:
+        kept = self.background.get(response_id)
+        if kept is None:
             raise unknown_response(response_id, "response_not_found", "response_id")
-        return encode_object(failed.active.answer.state.to_json())
+        return kept.body
 
     def _earlier(self, request: ResponsesRequest, local: ResponseStore | None) -> tuple[ChatMessage, ...]:
         response_id = request.previous_response_id
