@@ -57,6 +57,7 @@ const uint WEIGHT_SIZE = TILE_N * STRIDE;
 const uint FRAGMENTS_T = TILE_T / SUBGROUPS_T / 16;
 const uint FRAGMENTS_N = TILE_N / SUBGROUPS_N / 16;
 const uint INPUT_LOADS = (TILE_T * BLOCKS_K + WORKGROUP - 1) / WORKGROUP;
+const uint LANES = WORKGROUP / (SUBGROUPS_T * SUBGROUPS_N);
 const uint WEIGHT_LOADS = (TILE_N * BLOCKS_K + WORKGROUP - 1) / WORKGROUP;
 const uint ROWS_STEP = WORKGROUP / BLOCKS_K;  // rows that the workgroup loads at a time
 
@@ -146,7 +147,8 @@ void store(uint index, uint first_t, uint first_r) {
     const uint room = gl_SubgroupID * 64;
     coopMatStore(sums[index], weights, room, 4, gl_CooperativeMatrixLayoutRowMajor);
     subgroupBarrier();
-    for (uint i = gl_SubgroupInvocationID; i < 64; i += gl_SubgroupSize) {
+    [[unroll]] for (uint first = 0; first < 64; first += LANES) {
+        const uint i = first + gl_SubgroupInvocationID;
         const uint t = first_t + i / 4;
         const uint r = first_r + i % 4 * 4;
         const uint token = gl_WorkGroupID.x * TILE_T + t;
