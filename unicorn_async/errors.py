@@ -8,6 +8,7 @@ UnicornError
 │   └── CacheError              an entry of the weight cache that is damaged, or can't be written
 ├── TuningError                 a tuning table that is damaged, or can't be written
 ├── TokenizerError              tokenizer.json or a chat template that can't be used
+│   └── TokenizerLostError      its process ended, and can't be had again
 ├── DeviceError                 a GPU or NPU that is absent, not permitted, or lacks what is needed
 │   ├── VulkanUnavailableError  no loader, no driver, or no device of the wanted kind
 │   ├── MissingFeatureError     the device lacks a feature that an operation needs
@@ -23,6 +24,7 @@ UnicornError
 ├── RequestError                a request that is refused; the server goes on
 │   ├── PromptTooLongError      prompt and answer exceed the context
 │   └── QueueFullError          too many requests wait already
+├── EngineFailedError           a fault within the engine ended it
 └── EngineClosedError           the engine was closed while the call waited
 """
 
@@ -59,6 +61,10 @@ class TuningError(UnicornError):
 
 class TokenizerError(UnicornError):
     """A tokenizer or a chat template can't be used."""
+
+
+class TokenizerLostError(TokenizerError):
+    """A tokenizer's process has ended, and another one can't be had or ends as well."""
 
 
 class DeviceError(UnicornError):
@@ -119,6 +125,10 @@ class PromptTooLongError(RequestError):
 
 class QueueFullError(RequestError):
     """Too many requests wait already."""
+
+
+class EngineFailedError(UnicornError):
+    """A fault within the engine ended it: its cause is the exception that it was."""
 
 
 class EngineClosedError(UnicornError):

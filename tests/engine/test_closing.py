@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +16,14 @@ from unicorn_async.background import run_to_end
 from unicorn_async.config import AttentionKind, AttentionTarget, LoraSpec, SamplingParams, WeightScheme
 from unicorn_async.engine.files import ModelFiles
 from unicorn_async.engine.opening import open_model
-from unicorn_async.errors import CheckpointError, ConfigError, DeviceLostError, EngineClosedError, OutOfMemoryError
+from unicorn_async.errors import (
+    CheckpointError,
+    ConfigError,
+    DeviceLostError,
+    EngineClosedError,
+    EngineFailedError,
+    OutOfMemoryError,
+)
 from unicorn_async.gpu.device import Device
 from unicorn_async.gpu.host_pages import PAGE_BYTES, return_freed_memory
 from unicorn_async.gpu.instance import Instance
@@ -350,3 +359,22 @@ async def test_when_the_device_is_lost(open_engine: OpenEngine, monkeypatch: pyt
                 pass
         with pytest.raises(DeviceLostError, match="step 5"):
             await answer(engine)
+
+
+async def test_when_a_step_fails_by_a_fault_that_is_not_named(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    async def failing_submit(runner: Runner, batch: Batch) -> object:
+        raise fault
+
+    async with open_engine() as engine:
+        await engine.loaded()
+        assert not engine.has_failed
+        monkeypatch.setattr(Runner, "submit", failing_submit)
+        with pytest.raises(EngineFailedError, match=r"OSError: .*Too many open files") as caught:
+            await answer(engine)
+        assert engine.has_failed
+        assert await engine.failure() is caught.value
+        assert caught.value.__cause__ is fault

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from unicorn_async.errors import UnicornError
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.tokenizer import ChatMessage, Tokenizer
 
@@ -103,6 +104,7 @@ class FakeEngine:
         self.fail: dict[int, Exception] = {}
         self.refuse: Exception | None = None
         self.load_failure: Exception | None = None
+        self.failed: asyncio.Future[UnicornError] = asyncio.get_running_loop().create_future()
         self.max_context = 1000
         self.fake_tokenizer = FakeTokenizer()
         self.fake_device = FakeDevice()
@@ -173,6 +175,13 @@ class FakeEngine:
                     await self.load_moved.wait()
             if self.load_failure is not None:
                 raise self.load_failure
+
+    @property
+    def has_failed(self) -> bool:
+        return self.failed.done()
+
+    async def failure(self) -> UnicornError:
+        return await asyncio.shield(self.failed)
 
     def prompt_layers(self, request_id: str) -> int | None:
         return self.prompts.get(request_id)

@@ -44,6 +44,7 @@ class FakeLibrary:
     """
 
     def __init__(self) -> None:
+        self.can_reopen = True
         self.engines: list[NamedEngine] = []
         self.num_open = 0
         self.opening = asyncio.Event()  # set once the first begins to be opened

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -21,12 +23,15 @@ from unicorn_async.errors import EngineClosedError
 from unicorn_async.gpu.device import Device
 from unicorn_async.gpu.instance import Instance
 from unicorn_async.server import ModelHost
+from unicorn_async.server.model_state import ModelStatus
+from unicorn_async.step.runner import Runner
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
     from unicorn_async.engine.engine import Engine
+    from unicorn_async.scheduler.batch import Batch
 
 CHAT = {"messages": [{"role": "user", "content": "What is 17 + 25?"}], "max_tokens": 8}
 
@@ -144,3 +149,28 @@ async def test_loads_and_unloads_in_a_hurry_leave_the_last_one(models: Opened) -
                 await asyncio.sleep(0)
         assert (await client.post("/v1/models/load", json={"model": "tiny", "wait": True})).status_code == 200
         assert len(await ask(client, "tiny")) > 0
+
+
+async def test_an_engine_that_fails_while_it_serves_is_opened_again_and_answers(
+    models: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit, steps_left = Runner.submit, 4
+
+    async def failing_submit(runner: Runner, batch: Batch) -> object:
+        nonlocal steps_left
+        steps_left -= 1
+        if steps_left == 0:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return await submit(runner, batch)
+
+    async with serving(models.host) as served, httpx.AsyncClient(base_url=served.url, timeout=60) as client:
+        assert "42" in await ask(client, "unicorn-demo")
+        monkeypatch.setattr(Runner, "submit", failing_submit)
+        broken = await client.post("/v1/chat/completions", json=CHAT)
+        assert broken.status_code == 503, broken.text
+        assert broken.json()["error"]["code"] == "engine_failed"
+        async for state in models.host.watch():
+            if state.status is ModelStatus.READY:
+                break
+        assert "42" in await ask(client, "unicorn-demo")
+    assert len(models.engines) == 2

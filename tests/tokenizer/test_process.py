@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import subprocess
 import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.tokenizer.gguf.metadata import as_read, byte_level_metadata
-from unicorn_async.errors import RequestError, TokenizerError
+from unicorn_async.errors import RequestError, TokenizerError, TokenizerLostError
 from unicorn_async.tokenizer import ChatMessage, StreamDecoder, Tokenizer
 from unicorn_async.tokenizer.process import TokenizerProcess
 
@@ -109,13 +111,38 @@ def test_closing_ends_who_waits(directory: Path) -> None:
     process.close()
 
 
-def test_a_process_that_dies_is_an_error_of_the_next_request(directory: Path) -> None:
+def test_a_process_that_dies_is_started_again_and_the_request_answered(
+    directory: Path, local: Tokenizer, caplog: pytest.LogCaptureFixture
+) -> None:
     process = TokenizerProcess(directory)
     tokenizer = process.tokenizer()
-    os.kill(process.pid, signal.SIGKILL)
-    with pytest.raises(TokenizerError, match="has ended"):
-        tokenizer.encode("the")
+    first = process.pid
+    os.kill(first, signal.SIGKILL)
+    assert tokenizer.encode("the") == local.encode("the")
+    assert process.pid != first
+    assert "has ended (signal 9)" in caplog.text
     process.close()
+
+
+def test_a_process_that_can_not_be_started_again_is_the_server_s_fault_and_is_tried_again(
+    directory: Path, local: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = TokenizerProcess(directory)
+    tokenizer = process.tokenizer()
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", _no_memory)
+        os.kill(process.pid, signal.SIGKILL)
+        for _ in range(2):
+            with pytest.raises(TokenizerLostError, match="can't be started: Cannot allocate memory"):
+                tokenizer.encode("the")
+    assert tokenizer.encode("the") == local.encode("the")
+    process.close()
+    with pytest.raises(TokenizerLostError, match="has ended"):
+        tokenizer.encode("the")
+
+
+def _no_memory(*args: object, **kwargs: object) -> None:
+    raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
 
 def test_many_threads_may_ask_at_once(remote: Tokenizer, local: Tokenizer) -> None:

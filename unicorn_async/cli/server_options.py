@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unicorn_async.cli.options import port_number
+from unicorn_async.cli.options import count, port_number
 
 if TYPE_CHECKING:
     import argparse
@@ -29,5 +29,11 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="DIR",
         help="clients may load the models and adapters below this folder; may be given several times",
+    )
+    group.add_argument(
+        "--max-restarts",
+        type=count,
+        metavar="N",
+        help="end the server when its engine fails after N restarts in a row (default: it is opened again for ever)",
     )
     group.add_argument("--keep-model", action="store_true", help="clients can't load, unload or switch models")

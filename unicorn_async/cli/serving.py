@@ -68,7 +68,7 @@ async def serve_models(
     with ProgressLine() as line, log_lines(line):
         introduce, leftovers = partial(_introduce, line), Leftovers()
         library = ModelLibrary(catalog, config, on_open=introduce, vulkan=vulkan, leftovers=leftovers)
-        async with leftovers, ModelHost(library, can_switch=not options.keep_model) as models:
+        async with leftovers, _host(library, options) as models:
             given = library.given()
             first = models.begin(given) if given is not None else None
             if first is None:
@@ -85,6 +85,10 @@ async def serve_models(
             serving = serve(models, listener=listener, options=behaviour, on_ready=announce)
             await while_showing_loads(models, first, line, serving)
     return 0
+
+
+def _host(library: ModelLibrary, options: argparse.Namespace) -> ModelHost:
+    return ModelHost(library, can_switch=not options.keep_model, max_restarts=options.max_restarts)
 
 
 async def while_showing_loads(
@@ -111,7 +115,11 @@ async def _show_loads(models: ModelHost, first: Change | None, line: ProgressLin
         await _check_opened(models, first)
     is_start = first is None
     async for state in models.watch():
-        if state.status is ModelStatus.FAILED:
+        if state.status is ModelStatus.FAILED and state.has_served:
+            if state.retry_s is None:
+                raise UnicornError(f"the engine of {state.name} has failed too often in a row: {state.full_error}")
+            line.note(f"failed   {state.name}: {state.full_error}; it is opened again in {state.retry_s:g} s")
+        elif state.status is ModelStatus.FAILED:
             if not models.can_switch:
                 raise UnicornError(
                     f"{state.name} could not be loaded: {state.full_error}\n"

@@ -17,7 +17,7 @@ from unicorn_async.background import wait_to_end
 from unicorn_async.config import EngineConfig, SamplingParams
 from unicorn_async.engine.devices import Ending, opening_devices
 from unicorn_async.engine.types import EngineStats, LoadProgress, Token
-from unicorn_async.errors import ConfigError, EngineClosedError
+from unicorn_async.errors import ConfigError, EngineClosedError, EngineFailedError, UnicornError
 from unicorn_async.gpu.host_pages import return_freed_memory
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Engine:
         self._model = model
         self._runner = model.runner
         self._scheduler, self._loop = make_loop(model)
-        self._failure: BaseException | None = None
+        self._failure: UnicornError | None = None
         self._has_failed = asyncio.Event()
         self._last_memory: MemoryReport | None = None  # once the device is closed, and can't be asked
         self._names = (f"request-{number}" for number in itertools.count())
@@ -204,6 +204,17 @@ class Engine:
         """How far the model is loaded now."""
         return self._model.stream.progress
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether a failure has ended the engine, or it is closed: it takes no request any more."""
+        return self._has_failed.is_set()
+
+    async def failure(self) -> UnicornError:
+        """Wait until the engine has failed or is closed, and return why: what every request is refused with then."""
+        await self._has_failed.wait()
+        assert self._failure is not None
+        return self._failure
+
     async def load_progress(self) -> AsyncIterator[LoadProgress]:
         """Yield progress until the model is loaded; the last one is done. Several may listen.
 
@@ -214,7 +225,7 @@ class Engine:
             async for progress in self._model.stream.watch():
                 yield progress
         except EngineClosedError:
-            raise await self._cause() from None
+            raise await self.failure() from None
 
     def prompt_layers(self, request_id: str) -> int | None:
         """Return how many of the `layers_active` a request's prompt went through; None unless it follows the load."""
@@ -228,7 +239,7 @@ class Engine:
         try:
             await self._runner.load_followed()
         except EngineClosedError:
-            raise await self._cause() from None
+            raise await self.failure() from None
         self._check()
 
     async def cache_grown(self) -> None:
@@ -370,6 +381,9 @@ class Engine:
             self._fail(exc)
 
     def _fail(self, error: BaseException) -> None:
+        if not isinstance(error, UnicornError):
+            cause, error = error, EngineFailedError(f"{type(error).__name__}: {error}")
+            error.__cause__ = cause
         if self._failure is None:
             self._failure = error
         self._loop.fail(self._failure)
@@ -378,9 +392,3 @@ class Engine:
     def _check(self) -> None:
         if self._failure is not None:
             raise self._failure
-
-    async def _cause(self) -> BaseException:
-        """Wait until it is known why a part of the engine was cancelled: something beside it failed, or it closes."""
-        await self._has_failed.wait()
-        assert self._failure is not None
-        return self._failure

@@ -98,6 +98,11 @@ class ModelLibrary:
         self._facts: FactsReader | None = None
         self._public = PublicText([*catalog.places(), *adapters, (weight_cache_directory(), "weight cache")])
 
+    @property
+    def can_reopen(self) -> bool:
+        """Whether a model whose engine has failed can be opened again."""
+        return True
+
     def given(self) -> PreparedModel | None:
         """Return the model that the server was started with, as it was asked for."""
         entry = self._catalog.given

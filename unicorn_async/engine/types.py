@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.cache.lookup import CacheStatus
     from unicorn_async.engine.step_feed import StepFeed
+    from unicorn_async.errors import UnicornError
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.hybrid.report import AttentionInfo, AttentionStats
     from unicorn_async.lora.adapter import LoraAdapter
@@ -139,6 +140,13 @@ class EngineAPI(Protocol):
     @property
     def progress(self) -> LoadProgress:
         """How far the model is loaded now."""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a failure has ended the engine, or it is closed."""
+
+    async def failure(self) -> UnicornError:
+        """Wait until the engine has failed or is closed, and return why."""
 
     def load_progress(self) -> AsyncIterator[LoadProgress]:
         """Yield progress until the model is loaded; raises what made the load fail."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from typing import TYPE_CHECKING
 
 from starlette.responses import PlainTextResponse, Response
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_API = ("/v1", "/health")
+_API = ("/v1", "/health", "/ready")
 
 
 def guarded(access: Access, handler: Handler) -> Handler:
@@ -77,5 +78,5 @@ def error_response(exc: Exception) -> Response:
     if error.status == 401:
         response.headers["www-authenticate"] = "Bearer"
     if error.status in (429, 503):
-        response.headers["retry-after"] = "1"
+        response.headers["retry-after"] = str(max(1, math.ceil(error.retry_s or 0)))
     return response

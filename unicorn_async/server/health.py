@@ -12,8 +12,15 @@ if TYPE_CHECKING:
     from unicorn_async.server.model_state import ModelState
     from unicorn_async.server.served_model import ServedModel
 
-# None of these gets well by waiting.
-UNWELL = (ModelStatus.EMPTY, ModelStatus.FAILED)
+
+def is_well(state: ModelState) -> bool:
+    """Whether requests are answered, or wait for a model that is on its way; not so after a failure."""
+    return state.status is not ModelStatus.EMPTY and state.error is None
+
+
+def is_ready(state: ModelState) -> bool:
+    """Whether requests are taken now."""
+    return state.status in (ModelStatus.LOADING, ModelStatus.READY)
 
 
 def health(state: ModelState, *, can_switch: bool) -> dict[str, object]:

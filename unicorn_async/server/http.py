@@ -8,7 +8,7 @@ from starlette.routing import Route
 
 from unicorn_async.server.body import read_object
 from unicorn_async.server.guard import guarded, json_response, told
-from unicorn_async.server.health import UNWELL, health
+from unicorn_async.server.health import health, is_ready, is_well
 from unicorn_async.server.protocol.chat_request import parse_chat_request
 from unicorn_async.server.protocol.encoding import encode_object
 from unicorn_async.server.protocol.errors import ApiError, describe_error
@@ -44,6 +44,7 @@ class HttpEndpoints:
             Route("/v1/responses/{response_id}/cancel", guarded(access, self._cancel_response), methods=["POST"]),
             Route("/v1/chat/completions", guarded(access, self._create_chat), methods=["POST"]),
             Route("/health", told(self._health), methods=["GET"]),
+            Route("/ready", told(self._ready), methods=["GET"]),
         ]
 
     async def _create_response(self, request: Request) -> Response | Reply:
@@ -119,12 +120,19 @@ class HttpEndpoints:
         return json_response(await self._service.cancel(request.path_params["response_id"]))
 
     async def _health(self, request: Request) -> Response:
-        """Say how the server is; 503 only when it will not get well by waiting. It needs no key."""
+        """Say how the server is; 503 if there is no model, or its engine has failed. It needs no key."""
         self._service.access.check_host(request.headers)
         models = self._service.models
         state = models.state
         body = health(state, can_switch=models.can_switch)
-        return json_response(encode_object(body), status=503 if state.status in UNWELL else 200)
+        return json_response(encode_object(body), status=200 if is_well(state) else 503)
+
+    async def _ready(self, request: Request) -> Response:
+        """Say with 200 or 503 whether requests are taken now. It needs no key."""
+        self._service.access.check_host(request.headers)
+        state = self._service.models.state
+        body = encode_object({"ready": is_ready(state), "status": state.status.value})
+        return json_response(body, status=200 if is_ready(state) else 503)
 
 
 async def _nothing() -> None:

@@ -36,6 +36,10 @@ class Library(Protocol):
     def open(self, model: PreparedModel, on_wait: Callable[[str], None]) -> AbstractAsyncContextManager[EngineAPI]:
         """Open an engine for the block's time; `on_wait` is told what that waits for."""
 
+    @property
+    def can_reopen(self) -> bool:
+        """Whether a model whose engine has failed can be opened again."""
+
     async def freed(self) -> None:
         """Wait until the memory of the models that were closed is free again."""
 
@@ -49,6 +53,7 @@ class OpenEngine:
     def __init__(self, engine: EngineAPI) -> None:
         self._engine = engine
         self.model = PreparedModel(engine.model_name, engine.model_name, EngineConfig())
+        self.can_reopen = False
 
     def models(self, time_s: float) -> tuple[ListedModel, ...]:
         """Return the engine's model."""

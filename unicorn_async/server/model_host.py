@@ -20,7 +20,8 @@ from unicorn_async.errors import (
 from unicorn_async.server.library import OpenEngine
 from unicorn_async.server.model_change import Change
 from unicorn_async.server.model_state import ModelState, ModelStatus
-from unicorn_async.server.protocol.errors import ApiError, describe_error, load_failed
+from unicorn_async.server.protocol.errors import ApiError, describe_error
+from unicorn_async.server.restarts import Restarts
 from unicorn_async.server.served_model import ServedModel
 
 if TYPE_CHECKING:
@@ -45,10 +46,18 @@ class ModelHost:
     not queue.
     """
 
-    def __init__(self, library: Library, *, can_switch: bool = True, idle_timeout_s: float = IDLE_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        library: Library,
+        *,
+        can_switch: bool = True,
+        idle_timeout_s: float = IDLE_TIMEOUT_S,
+        max_restarts: int | None = None,
+    ) -> None:
         self.can_switch = can_switch  # whether clients may load and unload
         self.library = library
         self._idle_timeout_s = idle_timeout_s
+        self._max_restarts = max_restarts  # of an engine that fails again and again, None = any number
         self._state = ModelState(ModelStatus.EMPTY)
         self._changed = asyncio.Event()  # another one after each change of the state
         self._change: Change | None = None  # the newest
@@ -123,7 +132,7 @@ class ModelHost:
                 message = "no model is loaded; load one with POST /v1/models/load"
                 raise ApiError(message, status=503, code="no_model")
             if state.status is ModelStatus.FAILED:
-                raise load_failed(state.name, state.error)
+                raise state.refusal()
             if name and state.name is not None and name != state.name:
                 message = f"model: {name[:200]!r} is not served here; this server has {state.name!r}"
                 raise ApiError(message, status=404, code="model_not_found", param="model")
@@ -303,36 +312,61 @@ class ModelHost:
         self._tenant = None
 
     async def _occupy(self, change: Change, wanted: PreparedModel) -> None:
-        """Open a model, see it loaded and keep it open, until cancelled."""
+        """See a model opened, loaded and kept open, until cancelled; one that fails later is opened again."""
+        restarts, error = Restarts(self._max_restarts if self.library.can_reopen else 0), None
+        while True:
+            try:
+                await self._keep_open(change, wanted, restarts, error)
+            except Exception as exc:
+                failed = self._failed(wanted, exc, restarts)
+                self._tell(change, failed)
+                change.finish(exc)
+                if failed.retry_s is None:
+                    return
+                await asyncio.sleep(failed.retry_s)
+                error = failed.error
 
-        def waits(what: str) -> None:
-            self._tell(change, ModelState(ModelStatus.OPENING, wanted.name, waits_for=what))
+    async def _keep_open(self, change: Change, wanted: PreparedModel, restarts: Restarts, error: str | None) -> None:
+        """Open a model, after a failure if there is an `error`, and see it loaded; raises what ends it."""
 
-        try:
-            async with self.library.open(wanted, waits) as engine:
-                model = ServedModel(engine, self.library.public_text)
-                self._tell(change, ModelState(ModelStatus.LOADING, wanted.name, model, waits_for="weights"))
-                change.note_opened()
-                try:
-                    async for _ in engine.load_progress():
-                        pass
-                except UnicornError as exc:
-                    await model.end(model.explained(exc))
-                    self._tell(change, ModelState(ModelStatus.CLOSING, wanted.name))
-                    raise
+        def waits(what: str | None) -> None:
+            self._tell(change, ModelState(ModelStatus.OPENING, wanted.name, error=error, waits_for=what))
+
+        waits(None)
+        async with self.library.open(wanted, waits) as engine:
+            model = ServedModel(engine, self.library.public_text)
+            self._tell(change, ModelState(ModelStatus.LOADING, wanted.name, model, waits_for="weights"))
+            change.note_opened()
+            try:
+                async for _ in engine.load_progress():
+                    pass
                 model.is_loaded = True
+                restarts.note_ready()
                 self._tell(change, ModelState(ModelStatus.READY, wanted.name, model))
                 change.finish()
-                await asyncio.get_running_loop().create_future()
-        except Exception as exc:
-            if isinstance(exc, UnicornError):
-                logger.info("model %s: %s", wanted.name, exc)
-            else:
-                logger.exception("model %s", wanted.name)
-            full = describe_error(exc).message
-            public = self.library.public_text(full)
-            self._tell(change, ModelState(ModelStatus.FAILED, wanted.name, error=public, full_error=full))
-            change.finish(exc)
+                raise await engine.failure()
+            except UnicornError as exc:
+                public = self.library.public_text(describe_error(exc).message)
+                self._tell(change, ModelState(ModelStatus.CLOSING, wanted.name, error=public))
+                await model.end(model.explained(exc))
+                raise
+
+    def _failed(self, wanted: PreparedModel, error: Exception, restarts: Restarts) -> ModelState:
+        """Return the state after a failure, and log it."""
+        has_served, retry_s = restarts.have_begun, None
+        if has_served:
+            retry_s = restarts.note_failure()
+            outlook = "it is not opened again" if retry_s is None else f"it is opened again in {retry_s:g} s"
+            logger.error("model %s: its engine has failed; %s", wanted.name, outlook, exc_info=error)
+        elif isinstance(error, UnicornError):
+            logger.info("model %s: %s", wanted.name, error)
+        else:
+            logger.exception("model %s", wanted.name)
+        full = describe_error(error).message
+        public = self.library.public_text(full)
+        return ModelState(
+            ModelStatus.FAILED, wanted.name, error=public, full_error=full, retry_s=retry_s, has_served=has_served
+        )
 
     def _tell(self, change: Change, state: ModelState) -> None:
         """Set the state that a tenant is in, unless a newer change has it by now."""

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from unicorn_async.server.protocol.errors import engine_failed, load_failed
+
 if TYPE_CHECKING:
+    from unicorn_async.server.protocol.errors import ApiError
     from unicorn_async.server.served_model import ServedModel
 
 
@@ -19,7 +22,7 @@ class ModelStatus(Enum):
     OPENING = "opening"  # they wait for the model's memory
     LOADING = "loading"  # they are taken, and run as the model's layers arrive
     READY = "ready"
-    FAILED = "error"  # refused: the model could not be opened or loaded, and is closed
+    FAILED = "error"  # refused: the model could not be opened or loaded, or its engine failed, and is closed
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,4 +34,12 @@ class ModelState:
     model: ServedModel | None = None
     error: str | None = None  # why it failed, for clients
     full_error: str | None = None  # the same with paths on the disk, for who runs the server
+    retry_s: float | None = None  # from the failure of an engine that served, until it is opened again
+    has_served: bool = False  # what failed was not the first load
     waits_for: str | None = None  # while it is opened and loads: files, device, memory, tokenizer or weights
+
+    def refusal(self) -> ApiError:
+        """Return what every request is refused with after a failure."""
+        if self.has_served:
+            return engine_failed(self.name, self.error, self.retry_s)
+        return load_failed(self.name, self.error)

@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 from unicorn_async.errors import EngineClosedError, RequestError, TokenizerError
 from unicorn_async.server.generation import Generation
-from unicorn_async.server.protocol.errors import describe_error, load_failed
+from unicorn_async.server.protocol.errors import ApiError, describe_error, engine_failed, load_failed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -53,9 +53,15 @@ class ServedModel:
 
     def explained(self, error: UnicornError) -> UnicornError:
         """Return an engine's error as clients are to see it: what fails while the model loads is the load."""
-        if self.is_loaded or isinstance(error, RequestError | TokenizerError | EngineClosedError):
+        if isinstance(error, RequestError | TokenizerError | EngineClosedError):
             return error
-        return load_failed(self.engine.model_name, self.public_text(describe_error(error).message))
+        name, info = self.engine.model_name, describe_error(error)
+        reason = self.public_text(info.message)
+        if not self.is_loaded:
+            return load_failed(name, reason)
+        if self.engine.has_failed:
+            return engine_failed(name, reason)
+        return ApiError(reason, status=info.status, code=info.code)
 
     async def end(self, cause: UnicornError) -> None:
         """End every answer under way with an error, and refuse further ones; slow clients are not waited for long."""

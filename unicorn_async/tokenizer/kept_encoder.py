@@ -6,7 +6,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
-from unicorn_async.errors import RequestError, UnicornError
+from unicorn_async.errors import RequestError, TokenizerLostError, UnicornError
 from unicorn_async.tokenizer.excerpt import Excerpts
 from unicorn_async.tokenizer.library_errors import library_errors
 
@@ -56,7 +56,7 @@ class KeptEncoder:
             if ids is not None:
                 return ids
         self._whole.wait()
-        if self._failure is not None:
+        if self._failure is not None and not isinstance(self._failure, TokenizerLostError):
             raise self._failure
         return self._process.encode(text, with_control=with_control)
 

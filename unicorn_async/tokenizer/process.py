@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import signal
 import socket
@@ -13,7 +14,7 @@ import threading
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, cast
 
-from unicorn_async.errors import TokenizerError, UnicornError
+from unicorn_async.errors import TokenizerLostError, UnicornError
 from unicorn_async.tokenizer.pieces import PieceTable
 from unicorn_async.tokenizer.tokenizer import Tokenizer
 from unicorn_async.tokenizer.worker import Work
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
     from unicorn_async.tokenizer.facts import TokenizerFacts
     from unicorn_async.tokenizer.worker import Source
+
+_log = logging.getLogger(__name__)
 
 # The module search path comes along: what this process imported has to be what the other one imports.
 _MAIN = (
@@ -39,23 +42,10 @@ class TokenizerProcess:
 
     def __init__(self, source: Source, *, keep_in: Path | None = None, in_background: bool = False) -> None:
         """Start it; the others as in `Work`."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._connection = Connection(ours.detach())
-            try:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-c", _MAIN, json.dumps(sys.path), str(theirs.fileno())],
-                    stdin=subprocess.DEVNULL,
-                    pass_fds=[theirs.fileno()],
-                    # A Ctrl-C at the terminal is for this process, which then ends the other one; and Linux shares out
-                    # the CPU by sessions, so that reading threads do not hold up what a first prompt waits for.
-                    start_new_session=True,
-                )
-            except OSError as exc:
-                self._connection.close()
-                raise TokenizerError(f"the tokenizer's process can't be started: {exc}") from exc
-        self._work = source, keep_in, in_background
+        self._connection, self._process = _started()
+        self._work = Work(source, keep_in, in_background)
         self._lock = threading.Lock()
+        self._is_closed = False
         self.pieces = RemotePieces(self)
 
     @property
@@ -69,7 +59,9 @@ class TokenizerProcess:
         Raises:
             TokenizerError: the model's tokenizer can't be used, or the process was closed meanwhile.
         """
-        facts, self.pieces.strip = cast("tuple[TokenizerFacts, tuple[bytes, int]]", self.ask(Work(*self._work)))
+        with self._lock:
+            answer = self._answered(self._work)
+        facts, self.pieces.strip = cast("tuple[TokenizerFacts, tuple[bytes, int]]", answer)
         return Tokenizer(self, facts)
 
     def encode(self, text: str, *, with_control: bool) -> list[int]:
@@ -77,24 +69,78 @@ class TokenizerProcess:
         return cast("list[int]", self.ask((text, with_control)))
 
     def ask(self, request: object) -> object:
-        """Send a request and wait for the answer, or raise the error that it is."""
+        """Send a request and wait for the answer, or raise the error that it is.
+
+        A process that has ended is started again, which takes as long as the first time, and asked once more.
+
+        Raises:
+            TokenizerLostError: it ended again, can't be started, or was closed.
+        """
+        with self._lock:
+            try:
+                return self._answered(request)
+            except TokenizerLostError:
+                self._start_again()
+                return self._answered(request)
+
+    def _answered(self, request: object) -> object:
         try:
-            with self._lock:
-                self._connection.send(request)
-                answer: object = self._connection.recv()
+            self._connection.send(request)
+            answer: object = self._connection.recv()
         except (OSError, EOFError) as exc:
-            raise TokenizerError("the tokenizer's process has ended") from exc
+            raise TokenizerLostError("the tokenizer's process has ended") from exc
         if isinstance(answer, UnicornError):
             raise answer
         return answer
 
+    def _start_again(self) -> None:
+        """Replace the process, with the lock held: not beside `close`."""
+        if self._is_closed:
+            raise TokenizerLostError("the tokenizer's process has ended")
+        _log.warning("the tokenizer's process has ended (%s); it is started again", _end(self._process.wait()))
+        self._connection.close()
+        self._connection, self._process = _started()
+        self._answered(self._work._replace(keep_in=None, in_background=False))
+
     def close(self) -> None:
         """End the process; whoever waits for an answer gets an error."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)  # it leads a session of its own
-        self._process.wait()
-        with self._lock:
+        self._is_closed = True
+        _kill(self._process)
+        with self._lock:  # a process that is started beside this is another one
+            _kill(self._process)
             self._connection.close()
+
+
+def _started() -> tuple[Connection, subprocess.Popen[bytes]]:
+    """Start a process; return this end of its socket, and the process."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        connection = Connection(ours.detach())
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-c", _MAIN, json.dumps(sys.path), str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                # A Ctrl-C at the terminal is for this process, which then ends the other one; and Linux shares out
+                # the CPU by sessions, so that reading threads do not hold up what a first prompt waits for.
+                start_new_session=True,
+            )
+        except OSError as exc:
+            connection.close()
+            raise TokenizerLostError(f"the tokenizer's process can't be started: {exc.strerror}") from exc
+    return connection, process
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # it leads a session of its own
+    process.wait()
+
+
+def _end(status: int) -> str:
+    """Say how a process ended."""
+    return f"signal {-status}" if status < 0 else f"exit status {status}"
 
 
 class RemotePieces:

@@ -11,6 +11,7 @@ from unicorn_async.errors import (
     QueueFullError,
     RequestError,
     TokenizerError,
+    TokenizerLostError,
     UnicornError,
 )
 
@@ -18,17 +19,34 @@ from unicorn_async.errors import (
 class ApiError(RequestError):
     """A request is refused with an HTTP status, a machine-readable code and the parameter that is to blame."""
 
-    def __init__(self, message: str, *, status: int = 400, code: str | None = None, param: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        code: str | None = None,
+        param: str | None = None,
+        retry_s: float | None = None,
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
         self.param = param
+        self.retry_s = retry_s  # after which it may go well
 
 
 def load_failed(name: str | None, reason: str | None) -> ApiError:
     """Return the error of a request whose model could not be opened or loaded."""
     reason = (reason or "").removeprefix(f"{name}: ")  # which a file of that name begins with
     return ApiError(f"the model {name!r} could not be loaded: {reason}", status=503, code="model_load_failed")
+
+
+def engine_failed(name: str | None, reason: str | None, retry_s: float | None = None) -> ApiError:
+    """Return the error of a request whose engine has failed; if that is known, it is opened again after `retry_s`."""
+    message = f"the engine of {name!r} has failed: {reason}"
+    if retry_s is not None:
+        message += "; it is opened again"
+    return ApiError(message, status=503, code="engine_failed", retry_s=retry_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +57,7 @@ class ErrorInfo:
     message: str
     code: str | None = None
     param: str | None = None
+    retry_s: float | None = None
 
     @property
     def type(self) -> str:
@@ -56,11 +75,13 @@ class ErrorInfo:
 def describe_error(exc: BaseException) -> ErrorInfo:
     """Turn an exception into what a client may know; faults that are not ours to name say nothing of the inside."""
     if isinstance(exc, ApiError):
-        return ErrorInfo(exc.status, str(exc), exc.code, exc.param)
+        return ErrorInfo(exc.status, str(exc), exc.code, exc.param, exc.retry_s)
     if isinstance(exc, PromptTooLongError):
         return ErrorInfo(400, str(exc), "context_length_exceeded", "input")
     if isinstance(exc, QueueFullError):
         return ErrorInfo(429, str(exc), "queue_full")
+    if isinstance(exc, TokenizerLostError):
+        return ErrorInfo(503, str(exc), "tokenizer_lost")
     if isinstance(exc, TokenizerError):
         return ErrorInfo(400, str(exc), "invalid_prompt", "input")
     if isinstance(exc, RequestError | ConfigError):

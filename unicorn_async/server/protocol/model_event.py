@@ -49,6 +49,7 @@ def progress_fields(progress: LoadProgress) -> dict[str, object]:
 
 
 def failure_event(state: ModelState) -> str:
-    """Return `unicorn.load.failed` for a model that could not be opened or loaded."""
-    error = {"message": state.error, "type": "server_error", "param": None, "code": "model_load_failed"}
+    """Return `unicorn.load.failed` for a model that could not be opened or loaded, or whose engine failed."""
+    code = "engine_failed" if state.has_served else "model_load_failed"
+    error = {"message": state.error, "type": "server_error", "param": None, "code": code}
     return encode_object({"type": "unicorn.load.failed", "model": state.name, "error": error})
