@@ -13,7 +13,7 @@ from unicorn_async.cache.key import cache_key
 from unicorn_async.checkpoint.checkpoint import Checkpoint
 from unicorn_async.checkpoint.file_identity import identify_files
 from unicorn_async.config import WeightScheme
-from unicorn_async.ops.checksum import HostChecksum
+from unicorn_async.ops.host_checksum import HostChecksum
 from unicorn_async.tensor import LAYOUT_VERSION
 from unicorn_async.weights.plan import WantedTensor, make_plan
 

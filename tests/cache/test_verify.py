@@ -15,7 +15,7 @@ from unicorn_async.cache.folder import CacheFolder
 from unicorn_async.cache.verify import Verification, Verifier
 from unicorn_async.checkpoint.safetensors import read_header
 from unicorn_async.errors import CacheError
-from unicorn_async.ops.checksum import HostChecksum
+from unicorn_async.ops.host_checksum import HostChecksum
 
 from .cache_files import write_checkpoint, write_entry
 

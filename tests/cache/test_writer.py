@@ -23,7 +23,8 @@ from unicorn_async.config import WeightScheme
 from unicorn_async.errors import DeviceLostError, OutOfMemoryError
 from unicorn_async.gpu.timeline import Timeline
 from unicorn_async.loader.staging import StagingRing
-from unicorn_async.ops.checksum import Checksum, HostChecksum
+from unicorn_async.ops.checksum import Checksum
+from unicorn_async.ops.host_checksum import HostChecksum
 
 if TYPE_CHECKING:
     from pathlib import Path

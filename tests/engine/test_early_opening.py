@@ -53,9 +53,9 @@ class Blocks:
         patch.setitem(place.__kwdefaults__, "block_bytes", 1 << 14)
         begin = BackgroundAllocator.begin
 
-        def noted_begin(places: BackgroundAllocator, hold_behind: Sequence[str] = ()) -> None:
+        def noted_begin(places: BackgroundAllocator) -> None:
             self.planned = places._blocks
-            begin(places, hold_behind)
+            begin(places)
 
         patch.setattr(BackgroundAllocator, "begin", noted_begin)
 
@@ -77,11 +77,11 @@ class Room:
         self._left = num_blocks
         allocate = Arena.allocate_block
 
-        def limited(arena: Arena, sizes: Sequence[int]) -> tuple[ArenaSlice, ...]:
+        def limited(arena: Arena, sizes: Sequence[int], *, gives_way: bool = False) -> tuple[ArenaSlice, ...]:
             self._left -= 1
             if self._left < 0:
                 raise OutOfMemoryError("1 bytes of VRAM memory needed, 0 available")
-            return allocate(arena, sizes)
+            return allocate(arena, sizes, gives_way=gives_way)
 
         patch.setattr(Arena, "allocate_block", limited)
 

@@ -21,7 +21,7 @@ from .load_faults import DeviceMemoryLimit, FailingDisk, LoadMoments
 from .loading_gate import HELD_FROM, LoadingGate, some_layers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from .conftest import OpenEngine, WriteModel
@@ -146,10 +146,10 @@ async def test_a_file_that_is_replaced_before_it_is_opened(
 ) -> None:
     path, begin = directory / WEIGHTS, BackgroundAllocator.begin
 
-    def replace_and_begin(places: BackgroundAllocator, hold_behind: Collection[str]) -> None:
+    def replace_and_begin(places: BackgroundAllocator) -> None:
         shutil.copyfile(path, directory / "other")  # the same bytes, but who knows that?
         os.replace(directory / "other", path)
-        begin(places, hold_behind)
+        begin(places)
 
     with monkeypatch.context() as patch:
         patch.setattr(BackgroundAllocator, "begin", replace_and_begin)

@@ -25,6 +25,7 @@ def modules_with(*names: str) -> set[str]:
 def test_the_engines_module_leaves_for_later_what_opening_vulkan_does_not_need() -> None:
     package = "unicorn_async.engine"
     assert not LATER & modules_with(f"{package}.engine")
+    assert "numpy" not in modules_with(f"{package}.opening")  # whose first reads, and allocations, need not wait for it
     later = modules_with(f"{package}.opening", f"{package}.runner", f"{package}.request_stream")
     assert later >= LATER
     assert "aiofiles" not in later | modules_with(f"{package}.model_library")  # traces alone need it

@@ -63,6 +63,28 @@ def test_an_allocation_beyond_the_devices_limit_names_the_limit(toy: Device) -> 
         toy.memory.allocate(limit + 1, MemoryKind.DEVICE, name="probe")
 
 
+def test_the_driver_is_asked_for_room_again_after_a_while_or_where_little_is_left(
+    toy: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heaps, asked, clock, room = toy.heaps(), list[float](), [0.0], [1 << 20]
+
+    def counted() -> tuple[MemoryHeap, ...]:
+        asked.append(clock[0])
+        return tuple(replace(heap, budget=heap.used + room[0]) for heap in heaps)
+
+    monkeypatch.setattr(toy, "heaps", counted)
+    monkeypatch.setattr("unicorn_async.gpu.memory.time.monotonic", lambda: clock[0])
+    memory = Memory(toy)
+    for clock[0], size in ((0.0, 1 << 10), (0.09, 1 << 10), (0.09, 1 << 17), (0.1, 1 << 10), (0.2, 1 << 10)):
+        memory.allocate(size, MemoryKind.DEVICE, name="probe").close()
+    assert asked == [0.0, 0.09, 0.2]
+    room[0] = 100
+    with pytest.raises(OutOfMemoryError, match="100 available"):
+        for _ in range(2000):
+            memory.allocate(1 << 10, MemoryKind.DEVICE, name="probe")
+    memory.close()
+
+
 def test_more_allocations_than_the_device_counts_are_refused(toy: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     live = toy.memory.num_buffers
     monkeypatch.setattr(toy, "info", replace(toy.info, max_allocation_count=live + 1))
@@ -76,6 +98,7 @@ def test_more_allocations_than_the_device_counts_are_refused(toy: Device, monkey
 def test_an_allocation_beyond_the_budget_states_what_is_available(toy: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     heaps = tuple(MemoryHeap(heap.nbytes, heap.device_local, 5000, 1000) for heap in toy.heaps())
     monkeypatch.setattr(toy, "heaps", lambda: heaps)
+    monkeypatch.setattr(toy.memory, "_asked", None)
     with pytest.raises(OutOfMemoryError, match="probe: 8192 bytes of device memory needed, 4000 available"):
         toy.memory.allocate(8192, MemoryKind.DEVICE, name="probe")
 

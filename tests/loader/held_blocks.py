@@ -24,9 +24,9 @@ class HeldBlocks:
         self._turns = threading.Semaphore(num_free)
         allocate = Arena.allocate_block
 
-        def held(arena: Arena, sizes: Sequence[int]) -> tuple[ArenaSlice, ...]:
+        def held(arena: Arena, sizes: Sequence[int], *, gives_way: bool = False) -> tuple[ArenaSlice, ...]:
             assert self._turns.acquire(timeout=PATIENCE_S)
-            return allocate(arena, sizes)
+            return allocate(arena, sizes, gives_way=gives_way)
 
         patch.setattr(Arena, "allocate_block", held)
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from unicorn_async.errors import EngineClosedError, OutOfMemoryError
 from unicorn_async.gpu.budget import HeapKind, MemoryBudget
 from unicorn_async.gpu.memory import Memory
-from unicorn_async.gpu.memory_types import is_mappable
+from unicorn_async.gpu.memory_types import MemoryKind, is_mappable
 from unicorn_async.loader.allocator import BackgroundAllocator
 from unicorn_async.loader.reader import FileReader
 from unicorn_async.tensor import DType
@@ -169,30 +170,30 @@ async def test_one_that_never_began_is_closed(loading: Loading) -> None:
     assert not places.slices
 
 
-async def test_what_is_behind_named_places_is_held_until_others_have_allocated(loading: Loading) -> None:
-    names = [dest.name for dest in loading.plan.destinations]
-    places = BackgroundAllocator(loading.device.memory, placement(loading))
-    places.begin(hold_behind=names[2:0:-1])
+async def test_a_block_gives_way_to_allocations_under_way(loading: Loading, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, names = loading.device.memory, [dest.name for dest in loading.plan.destinations]
+    vk_allocate, goes_on, begun = Memory._vk_allocate, threading.Event(), threading.Event()
+    waiting = threading.local()
+
+    def held(*call: Any) -> int:
+        if getattr(waiting, "does", False):
+            begun.set()
+            assert goes_on.wait(PATIENCE_S)
+        return vk_allocate(*call)
+
+    def allocate() -> None:
+        waiting.does = True
+        memory.allocate(1000, MemoryKind.ARGUMENTS, name="small").close()
+
+    monkeypatch.setattr(Memory, "_vk_allocate", held)
+    places = BackgroundAllocator(memory, placement(loading))
     async with asyncio.timeout(PATIENCE_S):
-        await places.wait(names[:3])
-        last = asyncio.create_task(places.wait(names[3:]))
+        small = asyncio.create_task(asyncio.to_thread(allocate))
+        await asyncio.to_thread(begun.wait)
+        places.begin()
         await asyncio.to_thread(lambda: None)
-        assert list(places.slices) == names[:3]
-        places.go_on()
-        await last
-    assert list(places.slices) == names
+        assert not places.slices
+        goes_on.set()
+        await small
+        assert list(await places.all()) == names
     await places.close()
-
-
-async def test_a_close_ends_what_is_held(loading: Loading) -> None:
-    names = [dest.name for dest in loading.plan.destinations]
-    places = BackgroundAllocator(loading.device.memory, placement(loading))
-    places.begin(hold_behind=names[:1])
-    async with asyncio.timeout(PATIENCE_S):
-        await places.wait(names[:1])
-        last = asyncio.create_task(places.wait(names[1:]))
-        await asyncio.sleep(0)
-        await places.close()
-        with pytest.raises(EngineClosedError):
-            await last
-    assert list(places.slices) == names[:1]

@@ -17,7 +17,8 @@ from unicorn_async.loader.read_strategy import ReadMode
 from unicorn_async.loader.reader import FileReader
 from unicorn_async.loader.source import LoadSource, only_checkpoint_error
 from unicorn_async.loader.trace import LoadTrace
-from unicorn_async.ops.checksum import Checksum, HostChecksum
+from unicorn_async.ops.checksum import Checksum
+from unicorn_async.ops.host_checksum import HostChecksum
 
 from .loading import CHUNK_BYTES, WARM, descriptors_of, download, hold_reads, strategy_of
 

@@ -10,8 +10,8 @@ import numpy as np
 from unicorn_async.gpu.command import CommandPool
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.ops import sample_rows, sampling
-from unicorn_async.ops.sample_rows import NO_STATE, OUTPUT_MARK, SamplingPath
-from unicorn_async.ops.sampling import SampleArguments
+from unicorn_async.ops.sample_rows import NO_STATE, OUTPUT_MARK
+from unicorn_async.ops.sampling import SampleArguments, SamplingPath
 from unicorn_async.tensor import DType, Tensor
 
 if TYPE_CHECKING:

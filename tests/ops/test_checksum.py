@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from unicorn_async.gpu.device_info import DeviceType
-from unicorn_async.ops.checksum import Checksum, HostChecksum
+from unicorn_async.ops.checksum import Checksum
+from unicorn_async.ops.host_checksum import HostChecksum
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

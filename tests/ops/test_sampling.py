@@ -13,8 +13,8 @@ from unicorn_async.config import SamplingParams
 from unicorn_async.errors import ConfigError
 from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.ops import sample_rows
-from unicorn_async.ops.sample_rows import NO_STATE, SamplingPath
-from unicorn_async.ops.sampling import SampleArguments
+from unicorn_async.ops.sample_rows import NO_STATE
+from unicorn_async.ops.sampling import SampleArguments, SamplingPath
 from unicorn_async.tensor import DType, Tensor
 
 from . import sampling_reference as reference

@@ -12,7 +12,7 @@ from unicorn_async.cli.amounts import size
 from unicorn_async.cli.options import byte_size
 from unicorn_async.engine.user_folders import kept_tokenizers, weight_cache_folder
 from unicorn_async.errors import ConfigError
-from unicorn_async.ops.checksum import HostChecksum
+from unicorn_async.ops.host_checksum import HostChecksum
 from unicorn_async.public_text import printable
 
 if TYPE_CHECKING:

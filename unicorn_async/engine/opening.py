@@ -32,7 +32,6 @@ from unicorn_async.memory.plan import attention_shape
 from unicorn_async.memory.report import driver_usage
 from unicorn_async.memory.staging import stages_in_vram
 from unicorn_async.step.kernel_list import NeededKernels
-from unicorn_async.weights.placement import MemoryGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -142,6 +141,10 @@ async def open_model(
     options = replace(options, staging_bytes=memory_plan.staging_bytes, num_load_steps=memory_plan.num_load_steps)
     usage_before = driver_usage(device)
     on_wait("memory")
+    in_vram = stages_in_vram(device, memory_plan, options)  # decided by what is free before the model's memory is taken
+    allocator = BackgroundAllocator(device.memory, memory_plan.placement)
+    stack.push_async_callback(allocator.close)
+    allocator.begin()  # a driver may take as long as the files are read
 
     kernels: NeededKernels | None = None
     if memory_plan.far is None:
@@ -150,8 +153,6 @@ async def open_model(
     reading = partial(files.read_strategy, device.info, options.num_reader_threads, memory=memory_plan)
     strategy = await asyncio.to_thread(reading)
     trace = None if options.load_trace is None else await asyncio.to_thread(_load_trace, options.load_trace)
-    allocator = BackgroundAllocator(device.memory, memory_plan.placement)
-    stack.push_async_callback(allocator.close)
     kv_pool = None
     if memory_plan.far is None:
         kv_pool = KVPool(device.memory, memory_plan.kv, memory_plan.placement.grown, options.block_size)
@@ -165,11 +166,7 @@ async def open_model(
         read_strategy=lambda found: reading(found=found),
         limit=options.cache_bytes,
     )
-    workspace = memory_plan.placement.names(MemoryGroup.WORKSPACE)
-    # Small allocations would wait for larger ones; where staging lies is decided by what is free before these.
     out_of_range = await run_to_end(lambda: _count_out_of_range(device, files, stack))
-    in_vram = stages_in_vram(device, memory_plan, options)
-    allocator.begin(() if options.attends_elsewhere else workspace)
 
     prepare = partial(prepare_conversion, device.kernels, files.plan, files.lora)
     factors = LoraFactors(

@@ -70,7 +70,6 @@ async def make_runner(
     gpu = GpuAttention(device.info, device.kernels, shape, soft_cap=model.attention.soft_cap)
     layers = LayerGate(stream, allocator, model)
     runner = await _begin(lambda: Runner(device, model, options, memory, kv_plan, decoder, gpu, layers), stack)
-    allocator.go_on()
     stack.push_async_callback(run_to_end, device.wait_idle)
     attends = AttentionInfo(
         AttentionKind.GPU,

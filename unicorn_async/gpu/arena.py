@@ -72,14 +72,16 @@ class Arena:
             self._used = offset + nbytes
             return ArenaSlice(self._current, offset, self._current.address + offset, nbytes)
 
-    def allocate_block(self, sizes: Sequence[int]) -> tuple[ArenaSlice, ...]:
+    def allocate_block(self, sizes: Sequence[int], *, gives_way: bool = False) -> tuple[ArenaSlice, ...]:
         """Return slices of these sizes in a block of their own that has room for no more; see `block_nbytes`.
+
+        Its allocation may give way to others, see `Memory.allocate`.
 
         Raises:
             OutOfMemoryError: the block does not fit.
         """
         with self._lock:
-            block = self._new_block(block_nbytes(sizes))
+            block = self._new_block(block_nbytes(sizes), gives_way=gives_way)
         slices, offset = [], 0
         for nbytes in sizes:
             slices.append(ArenaSlice(block, offset, block.address + offset, nbytes))
@@ -94,9 +96,9 @@ class Arena:
         for block in blocks:
             block.close()
 
-    def _new_block(self, nbytes: int) -> Buffer:
+    def _new_block(self, nbytes: int, *, gives_way: bool = False) -> Buffer:
         name = f"{self._name}[{len(self._blocks)}]"
-        block = self._memory.allocate(nbytes, self._kind, name=name, heap=self._heap)
+        block = self._memory.allocate(nbytes, self._kind, name=name, heap=self._heap, gives_way=gives_way)
         self._blocks.append(block)
         return block
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from contextlib import nullcontext
+import time
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,7 +15,7 @@ from unicorn_async.gpu.host_pages import prefer_huge_pages
 from unicorn_async.gpu.memory_types import MemoryKind, is_mappable, rank_memory_types
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from unicorn_async.gpu.binding import CData
     from unicorn_async.gpu.device_context import DeviceContext
@@ -28,6 +29,8 @@ _ALLOCATE_DEVICE_ADDRESS = 0x2
 _HANDLE_HOST_ALLOCATION = 0x80
 _OUT_OF_MEMORY = (-1, -2)
 _WHOLE_SIZE = (1 << 64) - 1
+_FRESH_S = 0.1
+_PLENTY = 16  # times what is wanted
 
 
 @dataclass(eq=False, slots=True)
@@ -72,6 +75,11 @@ class _Allocation(NamedTuple):
     type_index: int
 
 
+class _Asked(NamedTuple):
+    at: float
+    heaps: tuple[Sequence[int], Sequence[int]]  # bytes available in each, and used by this process
+
+
 class Memory:
     """Allocates a device's memory; any thread may call it. The device owns it."""
 
@@ -90,12 +98,15 @@ class Memory:
         self._kinds = heap_kinds(device.info)
         self._told = {heap: tuple(i for i in ranked if self._kinds[self._types[i][1]] is heap) for heap in HeapKind}
         self._used = [0] * len(heap_bytes)
+        self._asked: _Asked | None = None
         self._live: set[Buffer] = set()
         self._deferred: list[tuple[Timeline, int, Buffer]] = []
         # Neither is held while the driver allocates or frees, which takes milliseconds: another thread, which may be an
         # event loop, would hardly get its turn between two allocations.
         self._lock = threading.Lock()
         self._map_lock = threading.Lock()
+        self._way = threading.Condition()
+        self._num_ahead = 0  # allocations under way that others give way to
 
     @property
     def used_bytes(self) -> tuple[int, ...]:
@@ -126,10 +137,13 @@ class Memory:
         types = self._told[heap]
         return bool(types) and is_mappable(self._types[types[0]][0])
 
-    def allocate(self, nbytes: int, kind: MemoryKind, *, name: str, heap: HeapKind | None = None) -> Buffer:
+    def allocate(
+        self, nbytes: int, kind: MemoryKind, *, name: str, heap: HeapKind | None = None, gives_way: bool = False
+    ) -> Buffer:
         """Allocate `nbytes`, uninitialised, in a Vulkan allocation of its own: few and large ones, or an Arena.
 
-        DEVICE memory may be told the kind of `heap` that it is to lie in, and then lies nowhere else.
+        DEVICE memory may be told the kind of `heap` that it is to lie in, and then lies nowhere else. One that
+        `gives_way` begins when no other is under way: a driver serves a thread that asks again and again before others.
 
         Raises:
             OutOfMemoryError: it does not fit into the budget of any heap that suits, or into one allocation.
@@ -147,7 +161,8 @@ class Memory:
                 raise OutOfMemoryError(f"{name}: {len(self._live)} allocations live, {info.name} allows no more")
         types = self._ranked[kind] if heap is None else self._told[heap]
         what = f"{nbytes} bytes of {kind.value if heap is None else heap.value} memory"
-        return self._make(nbytes, kind, name, lambda handle: self._allocate_memory(handle, types, what, name))
+        with self._giving_way() if gives_way else self._going_ahead():
+            return self._make(nbytes, kind, name, lambda handle: self._allocate_memory(handle, types, what, name))
 
     def import_host(self, view: memoryview, *, name: str) -> Buffer:
         """Make host memory a buffer that the GPU copies from; `view` must outlive the buffer and stay where it is.
@@ -213,6 +228,23 @@ class Memory:
         for buffer in live:
             buffer.close()
 
+    @contextmanager
+    def _going_ahead(self) -> Iterator[None]:
+        with self._way:
+            self._num_ahead += 1
+        try:
+            yield
+        finally:
+            with self._way:
+                self._num_ahead -= 1
+                self._way.notify_all()
+
+    @contextmanager
+    def _giving_way(self) -> Iterator[None]:
+        with self._way:
+            self._way.wait_for(lambda: not self._num_ahead)
+        yield
+
     def _map(self, memory: MemoryHandle, nbytes: int, name: str) -> memoryview:
         api, device = self._api, self._device
         out = api.ffi.new("void **")
@@ -227,6 +259,20 @@ class Memory:
         if info.memory_budget or info.is_software:
             return [heap.available_bytes for heap in heaps]
         return [max(0, heap.nbytes - used) for heap, used in zip(heaps, self._used, strict=True)]
+
+    def _lately_available(self, wanted: int) -> list[int]:
+        """Return what was available in each heap a moment ago, less what was allocated since, where that is plenty.
+
+        To ask the driver takes as long as to allocate some megabytes.
+        """
+        asked, now = self._asked, time.monotonic()
+        if asked is not None and now - asked.at < _FRESH_S:
+            room = [free + before - used for free, before, used in zip(*asked.heaps, self._used, strict=True)]
+            if min(room) >= _PLENTY * wanted:
+                return room
+        used, available = tuple(self._used), self._available()
+        self._asked = _Asked(now, (available, used))
+        return available
 
     def _create_buffer(self, nbytes: int, name: str, extra: CData) -> BufferHandle:
         api, families = self._api, self._device.queue_families
@@ -260,7 +306,7 @@ class Memory:
     def _try_to_allocate(self, handle: BufferHandle, types: Sequence[int], what: str, name: str) -> _Allocation:
         api = self._api
         size, type_bits = self._requirements(handle)
-        available = self._available()
+        available = self._lately_available(size)
         candidates = [index for index in types if type_bits >> index & 1]
         refused = False
         flags = api.struct("VkMemoryAllocateFlagsInfo", flags=_ALLOCATE_DEVICE_ADDRESS)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unicorn_async.config import AttentionKind
-from unicorn_async.errors import UnsupportedModelError
-from unicorn_async.hybrid.vulkan_plan import far_device, near_devices, plan_vulkan
+from unicorn_async.errors import MissingFeatureError, UnsupportedModelError
+from unicorn_async.gpu.choice import device_candidates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,12 +60,12 @@ class FarDevice:
         """
         self._model = model
         self._options = options = fit_options(model, options)
-        self._vulkan = far_device(options, devices)
+        self._vulkan = _far_device(options, devices)
         self._npu = _npu_choice(model, options)
 
     def near(self, candidates: Sequence[DeviceInfo]) -> tuple[DeviceInfo, ...]:
         """Return those of the candidates that may run the model."""
-        return near_devices(candidates, self._vulkan)
+        return _near_devices(candidates, self._vulkan)
 
     def plan(self, near: DeviceInfo, left: int, *, host_bytes: int | None = None) -> FarPlan | None:
         """Plan the cache beside a model on `near`; None where that attends itself.
@@ -80,5 +80,27 @@ class FarDevice:
 
             return plan_npu(self._model, self._options, near, self._npu, left, host_bytes=host_bytes)
         if self._vulkan is not None:
+            from unicorn_async.hybrid.vulkan_plan import plan_vulkan
+
             return plan_vulkan(self._model, self._options, near, self._vulkan, left, host_bytes=host_bytes)
         return None
+
+
+def _far_device(options: EngineConfig, devices: Sequence[DeviceInfo]) -> DeviceInfo | None:
+    """Return the Vulkan device that is asked for to attend; None where none is.
+
+    Raises:
+        ConfigError: there is no such device. MissingFeatureError: it can't be used.
+    """
+    if options.attention.kind is not AttentionKind.VULKAN:
+        return None
+    (info,) = device_candidates(devices, options.attention.device)
+    if info.missing:
+        raise MissingFeatureError(f"attention on {info.name}: it lacks {', '.join(info.missing)}")
+    return info
+
+
+def _near_devices(candidates: Sequence[DeviceInfo], far: DeviceInfo | None) -> tuple[DeviceInfo, ...]:
+    """Return the devices that may run the model: not the one that attends, unless there is no other."""
+    others = tuple(info for info in candidates if far is None or info.index != far.index)
+    return others or tuple(candidates)

@@ -5,11 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from unicorn_async.config import AttentionKind
-from unicorn_async.errors import MissingFeatureError
 from unicorn_async.gpu.arena import block_nbytes
 from unicorn_async.gpu.budget import HeapLimits, host_room, memory_budget
-from unicorn_async.gpu.choice import device_candidates
 from unicorn_async.hybrid.interface import NUM_HALVES
 from unicorn_async.hybrid.vulkan_exchange import ExchangeLayout
 from unicorn_async.memory.far_plan import FarPlan
@@ -19,31 +16,9 @@ from unicorn_async.ops.attention_plan import AttentionPlan
 from unicorn_async.ops.kv_cache import AttentionShape
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from unicorn_async.config import EngineConfig
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.models.spec import ModelSpec
-
-
-def far_device(options: EngineConfig, devices: Sequence[DeviceInfo]) -> DeviceInfo | None:
-    """Return the Vulkan device that is asked for to attend; None where none is.
-
-    Raises:
-        ConfigError: there is no such device. MissingFeatureError: it can't be used.
-    """
-    if options.attention.kind is not AttentionKind.VULKAN:
-        return None
-    (info,) = device_candidates(devices, options.attention.device)
-    if info.missing:
-        raise MissingFeatureError(f"attention on {info.name}: it lacks {', '.join(info.missing)}")
-    return info
-
-
-def near_devices(candidates: Sequence[DeviceInfo], far: DeviceInfo | None) -> tuple[DeviceInfo, ...]:
-    """Return the devices that may run the model: not the one that attends, unless there is no other."""
-    others = tuple(info for info in candidates if far is None or info.index != far.index)
-    return others or tuple(candidates)
 
 
 def plan_vulkan(

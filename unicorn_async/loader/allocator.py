@@ -12,7 +12,7 @@ from unicorn_async.gpu.budget import HeapKind
 from unicorn_async.gpu.memory_types import MemoryKind
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from unicorn_async.gpu.arena import ArenaSlice
     from unicorn_async.gpu.memory import Memory
@@ -33,27 +33,14 @@ class BackgroundAllocator:
         self._heaps = {claim.name: block.heap for block in placement.blocks for claim in block.claims}
         self._arenas = {heap: Arena(memory, MemoryKind.DEVICE, 1, name=heap.value, heap=heap) for heap in HeapKind}
         self._changed = asyncio.Event()
-        self._held: tuple[PlannedBlock, ...] = ()
         self._is_closed = False
         self._work: asyncio.Future[None] | None = None
 
-    def begin(self, hold_behind: Collection[str] = ()) -> None:
-        """Begin to allocate; to be called once.
-
-        Behind the last of the places `hold_behind` the rest is left for `go_on`, so that others may allocate meanwhile:
-        they would wait for this again and again. No thread waits for that.
-        """
-        held = set(hold_behind)
-        holds = [index for index, block in enumerate(self._blocks) if held & {claim.name for claim in block.claims}]
-        stop = max(holds) + 1 if holds else len(self._blocks)
-        self._held = self._blocks[stop:]
-        self._start(self._blocks[:stop])
-
-    def go_on(self) -> None:
-        """Allocate what was held; all that it was held behind is there."""
-        held, self._held = self._held, ()
-        if held:
-            self._start(held)
+    def begin(self) -> None:
+        """Begin to allocate; to be called once. Who else allocates meanwhile waits for one block at most."""
+        loop = asyncio.get_running_loop()
+        self._work = loop.run_in_executor(None, self._allocate, loop)
+        self._work.add_done_callback(lambda _: self._notify())
 
     def is_mappable(self, name: str) -> bool:
         """Whether the CPU sees a place; what is to be expected of it, while it is not there."""
@@ -72,8 +59,7 @@ class BackgroundAllocator:
                 changed = self._changed
                 if self._work is not None and self._work.done():
                     self._work.result()
-                    if not self._held:
-                        raise EngineClosedError(f"{name} has no memory any more")
+                    raise EngineClosedError(f"{name} has no memory any more")
                 await changed.wait()
 
     async def all(self) -> Mapping[str, ArenaSlice]:
@@ -83,7 +69,7 @@ class BackgroundAllocator:
 
     async def close(self) -> None:
         """Free everything, in a thread, after the block that is being allocated."""
-        self._is_closed, self._held = True, ()
+        self._is_closed = True
         self._notify()
         try:
             if self._work is not None:
@@ -96,16 +82,12 @@ class BackgroundAllocator:
         for arena in self._arenas.values():
             arena.close()
 
-    def _start(self, blocks: Sequence[PlannedBlock]) -> None:
-        loop = asyncio.get_running_loop()
-        self._work = loop.run_in_executor(None, self._allocate, blocks, loop)
-        self._work.add_done_callback(lambda _: self._notify())
-
-    def _allocate(self, blocks: Sequence[PlannedBlock], loop: asyncio.AbstractEventLoop) -> None:
-        for block in blocks:
+    def _allocate(self, loop: asyncio.AbstractEventLoop) -> None:
+        for block in self._blocks:
             if self._is_closed:
                 return
-            slices = self._arenas[block.heap].allocate_block([claim.nbytes for claim in block.claims])
+            sizes = [claim.nbytes for claim in block.claims]
+            slices = self._arenas[block.heap].allocate_block(sizes, gives_way=True)
             loop.call_soon_threadsafe(self._arrived, block, slices)
 
     def _arrived(self, block: PlannedBlock, slices: tuple[ArenaSlice, ...]) -> None:

@@ -8,8 +8,6 @@ import os
 import threading
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-
 from unicorn_async.checkpoint.file_stamp import FileStamp
 from unicorn_async.gpu.host_pages import FilePages, prefer_huge_pages
 from unicorn_async.tensor import aligned
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
 
 PAGE_BYTES = 4096  # offsets, sizes and addresses of direct reads are multiples of it, whatever the disk's block
 PIECE_BYTES = 4 << 20  # of one system call: a cancelled read ends after so many bytes
-WARM_PIECE_BYTES = 16 << 20  # takes as long from memory; between calls, a thread waits for the interpreter's lock
+WARM_PIECE_BYTES = 32 << 20  # takes as long from memory; between calls, a thread waits for the interpreter's lock
 _ADVICE_BYTES = 128 << 10  # the kernel cuts a request for more to its read-ahead size, which is seldom less than this
 
 
@@ -108,6 +106,8 @@ class DirectFile:
 
     def fill(self, parts: list[memoryview], offset: int) -> int:
         """See `OpenFile.fill`; the parts are PIECE_BYTES at most."""
+        import numpy as np  # other loads begin without it
+
         bounce = self._bounce()
         nbytes = sum(len(part) for part in parts)
         filled = self.fill_around(bounce, offset, nbytes)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from enum import Enum
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from unicorn_async.config import MAX_TOP_LOGPROBS, SamplingParams
+from unicorn_async.ops.sampling import SamplingPath
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,13 +52,6 @@ SAMPLE_RESULT = np.dtype(
     ]
 )
 SAMPLE_MARK = np.dtype([("state_index", "<u4"), ("token", "<u4")])
-
-
-class SamplingPath(Enum):
-    """Which kernels a step needs; the value names the last of them."""
-
-    GREEDY = "sample_pick"
-    FULL = "sample_finish"
 
 
 def is_greedy(params: SamplingParams) -> bool:

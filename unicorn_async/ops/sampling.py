@@ -12,10 +12,10 @@ depends on seed, position and the row's logits alone, not on the batch or the de
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import ConfigError
-from unicorn_async.ops.sample_rows import SamplingPath
 from unicorn_async.tensor import DType
 
 if TYPE_CHECKING:
@@ -28,6 +28,13 @@ CHUNK = 2048  # logits that one workgroup looks at
 _BOUNDS_BYTES = 16
 _PART_BYTES = 32
 _MARK_LANES = 64
+
+
+class SamplingPath(Enum):
+    """Which kernels a step needs; the value names the last of them."""
+
+    GREEDY = "sample_pick"
+    FULL = "sample_finish"
 
 
 def num_chunks(vocab_size: int) -> int:

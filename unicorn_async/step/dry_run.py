@@ -24,8 +24,7 @@ from unicorn_async.ops.attention_plan import MAX_ROTATING_TOKENS
 from unicorn_async.ops.kv_cache import KVCache
 from unicorn_async.ops.linear_scratch import LinearScratch
 from unicorn_async.ops.page_touch import pays_to_touch
-from unicorn_async.ops.sample_rows import SamplingPath
-from unicorn_async.ops.sampling import SampleArguments, record_counts, record_sampling
+from unicorn_async.ops.sampling import SampleArguments, SamplingPath, record_counts, record_sampling
 from unicorn_async.step.buckets import bucket_sizes
 from unicorn_async.tensor import DType, Tensor
 from unicorn_async.weights.tensors import unplaced_matrices

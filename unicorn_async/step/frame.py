@@ -11,7 +11,7 @@ import numpy as np
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.models.step_arrays import StepArrays
 from unicorn_async.ops.runs import TOKEN_RUN
-from unicorn_async.ops.sample_rows import SAMPLE_MARK, SAMPLE_RESULT, SAMPLE_ROW, SamplingPath
+from unicorn_async.ops.sample_rows import SAMPLE_MARK, SAMPLE_RESULT, SAMPLE_ROW
 from unicorn_async.step.mapped_arrays import Field, made_block
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from unicorn_async.memory.kv_plan import KVPlan
     from unicorn_async.models.activations import Residual
     from unicorn_async.ops.attention_plan import AttentionPlan
+    from unicorn_async.ops.sampling import SamplingPath
     from unicorn_async.scheduler.sequence import Sequence
 
 

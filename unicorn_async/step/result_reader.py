@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unicorn_async.ops.sample_rows import SamplingPath
+from unicorn_async.ops.sampling import SamplingPath
 from unicorn_async.step.result import SampledToken
 
 if TYPE_CHECKING:

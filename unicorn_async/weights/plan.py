@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from unicorn_async.checkpoint.source_tensor import SourceTensor
     from unicorn_async.tensor import ElementType
 
-CHUNK_BYTES = 16 << 20
+CHUNK_BYTES = 32 << 20
 _TYPES: Mapping[str, ElementType] = {kind.value: kind for kind in (*DType, *QuantFormat)}
 _FILE_TYPES = (*DType, *(kind for kind in QuantFormat if kind.source_bytes))
 
