@@ -180,6 +180,7 @@ class EngineConfig:
     staging_bytes: int = 256 << 20  # ring of mapped staging memory
     weight_cache: bool = True  # keep weights that were quantised or blended in device layout, and take them from there
     cache_bytes: int | None = None  # of all models in the weight cache; None = 64 GiB, or half of what is free
+    prefix_cache: bool = True  # what a request has computed of its prompt is there for those that begin alike
     tuning: bool = True  # choose kernels by what `unicorn tune` has measured on the device, where it has
     # file to write a trace of the load to, for the Perfetto UI
     load_trace: Converted[Path | None, str] = Converted(None)

@@ -27,6 +27,7 @@ def make_scheduler(
     step_budget: StepBudget | None = None,
     in_order: bool = False,
     grows: bool = False,
+    shares_prefixes: bool = False,
 ) -> Scheduler:
     return Scheduler(
         groups=groups,
@@ -40,6 +41,7 @@ def make_scheduler(
         step_budget=step_budget,
         in_order=in_order,
         grows=grows,
+        shares_prefixes=shares_prefixes,
     )
 
 

@@ -40,6 +40,7 @@ class World:
     max_step_s: float | None = None
     in_order: bool = False
     grows: bool = False
+    shares: bool = False
     requests: list[Sequence] = field(default_factory=list)
     cancelled: set[Sequence] = field(default_factory=set)
     num_computed: int = 0
@@ -58,7 +59,9 @@ class World:
             step_budget=self.max_step_s and StepBudget(bucket_sizes(self.max_num_batched_tokens), self.max_step_s),
             in_order=self.in_order,
             grows=self.grows,
+            shares_prefixes=self.shares,
         )
+        self.texts = [[self.random.randrange(VOCAB_SIZE) for _ in range(MAX_CONTEXT)] for _ in range(3)]
         self.to_come = [range(group.num_blocks)[::-1] if self.grows else range(0) for group in self.groups]
 
     def grow(self) -> None:
@@ -79,11 +82,27 @@ class World:
             seed=random.randrange(1000),
             want_logits=random.random() < 0.1,
         )
+        if self.shares:
+            self.begin_alike(sequence)
         try:
             self.scheduler.add(sequence)
         except RequestError:
             return
         self.requests.append(sequence)
+
+    def begin_alike(self, sequence: Sequence) -> None:
+        """Have a request begin as others do, or go on where one has ended, perhaps with penalties or a salt."""
+        random, ended = self.random, [found for found in self.requests if found.finish_reason is not None]
+        text = tuple(random.choice(self.texts))[: random.randrange(MAX_CONTEXT)]
+        if ended and random.random() < 0.5:
+            last = random.choice(ended)
+            text = (*last.prompt_ids, *last.output_ids)
+        sequence.prompt_ids = (*text, *sequence.prompt_ids)[: MAX_CONTEXT - 1]
+        sequence.length = len(sequence.prompt_ids)
+        sequence.cache_salt = random.choice(("", "", "", "other"))
+        penalty = random.choice((("", 0), ("", 0), ("", 0), ("repetition_penalty", 1.5), ("presence_penalty", 0.5)))
+        if penalty[0]:
+            sequence.sampling = replace(sequence.sampling, **{penalty[0]: penalty[1]})
 
     def cancel_one(self) -> None:
         alive = [sequence for sequence in self.requests if sequence.finish_reason is None]
@@ -271,3 +290,14 @@ def test_with_blocks_for_every_window_and_the_steps_in_flight_nobody_waits(
     assert world.num_computed == max_num_seqs * (MAX_CONTEXT - 1)
     # 120 tokens of prompts beside decodes fill 10 steps; the last to be admitted decodes 49 tokens more
     assert num_steps <= 10 + 49
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_requests_that_begin_alike_get_what_they_get_alone(seed: int) -> None:
+    world = replace(random_world(seed), in_order=True, shares=True, grows=seed % 3 == 0)
+    world.run(num_requests=30)
+    world.check_outcome()
+    for pool in world.scheduler._blocks.pools:
+        assert not pool._users
+        assert sorted(pool._keys) == sorted(pool._idle) == sorted(pool._known.values())
+    assert not world.scheduler.prefixes._to_come

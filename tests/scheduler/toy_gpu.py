@@ -56,7 +56,7 @@ class ToyGPU:
         self.groups = groups
         self.in_order = in_order
         self.block_size = block_size
-        self.cells: dict[tuple[int, int, int], tuple[Sequence, int, int]] = {}  # -> (sequence, position, token)
+        self.cells: dict[tuple[int, int, int], tuple[int, ...]] = {}  # -> the tokens up to its position
         self.rows: dict[int, tuple[Sequence, list[int]]] = {}  # state index -> (sequence, tokens counted)
         self.submitted: deque[tuple[Batch, tuple[Part, ...]]] = deque()
 
@@ -79,10 +79,11 @@ class ToyGPU:
         return batch, [token for token in sampled if token is not None]
 
     def _used(self, part: Part) -> set[tuple[int, int]]:
-        """Blocks that a part reads or writes."""
+        """Blocks that a part reads or writes; where steps run in order, those that it writes, which nobody shares."""
         item, used = part.item, set()
         for index, group in enumerate(self.groups):
             first = max(item.start - group.window + 1, 0) if group.window else 0
+            first = item.start if self.in_order else first
             for logical in range(first // self.block_size, (item.start + item.num_tokens - 1) // self.block_size + 1):
                 block = part.tables[index][logical]
                 assert 0 <= block < group.num_blocks
@@ -110,23 +111,24 @@ class ToyGPU:
             for index, table in enumerate(part.tables):
                 block = table[position // self.block_size]
                 assert block >= 0
-                self.cells[index, block, position % self.block_size] = (sequence, position, fed)
-        seen = [self._read(part, position) for position in range(item.start, item.start + item.num_tokens)][-1]
+                self.cells[index, block, position % self.block_size] = tuple(counted[: position + 1])
+        positions = range(item.start, item.start + item.num_tokens)
+        seen = [self._read(part, position, tuple(counted)) for position in positions][-1]
         if not item.samples:
             return None
         assert item.start + item.num_tokens == len(counted)
         counted.append(zlib.crc32(repr((sequence.seed, len(counted), seen)).encode()) % VOCAB_SIZE)
         return counted[-1]
 
-    def _read(self, part: Part, query: int) -> list[tuple[int, ...]]:
+    def _read(self, part: Part, query: int, known: tuple[int, ...]) -> list[tuple[int, ...]]:
         """The tokens that a query sees in each group, each from its place in the cache."""
         seen = []
         for index, group in enumerate(self.groups):
             tokens = []
             for position in range(max(query - group.window + 1, 0) if group.window else 0, query + 1):
                 block = part.tables[index][position // self.block_size]
-                owner, written, token = self.cells[index, block, position % self.block_size]
-                assert (owner, written) == (part.item.sequence, position)
-                tokens.append(token)
+                written = self.cells[index, block, position % self.block_size]
+                assert written == known[: position + 1]
+                tokens.append(written[-1])
             seen.append(tuple(tokens))
         return seen

@@ -43,6 +43,9 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     """Add what an engine is opened with."""
     group = add_planning_options(parser)
     group.add_argument("--model-name", metavar="NAME", help="name to show (default: the directory's)")
+    group.add_argument(
+        "--no-prefix-cache", action="store_true", help="compute every prompt from its start, whatever was there before"
+    )
     group.add_argument("--no-tuning", action="store_true", help="choose kernels by rules, whatever was measured")
     group.add_argument(
         "--load-trace",
@@ -130,6 +133,7 @@ def engine_config(options: argparse.Namespace) -> EngineConfig:
     given = {name: value for name in _SAME_NAMES if (value := getattr(options, name, None)) is not None}
     given |= {"num_reader_threads": options.reader_threads, "weight_cache": not options.no_cache}
     given |= {"tuning": not getattr(options, "no_tuning", False)}
+    given |= {"prefix_cache": not getattr(options, "no_prefix_cache", False)}
     config = EngineConfig(loras=tuple(options.lora), **given)
     max_mixed_step_s = getattr(options, "max_mixed_step", None)
     return config if max_mixed_step_s is None else replace(config, max_mixed_step_s=max_mixed_step_s or None)

@@ -264,10 +264,12 @@ class Engine:
         sampling: SamplingParams | None = None,
         *,
         request_id: str | None = None,
+        cache_salt: str = "",
     ) -> AsyncGenerator[Token, None]:
         """Generate tokens for a text, or for token ids; leaving the loop, or cancelling its task, ends the request.
 
-        `sampling` is greedy without one.
+        `sampling` is greedy without one. What is computed of the prompt is there for later requests with the same
+        `cache_salt` that begin alike, and for no others: how long those take could tell what was asked.
 
         Raises:
             RequestError: at the first iteration, when the request is refused.
@@ -278,6 +280,7 @@ class Engine:
         if isinstance(prompt, str):
             prompt = await asyncio.to_thread(self.tokenizer.encode, prompt)
         sequence = self._sequence(prompt, sampling or SamplingParams(), request_id)
+        sequence.cache_salt = cache_salt
         tokenizer = self.tokenizer if sequence.sampling.stop else self._model.tokenizer
         stream = RequestStream(sequence, tokenizer)
         self._loop.add(stream)
@@ -325,6 +328,8 @@ class Engine:
             device_s=counters.device_s,
             attention=self._attention_stats(),
             bounded_steps=scheduler.num_bounded_steps,
+            prompt_tokens=scheduler.prefixes.num_prompt_tokens,
+            prompt_tokens_found=scheduler.prefixes.num_found,
         )
 
     @property

@@ -30,9 +30,17 @@ def make_loop(model: OpenedModel) -> tuple[Scheduler, EngineLoop]:
         step_budget=_step_budget(config),
         in_order=not config.attends_elsewhere,
         grows=model.kv_pool is not None,
+        shares_prefixes=_shares_prefixes(model),
     )
     growth = None if model.kv_pool is None else CacheGrowth(model.kv_pool)
     return scheduler, EngineLoop(scheduler, runner, growth)
+
+
+def _shares_prefixes(model: OpenedModel) -> bool:
+    """Whether sequences that begin alike share blocks: not where a layer's state is of all that was before."""
+    config = model.options
+    has_fixed = any(layer.fixed is not None for layer in model.files.config.layers)
+    return config.prefix_cache and not config.attends_elsewhere and not has_fixed
 
 
 def _step_budget(config: EngineConfig) -> StepBudget | None:

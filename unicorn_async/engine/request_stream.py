@@ -50,8 +50,10 @@ class RequestStream:
         return token.finish_reason
 
     def _token(self, sampled: SampledToken, reason: FinishReason | None) -> Token:
+        found = self.sequence.num_prompt_found or 0
         if reason is None and self._is_plain:
-            return Token(sampled.id, "" if self._decoder is None else self._decoder.add(sampled.id))
+            text = "" if self._decoder is None else self._decoder.add(sampled.id)
+            return Token(sampled.id, text, num_prompt_found=found)
         is_end_token = reason is FinishReason.STOP
         piece = "" if is_end_token or self._decoder is None else self._decoder.add(sampled.id)
         text, stopped = self._stops.feed(piece)
@@ -64,7 +66,7 @@ class RequestStream:
         if stopped:
             reason = FinishReason.STOP
         top = tuple((token_id, self._text_of(token_id), value) for token_id, value in sampled.top)
-        return Token(sampled.id, text, sampled.logprob, top, reason, num_unseen)
+        return Token(sampled.id, text, sampled.logprob, top, reason, num_unseen, found)
 
     def _text_of(self, token_id: int) -> str:
         return "" if self._tokenizer is None else self._tokenizer.token_text(token_id)

@@ -33,7 +33,7 @@ class Token(NamedTuple):
     `text` is what the token adds to the answer; it is empty while a character or a possible stop string is incomplete,
     and for an end token. `finish_reason` is set on the last token of an answer alone. With log-probabilities,
     `num_unseen` of the latest tokens, this one among them, have nothing in the text: not yet, and on the last token of
-    an answer because a stop string cut them off.
+    an answer because a stop string cut them off. Of the prompt, `num_prompt_found` tokens were computed before.
     """
 
     id: int
@@ -42,6 +42,7 @@ class Token(NamedTuple):
     top_logprobs: tuple[tuple[int, str, float], ...] = ()
     finish_reason: FinishReason | None = None
     num_unseen: int = 0
+    num_prompt_found: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,7 @@ class EngineStats:
     """Counters since the engine was opened, and what it holds now.
 
     `blocks_total` are those of the KV cache that there are, `blocks_planned` those that it grows to.
+    Of `prompt_tokens`, those of all requests that were begun, `prompt_tokens_found` were computed before.
     `bounded_steps` are those in which prompts got fewer tokens than there was room for, because sequences decoded.
     `attention` is there where another device attends.
     """
@@ -91,6 +93,8 @@ class EngineStats:
     host_us_per_step: float
     device_s: float
     bounded_steps: int
+    prompt_tokens: int = 0
+    prompt_tokens_found: int = 0
     attention: AttentionStats | None = None
 
 
@@ -160,8 +164,9 @@ class EngineAPI(Protocol):
         sampling: SamplingParams = ...,
         *,
         request_id: str | None = None,
+        cache_salt: str = "",
     ) -> AsyncGenerator[Token, None]:
-        """Generate tokens; closing the generator cancels the request.
+        """Generate tokens; closing the generator cancels the request. Only requests with the same salt share prefixes.
 
         Raises:
             RequestError: at the first iteration, when the request is refused.

@@ -27,7 +27,7 @@ class ScheduledSequence(NamedTuple):
     @property
     def resets(self) -> bool:
         """Whether it is the first part since the sequence got its state, whose row is to be reset first."""
-        return self.start == 0
+        return self.start == self.sequence.num_found
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import RequestError
+from unicorn_async.scheduler.block_keys import extend_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,40 +36,77 @@ class BlockGroup:
 
 
 class BlockPool:
-    """The blocks of one group, whatever their numbers."""
+    """The blocks of one group, whatever their numbers.
+
+    A block whose content is known by a key may have several users. With none it keeps its content until the room is
+    wanted: the one that has been idle longest goes first.
+    """
 
     def __init__(self, blocks: Iterable[int] = ()) -> None:
         self._free: list[int] = []
-        self._used: set[int] = set()
+        self._users: dict[int, int] = {}
+        self._idle: dict[int, None] = {}  # known blocks without users, the one that is idle longest first
+        self._keys: dict[int, bytes] = {}
+        self._known: dict[bytes, int] = {}
         self.add(blocks)
 
     @property
     def num_blocks(self) -> int:
         """Blocks that there are."""
-        return len(self._free) + len(self._used)
+        return len(self._free) + len(self._idle) + len(self._users)
 
     @property
     def num_free(self) -> int:
         """Blocks that nobody has."""
-        return len(self._free)
+        return len(self._free) + len(self._idle)
 
     def add(self, blocks: Iterable[int]) -> None:
         """Have more blocks, which are used after those that are free now, in their order."""
         self._free = [*reversed(list(blocks)), *self._free]
 
     def allocate(self) -> int:
-        """Take a free block."""
-        assert self._free, f"all {self.num_blocks} blocks are in use"
-        block = self._free.pop()
-        self._used.add(block)
+        """Take a free block; its content is lost."""
+        assert self._free or self._idle, f"all {self.num_blocks} blocks are in use"
+        if self._free:
+            block = self._free.pop()
+        else:
+            block = next(iter(self._idle))
+            del self._idle[block], self._known[self._keys.pop(block)]
+        self._users[block] = 1
+        return block
+
+    def know(self, block: int, key: bytes) -> None:
+        """Note what a block in use holds; what is known already keeps its block."""
+        if key not in self._known and block not in self._keys:
+            self._known[key], self._keys[block] = block, key
+
+    def knows(self, key: bytes) -> bool:
+        """Whether there is a block that holds this."""
+        return key in self._known
+
+    def is_used(self, key: bytes) -> bool:
+        """Whether the block that holds this has a user; there is one."""
+        return self._known[key] in self._users
+
+    def share(self, key: bytes) -> int:
+        """Use the block that holds this; there is one."""
+        block = self._known[key]
+        self._idle.pop(block, None)
+        self._users[block] = self._users.get(block, 0) + 1
         return block
 
     def free(self, blocks: Iterable[int]) -> None:
-        """Give blocks back."""
+        """Give blocks back, each for one user."""
         for block in blocks:
-            assert block in self._used, f"block {block} is freed twice"
-            self._used.remove(block)
-            self._free.append(block)
+            assert block in self._users, f"block {block} is freed twice"
+            self._users[block] -= 1
+            if self._users[block]:
+                continue
+            del self._users[block]
+            if block in self._keys:
+                self._idle[block] = None
+            else:
+                self._free.append(block)
 
 
 class BlockManager:
@@ -78,6 +116,9 @@ class BlockManager:
     table of a group with a window is freed. A freed entry is -1, so that a table's index stays position // block_size.
 
     `groups` says how many blocks there are, or will be: pools that grow begin with none, and are given theirs.
+
+    Full blocks are known by their tokens and by all before them, so that a sequence that begins like another shares
+    its blocks. Nobody writes to a full block, so none is ever copied.
     """
 
     def __init__(self, groups: SequenceOf[BlockGroup], block_size: int, *, grows: bool = False) -> None:
@@ -139,6 +180,56 @@ class BlockManager:
                 table.append(pool.allocate())
             sequence.num_covered += self.block_size
 
+    def find(self, sequence: Sequence, most: int) -> int:
+        """Return how many of a sequence's first blocks, of `most`, are here with all that lies in windows there."""
+        keys, runs, found = extend_keys(sequence, most, self.block_size), [0] * len(self.pools), 0
+        for number, key in enumerate(keys[:most], 1):
+            is_whole = True
+            for index, (group, pool) in enumerate(zip(self.groups, self.pools, strict=True)):
+                runs[index] = runs[index] + 1 if pool.knows(key) else 0
+                if runs[index] == 0 and not group.window:
+                    return found
+                is_whole = is_whole and runs[index] >= number - self._first_seen(group, number)
+            if is_whole:
+                found = number
+        return found
+
+    def num_shared(self, sequence: Sequence, num_blocks: int) -> tuple[int, ...]:
+        """Return, per group, how many of the first blocks that `find` has found are in use by others."""
+        keys = sequence.block_keys
+        return tuple(
+            sum(pool.is_used(key) for key in keys[self._first_seen(group, num_blocks) : num_blocks])
+            for group, pool in zip(self.groups, self.pools, strict=True)
+        )
+
+    def claim(self, sequence: Sequence, num_blocks: int) -> None:
+        """Give a sequence that has no blocks the first ones that `find` has found."""
+        if not num_blocks:
+            return
+        keys = sequence.block_keys
+        sequence.first_blocks = [self._first_seen(group, num_blocks) for group in self.groups]
+        sequence.block_tables = [
+            [-1] * first + [pool.share(key) for key in keys[first:num_blocks]]
+            for first, pool in zip(sequence.first_blocks, self.pools, strict=True)
+        ]
+        sequence.num_covered = num_blocks * self.block_size
+        sequence.num_known = num_blocks
+
+    def know(self, sequence: Sequence, num_positions: int) -> None:
+        """Note what the sequence's full blocks hold; its first `num_positions` are computed, or will be in order."""
+        num_blocks = num_positions // self.block_size
+        if num_blocks <= sequence.num_known:
+            return
+        keys = extend_keys(sequence, num_blocks, self.block_size)
+        for pool, table, first in zip(self.pools, sequence.block_tables, sequence.first_blocks, strict=True):
+            for number in range(max(sequence.num_known, first), num_blocks):
+                pool.know(table[number], keys[number])
+        sequence.num_known = num_blocks
+
+    def _first_seen(self, group: BlockGroup, num_blocks: int) -> int:
+        """Return the first block that the position behind the first `num_blocks` sees."""
+        return max(num_blocks * self.block_size - group.window + 1, 0) // self.block_size if group.window else 0
+
     def trim(self, sequence: Sequence, oldest: int) -> None:
         """Free blocks that lie before every window of the positions from `oldest` on."""
         if oldest < sequence.trim_start:
@@ -156,11 +247,11 @@ class BlockManager:
                 sequence.first_blocks[index] = first
 
     def release(self, sequence: Sequence) -> None:
-        """Free all blocks of the sequence."""
+        """Free all blocks of the sequence; of those that are known, the last ones are used anew before the first."""
         for pool, table, first in zip(self.pools, sequence.block_tables, sequence.first_blocks, strict=False):
-            pool.free(table[first:])
+            pool.free(reversed(table[first:]))
         sequence.block_tables, sequence.first_blocks = [], []
-        sequence.num_covered = sequence.trim_start = 0
+        sequence.num_covered = sequence.trim_start = sequence.num_known = sequence.num_found = 0
 
     def shortage(self, sequence: Sequence, length: int, num_queries: int) -> tuple[int, ...]:
         """Return, per group, the blocks that the sequence lacks to reach `length`, `num_queries` a step."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from unicorn_async.errors import PromptTooLongError, QueueFullError, RequestError
 from unicorn_async.scheduler.batch import Batch, Committed, ScheduledSequence
 from unicorn_async.scheduler.block_manager import BlockGroup, BlockManager
+from unicorn_async.scheduler.prefixes import Prefixes
 from unicorn_async.scheduler.request import FinishReason
 from unicorn_async.scheduler.sequence import PENDING
 
@@ -63,6 +64,9 @@ class Scheduler:
 
     With `grows` there are no blocks yet: `add_blocks` brings them, and `wants_blocks` says that the last step lacked
     some. Until `end_growth`, who lacks blocks waits for them, and takes none from others.
+
+    With `shares_prefixes`, which wants them in order, a sequence begins behind those blocks of its prompt that others
+    have computed, or will in this step; and one whose next block is to come of another's prompt waits for that.
     """
 
     def __init__(
@@ -79,7 +83,9 @@ class Scheduler:
         step_budget: StepBudget | None = None,
         in_order: bool = False,
         grows: bool = False,
+        shares_prefixes: bool = False,
     ) -> None:
+        assert in_order or not shares_prefixes, "what is scheduled first has to be there first"
         self._blocks = BlockManager(groups, block_size, grows=grows)
         self._max_num_seqs = max_num_seqs
         self._max_num_batched_tokens = max_num_batched_tokens
@@ -89,6 +95,7 @@ class Scheduler:
         self._eos_token_ids = frozenset(eos_token_ids)
         self._step_budget = step_budget
         self.in_order = in_order
+        self.prefixes = Prefixes(self._blocks, shares=shares_prefixes)
         self._waiting: list[Sequence] = []  # in order of arrival, as is _running
         self._running: list[Sequence] = []
         self._leaving: list[Sequence] = []  # ended or preempted, with steps in flight that use their blocks
@@ -229,6 +236,7 @@ class Scheduler:
             sequence.num_computed = start + num_tokens
             if samples:
                 sequence.num_pending -= 1
+            self.prefixes.know(sequence, sequence.num_computed)
             if sequence.finish_reason is None:
                 if samples:
                     sequence.accept(sampled[row], self._eos_token_ids)
@@ -354,6 +362,7 @@ class Scheduler:
         draft.tokens_left -= count
         draft.logit_rows_left -= count if sequence.want_logits else samples
         sequence.num_scheduled += count
+        self.prefixes.know(sequence, sequence.num_scheduled)
         self._take_turn(sequence)
         sequence.num_in_flight += 1
         sequence.num_pending += samples
@@ -363,9 +372,13 @@ class Scheduler:
         """Whether the first in the queue fits beside what runs, with a block more for each that runs."""
         if not self._waiting or not self._free_states or any(sequence.preempted for sequence in self._leaving):
             return False
-        left = [pool.num_free for pool in self._blocks.pools]
+        first, left = self._waiting[0], [pool.num_free for pool in self._blocks.pools]
+        shared = self.prefixes.num_shared(first)
+        if shared is None:
+            return False
+        lacking_first = tuple(max(n - held, 0) for n, held in zip(self._shortage(first, 0), shared, strict=True))
         shortages = (self._shortage(sequence, self._blocks.block_size) for sequence in self._running)
-        for shortage in itertools.chain([self._shortage(self._waiting[0], 0)], shortages):
+        for shortage in itertools.chain([lacking_first], shortages):
             left = [number - lacking for number, lacking in zip(left, shortage, strict=True)]
             if min(left) < 0:
                 self.wants_blocks = self._blocks.is_growing
@@ -382,12 +395,14 @@ class Scheduler:
         sequence.preempted = False
         sequence.num_given = sequence.length
         self._running.append(sequence)
+        self.prefixes.begin(sequence)
         return sequence
 
     def _retire(self, sequence: Sequence) -> None:
         """Take an ended or preempted sequence's blocks and state, as soon as no step in flight uses them."""
         if sequence in self._running:
             self._running.remove(sequence)
+            self.prefixes.leave(sequence)
         if sequence.num_in_flight:
             if sequence not in self._leaving:
                 self._leaving.append(sequence)

@@ -27,6 +27,7 @@ class Sequence:
     seed: int
     arrival: int = -1  # order of arrival, given by `Scheduler.add`
     want_logits: bool = False
+    cache_salt: str = ""  # blocks are shared among sequences with the same one
 
     output_ids: list[int] = field(default_factory=list)  # tokens that the host has seen
     length: int = field(init=False)  # tokens of prompt and output, with those that steps in flight will sample
@@ -41,6 +42,10 @@ class Sequence:
     block_tables: list[list[int]] = field(default_factory=list)  # per group: logical block -> block, -1 = freed
     first_blocks: list[int] = field(default_factory=list)  # per group: logical blocks before it are freed
     num_covered: int = 0  # positions that each of the tables has room for
+    block_keys: list[bytes] = field(default_factory=list)  # of its first blocks, by their tokens and all before them
+    num_known: int = 0  # of its first blocks, as far as they are known by their keys
+    num_found: int = 0  # positions that it found computed when it got its state
+    num_prompt_found: int | None = None  # those of its prompt at its first admission, None before that
     trim_start: int = 0  # while `num_computed` is below it, no more blocks can be freed
     preempted: bool = False  # lost its place, or loses it when its steps in flight are committed
     finish_reason: FinishReason | None = None

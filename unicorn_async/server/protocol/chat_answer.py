@@ -35,6 +35,7 @@ class ChatAnswer:
         self._head: dict[str, object] = {"id": completion_id, "created": int(time.time()), "model": model}
         self._input_tokens = input_tokens
         self._output_tokens = 0
+        self._cached_tokens = 0  # of the input, that were computed before
         self._logprobs = Logprobs(token_text) if wants_logprobs else None
         self._include_usage = include_usage
         self._texts: list[str] = []
@@ -57,6 +58,7 @@ class ChatAnswer:
     def token(self, token: Token) -> str | None:
         """Return the token's chunk, None if it shows nothing yet."""
         self._output_tokens += 1
+        self._cached_tokens = token.num_prompt_found
         text = token.text
         logprobs = "null"
         if self._logprobs is not None:
@@ -101,4 +103,5 @@ class ChatAnswer:
             "prompt_tokens": self._input_tokens,
             "completion_tokens": self._output_tokens,
             "total_tokens": self._input_tokens + self._output_tokens,
+            "prompt_tokens_details": {"cached_tokens": self._cached_tokens},
         }

@@ -34,6 +34,7 @@ class ResponseState:
     sampling: SamplingParams  # as it is used, limits filled in
     input_tokens: int
     output_tokens: int = 0
+    cached_tokens: int = 0  # of the input, that were computed before
     created_at: int = field(default_factory=lambda: int(time.time()))
     completed_at: int | None = None
     status: ResponseStatus = ResponseStatus.IN_PROGRESS
@@ -109,7 +110,7 @@ class ResponseState:
     def _usage(self) -> dict[str, object]:
         return {
             "input_tokens": self.input_tokens,
-            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+            "input_tokens_details": {"cached_tokens": self.cached_tokens, "cache_write_tokens": 0},
             "output_tokens": self.output_tokens,
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": self.input_tokens + self.output_tokens,

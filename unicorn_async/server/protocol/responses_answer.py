@@ -71,6 +71,7 @@ class ResponsesAnswer:
         """Return the token's `response.output_text.delta`, None if it shows nothing yet."""
         state = self.state
         state.output_tokens += 1
+        state.cached_tokens = token.num_prompt_found
         text = token.text
         logprobs = "[]"
         if self._logprobs is not None:

@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""What a turn of a conversation costs, of the engine alone: seconds to its first token, with the prefix cache or not.
+
+    conversation.py MODEL [--turns 20] [--system 2000] [--question 200] [--answer 300] [--streams 16] [--common 4000]
+                    [--every 5] [--device DEVICE] [--json FILE]
+
+The conversation's tokens are drawn at random, but for the answers, which the model gives: no tokenizer is in the way.
+Each turn sends everything that was before. Without the cache are the first, the last and some turns between, sent once
+more with a salt that nobody had: the same engine computes them from their start. At last so many streams ask at once
+behind a common prompt: it is computed once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import time
+
+from bench_device import check_fit, device_text
+from command_line import out_file, run_script
+
+from unicorn_async.cli.options import count
+from unicorn_async.config import EngineConfig, SamplingParams
+from unicorn_async.engine.engine import Engine
+
+
+def drawn(engine: Engine, length: int, source: random.Random) -> list[int]:
+    """Return random tokens."""
+    return [source.randrange(3, engine.model_spec.vocab_size) for _ in range(length)]
+
+
+async def ask(engine: Engine, prompt: list[int], length: int, salt: str = "") -> tuple[float, list[int], int]:
+    """Answer a prompt; return the seconds to the first token, the answer, and how many tokens were computed before."""
+    params = SamplingParams(max_tokens=length, ignore_eos=True)
+    started, first_s, ids, found = time.perf_counter(), 0.0, [], 0
+    async for token in engine.stream(prompt, params, cache_salt=salt):
+        first_s = first_s or time.perf_counter() - started
+        ids.append(token.id)
+        found = token.num_prompt_found
+    return first_s, ids, found
+
+
+async def turns(engine: Engine, options: argparse.Namespace, source: random.Random) -> list[dict[str, float]]:
+    """Lead the conversation; a row for each turn."""
+    history, rows = drawn(engine, options.system, source), []
+    for turn in range(1, options.turns + 1):
+        history += drawn(engine, options.question, source)
+        row: dict[str, float] = {"turn": turn, "prompt": len(history)}
+        if turn in (1, options.turns) or turn % options.every == 0:
+            row["without"], _, _ = await ask(engine, history, 1, f"turn {turn}")
+        row["with"], ids, row["found"] = await ask(engine, history, options.answer)
+        history += ids
+        rows.append(row)
+        without = f", without the cache {row['without']:.3f} s" if "without" in row else ""
+        print(
+            f"turn {turn}: prompt {len(history) - len(ids)}, found {row['found']}, {row['with']:.3f} s{without}",
+            flush=True,
+        )
+    return rows
+
+
+async def common(engine: Engine, options: argparse.Namespace, source: random.Random) -> dict[str, float]:
+    """Have streams begin alike at the same time."""
+    text = drawn(engine, options.common, source)
+    prompts = [text + drawn(engine, 16, source) for _ in range(options.streams)]
+    before, started = engine.stats().tokens_prefilled, time.perf_counter()
+    answers = await asyncio.gather(*(ask(engine, prompt, 1) for prompt in prompts))
+    return {
+        "streams": options.streams,
+        "last_s": time.perf_counter() - started,
+        "prefilled": engine.stats().tokens_prefilled - before,
+        "prompts": sum(map(len, prompts)),
+        "found": sum(found for _, _, found in answers),
+    }
+
+
+async def measure(options: argparse.Namespace) -> None:
+    """Measure, and print."""
+    source = random.Random(1)
+    async with Engine.open(options.model, config=options.config) as engine:
+        await engine.loaded()
+        await engine.cache_grown()
+        print(device_text(engine.device))
+        await ask(engine, drawn(engine, 600, source), 8, "warm up")
+        rows = await turns(engine, options, source)
+        together = await common(engine, options, source)
+    first, last = rows[0], rows[-1]
+    print(f"turn {last['turn']:.0f} over turn 1: {last['with'] / first['with']:.2f} with the cache", end="")
+    print(
+        f", {last['without'] / first['without']:.2f} without; without over with: {last['without'] / last['with']:.1f}"
+    )
+    print(
+        "{streams} streams, {prompts} tokens of prompts: {prefilled} computed, {found} found, {last_s:.3f} s".format(
+            **together
+        )
+    )
+    if options.json is not None:
+        options.json.write_text(json.dumps({"model": options.model, "turns": rows, "together": together}))
+
+
+def main() -> None:
+    """Parse, and measure."""
+    parser = argparse.ArgumentParser(description="Seconds to the first token of each turn of a conversation.")
+    parser.add_argument("model")
+    for name, default, what in (
+        ("turns", 20, "turns"),
+        ("system", 2000, "tokens before the first question"),
+        ("question", 200, "tokens of each question"),
+        ("answer", 300, "tokens of each answer"),
+        ("streams", 16, "streams that begin alike"),
+        ("common", 4000, "tokens that these have in common"),
+        ("every", 5, "turns between two that are sent without the cache, too"),
+    ):
+        parser.add_argument(f"--{name}", type=count, default=default, metavar="N", help=f"{what} (default {default})")
+    parser.add_argument("--device", metavar="DEVICE")
+    parser.add_argument("--json", type=out_file, metavar="FILE")
+    options = parser.parse_args()
+    length = options.system + options.turns * (options.question + options.answer)
+    context = max(length, options.common + 32) + 16
+    options.config = EngineConfig(device=options.device, max_context=context, max_num_seqs=max(options.streams, 2))
+    check_fit(parser, options.model, options.config)
+    asyncio.run(measure(options))
+
+
+if __name__ == "__main__":
+    run_script(main)

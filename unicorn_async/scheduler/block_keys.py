@@ -1,0 +1,25 @@
+"""Names of blocks by what they hold: a hash of their tokens and of all before them."""
+
+from __future__ import annotations
+
+import struct
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from unicorn_async.scheduler.sequence import Sequence
+
+_KEY_BYTES = 16  # so that nobody finds two texts with one key
+
+
+def extend_keys(sequence: Sequence, num_blocks: int, block_size: int) -> list[bytes]:
+    """Return the keys of a sequence's first blocks, `num_blocks` of them at least; all of their tokens are known."""
+    keys = sequence.block_keys
+    if len(keys) < num_blocks:
+        pack = struct.Struct(f"<{block_size}I").pack
+        last = keys[-1] if keys else blake2b(sequence.cache_salt.encode(), digest_size=_KEY_BYTES).digest()
+        for start in range(len(keys) * block_size, num_blocks * block_size, block_size):
+            tokens = pack(*sequence.token_ids(start, block_size))
+            last = blake2b(last + tokens, digest_size=_KEY_BYTES).digest()
+            keys.append(last)
+    return keys

@@ -1,0 +1,81 @@
+"""Which sequences begin alike: what one has computed of the keys and values, others need not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unicorn_async.scheduler.block_keys import extend_keys
+
+if TYPE_CHECKING:
+    from unicorn_async.scheduler.block_manager import BlockManager
+    from unicorn_async.scheduler.sequence import Sequence
+
+
+class Prefixes:
+    """Shares full blocks among sequences that begin alike, and knows which are to come.
+
+    Steps run in the order in which they are scheduled, so a block is known by its key as soon as one has it.
+    `num_prompt_tokens` counts those of prompts that were admitted for the first time, `num_found` those of them that
+    were there.
+    """
+
+    def __init__(self, blocks: BlockManager, *, shares: bool) -> None:
+        self._blocks = blocks
+        self._shares = shares
+        self._to_come: dict[bytes, Sequence] = {}  # blocks that a running sequence begins with, and no step has yet
+        self.num_prompt_tokens = 0
+        self.num_found = 0
+
+    def num_shared(self, sequence: Sequence) -> tuple[int, ...] | None:
+        """Return, per group, how many blocks a sequence that is admitted now would have with others that use them.
+
+        None while the block behind those that are there is one that a running sequence is to compute.
+        """
+        if not self._shares:
+            return (0,) * len(self._blocks.pools)
+        most = self._most(sequence)
+        found = self._blocks.find(sequence, most)
+        if found < most and sequence.block_keys[found] in self._to_come:
+            return None
+        return self._blocks.num_shared(sequence, found)
+
+    def begin(self, sequence: Sequence) -> None:
+        """Have a sequence that was admitted begin behind what is there, and others wait for what it is to compute."""
+        if not self._shares:
+            return
+        found, size = self._blocks.find(sequence, self._most(sequence)), self._blocks.block_size
+        self._blocks.claim(sequence, found)
+        sequence.num_found = sequence.num_scheduled = sequence.num_computed = found * size
+        if sequence.num_prompt_found is None:
+            sequence.num_prompt_found = sequence.num_found
+            self.num_prompt_tokens += len(sequence.prompt_ids)
+            self.num_found += sequence.num_found
+        for key in extend_keys(sequence, sequence.length // size, size)[found:]:
+            self._to_come.setdefault(key, sequence)
+
+    def know(self, sequence: Sequence, num_positions: int) -> None:
+        """Note that steps have a sequence's first positions; blocks with tokens that nobody has seen are left out."""
+        if not self._shares:
+            return
+        known = sequence.num_known
+        self._blocks.know(sequence, min(num_positions, len(sequence.prompt_ids) + len(sequence.output_ids)))
+        for key in sequence.block_keys[known : sequence.num_known]:
+            self._to_come.pop(key, None)
+
+    def leave(self, sequence: Sequence) -> None:
+        """Let nobody wait for a sequence that runs no more."""
+        for key in sequence.block_keys[sequence.num_known :]:
+            if self._to_come.get(key) is sequence:
+                del self._to_come[key]
+
+    def _most(self, sequence: Sequence) -> int:
+        """Return how many blocks a sequence may have from others: it computes a token at least.
+
+        The sampler counts a prompt's tokens for a repetition penalty, those of an answer for any.
+        """
+        sampling, most = sequence.sampling, sequence.length - 1
+        if sequence.want_logits or sampling.repetition_penalty != 1.0:
+            return 0
+        if sampling.has_penalties:
+            most = min(most, len(sequence.prompt_ids))
+        return most // self._blocks.block_size
