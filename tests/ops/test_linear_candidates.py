@@ -38,8 +38,14 @@ ROWS, COLUMNS = 67, 1280  # more columns than a subgroup of 32 lanes takes at a 
 
 
 def kinds(info: DeviceInfo) -> tuple[DeviceInfo, ...]:
-    """The device under test, and the same as a software device and as a GPU would be, whose candidates are others."""
-    return tuple(replace(info, type=kind) for kind in (DeviceType.SOFTWARE, DeviceType.DISCRETE))
+    """The device under test as a software device and as GPUs would be, whose candidates are others.
+
+    RDNA is among these where the device has subgroups of the size that its plans ask for.
+    """
+    found = tuple(replace(info, type=kind) for kind in (DeviceType.SOFTWARE, DeviceType.DISCRETE))
+    if info.subgroup_size != 32:
+        return found
+    return *found, replace(found[1], type=DeviceType.INTEGRATED, max_subgroup_size=64, subgroup_size=64)
 
 
 def plans(arrays: Arrays, product: Product) -> list[LinearPlan]:

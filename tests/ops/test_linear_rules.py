@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from unicorn_async.ops.linear_plans.plan import LinearPlan
 
 # Without matrix units, and of a wave size that the driver may choose; then with them; then with lanes that hold known
-# elements; then a device that is a CPU.
+# elements; then a device that is a CPU; then RDNA, without and with matrix units.
 GPU = replace(
     INTEGRATED,
-    subgroup_size=64,
+    subgroup_size=32,
     min_subgroup_size=32,
     max_subgroup_size=64,
     max_workgroup_invocations=1024,
@@ -36,7 +36,9 @@ GPU = replace(
 MATRIX_GPU = replace(GPU, features=GPU.features | {MATRIX_FEATURE})
 FRAGMENT_GPU = replace(GPU, features=GPU.features | {MATRIX_FEATURE, FRAGMENTS_FEATURE})
 SOFTWARE = replace(GPU, type=DeviceType.SOFTWARE, subgroup_size=8, min_subgroup_size=8, max_subgroup_size=8)
-DEVICES = (GPU, MATRIX_GPU, FRAGMENT_GPU, SOFTWARE)
+RDNA = replace(GPU, subgroup_size=64, max_shared_memory=65536, compute_units=12)
+MATRIX_RDNA = replace(RDNA, features=MATRIX_GPU.features)
+DEVICES = (GPU, MATRIX_GPU, FRAGMENT_GPU, SOFTWARE, RDNA, MATRIX_RDNA)
 
 
 def plan(info: DeviceInfo, weights: str, tokens: int, n: int = 4096, k: int = 4096, **given: bool) -> LinearPlan:
@@ -75,7 +77,7 @@ def test_two_tokens_on_a_cpu_are_not_computed_as_four() -> None:
 
 def test_few_tokens_of_dense_weights_on_a_gpu_are_cut_by_a_table_of_their_own() -> None:
     found = [dict(plan(GPU, "bf16", tokens).constants) for tokens in (1, 2, 3, 4, 8, 12, 32)]
-    cuts = [(cut["TOKENS"], cut["WORKGROUP"] // 64, cut["ROWS"], cut["PASSES"]) for cut in found]
+    cuts = [(cut["TOKENS"], cut["WORKGROUP"] // 32, cut["ROWS"], cut["PASSES"]) for cut in found]
     assert cuts == [(1, 8, 2, 1), (2, 1, 2, 1), (4, 2, 4, 1), (4, 2, 4, 1), (8, 1, 4, 1), (16, 1, 2, 1), (32, 1, 2, 1)]
 
 

@@ -10,10 +10,11 @@ import pytest
 from tests.ops.test_linear_candidates import COLUMNS, MATRIX_TOKENS, ROWS, TOKENS
 from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.ops.linear_plans.candidates import candidates
+from unicorn_async.ops.linear_plans.lean_tiles import lean_tuning
 from unicorn_async.ops.linear_plans.product import Product
 from unicorn_async.ops.linear_plans.quant_tiles import fragment_tuning, quant_coopmat_tuning
 from unicorn_async.ops.linear_plans.rules import plan_linear
-from unicorn_async.ops.linear_plans.tiles import coopmat_shared_bytes, most_splits
+from unicorn_async.ops.linear_plans.tiles import coopmat_shared_bytes, most_splits, num_tiles
 from unicorn_async.ops.subgroups import FRAGMENTS_FEATURE, MATRIX_FEATURE, NARROW_FEATURE
 
 if TYPE_CHECKING:
@@ -103,6 +104,34 @@ def test_small_matrices_make_more_workgroups_of_few_tokens(gpu: DeviceInfo) -> N
     for tokens in (48, 64):
         assert cut(gpu, tokens, GATE_UP) == (4, 2, 1, 4, 1)
         assert cut(gpu, tokens, SMALL_GATE_UP) == cut(gpu, tokens, SMALL_QKV) == (4, 1, 1, 4, 1)
+
+
+@pytest.mark.parametrize("units", [12, 40, 96])
+@pytest.mark.parametrize("tokens", [3, 16, 17, 32, 33, 64, 65, 512, 2048])
+def test_rdna_keeps_sums_in_few_registers_and_has_room_for_two_workgroups(
+    gpu: DeviceInfo, tokens: int, units: int
+) -> None:
+    rdna = replace(gpu, subgroup_size=64, max_subgroup_size=64, max_shared_memory=65536, compute_units=units)
+    for n, k in SHAPES:
+        product = Product("q4", tokens, n, k)
+        tuning = lean_tuning(rdna, product)
+        assert tuning.tile_t * tuning.tile_n <= 8 * 256 * tuning.parts_t * tuning.parts_n  # 8 registers a matrix
+        assert coopmat_shared_bytes(tuning) <= 32768
+        assert tuning.splits <= most_splits(tuning, product)
+        assert tuning.splits == 1 or tuning.splits * 2 * tuning.tile_k <= k
+        if tuning.splits > 1:  # the device would be half empty
+            assert num_tiles(tuning, product) * tuning.parts_t * tuning.parts_n <= 4 * units
+        assert dict(plan_linear(rdna, product).constants).get("TILE_N", tuning.tile_n) == tuning.tile_n
+
+
+def test_rdna_makes_more_workgroups_where_large_tiles_leave_units_idle(gpu: DeviceInfo) -> None:
+    def tile_of(units: int, n: int) -> tuple[int, int, int]:
+        rdna = replace(gpu, subgroup_size=64, max_subgroup_size=64, compute_units=units)
+        tuning = lean_tuning(rdna, Product("q4", 512, n, 4096))
+        return tuning.tile_t, tuning.tile_n, tuning.splits
+
+    assert [tile_of(12, n) for n in (128, 256, 384, 4096)] == [(64, 64, 1), (64, 64, 1), (128, 128, 1), (128, 128, 1)]
+    assert [tile_of(96, n) for n in (128, 384, 4096)] == [(64, 64, 8), (64, 64, 4), (128, 128, 1)]
 
 
 def test_a_gpu_that_shares_the_memory_takes_large_tiles_and_cuts_no_k(gpu: DeviceInfo) -> None:

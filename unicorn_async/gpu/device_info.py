@@ -106,6 +106,7 @@ class DeviceInfo:
     timestamp_period_ns: float
     features: frozenset[str]
     missing: tuple[str, ...]
+    compute_units: int = 0  # 0: the driver does not say
     tuned: Tuned = field(default_factory=dict, repr=False, compare=False)
 
     @property

@@ -43,6 +43,7 @@ OPTIONAL: Mapping[str, tuple[str, ...]] = {
 EXTENSION_MATRIX = "VK_KHR_cooperative_matrix"
 EXTENSION_BUDGET = "VK_EXT_memory_budget"
 EXTENSION_HOST_MEMORY = "VK_EXT_external_memory_host"
+_EXTENSION_UNITS = "VK_AMD_shader_core_properties2"
 
 _SHADER_FEATURES = {
     "shaderFloat16": "float16",
@@ -211,7 +212,16 @@ class PhysicalDevice:
             timestamp_period_ns=float(limits.timestampPeriod),
             features=frozenset(features),
             missing=self._missing(),
+            compute_units=self._compute_units(),
         )
+
+    def _compute_units(self) -> int:
+        if not self.has_extension(_EXTENSION_UNITS):
+            return 0
+        units = self._api.struct("VkPhysicalDeviceShaderCoreProperties2AMD")
+        answer = self._api.struct("VkPhysicalDeviceProperties2", pNext=units)
+        self._api.lib.vkGetPhysicalDeviceProperties2(self.handle, answer)
+        return int(units.activeComputeUnitCount)
 
     def _missing(self) -> tuple[str, ...]:
         if self.api_version < MIN_API_VERSION:

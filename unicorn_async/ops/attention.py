@@ -79,7 +79,7 @@ class GpuAttention:
             "NUM_KV_HEADS": shape.num_kv_heads,
             **rotation,
         }
-        return KernelRequest(f"attention_decode_{self._suffix}_{form.value}", constants)
+        return KernelRequest(f"attention_decode_{self._suffix}_{form.value}", constants, plan.subgroup)
 
     def _prefill_request(self, form: RowForm) -> KernelRequest:
         plan, shape = self.plan, self.plan.shape
@@ -95,7 +95,7 @@ class GpuAttention:
             return KernelRequest(f"attention_prefill_coopmat_{self._suffix}_{form.value}", constants, size)
         lanes = plan.rows // 4 * (shape.head_dim // 8)
         constants |= {"WORKGROUP": lanes, "ROWS": plan.rows, "KEYS": plan.prefill_keys}
-        return KernelRequest(f"attention_prefill_{self._suffix}_{form.value}", constants)
+        return KernelRequest(f"attention_prefill_{self._suffix}_{form.value}", constants, plan.subgroup)
 
     def record(
         self,
@@ -139,7 +139,7 @@ class GpuAttention:
     ) -> None:
         norms = None if rotation is None else rotation.norms
         request = self._decode_request(form_of(out), {} if rotation is None else rotation.constants, q.shape[0])
-        kernel = self._kernels.get(request.name, constants=request.constants)
+        kernel = self._kernels.get(request.name, constants=request.constants, subgroup_size=request.subgroup_size)
         push = kernel.pack(
             q=q.address,
             k_cache=cache.k,

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from unicorn_async.config import KVDType
 from unicorn_async.errors import UnsupportedModelError
-from unicorn_async.ops.subgroups import known_subgroup_size, matrix_subgroup_size
+from unicorn_async.ops.subgroups import (
+    asked_subgroup_size,
+    halves_subgroups,
+    lean_subgroup_size,
+    matrix_subgroup_size,
+    workgroup_unit,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +31,7 @@ MAX_FEW_TOKENS = 24  # of a step whose sequences are too few to fill a large dev
 _DECODE_WORKGROUP, _MANY_WORKGROUP = 256, 128  # lanes, for few sequences and for many
 _FEW_TILE, _MANY_TILE = 64, 512  # keys of the shortest splits
 _DECODE_WORKGROUPS = 512  # of one sequence with a long context: an H200 holds them all at once
+_LEAN_ROWS = 8  # heads times keys that a lane has under way where registers are few
 _SPLIT_GRAIN = 32  # keys, of shaders/include/attention_splits.glsl
 _MIN_INT8_SUBGROUP = 8  # lanes that quantise a block of keys or values together
 _PARTIAL_EXTRA = 4  # f32 of a partial beside the head's elements
@@ -37,7 +44,7 @@ def _divisor(number: int, limit: int) -> int:
 
 def _subgroups(info: DeviceInfo, workgroup: int) -> int:
     """Subgroups of a workgroup of so many lanes, at most."""
-    return -(-workgroup // known_subgroup_size(info))
+    return -(-workgroup // lean_subgroup_size(info))
 
 
 def _decode_shared_bytes(info: DeviceInfo, shape: AttentionShape, workgroup: int, heads: int) -> int:
@@ -79,7 +86,7 @@ class AttentionPlan:
     Decode is cut in one way in steps of up to MAX_FEW_TOKENS tokens, and in another in those with `many`. An item has
     at most `max_splits` splits. `decode_heads` and `prefill_heads` are the query heads of a workgroup, `rows` the pairs
     of a query and a head in a prefill tile, of which a lane scores `prefill_keys` keys at a time. With a
-    `matrix_subgroup` prefill runs on matrix units, in subgroups of this size.
+    `matrix_subgroup` prefill runs on matrix units, in subgroups of this size; all else asks for `subgroup`.
     """
 
     shape: AttentionShape
@@ -91,6 +98,7 @@ class AttentionPlan:
     prefill_heads: int
     prefill_keys: int
     matrix_subgroup: int | None
+    subgroup: int | None = None
 
     @classmethod
     def of(cls, info: DeviceInfo, shape: AttentionShape) -> AttentionPlan:
@@ -115,16 +123,19 @@ class AttentionPlan:
         workgroups = shape.num_heads // decode_heads  # of one split
         matrix_subgroup = _matrix_subgroup(info, shape)
         rows = _MATRIX_ROWS if matrix_subgroup else 32 if shape.head_dim <= 128 and not info.is_software else 16
-        decode_workgroup = info.subgroup_size if info.is_software else _DECODE_WORKGROUP
-        while decode_workgroup > info.subgroup_size and (
+        subgroup = workgroup_unit(info)
+        decode_workgroup = subgroup if info.is_software else _DECODE_WORKGROUP
+        while decode_workgroup > subgroup and (
             _decode_shared_bytes(info, shape, decode_workgroup, decode_heads) > info.max_shared_memory
         ):
             decode_workgroup //= 2
         unroll = 1 if info.is_software else max(1, 4 * lanes // loads)
+        if halves_subgroups(info):
+            unroll = max(1, min(unroll, _LEAN_ROWS // decode_heads))
         few = DecodeCut(decode_workgroup, _subgroups(info, decode_workgroup), lanes, _FEW_TILE, unroll)
         many = few
         if not info.is_software:
-            workgroup = max(info.subgroup_size, min(decode_workgroup, _MANY_WORKGROUP))
+            workgroup = max(subgroup, min(decode_workgroup, _MANY_WORKGROUP))
             many = DecodeCut(workgroup, _subgroups(info, workgroup), lanes, _MANY_TILE, max(1, unroll // 2))
         return cls(
             shape=shape,
@@ -136,6 +147,7 @@ class AttentionPlan:
             prefill_heads=_divisor(shape.group, rows),
             prefill_keys=1 if info.is_software else 4,
             matrix_subgroup=matrix_subgroup,
+            subgroup=asked_subgroup_size(info),
         )
 
     @property

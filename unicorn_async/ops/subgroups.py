@@ -25,3 +25,33 @@ def matrix_subgroup_size(info: DeviceInfo) -> int | None:
     if "subgroup_size_control" not in info.features:
         return info.subgroup_size if info.min_subgroup_size == info.max_subgroup_size else None
     return 32 if info.min_subgroup_size <= 32 <= info.max_subgroup_size else info.subgroup_size
+
+
+def lean_subgroup_size(info: DeviceInfo) -> int:
+    """The subgroup size of kernels whose lanes hold much: 32 lanes where the device can have these, but takes more.
+
+    Its registers are made for 32 lanes then (RDNA), and a register of a larger subgroup costs two of them.
+    """
+    return 32 if halves_subgroups(info) else known_subgroup_size(info)
+
+
+def asked_subgroup_size(info: DeviceInfo) -> int | None:
+    """What to ask for to have kernels run with `lean_subgroup_size`; None where the device's default is that."""
+    return 32 if halves_subgroups(info) else None
+
+
+def workgroup_unit(info: DeviceInfo) -> int:
+    """Lanes of a subgroup as those count who size workgroups by them; where the driver may choose, its default."""
+    return 32 if halves_subgroups(info) else info.subgroup_size
+
+
+def halves_subgroups(info: DeviceInfo) -> bool:
+    """Whether a device takes subgroups of 64 lanes where 32 can be had: RDNA by what its drivers say of it.
+
+    Matrices of 16 rows then have their rows in 16 lanes, twice: a factor takes twice the registers that it takes of
+    other devices.
+    """
+    return (
+        "subgroup_size_control" in info.features
+        and info.min_subgroup_size <= 32 < info.subgroup_size <= info.max_subgroup_size
+    )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.gpu.tuned import Launch
 from unicorn_async.ops.linear_plans.held import MAX_HELD, HeldTuning, can_hold, fetches_ahead, held_plan
+from unicorn_async.ops.linear_plans.lean_tiles import LEAN_CANDIDATES
 from unicorn_async.ops.linear_plans.plan import work_of
 from unicorn_async.ops.linear_plans.quant_tiles import (
     FRAGMENT_COLUMNS,
@@ -30,7 +31,7 @@ from unicorn_async.ops.linear_plans.tiles import (
 )
 from unicorn_async.ops.linear_plans.vec import QuantVecTuning, VecTuning, quant_vec_plan, software_passes, vec_plan
 from unicorn_async.ops.rows import RowForm
-from unicorn_async.ops.subgroups import NARROW_FEATURE, known_subgroup_size
+from unicorn_async.ops.subgroups import NARROW_FEATURE, halves_subgroups, lean_subgroup_size, workgroup_unit
 from unicorn_async.tensor import QUANT_BLOCK
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def choice(info: DeviceInfo, product: Product, plan: LinearPlan) -> tuple[Work, 
 def _dense(info: DeviceInfo, product: Product) -> Iterator[LinearPlan]:
     if product.tokens <= _GPU_TOKENS[-1] or info.is_software:
         for lanes, rows, together in _vec_cuts(info, product, (1, 2, 4, 8), _MAX_SUMS):
-            shared = -(-lanes * info.subgroup_size // known_subgroup_size(info)) * rows * together * 4
+            shared = -(-lanes * workgroup_unit(info) // lean_subgroup_size(info)) * rows * together * 4
             if shared <= info.max_shared_memory:
                 yield vec_plan(info, VecTuning(together, lanes, rows), product)
     yield from _many(info, product)
@@ -100,7 +101,7 @@ def _quantised(info: DeviceInfo, product: Product) -> Iterator[LinearPlan]:
         subgroups = (4, 8) if product.blocked else (1, 4)
         for lanes, rows, together in _vec_cuts(info, product, subgroups, _MAX_QUANT_SUMS):
             for unroll in (1, 2):
-                if unroll == 1 or (info.subgroup_size * QUANT_BLOCK < product.k and rows * unroll <= _MAX_BLOCKS):
+                if unroll == 1 or (workgroup_unit(info) * QUANT_BLOCK < product.k and rows * unroll <= _MAX_BLOCKS):
                     passes = software_passes(product.n // rows) if info.is_software else lanes
                     yield quant_vec_plan(info, QuantVecTuning(together, lanes, rows, passes, unroll), product)
     yield from _many(info, product)
@@ -108,7 +109,7 @@ def _quantised(info: DeviceInfo, product: Product) -> Iterator[LinearPlan]:
 
 def _held(info: DeviceInfo, product: Product) -> Iterator[HeldTuning]:
     """Cuts of linear_quant_held whose blocks of activations and of codes have room in a lane's registers."""
-    lanes, rows = known_subgroup_size(info), (2, 4) if product.gated else (1, 2)
+    lanes, rows = lean_subgroup_size(info), (2, 4) if product.gated else (1, 2)
     sizes = (8, 16) if product.blocked else (4, 8)
     for split, subgroups, own, passes in combinations((1, 2, 4, 8), sizes, rows, (1, 3)):
         held = -(-product.k // (QUANT_BLOCK * lanes * split))
@@ -116,7 +117,7 @@ def _held(info: DeviceInfo, product: Product) -> Iterator[HeldTuning]:
         useful = 4 * product.k >= 3 * QUANT_BLOCK * lanes * split * held  # for most of the lanes
         if fits and useful and split <= subgroups and subgroups * lanes <= info.max_workgroup_invocations:
             yield HeldTuning(product.tokens, subgroups, split, own, passes)
-            if fetches_ahead(product, held):
+            if fetches_ahead(info, product, held):
                 yield HeldTuning(product.tokens, subgroups, split, own, passes, ahead=True)
 
 
@@ -134,7 +135,7 @@ def _vec_cuts(
     most = next((size for size in sizes if product.tokens <= size), sizes[-1])
     tokens = (most, most // 2) if info.is_software and most > 1 else (most,)
     for lanes, own, together in combinations(subgroups, rows, tokens):
-        has_lanes = lanes * info.subgroup_size <= info.max_workgroup_invocations
+        has_lanes = lanes * workgroup_unit(info) <= info.max_workgroup_invocations
         if own * together <= max_sums and has_lanes and (own > 1 or not product.gated):
             yield lanes, own, together
 
@@ -151,7 +152,8 @@ def _many(info: DeviceInfo, product: Product) -> Iterator[LinearPlan]:
 
 def _coopmat(info: DeviceInfo, product: Product) -> Iterator[TileTuning]:
     tokens = product.tokens
-    for tile_t, tiles in _COOPMAT_TILES.items():
+    table = LEAN_CANDIDATES if halves_subgroups(info) else _COOPMAT_TILES
+    for tile_t, tiles in table.items():
         if tile_t >= 2 * max(tokens, 16) or tile_t < min(tokens, 64):
             continue
         for tile_n, parts_t, parts_n, tile_k, buffers in tiles:

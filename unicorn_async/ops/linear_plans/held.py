@@ -9,7 +9,7 @@ from unicorn_async.ops.grid import split_grid
 from unicorn_async.ops.linear_plans.plan import LinearPlan
 from unicorn_async.ops.linear_plans.vec import whole_blocks
 from unicorn_async.ops.rows import RowForm
-from unicorn_async.ops.subgroups import known_subgroup_size
+from unicorn_async.ops.subgroups import asked_subgroup_size, halves_subgroups, lean_subgroup_size
 from unicorn_async.tensor import QUANT_BLOCK
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 MAX_HELD = 8  # blocks of activations in a lane's registers, ten of which each takes, over all tokens
 MAX_HELD_TOKENS = 2
 _HELD = 4  # blocks of a token and lane, at most
+_LEAN_HELD = 2  # the same of two tokens, or fetched ahead, where a lane has 128 registers at best
 _SPLITS = (8, 4, 2, 1)
 _SUBGROUPS, _SHARING_SUBGROUPS = 4, 8  # of a workgroup, the latter where four subgroups or more share a row
 _BLOCKED_SUBGROUPS = 16  # of a workgroup that leaves its output in blocks, and so has many rows
@@ -49,12 +50,13 @@ def can_hold(info: DeviceInfo, product: Product) -> bool:
     if info.is_software or product.tokens > MAX_HELD_TOKENS:
         return False
     fixed = "subgroup_size_control" in info.features or info.min_subgroup_size == info.max_subgroup_size
-    return fixed and _held(info, product, max(_splits(info))) <= _HELD
+    return fixed and _held(info, product, max(_splits(info))) <= _most_held(info, product)
 
 
-def fetches_ahead(product: Product, held: int) -> bool:
+def fetches_ahead(info: DeviceInfo, product: Product, held: int) -> bool:
     """Whether fetching a pass ahead pays, for twice the registers: with eight bits a code, where passes are long."""
-    return product.tokens == 1 and held > 1 and product.quant_bytes == QUANT_BLOCK
+    pays = product.tokens == 1 and held > 1 and product.quant_bytes == QUANT_BLOCK
+    return pays and (held <= _LEAN_HELD or not halves_subgroups(info))
 
 
 def held_tuning(info: DeviceInfo, product: Product) -> HeldTuning:
@@ -62,20 +64,20 @@ def held_tuning(info: DeviceInfo, product: Product) -> HeldTuning:
 
     As many subgroups share a row as leaves the fewest lanes without a block.
     """
-    fitting = [split for split in _splits(info) if _held(info, product, split) <= _HELD]
+    fitting = [split for split in _splits(info) if _held(info, product, split) <= _most_held(info, product)]
     split = min(fitting, key=lambda split: split * _held(info, product, split))
     held = _held(info, product, split)
     sharing = _SHARING_SUBGROUPS if split >= _SUBGROUPS else _SUBGROUPS
     subgroups = _BLOCKED_SUBGROUPS if product.blocked else sharing
     rows = 2 if product.gated or held > 1 else 1
     passes = max(1, min(_MAX_PASSES, product.n // (rows * subgroups // split * _WORKGROUPS)))
-    ahead = fetches_ahead(product, held)
+    ahead = fetches_ahead(info, product, held)
     return HeldTuning(product.tokens, subgroups, split, rows, 1 if product.blocked else passes, ahead)
 
 
 def held_plan(info: DeviceInfo, tuning: HeldTuning, product: Product) -> LinearPlan:
     """linear_quant_held with the given tuning; a blocked output has whole blocks for each workgroup."""
-    lanes = known_subgroup_size(info)
+    lanes = lean_subgroup_size(info)
     subgroups = min(tuning.subgroups, info.max_workgroup_invocations // lanes) // tuning.split * tuning.split
     outputs = tuning.rows // 2 if product.gated else tuning.rows
     outputs *= subgroups // tuning.split
@@ -91,15 +93,25 @@ def held_plan(info: DeviceInfo, tuning: HeldTuning, product: Product) -> LinearP
         "AHEAD": tuning.ahead,
     }
     grid = (*split_grid(-(-product.num_outputs // (outputs * passes))), -(-product.tokens // tuning.tokens))
-    return LinearPlan(f"linear_quant_held_{product.weights}", tuple(constants.items()), grid, form=RowForm.BLOCKS)
+    return LinearPlan(
+        f"linear_quant_held_{product.weights}",
+        tuple(constants.items()),
+        grid,
+        asked_subgroup_size(info),
+        RowForm.BLOCKS,
+    )
 
 
 def _splits(info: DeviceInfo) -> list[int]:
     """Into how many subgroups of a workgroup a row may be cut."""
-    most = info.max_workgroup_invocations // known_subgroup_size(info)
+    most = info.max_workgroup_invocations // lean_subgroup_size(info)
     return [split for split in _SPLITS if split <= most]
+
+
+def _most_held(info: DeviceInfo, product: Product) -> int:
+    return _LEAN_HELD if product.tokens > 1 and halves_subgroups(info) else _HELD
 
 
 def _held(info: DeviceInfo, product: Product, split: int) -> int:
     """Blocks of a token in a lane."""
-    return -(-(product.k // QUANT_BLOCK) // (known_subgroup_size(info) * split))
+    return -(-(product.k // QUANT_BLOCK) // (lean_subgroup_size(info) * split))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.ops.linear_plans.held import can_hold, held_plan, held_tuning
+from unicorn_async.ops.linear_plans.lean_tiles import lean_tuning
 from unicorn_async.ops.linear_plans.plan import LinearPlan, work_of
 from unicorn_async.ops.linear_plans.product import check_rows
 from unicorn_async.ops.linear_plans.quant_tiles import (
@@ -23,12 +24,13 @@ from unicorn_async.ops.linear_plans.quant_tiles import (
 from unicorn_async.ops.linear_plans.tiles import MANY, coopmat_plan, coopmat_tuning, many_plan
 from unicorn_async.ops.linear_plans.vec import quant_vec_plan, quant_vec_tuning, vec_plan, vec_tuning
 from unicorn_async.ops.rows import RowForm
-from unicorn_async.ops.subgroups import FRAGMENTS_FEATURE, matrix_subgroup_size
+from unicorn_async.ops.subgroups import FRAGMENTS_FEATURE, halves_subgroups, matrix_subgroup_size
 from unicorn_async.tensor import QUANT_BLOCK
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.ops.linear_plans.product import Product
+    from unicorn_async.ops.linear_plans.tiles import TileTuning
 
 _MIN_MATRIX_TOKENS = 3  # fewer read the same weights no faster through matrix units
 _MIN_QUANT_COOPMAT_TOKENS = 9  # up to 8, integer dot products read each weight once, too, and nearer to memory's speed
@@ -84,8 +86,7 @@ def plan_linear(info: DeviceInfo, product: Product) -> LinearPlan:
     if form is RowForm.FRAGMENTS:
         return fragment_plan(info, fragment_tuning(info, product), product)
     if form is RowForm.HALVES:
-        tile = quant_coopmat_tuning(info, product) if product.is_quantised else coopmat_tuning(info, product)
-        return coopmat_plan(info, tile, product)
+        return coopmat_plan(info, _tile(info, product), product)
     if not product.is_quantised:
         vec = vec_tuning(info, product)
         return many_plan(MANY, product) if vec is None else vec_plan(info, vec, product)
@@ -93,6 +94,12 @@ def plan_linear(info: DeviceInfo, product: Product) -> LinearPlan:
         return held_plan(info, held_tuning(info, product), product)
     quant_vec = quant_vec_tuning(info, product)
     return many_plan(MANY, product) if quant_vec is None else quant_vec_plan(info, quant_vec, product)
+
+
+def _tile(info: DeviceInfo, product: Product) -> TileTuning:
+    if halves_subgroups(info):
+        return lean_tuning(info, product)
+    return quant_coopmat_tuning(info, product) if product.is_quantised else coopmat_tuning(info, product)
 
 
 def tuned_plan(info: DeviceInfo, product: Product) -> LinearPlan:

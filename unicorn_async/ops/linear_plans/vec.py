@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from unicorn_async.ops.grid import split_grid
 from unicorn_async.ops.linear_plans.plan import LinearPlan
 from unicorn_async.ops.rows import RowForm
-from unicorn_async.ops.subgroups import known_subgroup_size
+from unicorn_async.ops.subgroups import asked_subgroup_size, lean_subgroup_size, workgroup_unit
 from unicorn_async.tensor import QUANT_BLOCK, DType
 
 if TYPE_CHECKING:
@@ -92,8 +92,8 @@ def quant_vec_tuning(info: DeviceInfo, product: Product) -> QuantVecTuning | Non
 
 def vec_plan(info: DeviceInfo, tuning: VecTuning, product: Product) -> LinearPlan:
     """linear_vec with the given tuning."""
-    workgroup = min(tuning.subgroups * info.subgroup_size, info.max_workgroup_invocations)
-    max_subgroups = -(-workgroup // known_subgroup_size(info))
+    workgroup = _lanes(info, tuning)
+    max_subgroups = -(-workgroup // lean_subgroup_size(info))
     groups = -(-product.n // tuning.rows)
     passes = software_passes(groups) if info.is_software and max_subgroups == 1 else 1
     element = product.element
@@ -107,7 +107,7 @@ def vec_plan(info: DeviceInfo, tuning: VecTuning, product: Product) -> LinearPla
         "PREFETCH": element.itemsize if info.is_software else 0,
     }
     grid = (*split_grid(-(-groups // passes)), -(-product.tokens // tuning.tokens))
-    return LinearPlan(f"linear_vec_{product.weights}", tuple(constants.items()), grid)
+    return LinearPlan(f"linear_vec_{product.weights}", tuple(constants.items()), grid, asked_subgroup_size(info))
 
 
 def quant_vec_plan(info: DeviceInfo, tuning: QuantVecTuning, product: Product) -> LinearPlan:
@@ -115,7 +115,7 @@ def quant_vec_plan(info: DeviceInfo, tuning: QuantVecTuning, product: Product) -
     outputs = tuning.rows // 2 if product.gated else tuning.rows
     passes = whole_blocks(tuning.passes, outputs) if product.blocked else tuning.passes
     constants = {
-        "WORKGROUP": min(tuning.subgroups * info.subgroup_size, info.max_workgroup_invocations),
+        "WORKGROUP": _lanes(info, tuning),
         "ROWS": tuning.rows,
         "TOKENS": tuning.tokens,
         "PASSES": passes,
@@ -123,7 +123,14 @@ def quant_vec_plan(info: DeviceInfo, tuning: QuantVecTuning, product: Product) -
         "PREFETCH": product.quant_bytes if info.is_software else 0,
     }
     grid = (*split_grid(-(-product.num_outputs // (outputs * passes))), -(-product.tokens // tuning.tokens))
-    return LinearPlan(f"linear_quant_vec_{product.weights}", tuple(constants.items()), grid, form=RowForm.BLOCKS)
+    return LinearPlan(
+        f"linear_quant_vec_{product.weights}", tuple(constants.items()), grid, asked_subgroup_size(info), RowForm.BLOCKS
+    )
+
+
+def _lanes(info: DeviceInfo, tuning: VecTuning | QuantVecTuning) -> int:
+    """Of a workgroup."""
+    return min(tuning.subgroups * workgroup_unit(info), info.max_workgroup_invocations)
 
 
 def whole_blocks(passes: int, outputs: int) -> int:
