@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """What RADV's compiler makes of a model's kernels for RDNA3, on a machine without such a GPU.
 
-    rdna3.py MODEL [--weights SCHEME] [--chips 780M 8060S 7900XTX] [--tokens 1 2 4 8 16 32 64 512]
-             [--code DIR] [--json FILE]
+    rdna3.py MODEL... [--weights SCHEME] [--chips 780M 8060S 7900XTX] [--tokens 1 2 4 8 16 32 64 512]
+             [--code DIR] [--json FILE] [--check]
 
 RADV makes a device without hardware, whose compiler is the real one (RADV_FORCE_FAMILY). Every pipeline that the plans
 choose for each chip is compiled by it: registers, spills, scratch, LDS and instructions are what the driver says, waves
@@ -12,6 +12,10 @@ Of products with weights there is an estimate beside it: the multiply-adds that 
 them, from its instructions and their published rates (see rdna3_code.py), on all of the chip's SIMDs at once; and what
 reading the weights once takes at the rate of the chip's memory. The larger of the two bounds the product.
 The estimate has no latencies, no starts and ends, and no misses of caches: it says what can't be, not what will be.
+
+A model is a checkpoint, or a shape of tools/make_checkpoint.py with a type of weights (qwen3-0.6b:Q4_K), for which
+there need be no file. `--check` prints pipelines alone that break the rules: nothing outside of registers, room for
+four waves of 32 lanes on each SIMD, and for two work-groups on each compute unit; it fails where there are such.
 
 The driver is the one of VK_DRIVER_FILES, or RADV of the system. One older than Mesa 23 has no matrices, and the plans
 choose without them then. The compiler's target is gfx1100 for all chips; the others have the same instructions.
@@ -32,11 +36,11 @@ from typing import TYPE_CHECKING
 from command_line import out_file, run_script
 from rdna3_code import LANES, Loop, hottest_loop
 from rdna3_driver import Compiler, Statistics
+from rdna3_models import TYPES, Model
 
 from unicorn_async.cli.options import count
-from unicorn_async.config import EngineConfig, WeightScheme
-from unicorn_async.engine.files import ModelFiles
-from unicorn_async.errors import VulkanUnavailableError
+from unicorn_async.config import EngineConfig, KVDType, WeightScheme
+from unicorn_async.errors import UnicornError, VulkanUnavailableError
 from unicorn_async.gpu.device_info import DeviceInfo, DeviceType, MemoryHeap
 from unicorn_async.gpu.instance import Instance
 from unicorn_async.hybrid.choice import fit_options
@@ -45,7 +49,7 @@ from unicorn_async.ops.linear_plans.product import Product
 from unicorn_async.step.dry_run import DryRun
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from unicorn_async.gpu.listing import ListedDispatch
 
@@ -54,6 +58,7 @@ ICD = "/usr/share/vulkan/icd.d/radeon_icd.x86_64.json"
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 512)
 GIB = 1 << 30
 LDS_BYTES = 128 << 10  # of two compute units, which share it
+LEAST_WAVES, LEAST_GROUPS = 4, 4  # of 32 lanes on a SIMD; on two compute units
 MOST_WAVES = 16  # of a SIMD
 
 
@@ -72,12 +77,19 @@ class Chip:
 
     def describe(self, info: DeviceInfo) -> DeviceInfo:
         """Return what the chip says of itself, where the compiler's device says all else."""
-        shares = {"type": self.device_type, "heaps": self.heaps, "rebar": True, "memory_budget": True}
+        shares = {
+            "type": self.device_type,
+            "heaps": self.heaps,
+            "rebar": True,
+            "memory_budget": True,
+            "compute_units": self.compute_units,
+        }
         return replace(info, name=self.name, missing=(), **shares)  # type: ignore[arg-type]
 
     def waves(self, statistics: Statistics, workgroup: int) -> int:
         """Waves that a SIMD has room for; four SIMDs share LDS and work-groups."""
-        granules = -(-statistics.vgprs // self.granule)
+        share = statistics.lanes // LANES  # of 32 lanes' registers that a wave takes
+        granules = -(-statistics.vgprs * share // self.granule)
         by_registers = self.registers // max(granules * self.granule, 1)
         waves = -(-workgroup // statistics.lanes)
         if not statistics.lds_bytes:
@@ -118,14 +130,26 @@ class Row:
     code_us: float | None
     memory_us: float | None
 
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """What breaks the rules, in words."""
+        held = self.statistics
+        found = (
+            (held.spilled, f"{held.spilled} registers spilled"),
+            (held.scratch_bytes, f"{held.scratch_bytes} bytes of scratch"),
+            (self.waves * held.lanes < LEAST_WAVES * LANES, f"{self.waves} waves of {held.lanes} lanes on a SIMD"),
+            (held.lds_bytes * LEAST_GROUPS > LDS_BYTES, f"{held.lds_bytes} bytes of LDS"),
+        )
+        return tuple(words for breaks, words in found if breaks)
+
 
 def compiled_rows(
-    compiler: Compiler, chip: Chip, files: ModelFiles, config: EngineConfig, tokens: list[int]
+    compiler: Compiler, chip: Chip, model: Model, kv_dtype: KVDType, tokens: Sequence[int]
 ) -> Iterator[Row]:
     """Compile what the plans choose for steps of so many tokens, each pipeline and shape once."""
     info = chip.describe(compiler.info)
-    shape = attention_shape(files.config, config)
-    run = DryRun(info, files.config, shape, files.plan)
+    config = fit_options(model.spec, EngineConfig(kv_dtype=kv_dtype))
+    run = DryRun(info, model.spec, attention_shape(model.spec, config), model.plan)
     seen = set()
     for num_tokens in tokens:
         for dispatch in (*run.embedding(), *run.unique_layers(num_tokens), *run.head(num_tokens)):
@@ -159,14 +183,14 @@ def _row(compiler: Compiler, chip: Chip, tokens: int, dispatch: ListedDispatch, 
 
 
 def table(rows: list[Row]) -> list[str]:
-    """Return the rows as text; those that keep anything outside registers are marked."""
+    """Return the rows as text; those that break the rules are marked."""
     lines = [
         f"{'chip':8}{'tokens':>7}  {'kernel':34}{'shape':14}{'VGPRs':>6}{'spilled':>8}{'scratch':>8}{'LDS':>7}"
         f"{'waves':>6}{'loop: VALU':>11}{'dot4':>6}{'WMMA':>6}{'LDS':>5}{'loads':>6}{'code µs':>10}{'memory µs':>10}"
     ]
     for row in rows:
         held, loop = row.statistics, row.loop or Loop()
-        mark = " *" if held.spilled or held.scratch_bytes else ""
+        mark = " *" if row.faults else ""
         times = "".join(f"{'' if us is None else f'{us:.1f}':>10}" for us in (row.code_us, row.memory_us))
         lines.append(
             f"{row.chip:8}{row.tokens:7}  {row.kernel:34}{row.shape:14}{held.vgprs:6}{held.spilled:8}"
@@ -197,26 +221,44 @@ def choose_driver() -> None:
 def main() -> None:
     """Compile, and print."""
     parser = argparse.ArgumentParser(description="What RADV's compiler makes of a model's kernels for RDNA3.")
-    parser.add_argument("model")
+    parser.add_argument(
+        "models",
+        nargs="+",
+        metavar="MODEL",
+        help=f"a checkpoint, or a shape of tools/make_checkpoint.py with {', '.join(TYPES)}: qwen3-0.6b:Q4_K",
+    )
     parser.add_argument("--weights", type=WeightScheme, default=WeightScheme.AUTO, metavar="SCHEME")
+    parser.add_argument("--kv-dtype", type=KVDType, default=EngineConfig().kv_dtype, metavar="TYPE")
     parser.add_argument("--chips", nargs="+", choices=list(CHIPS), default=list(CHIPS))
     parser.add_argument("--tokens", nargs="+", type=count, default=list(TOKENS), metavar="N")
     parser.add_argument("--code", type=Path, metavar="DIR", help="write each pipeline's code there")
     parser.add_argument("--json", type=out_file, metavar="FILE")
+    parser.add_argument(
+        "--check", action="store_true", help="print what breaks the rules alone, and fail where that is"
+    )
     options = parser.parse_args()
-    files = ModelFiles.read(options.model, options.weights)
-    config = fit_options(files.config, EngineConfig(weights=options.weights))
+    models = [Model.find(name, options.weights) for name in options.models]
     choose_driver()
     with Instance.create() as instance, closing(Compiler(instance, options.code)) as compiler:
         driver = f"{compiler.info.name}, {compiler.info.driver_name} {compiler.info.driver_info}"
         print(f"{driver}: a compiler without a GPU; nothing is measured", flush=True)
-        rows = [
-            row for name in options.chips for row in compiled_rows(compiler, CHIPS[name], files, config, options.tokens)
-        ]
-    print("\n".join(table(rows)))
+        rows = {
+            model.name: [
+                row
+                for name in options.chips
+                for row in compiled_rows(compiler, CHIPS[name], model, options.kv_dtype, options.tokens)
+            ]
+            for model in models
+        }
+    for name, own in rows.items():
+        print(f"\n{name}")
+        print("\n".join(table([row for row in own if row.faults or not options.check])))
     if options.json is not None:
-        body = {"model": options.model, "driver": driver, "rows": [asdict(row) for row in rows]}
+        body = {"driver": driver, "models": {name: [asdict(row) for row in own] for name, own in rows.items()}}
         options.json.write_text(json.dumps(body, indent=1))
+    faulty = [row for own in rows.values() for row in own if row.faults]
+    if options.check and faulty:
+        raise UnicornError(f"{len(faulty)} pipelines break the rules, the first: {', '.join(faulty[0].faults)}")
 
 
 if __name__ == "__main__":

@@ -7,9 +7,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from unicorn_async.errors import ConfigError
 from unicorn_async.resources import demo_model_dir
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "benchmarks"))
@@ -17,6 +19,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "benchmar
 import rdna3
 from rdna3_code import counted, hottest_loop
 from rdna3_driver import Statistics
+from rdna3_models import TYPES, Model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 SCRIPT = Path(rdna3.__file__)
 NESTED = """
@@ -109,28 +115,79 @@ def test_registers_and_lds_leave_room_for_so_many_waves(chip: str, vgprs: int, l
 
 
 def radv(*arguments: str, **own: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(SCRIPT), str(demo_model_dir()), "--tokens", "1", "4", "32", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env={**os.environ, **own})
+    command = [sys.executable, str(SCRIPT), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env={**os.environ, **own})
 
 
-@pytest.mark.skipif(not Path(rdna3.ICD).exists(), reason="no RADV here (Debian: mesa-vulkan-drivers)")
-def test_what_the_plans_choose_for_an_integrated_rdna3_stays_in_its_registers(tmp_path: Path) -> None:
-    file = tmp_path / "rows.json"
-    done = radv("--chips", "780M", "--json", str(file), "--code", str(tmp_path / "code"), VK_DRIVER_FILES=rdna3.ICD)
+# Another RADV than the system's, such as a newer one: its ICD file.
+DRIVERS = [file for file in (rdna3.ICD, os.environ.get("UNICORN_TEST_RADV", "")) if Path(file).is_file()]
+needs_radv = pytest.mark.skipif(not DRIVERS, reason="no RADV here (Debian: mesa-vulkan-drivers)")
+
+
+@needs_radv
+def test_what_the_plans_choose_for_an_integrated_rdna3_is_told_and_stays_in_its_registers(tmp_path: Path) -> None:
+    file, code = tmp_path / "rows.json", tmp_path / "code"
+    model = str(demo_model_dir())
+    given = ("--tokens", "1", "4", "32", "--chips", "780M", "--json", str(file), "--code", str(code))
+    done = radv(model, *given, VK_DRIVER_FILES=DRIVERS[0])
     assert done.returncode == 0, done.stderr
     found = json.loads(file.read_text())
     assert "radv" in found["driver"]
-    rows = found["rows"]
+    rows = found["models"][model]
     assert {row["tokens"] for row in rows} == {1, 4, 32}
     assert {row["statistics"]["scratch_bytes"] + row["statistics"]["spilled"] for row in rows} == {0}
     assert all(row["statistics"]["vgprs"] > 0 < row["waves"] for row in rows)
     products = [row for row in rows if row["shape"]]
     assert products and all(row["loop"]["macs"] and row["code_us"] and row["memory_us"] for row in products)
-    assert len(list((tmp_path / "code").iterdir())) <= len(rows)
-    assert all("s_endpgm" in code.read_text() for code in (tmp_path / "code").iterdir())
+    assert len(list(code.iterdir())) <= len(rows)
+    assert all("s_endpgm" in file.read_text() for file in code.iterdir())
+
+
+def checked(driver: str, models: Iterable[str], *arguments: str) -> None:
+    done = radv(*models, "--check", *arguments, VK_DRIVER_FILES=driver)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+@needs_radv
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_no_pipeline_of_a_780m_spills_or_leaves_room_for_too_few_waves(driver: str) -> None:
+    models = ("gemma3-27b:Q8_0", "llama-8b:Q4_K", "qwen3-0.6b:F16")
+    checked(driver, models, "--chips", "780M", "--tokens", "1", "2", "8", "32", "512")
+
+
+@needs_radv
+@pytest.mark.whole("every format and number of tokens, on the larger chips, too: a minute")
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("shape", ["gemma3-27b", "llama-8b", "qwen3-0.6b"])
+def test_no_pipeline_of_any_chip_spills_or_leaves_room_for_too_few_waves(driver: str, shape: str) -> None:
+    checked(driver, [f"{shape}:{kind}" for kind in TYPES])
+    checked(driver, [f"{shape}:Q4_K"], "--kv-dtype", "int8")
+
+
+def row(vgprs: int, lanes: int, spilled: int = 0, scratch_bytes: int = 0, lds_bytes: int = 0) -> rdna3.Row:
+    held = Statistics(lanes, vgprs, spilled, scratch_bytes, lds_bytes, code_bytes=0, instructions=0)
+    waves = rdna3.CHIPS["780M"].waves(held, workgroup=256)
+    return rdna3.Row("780M", 1, "kernel", "", "", held, waves, None, None, None)
+
+
+def test_what_breaks_the_rules_is_said() -> None:
+    assert row(vgprs=256, lanes=32).faults == ()
+    assert row(vgprs=192, lanes=64).faults == ()
+    assert row(vgprs=96, lanes=32, lds_bytes=33_000).faults == ("33000 bytes of LDS",)
+    assert row(vgprs=256, lanes=32, lds_bytes=60_000).faults == ("60000 bytes of LDS",)
+    spilled = row(vgprs=256, lanes=64, spilled=3, scratch_bytes=512).faults
+    assert spilled == ("3 registers spilled", "512 bytes of scratch")
+
+
+def test_shapes_are_models_without_files() -> None:
+    model = Model.find("qwen3-0.6b:Q4_K")
+    types = {dest.name: dest.dtype for dest in model.plan.destinations}
+    assert {types["layers.0.down"].value, types["embed"].value} == {"Q4_K", "Q6_K"}
+    with pytest.raises(ConfigError, match="and one of F16, Q8_0"):
+        Model.find("qwen3-0.6b:Q3_K")
 
 
 def test_without_radv_one_line_says_so(tmp_path: Path) -> None:
-    done = radv(VK_DRIVER_FILES=str(tmp_path / "no.json"))
+    done = radv(str(demo_model_dir()), VK_DRIVER_FILES=str(tmp_path / "no.json"))
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1 and "mesa-vulkan-drivers" in done.stderr
