@@ -79,7 +79,7 @@ class QuantLayout:
 
 
 QUANT_BLOCK = 32
-LAYOUT_VERSION = 1  # grows when weights come to lie differently on the device, or are quantised to other values
+LAYOUT_VERSION = 2  # grows when weights come to lie differently on the device, or are quantised to other values
 
 
 class QuantFormat(Enum):

@@ -1,7 +1,7 @@
 // Blocks of 64, codes of 0 to 15 for the nearest of 16 levels. The scale is the smallest half that brings the largest
 // magnitude to the outer level, 127, at most.
 const uint UNIT = 64;
-#include "quant/pack/nibbles.glsl"
+#include "quant/pack/planes.glsl"
 #include "quant/tables/nf4.glsl"
 #include "quantize/scale.glsl"
 

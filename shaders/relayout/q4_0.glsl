@@ -1,4 +1,4 @@
-// Q4_0 and IQ4_NL: blocks of 32, a half-precision scale, then nibbles.
+// Q4_0: blocks of 32, a half-precision scale, then nibbles.
 const uint BLOCK_BYTES = 18;
 const uint NIBBLES = 2;
 #include "quant/pack/nibbles.glsl"

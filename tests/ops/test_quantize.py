@@ -141,7 +141,7 @@ def test_parts_that_are_no_whole_units_are_refused(arrays: Arrays) -> None:
 
 def test_formats_are_made_from_what_they_come_from(arrays: Arrays) -> None:
     assert quantize_kernel(DType.BF16, QuantFormat.INT4).name == "quantize_bf16_int4"
-    assert relayout_kernel(QuantFormat.IQ4_NL).name == "relayout_q4_0"
+    assert relayout_kernel(QuantFormat.IQ4_NL).name == "relayout_iq4_nl"
     with pytest.raises(ValueError, match="Q4_K"):
         quantize_kernel(DType.F32, QuantFormat.Q4_K)
     with pytest.raises(ValueError, match="nf4"):

@@ -83,8 +83,7 @@ def relayout_kernel(quant_format: QuantFormat) -> KernelRequest:
     """Name the pipeline that `relayout` uses; raises ValueError for formats that no GGUF file has."""
     if not quant_format.source_bytes:
         raise ValueError(f"relayout: {quant_format.value} is not a type of GGUF files")
-    like = QuantFormat.Q4_0 if quant_format is QuantFormat.IQ4_NL else quant_format  # the same blocks
-    return KernelRequest(f"relayout_{like.value.lower()}", {"WORKGROUP": _WORKGROUP})
+    return KernelRequest(f"relayout_{quant_format.value.lower()}", {"WORKGROUP": _WORKGROUP})
 
 
 def _units(num_elements: int, first_element: int, unit: int, dst: QuantTensor) -> int:

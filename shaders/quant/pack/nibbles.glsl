@@ -1,4 +1,4 @@
-// Writes a block's codes as codes/nibbles.glsl and codes/table.glsl read them.
+// Writes a block's codes as codes/nibbles.glsl reads them.
 layout(buffer_reference, scalar, buffer_reference_align = 16) writeonly restrict buffer Quants { uvec4 v[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly restrict buffer High { uint v[]; };  // not written
 
