@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.conftest import VALIDATION
+from tests.gpu.made_up import DISCRETE, INTEGRATED
 from unicorn_async.cli import bench_limits
-from unicorn_async.cli.bench_limits import Limits, measure_limits
+from unicorn_async.cli.bench_limits import Limits, measure_limits, rounds_for
 from unicorn_async.ops.subgroups import matrix_subgroup_size
 
 if TYPE_CHECKING:
@@ -25,6 +26,13 @@ def test_limits_are_measured_for_what_the_device_has(device: Device) -> None:
     assert f"GB/s (read and written, by {limits.copied_by})" in line and ("no matrix units" in line) == (
         not has_matrices
     )
+
+
+def test_an_integrated_gpu_with_a_quarter_of_a_780m_s_units_is_done_within_a_second() -> None:
+    runs, workgroups, flops = bench_limits._RUNS + 1, bench_limits._GPU_WORKGROUPS, 2 * 128 * 128 * 32
+    slow = 0.5 * 16.6e12 / 4  # of the matrix rate, fed from shared memory
+    assert runs * workgroups * flops * rounds_for(INTEGRATED) / slow < 1.1
+    assert rounds_for(DISCRETE) > rounds_for(INTEGRATED)
 
 
 def test_the_copy_is_the_faster_of_the_command_and_a_kernel() -> None:

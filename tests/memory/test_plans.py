@@ -117,6 +117,18 @@ def test_a_step_is_cut_by_what_it_was_measured_to_take() -> None:
     assert plan.layers_per_submission(1) == 60
 
 
+def test_no_submission_takes_a_780m_more_than_a_second_whatever_it_ran_before() -> None:
+    def layer_s(tokens: int) -> float:
+        """Of Gemma 3 27B in Q4_0: 250 MB at 78 GB/s, or 0.43 G multiply-adds a token at a third of the matrix rate."""
+        return max(0.25 / 78, 2 * 0.43e9 * tokens / 5.5e12)
+
+    for order in ((1, 512, 32, 2048), (512, 1, 2048, 32), (32, 2048, 1, 512)):
+        plan = SubmissionPlan(62, budget_s=EngineConfig().submission_budget_s)
+        for tokens in order * 2:
+            assert plan.layers_per_submission(tokens) * layer_s(tokens) <= 1.0
+            plan.observe(tokens, 62 * layer_s(tokens))
+
+
 def test_a_layer_is_the_smallest_part() -> None:
     plan = SubmissionPlan(4, budget_s=1.0)
     plan.observe(512, 1000.0)

@@ -491,6 +491,26 @@ def test_steps_of_many_sequences_cut_contexts_less(device: Device) -> None:
     assert plan.cut(64).lanes == plan.cut(1).lanes  # sums of a key's products are the same, whoever it is fetched with
 
 
+def test_rdna_shares_a_context_among_as_many_workgroups_as_its_units_hold(device: Device) -> None:
+    rdna = replace(
+        device.info,
+        type=DeviceType.INTEGRATED,
+        subgroup_size=64,
+        min_subgroup_size=32,
+        max_subgroup_size=64,
+        compute_units=12,
+        max_shared_memory=65536,
+    )
+    for heads, kv_heads in ((32, 16), (32, 8), (16, 8), (4, 1)):
+        shape = AttentionShape(heads, kv_heads, 128, 16, KVDType.F16)
+        plan = AttentionPlan.of(rdna, shape)
+        workgroups = heads // plan.decode_heads
+        assert plan.max_splits == max(16, 96 // workgroups)
+        assert plan.subgroup == 32 and plan.few.subgroups == 8
+        assert plan.few.unroll * plan.decode_heads <= 8  # keys and heads that a lane has in its registers
+        assert plan.decode_grid([100_000], 0, 1)[0] <= plan.max_splits
+
+
 def test_a_device_that_can_not_quantise_the_cache_is_refused(device: Device) -> None:
     info = replace(device.info, min_subgroup_size=4)
     with pytest.raises(UnsupportedModelError, match="int8 needs subgroups of 8 lanes"):

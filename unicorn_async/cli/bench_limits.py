@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from unicorn_async.gpu.choice import select_device
 from unicorn_async.gpu.command import CommandPool, TimestampPool
 from unicorn_async.gpu.device import Device
+from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.gpu.instance import Instance
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.ops.rates import copy_rate, fma_rate, matrix_rate, read_rate
@@ -21,11 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from unicorn_async.gpu.command import CommandRecorder
+    from unicorn_async.gpu.device_info import DeviceInfo
 
 _RUNS = 7  # that count, of each kernel
 _GPU_BYTES, _SOFTWARE_BYTES = 1 << 30, 32 << 20  # that are read; no cache should hold them
 _GPU_WORKGROUPS, _SOFTWARE_WORKGROUPS = 4096, 64
-_GPU_ROUNDS, _SOFTWARE_ROUNDS = 1024, 256
+# By the first, an H200 is busy for 0.05 s, a Radeon 780M would be for 2 to 5; a driver resets a GPU after ten.
+_GPU_ROUNDS, _INTEGRATED_ROUNDS, _SOFTWARE_ROUNDS = 1024, 64, 256
 _SUM_LANES = 512  # of a workgroup, at most
 
 
@@ -83,6 +86,13 @@ def measure_limits(device: str | None, *, validation: bool = False) -> Limits:
             return _Bench(opened).limits()
 
 
+def rounds_for(info: DeviceInfo) -> int:
+    """Rounds of products: enough for a device to settle, and few enough for it to be done within a second."""
+    if info.is_software:
+        return _SOFTWARE_ROUNDS
+    return _INTEGRATED_ROUNDS if info.type is DeviceType.INTEGRATED else _GPU_ROUNDS
+
+
 class _Bench:
     """Kernels on one device, each timed by the device's own clock; the device frees what it allocates."""
 
@@ -93,7 +103,7 @@ class _Bench:
         software, memory = device.info.is_software, device.memory
         self._nbytes = _SOFTWARE_BYTES if software else min(_GPU_BYTES, device.info.available_bytes // 16 & ~0xFFFF)
         self._workgroups = _SOFTWARE_WORKGROUPS if software else _GPU_WORKGROUPS
-        self._rounds = _SOFTWARE_ROUNDS if software else _GPU_ROUNDS
+        self._rounds = rounds_for(device.info)
         self._source = random_memory(self._pool, self._nbytes, name="from")
         self._target = memory.allocate(self._nbytes, MemoryKind.DEVICE, name="to")
         self._sums = memory.allocate(4 * _SUM_LANES * self._workgroups, MemoryKind.DEVICE, name="sums")

@@ -32,6 +32,7 @@ _DECODE_WORKGROUP, _MANY_WORKGROUP = 256, 128  # lanes, for few sequences and fo
 _FEW_TILE, _MANY_TILE = 64, 512  # keys of the shortest splits
 _DECODE_WORKGROUPS = 512  # of one sequence with a long context: an H200 holds them all at once
 _LEAN_ROWS = 8  # heads times keys that a lane has under way where registers are few
+_UNIT_WORKGROUPS = 8  # the same of a compute unit, where the driver says how many there are
 _SPLIT_GRAIN = 32  # keys, of shaders/include/attention_splits.glsl
 _MIN_INT8_SUBGROUP = 8  # lanes that quantise a block of keys or values together
 _PARTIAL_EXTRA = 4  # f32 of a partial beside the head's elements
@@ -45,6 +46,11 @@ def _divisor(number: int, limit: int) -> int:
 def _subgroups(info: DeviceInfo, workgroup: int) -> int:
     """Subgroups of a workgroup of so many lanes, at most."""
     return -(-workgroup // lean_subgroup_size(info))
+
+
+def _decode_workgroups(info: DeviceInfo) -> int:
+    """Workgroups of one sequence with a long context: as many as the device has under way, or twice that."""
+    return min(_DECODE_WORKGROUPS, _UNIT_WORKGROUPS * info.compute_units) or _DECODE_WORKGROUPS
 
 
 def _decode_shared_bytes(info: DeviceInfo, shape: AttentionShape, workgroup: int, heads: int) -> int:
@@ -142,7 +148,7 @@ class AttentionPlan:
             few=few,
             many=many,
             decode_heads=decode_heads,
-            max_splits=8 if info.is_software else min(128, max(16, _DECODE_WORKGROUPS // workgroups)),
+            max_splits=8 if info.is_software else min(128, max(16, _decode_workgroups(info) // workgroups)),
             rows=rows,
             prefill_heads=_divisor(shape.group, rows),
             prefill_keys=1 if info.is_software else 4,
