@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING
 
 from command_line import out_file, run_script
 from rdna3_code import LANES, Loop, hottest_loop
-from rdna3_driver import Compiler, Statistics
+from rdna3_driver import Compiled, Compiler, Statistics
 from rdna3_models import TYPES, Model
 
 from unicorn_async.cli.options import count
@@ -51,6 +51,7 @@ from unicorn_async.step.dry_run import DryRun
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from unicorn_async.gpu.kernel import KernelRequest
     from unicorn_async.gpu.listing import ListedDispatch
 
 FAMILIES = ("navi31", "gfx1100")  # names of one target, by newer and by older drivers
@@ -153,33 +154,42 @@ def compiled_rows(
     seen = set()
     for num_tokens in tokens:
         for dispatch in (*run.embedding(), *run.unique_layers(num_tokens), *run.head(num_tokens)):
-            product = _product(dispatch)
+            product = product_of(dispatch)
             key = dispatch.request.name, tuple(sorted(dispatch.request.constants.items())), product
             if key not in seen:
                 seen.add(key)
                 yield _row(compiler, chip, num_tokens, dispatch, product)
 
 
-def _product(dispatch: ListedDispatch) -> Product | None:
+def product_of(dispatch: ListedDispatch) -> Product | None:
+    """Name the product that a dispatch makes, if it makes one."""
     return Product.recorded(dispatch.request.name, dispatch.request.constants, dispatch.fields)
+
+
+def code_us(chip: Chip, found: Compiled, product: Product, request: KernelRequest) -> float | None:
+    """Microseconds of a product's multiply-adds by its main loop, on all of the chip's SIMDs; None without a loop.
+
+    Counts are of 32 lanes: a larger wave does more in a turn, and takes longer for it.
+    """
+    loop = hottest_loop(found.code)
+    if loop is None:
+        return None
+    tile = int(request.constants.get("TILE_T", request.constants.get("TOKENS", 1)))
+    padded = -(-product.tokens // tile) * tile
+    turns = padded * product.n * product.k / loop.macs
+    return turns * loop.cycles() / chip.compute_units / chip.ghz / 1e3
 
 
 def _row(compiler: Compiler, chip: Chip, tokens: int, dispatch: ListedDispatch, product: Product | None) -> Row:
     request = dispatch.request
     found = compiler.compile(request)
-    loop = hottest_loop(found.code)
-    code_us = memory_us = None
-    if product is not None:
-        memory_us = product.weight_bytes / chip.gb_per_s / 1e3
-        if loop is not None:
-            tile = int(request.constants.get("TILE_T", 1))
-            padded = -(-product.tokens // tile) * tile
-            turns = padded * product.n * product.k / loop.macs * (LANES / found.statistics.lanes)
-            code_us = turns * loop.cycles() * (found.statistics.lanes / LANES) / chip.compute_units / chip.ghz / 1e3
+    memory_us = None if product is None else product.weight_bytes / chip.gb_per_s / 1e3
+    by_code_us = None if product is None else code_us(chip, found, product, request)
     shape = "" if product is None else f"{product.n}x{product.k}"
     constants = " ".join(f"{name}={value}" for name, value in request.constants.items())
     waves = chip.waves(found.statistics, found.workgroup)
-    return Row(chip.name, tokens, request.name, shape, constants, found.statistics, waves, loop, code_us, memory_us)
+    loop = hottest_loop(found.code)
+    return Row(chip.name, tokens, request.name, shape, constants, found.statistics, waves, loop, by_code_us, memory_us)
 
 
 def table(rows: list[Row]) -> list[str]:

@@ -114,8 +114,8 @@ def test_registers_and_lds_leave_room_for_so_many_waves(chip: str, vgprs: int, l
     assert rdna3.CHIPS[chip].waves(statistics, workgroup=128) == waves
 
 
-def radv(*arguments: str, **own: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(SCRIPT), *arguments]
+def radv(*arguments: str, script: Path = SCRIPT, **own: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(script), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env={**os.environ, **own})
 
 
@@ -185,6 +185,22 @@ def test_shapes_are_models_without_files() -> None:
     assert {types["layers.0.down"].value, types["embed"].value} == {"Q4_K", "Q6_K"}
     with pytest.raises(ConfigError, match="and one of F16, Q8_0"):
         Model.find("qwen3-0.6b:Q3_K")
+
+
+@needs_radv
+def test_an_estimate_is_no_better_than_the_memory_and_worse_where_shares_are_reached(tmp_path: Path) -> None:
+    file = tmp_path / "steps.json"
+    given = ["qwen3-0.6b:Q4_K", "--chips", "780M", "--streams", "1", "32", "--json", str(file)]
+    done = radv(*given, script=SCRIPT.with_name("rdna3_estimate.py"), VK_DRIVER_FILES=DRIVERS[0])
+    assert done.returncode == 0, done.stderr
+    prompt, one, many = json.loads(file.read_text())["steps"]
+    assert [step["step"] for step in (prompt, one, many)] == ["prompt of 512", "1 stream", "32 streams"]
+    read = sum(dest.nbytes for dest in Model.find("qwen3-0.6b:Q4_K").plan.destinations)  # the embeddings are the head
+    assert 0.9 < one["at_most"] * read / 89.6e9 < 1.0
+    assert one["bound_by_memory"] > 0.9 > prompt["bound_by_memory"]
+    assert all(0.3 * step["at_most"] < step["likely"] < 0.87 * step["at_most"] for step in (one, prompt, many))
+    assert one["at_most"] < many["at_most"] < 32 * one["at_most"]
+    assert "| qwen3-0.6b:Q4_K | 780M | 1 stream |" in done.stdout
 
 
 def test_without_radv_one_line_says_so(tmp_path: Path) -> None:

@@ -1,0 +1,195 @@
+#!/usr/bin/env python3
+"""How fast an RDNA3 chip would run a model's steps, by memory, by its kernels' instructions, and by dispatches.
+
+    rdna3_estimate.py MODEL... [--chips 780M 8060S] [--streams 1 8 32] [--prompt 512] [--context 256]
+                      [--memory-share 0.87] [--code-share 0.5] [--json FILE]
+
+An estimate and no measurement, made without the chip: models, chips and the compiler are those of rdna3.py. A step is
+the sum of its dispatches. Each of them takes what reading and writing its weights, activations, keys and values takes
+the memory, or what its instructions take by their rates (rdna3_code.py), whichever is longer: "at most" is the rate of
+tokens if all of them reach that. "By" says what most of that time is for. "Likely" is what remains where memory gives
+`--memory-share` of its rate and code runs at `--code-share` of its instructions' rate, and each dispatch takes
+DISPATCH_US beside that, for starting and for waiting for the one before it. The shares that are there by default are
+those that llama.cpp reaches on a 780M, by figures that its users published: 16.7 tok/s of Qwen2.5 7B in Q4_K are 87% of
+the memory's rate, and 404 tok/s of a prompt of a model of 9 billion weights, its best, 44% of the matrix units', of
+which half of what our instructions allow is about as much.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from command_line import amount, out_file, run_script
+from rdna3 import CHIPS, Chip, choose_driver, code_us, product_of
+from rdna3_code import hottest_loop
+from rdna3_driver import Compiler
+from rdna3_models import Model
+
+from unicorn_async.cli.options import count
+from unicorn_async.config import EngineConfig, KVDType
+from unicorn_async.gpu.instance import Instance
+from unicorn_async.hybrid.choice import fit_options
+from unicorn_async.memory.plan import attention_shape
+from unicorn_async.step.dry_run import DryRun
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from unicorn_async.gpu.listing import ListedDispatch
+
+DISPATCH_US = 5.0  # taken, not measured
+SINGLE, HALF = 4, 2  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A dispatch: what its bytes and its instructions take, in microseconds."""
+
+    memory_us: float
+    code_us: float
+
+    def at(self, memory_share: float, code_share: float) -> float:
+        """Microseconds where memory and code reach such shares of their rates."""
+        return max(self.memory_us / memory_share, self.code_us / code_share)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step's estimate in tokens a second; `bound_by_memory` is the share of its time at most that is memory's."""
+
+    model: str
+    chip: str
+    step: str
+    at_most: float
+    likely: float
+    bound_by_memory: float
+    dispatches: int
+
+
+@dataclass(frozen=True, slots=True)
+class Estimator:
+    """One model on one chip."""
+
+    compiler: Compiler
+    chip: Chip
+    model: Model
+    memory_share: float
+    code_share: float
+
+    def step(self, tokens: int, context: int, *, is_prompt: bool) -> Step:
+        """Estimate a prompt, or a step in which so many streams decode behind so many tokens each."""
+        parts = list(self._parts(tokens, context, is_prompt=is_prompt))
+        best = sum(part.at(1.0, 1.0) for part in parts)
+        likely = sum(part.at(self.memory_share, self.code_share) + DISPATCH_US for part in parts)
+        memory = sum(part.memory_us for part in parts if part.memory_us >= part.code_us)
+        name = f"prompt of {tokens}" if is_prompt else f"{tokens} stream{'s' * (tokens > 1)}"
+        rates = tokens / best * 1e6, tokens / likely * 1e6
+        return Step(self.model.name, self.chip.name, name, *rates, memory / best, len(parts))
+
+    def _parts(self, tokens: int, context: int, *, is_prompt: bool) -> Iterator[Part]:
+        spec = self.model.spec
+        config = fit_options(spec, EngineConfig(kv_dtype=KVDType.F16))
+        info = self.chip.describe(self.compiler.info)
+        run = DryRun(info, spec, attention_shape(spec, config), self.model.plan)
+        other = "attention_decode" if is_prompt else "attention_prefill"
+        of_dispatch = cache(lambda key: self._part(listed[key], tokens, context))
+        listed: dict[object, ListedDispatch] = {}
+        for dispatches in (*run.layers(tokens), run.head(1 if is_prompt else tokens)):
+            for dispatch in dispatches:
+                if not dispatch.request.name.startswith((other, "touch_pages")):
+                    constants = tuple(sorted(dispatch.request.constants.items()))
+                    key = dispatch.request.name, constants, dispatch.fields.get("window"), product_of(dispatch)
+                    listed[key] = dispatch
+                    yield of_dispatch(key)
+
+    def _part(self, dispatch: ListedDispatch, tokens: int, context: int) -> Part:
+        product = product_of(dispatch)
+        if product is not None:
+            num_bytes = product.weight_bytes + product.tokens * (product.k * HALF + product.num_outputs * SINGLE)
+            return Part(
+                self._memory_us(num_bytes),
+                code_us(self.chip, self.compiler.compile(dispatch.request), product, dispatch.request) or 0.0,
+            )
+        if dispatch.request.name.startswith("attention"):
+            return self._attention(dispatch, tokens, context)
+        return Part(self._memory_us(tokens * self._row_bytes(dispatch)), 0.0)
+
+    def _attention(self, dispatch: ListedDispatch, tokens: int, context: int) -> Part:
+        """Queries and results, and keys and values: those of each stream, or a prompt's own."""
+        spec, is_prompt = self.model.spec.attention, "prefill" in dispatch.request.name
+        window = int(dispatch.fields["window"]) or context
+        rows = tokens if is_prompt else tokens * min(window, context)
+        num_bytes = 2 * rows * spec.num_kv_heads * spec.head_dim * HALF
+        num_bytes += tokens * spec.num_heads * spec.head_dim * (SINGLE + HALF)
+        if not is_prompt:
+            return Part(self._memory_us(num_bytes), 0.0)
+        found = self.compiler.compile(dispatch.request)
+        loop = hottest_loop(found.code)
+        macs = 2 * tokens * min(window, (tokens + 1) / 2) * spec.num_heads * spec.head_dim
+        cycles = macs / loop.macs * loop.cycles() if loop is not None else 0.0
+        return Part(self._memory_us(num_bytes), cycles / self.chip.compute_units / self.chip.ghz / 1e3)
+
+    def _row_bytes(self, dispatch: ListedDispatch) -> int:
+        """Of a token in what is no product: what is read and written once."""
+        spec = self.model.spec
+        name, fields = dispatch.request.name, dispatch.fields
+        if name.startswith("rms_norm"):  # the residual stream comes and goes, a branch comes, a product's input goes
+            return int(fields["columns"]) * 4 * (3 * SINGLE + HALF)
+        if name.startswith("gated"):
+            return int(fields["columns"]) * 4 * (2 * SINGLE + HALF)
+        if name.startswith(("rope", "qk_norm", "kv_append")):
+            heads = spec.attention.num_heads + 2 * spec.attention.num_kv_heads
+            return heads * spec.attention.head_dim * 2 * SINGLE
+        return spec.hidden_size * (SINGLE + HALF)
+
+    def _memory_us(self, num_bytes: float) -> float:
+        return num_bytes / self.chip.gb_per_s / 1e3
+
+
+def table(steps: list[Step]) -> list[str]:
+    """Return the steps as a table in Markdown."""
+    lines = ["| model | chip | step | at most, tok/s | by | likely |", "|---|---|---|---|---|---|"]
+    for step in steps:
+        by = "memory" if step.bound_by_memory > 0.5 else "instructions"
+        lines.append(
+            f"| {step.model} | {step.chip} | {step.step} | {step.at_most:,.3g} |"
+            f" {by} ({max(step.bound_by_memory, 1 - step.bound_by_memory):.0%}) | {step.likely:,.3g} |"
+        )
+    return lines
+
+
+def main() -> None:
+    """Estimate, and print."""
+    parser = argparse.ArgumentParser(description="How fast an RDNA3 chip would run a model, without the chip.")
+    parser.add_argument("models", nargs="+", metavar="MODEL", help="as for rdna3.py: gemma3-27b:Q4_0")
+    parser.add_argument("--chips", nargs="+", choices=list(CHIPS), default=["780M", "8060S"])
+    parser.add_argument("--streams", nargs="+", type=count, default=[1, 2, 4, 8, 16, 32, 64], metavar="N")
+    parser.add_argument("--prompt", type=count, default=512, metavar="N")
+    parser.add_argument("--context", type=count, default=256, metavar="N", help="of each stream")
+    parser.add_argument("--memory-share", type=amount, default=0.87, metavar="SHARE")
+    parser.add_argument("--code-share", type=amount, default=0.5, metavar="SHARE")
+    parser.add_argument("--json", type=out_file, metavar="FILE")
+    options = parser.parse_args()
+    models = [Model.find(name) for name in options.models]
+    choose_driver()
+    steps = []
+    with Instance.create() as instance, closing(Compiler(instance)) as compiler:
+        driver = f"{compiler.info.driver_name} {compiler.info.driver_info}"
+        print(f"{driver}: an estimate by its compiler, and no measurement", flush=True)
+        for model in models:
+            for name in options.chips:
+                one = Estimator(compiler, CHIPS[name], model, options.memory_share, options.code_share)
+                steps.append(one.step(options.prompt, options.prompt, is_prompt=True))
+                steps += [one.step(streams, options.context, is_prompt=False) for streams in options.streams]
+    print("\n".join(table(steps)))
+    if options.json is not None:
+        options.json.write_text(json.dumps({"driver": driver, "steps": [asdict(step) for step in steps]}, indent=1))
+
+
+if __name__ == "__main__":
+    run_script(main)
