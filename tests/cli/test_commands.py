@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
@@ -12,8 +13,6 @@ import pytest
 from tests.cli.command import NO_DRIVER, SOFTWARE_DRIVERS, software_only, unicorn
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.cli.conftest import Demo
 
 needs_software_driver = pytest.mark.skipif(
@@ -71,6 +70,26 @@ def test_bench_says_what_it_measured_and_on_what() -> None:
         assert entry["prompt_tokens_per_s"]["median"] > 0
         assert entry["decode_tokens_per_s"]["lowest"] <= entry["decode_tokens_per_s"]["highest"]
         assert 0 < entry["decode_device_busy"]["median"] <= 1.1
+
+
+@needs_software_driver
+def test_bench_writes_a_sheet_that_tells_the_machine_and_no_paths(tmp_path: Path) -> None:
+    sheet = tmp_path / "sheet.md"
+    sizes = ("--batch", "1", "--prompt", "16", "--tokens", "2", "--repeat", "1", "--report", str(sheet))
+    result = unicorn("bench", "demo", *sizes, *ON_SOFTWARE, environ=software_only())
+    assert result.status == 0, result.stderr
+    text = sheet.read_text()
+    assert text.startswith("# unicorn-demo on llvmpipe")
+    titles = [line for line in text.splitlines() if line.startswith("## ")]
+    assert titles == [
+        f"## {title}"
+        for title in ("Machine", "Model", "What the device can do", "Speed", "Where the time of a step goes")
+    ]
+    assert "threads" in text and "measured limits: copy" in text and "steps of up to 16 tokens" in text
+    assert all(line in text for line in result.stdout.splitlines())
+    assert str(Path.home()) not in text and str(tmp_path) not in text
+    refused = unicorn("bench", "demo", "--report", str(tmp_path), environ=NO_DRIVER)
+    assert refused.status == 2 and "expected a file in a folder that is there" in refused.stderr
 
 
 @needs_software_driver

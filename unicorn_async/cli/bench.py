@@ -6,13 +6,14 @@ import asyncio
 import json
 from dataclasses import replace
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from unicorn_async.cli.banner import banner
 from unicorn_async.cli.bench_kernels import kernel_lines, kernels_json
 from unicorn_async.cli.bench_limits import measure_limits
 from unicorn_async.cli.bench_report import report_json, report_lines
 from unicorn_async.cli.bench_run import BatchResult, check_context, measure_decode, measure_prompt
+from unicorn_async.cli.bench_sheet import HostFacts, sheet_file, sheet_lines
 from unicorn_async.cli.event_loop import run_async
 from unicorn_async.cli.log_lines import log_lines
 from unicorn_async.cli.options import MODEL_HELP, add_engine_options, count, engine_config
@@ -45,6 +46,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="print where the steps' time goes, kernel by kernel, beside what the device can do; in runs that count",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
+    parser.add_argument(
+        "--report",
+        type=sheet_file,
+        metavar="FILE",
+        help="write a sheet for others, in Markdown: the machine, what the device can do, speeds, and kernels' times,"
+        " for which the model is opened a second time",
+    )
     add_engine_options(parser)
 
 
@@ -72,32 +80,54 @@ def _batches(asked: tuple[int, ...] | None, num_seqs: int | None, num_tokens: in
     return asked
 
 
+class _Run(NamedTuple):
+    """One opening of the model: what was measured in it, in the forms in which it may be told."""
+
+    engine: Engine  # closed
+    banner: list[str]
+    lines: list[str]
+    json: dict[str, object]
+
+
 async def _bench(model: str | Path, config: EngineConfig, options: argparse.Namespace) -> int:
     with ProgressLine() as line, log_lines(line):
-        async with Engine.open(model, config=config) as engine:
-            check_context(engine, num_prompt=options.prompt, num_tokens=options.tokens)
-            for text in banner(engine):
-                line.note(text)
-            load = await show_load(engine, line)
-            line.update("writing the weights to the cache")
-            await engine.cache_settled()
-            results = await _measure(engine, options, line)
-            line.clear()
-            if not options.kernels and options.json:
-                print(json.dumps(report_json(engine, load, results), indent=2))
-            elif not options.kernels:
-                print("\n".join(report_lines(engine, results)))
-    if options.kernels:  # only now there is room for the limits' memory
-        limits = await asyncio.to_thread(measure_limits, str(engine.device.index), validation=config.validation)
-        table = kernels_json(engine, limits) if options.json else kernel_lines(engine, limits)
-        print(json.dumps(table, indent=2) if isinstance(table, dict) else "\n".join(table))
+        run = timed = await _open_and_measure(model, config, options, options.repeat, line)
+        if not options.kernels:
+            print(json.dumps(run.json, indent=2) if options.json else "\n".join(run.lines))
+            if options.report is not None:  # clocks between dispatches would slow what was measured
+                config = replace(config, time_kernels=True)
+                timed = await _open_and_measure(model, config, options, 1, line)
+    if options.kernels or options.report is not None:  # only now there is room for the limits' memory
+        limits = await asyncio.to_thread(measure_limits, str(run.engine.device.index), validation=config.validation)
+        if options.kernels:
+            table = kernels_json(run.engine, limits) if options.json else kernel_lines(run.engine, limits)
+            print(json.dumps(table, indent=2) if isinstance(table, dict) else "\n".join(table))
+        if options.report is not None:
+            text = sheet_lines(timed.engine, limits, HostFacts.read(), run.banner, run.lines)
+            await asyncio.to_thread(options.report.write_text, text)
     return 0
 
 
-async def _measure(engine: Engine, options: argparse.Namespace, line: ProgressLine) -> list[BatchResult]:
+async def _open_and_measure(
+    model: str | Path, config: EngineConfig, options: argparse.Namespace, repeat: int, line: ProgressLine
+) -> _Run:
+    async with Engine.open(model, config=config) as engine:
+        check_context(engine, num_prompt=options.prompt, num_tokens=options.tokens)
+        lines = banner(engine)
+        for text in lines:
+            line.note(text)
+        load = await show_load(engine, line)
+        line.update("writing the weights to the cache")
+        await engine.cache_settled()
+        results = await _measure(engine, options, repeat, line)
+        line.clear()
+        return _Run(engine, lines, report_lines(engine, results), report_json(engine, load, results))
+
+
+async def _measure(engine: Engine, options: argparse.Namespace, repeat: int, line: ProgressLine) -> list[BatchResult]:
     """Run each batch size once to warm up and then as often as asked for."""
     rng = Random(_SEED)
-    runs = 1 + options.repeat
+    runs = 1 + repeat
     done, total = 0, 2 * runs * len(options.batch)
     results = []
     for batch in options.batch:

@@ -65,6 +65,7 @@ def _block(info: DeviceInfo) -> str:
         ("memory", f"{_gib(info.available_bytes)} available of {_gib(info.memory_bytes)}"),
         *((f"heap {index}", _heap(heap)) for index, heap in enumerate(info.heaps)),
         ("CPU maps VRAM", "all of it" if info.rebar else "no"),
+        *([("compute units", str(info.compute_units))] if info.compute_units else []),
         ("subgroups", sizes),
         ("float16", "yes" if info.float16 else "no"),
         ("integer dot", dot),
