@@ -21,7 +21,7 @@ from unicorn_async.ops.linear_plans.rules import plan_linear, tuned_plan
 from unicorn_async.ops.linear_plans.tiles import TileTuning, most_splits
 from unicorn_async.ops.linear_plans.vec import software_passes
 from unicorn_async.ops.rows import BlockRows
-from unicorn_async.ops.subgroups import FRAGMENTS_FEATURE, MATRIX_FEATURE, NARROW_FEATURE
+from unicorn_async.ops.subgroups import FRAGMENTS_FEATURE, MATRIX_FEATURE, NARROW_FEATURE, halves_subgroups
 from unicorn_async.tensor import DType, QuantFormat
 
 if TYPE_CHECKING:
@@ -49,8 +49,25 @@ def kinds(info: DeviceInfo) -> tuple[DeviceInfo, ...]:
 
 
 def plans(arrays: Arrays, product: Product) -> list[LinearPlan]:
-    found = [plan for info in kinds(arrays.device.info) for plan in candidates(info, product)]
+    """All candidates of these devices but those for subgroups that the device under test does not have."""
+    found = [
+        plan
+        for info in kinds(arrays.device.info)
+        for plan in candidates(info, product)
+        if plan.subgroup_size is not None or not halves_subgroups(info)
+    ]
     return list({plan.pipeline: plan for plan in found}.values())
+
+
+def test_rdna_may_have_larger_subgroups_too() -> None:
+    rdna = replace(SOFTWARE, type=DeviceType.INTEGRATED, subgroup_size=64, min_subgroup_size=32, max_subgroup_size=64)
+    for weights, tokens in (("q4", 1), ("q4", 8), ("bf16", 2)):
+        found = candidates(rdna, Product(weights, tokens, 4096, 4096))
+        assert found[0].subgroup_size == 32
+        assert {plan.subgroup_size for plan in found} == {32, None}
+        for plan in found:
+            lanes = dict(plan.constants).get("SUBGROUP")
+            assert lanes is None or lanes == (plan.subgroup_size or 64)
 
 
 @pytest.mark.parametrize("element", [DType.BF16, QuantFormat.INT4], ids=lambda element: element.value)

@@ -7,6 +7,7 @@ another's place without a change around it. Pure: needs no GPU.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 from itertools import product as combinations
 from typing import TYPE_CHECKING
 
@@ -76,7 +77,10 @@ def others(info: DeviceInfo, product: Product, rule: LinearPlan) -> Iterator[Lin
         return (fragment_plan(info, tuning, product) for tuning in _fragments(info, product))
     if rule.form is RowForm.HALVES:
         return (coopmat_plan(info, tuning, product) for tuning in _coopmat(info, product))
-    return _quantised(info, product) if product.is_quantised else _dense(info, product)
+    cuts = _quantised if product.is_quantised else _dense
+    if halves_subgroups(info):  # the rules take the small ones
+        return chain(cuts(info, product), (plan_linear(replace(info, min_subgroup_size=info.subgroup_size), product),))
+    return cuts(info, product)
 
 
 def choice(info: DeviceInfo, product: Product, plan: LinearPlan) -> tuple[Work, Launch]:
