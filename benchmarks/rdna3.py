@@ -260,6 +260,7 @@ def main() -> None:
             ]
             for model in models
         }
+        print(f"{compiler.num_compiled} pipelines, compiled in {compiler.seconds:.1f} s")
     for name, own in rows.items():
         print(f"\n{name}")
         print("\n".join(table([row for row in own if row.faults or not options.check])))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -101,6 +102,7 @@ class Compiler:
         self._folder = folder
         self._library = KernelLibrary(self._context, resource_dir("shaders"), cache_dir=None, pipeline_flags=_CAPTURE)
         self._known: dict[object, Compiled] = {}
+        self.seconds = 0.0  # that compiling took
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
 
@@ -108,6 +110,11 @@ class Compiler:
         """Destroy the pipelines and the device."""
         self._library.close()
         self._context.api.lib.vkDestroyDevice(self._context.handle, self._context.api.null)
+
+    @property
+    def num_compiled(self) -> int:
+        """Pipelines so far."""
+        return len(self._known)
 
     def compile(self, request: KernelRequest) -> Compiled:
         """Compile a kernel, unless it was before.
@@ -117,7 +124,9 @@ class Compiler:
         """
         key = request.name, tuple(sorted(request.constants.items())), request.subgroup_size
         if key not in self._known:
+            start = time.perf_counter()
             kernel = self._library.get(request.name, constants=request.constants, subgroup_size=request.subgroup_size)
+            self.seconds += time.perf_counter() - start
             api = self._context.api
             which = api.struct("VkPipelineExecutableInfoKHR", pipeline=kernel.pipeline, executableIndex=0)
             values = self._statistics(which)

@@ -157,10 +157,14 @@ def table(steps: list[Step]) -> list[str]:
     for step in steps:
         by = "memory" if step.bound_by_memory > 0.5 else "instructions"
         lines.append(
-            f"| {step.model} | {step.chip} | {step.step} | {step.at_most:,.3g} |"
-            f" {by} ({max(step.bound_by_memory, 1 - step.bound_by_memory):.0%}) | {step.likely:,.3g} |"
+            f"| {step.model} | {step.chip} | {step.step} | {_rate(step.at_most)} |"
+            f" {by} ({max(step.bound_by_memory, 1 - step.bound_by_memory):.0%}) | {_rate(step.likely)} |"
         )
     return lines
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
 
 
 def main() -> None:
