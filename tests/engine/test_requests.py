@@ -162,7 +162,7 @@ async def test_a_prompt_beside_an_answer_under_way_comes_in_small_chunks_where_s
         stream = endless(engine)
         for _ in range(4):
             await anext(stream)
-        await answer(engine, prompt_of(90), max_tokens=1)
+        await answer(engine, prompt_of(90, seed=1), max_tokens=1)
         assert engine.stats().bounded_steps == num_steps
         await stream.aclose()
 
