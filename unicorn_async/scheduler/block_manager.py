@@ -84,6 +84,10 @@ class BlockPool:
         """Whether there is a block that holds this."""
         return key in self._known
 
+    def num_known(self, keys: SequenceOf[bytes]) -> int:
+        """Return how many of the first keys there are blocks for."""
+        return next((number for number, key in enumerate(keys) if key not in self._known), len(keys))
+
     def is_used(self, key: bytes) -> bool:
         """Whether the block that holds this has a user; there is one."""
         return self._known[key] in self._users
@@ -182,17 +186,24 @@ class BlockManager:
 
     def find(self, sequence: Sequence, most: int) -> int:
         """Return how many of a sequence's first blocks, of `most`, are here with all that lies in windows there."""
-        keys, runs, found = extend_keys(sequence, most, self.block_size), [0] * len(self.pools), 0
-        for number, key in enumerate(keys[:most], 1):
-            is_whole = True
-            for index, (group, pool) in enumerate(zip(self.groups, self.pools, strict=True)):
-                runs[index] = runs[index] + 1 if pool.knows(key) else 0
-                if runs[index] == 0 and not group.window:
-                    return found
-                is_whole = is_whole and runs[index] >= number - self._first_seen(group, number)
-            if is_whole:
-                found = number
+        keys = extend_keys(sequence, most, self.block_size)[:most]
+        groups = list(zip(self.groups, self.pools, strict=True))
+        for group, pool in groups:
+            if not group.window:
+                keys = keys[: pool.num_known(keys)]
+        found = len(keys)
+        while found:
+            missing = (self._last_missing(group, pool, keys, found) for group, pool in groups if group.window)
+            least = min(missing, default=found)
+            if least == found:
+                break
+            found = least
         return found
+
+    def _last_missing(self, group: BlockGroup, pool: BlockPool, keys: list[bytes], num_blocks: int) -> int:
+        """Return the last block missing in the window behind the first `num_blocks`, or this number if none is."""
+        seen = range(num_blocks - 1, self._first_seen(group, num_blocks) - 1, -1)
+        return next((number for number in seen if not pool.knows(keys[number])), num_blocks)
 
     def num_shared(self, sequence: Sequence, num_blocks: int) -> tuple[int, ...]:
         """Return, per group, how many of the first blocks that `find` has found are in use by others."""

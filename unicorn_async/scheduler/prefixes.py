@@ -26,24 +26,22 @@ class Prefixes:
         self.num_prompt_tokens = 0
         self.num_found = 0
 
-    def num_shared(self, sequence: Sequence) -> tuple[int, ...] | None:
-        """Return, per group, how many blocks a sequence that is admitted now would have with others that use them.
+    def find(self, sequence: Sequence) -> int | None:
+        """Return how many blocks that are there a sequence would begin behind.
 
-        None while the block behind those that are there is one that a running sequence is to compute.
+        None while the block behind these is one that a running sequence is to compute.
         """
         if not self._shares:
-            return (0,) * len(self._blocks.pools)
+            return 0
         most = self._most(sequence)
         found = self._blocks.find(sequence, most)
-        if found < most and sequence.block_keys[found] in self._to_come:
-            return None
-        return self._blocks.num_shared(sequence, found)
+        return None if found < most and sequence.block_keys[found] in self._to_come else found
 
-    def begin(self, sequence: Sequence) -> None:
-        """Have a sequence that was admitted begin behind what is there, and others wait for what it is to compute."""
+    def begin(self, sequence: Sequence, found: int) -> None:
+        """Have a sequence that was admitted begin behind what was found, and others wait for what it is to compute."""
         if not self._shares:
             return
-        found, size = self._blocks.find(sequence, self._most(sequence)), self._blocks.block_size
+        size = self._blocks.block_size
         self._blocks.claim(sequence, found)
         sequence.num_found = sequence.num_scheduled = sequence.num_computed = found * size
         if sequence.num_prompt_found is None:

@@ -104,6 +104,7 @@ class Scheduler:
         self._num_arrivals = 0
         self._num_steps = 0
         self._num_turns = 0  # of parts of prompts, and of decodes where not all had one
+        self._num_found = 0  # blocks that the first in the queue can begin behind
         self.wants_blocks = False
         self.num_preemptions = 0
         self.num_bounded_steps = 0  # whose prompts got less than there was room for
@@ -372,16 +373,27 @@ class Scheduler:
         """Whether the first in the queue fits beside what runs, with a block more for each that runs."""
         if not self._waiting or not self._free_states or any(sequence.preempted for sequence in self._leaving):
             return False
-        first, left = self._waiting[0], [pool.num_free for pool in self._blocks.pools]
-        shared = self.prefixes.num_shared(first)
-        if shared is None:
+        first = self._waiting[0]
+        found = self.prefixes.find(first)
+        if found is None:
             return False
-        lacking_first = tuple(max(n - held, 0) for n, held in zip(self._shortage(first, 0), shared, strict=True))
+        self._num_found = found
+        lacking = self._shortage(first, 0)
+        if self._fits(lacking):
+            return True
+        shared = self._blocks.num_shared(first, found)  # which take no room
+        if any(shared) and self._fits([max(number - held, 0) for number, held in zip(lacking, shared, strict=True)]):
+            return True
+        self.wants_blocks = self._blocks.is_growing
+        return False
+
+    def _fits(self, lacking: SequenceOf[int]) -> bool:
+        """Whether there are blocks that a sequence lacks, beside a block more for each that runs."""
+        left = [pool.num_free for pool in self._blocks.pools]
         shortages = (self._shortage(sequence, self._blocks.block_size) for sequence in self._running)
-        for shortage in itertools.chain([lacking_first], shortages):
-            left = [number - lacking for number, lacking in zip(left, shortage, strict=True)]
+        for shortage in itertools.chain([lacking], shortages):
+            left = [number - wanted for number, wanted in zip(left, shortage, strict=True)]
             if min(left) < 0:
-                self.wants_blocks = self._blocks.is_growing
                 return False
         return True
 
@@ -395,7 +407,7 @@ class Scheduler:
         sequence.preempted = False
         sequence.num_given = sequence.length
         self._running.append(sequence)
-        self.prefixes.begin(sequence)
+        self.prefixes.begin(sequence, self._num_found)
         return sequence
 
     def _retire(self, sequence: Sequence) -> None:
