@@ -22,6 +22,7 @@ from unicorn_async.server.protocol.response_object import ResponseState, Respons
 from unicorn_async.server.protocol.responses_answer import ResponsesAnswer
 from unicorn_async.server.step_watch import StepWatchers
 from unicorn_async.server.store import ResponseStore, StoredResponse
+from unicorn_async.server.truncation import fitting_prompt
 from unicorn_async.tokenizer import ChatMessage
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class Service:
         engine = model.engine
         earlier = self._earlier(request, local)
         conversation = earlier + request.messages
-        prompt = await self._encode(engine.tokenizer, merge_system(request.instructions, conversation))
+        prompt = await self._prompt(engine, request, conversation)
         sampling = self._fit(engine, prompt, request.sampling, request.max_output_tokens)
         token = secrets.token_hex(16)
         state = ResponseState(
@@ -238,6 +239,16 @@ class Service:
         if stored is None:
             raise unknown_response(response_id, "previous_response_not_found", "previous_response_id", status=400)
         return stored.messages
+
+    async def _prompt(
+        self, engine: EngineAPI, request: ResponsesRequest, conversation: Sequence[ChatMessage]
+    ) -> list[int]:
+        encode = partial(self._encode, engine.tokenizer)
+        messages = merge_system(request.instructions, conversation)
+        if not request.truncate:
+            return await encode(messages)
+        limit = request.max_output_tokens or self.options.default_max_tokens
+        return await fitting_prompt(messages, encode, engine.max_context, limit)
 
     async def _encode(self, tokenizer: Tokenizer, messages: Sequence[ChatMessage]) -> list[int]:
         if self._executor is None or sum(len(message.content) for message in messages) <= INLINE_CHARS:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from unicorn_async.server.protocol.hints import SHARED_HINTS, check_stream_options, check_verbosity, parse_hints
 from unicorn_async.server.protocol.messages import parse_messages
+from unicorn_async.server.protocol.reasoning import check_effort
 from unicorn_async.server.protocol.responses_request import parse_model, refuse_format, refuse_tool_choice
 from unicorn_async.server.protocol.sampling import MAX_TOKENS, SAMPLING_FIELDS, parse_sampling, parse_top_logprobs
 
@@ -14,40 +16,30 @@ if TYPE_CHECKING:
     from unicorn_async.server.protocol.fields import Fields
     from unicorn_async.tokenizer import ChatMessage
 
-HARMLESS = frozenset(
-    {
-        "metadata",
-        "parallel_tool_calls",
-        "prediction",
-        "prompt_cache_key",
-        "prompt_cache_options",
-        "prompt_cache_retention",
-        "reasoning_effort",
-        "safety_identifier",
-        "service_tier",
-        "store",
-        "user",
-        "verbosity",
-    }
-)
-REFUSED = ("audio", "function_call", "functions", "logit_bias", "moderation", "tools", "web_search_options")
+REFUSED = ("audio", "function_call", "functions", "logit_bias", "moderation", "tools")
 USED = frozenset(
     {
         "logprobs",
         "max_completion_tokens",
         "max_tokens",
         "messages",
+        "metadata",
         "modalities",
         "model",
         "n",
+        "prediction",
+        "reasoning_effort",
         "response_format",
+        "store",
         "stream",
         "stream_options",
         "tool_choice",
         "top_logprobs",
+        "verbosity",
+        "web_search_options",
     }
 )
-KNOWN = HARMLESS | USED | SAMPLING_FIELDS | frozenset(REFUSED)
+KNOWN = SHARED_HINTS | USED | SAMPLING_FIELDS | frozenset(REFUSED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +62,8 @@ def parse_chat_request(fields: Fields, *, defaults: SamplingParams) -> ChatReque
     """
     fields.refuse_unknown(KNOWN)
     _refuse_unsupported(fields)
-    options = fields.object("stream_options")
+    options = check_stream_options(fields, ("include_usage",))
+    parse_hints(fields)
     limit = fields.integer("max_completion_tokens", 1, MAX_TOKENS)
     return ChatRequest(
         messages=parse_messages(fields),
@@ -90,8 +83,27 @@ def _refuse_unsupported(fields: Fields) -> None:
         raise fields.unsupported("n", "one answer per request; send the request again for another")
     if fields.array("modalities") not in (None, [], ["text"]):
         raise fields.unsupported("modalities", "this server answers in text alone")
+    if fields.value("web_search_options") is not None:  # an empty one asks for a search
+        raise fields.unsupported("web_search_options", "this server does not search the web")
+    if fields.boolean("store"):
+        raise fields.unsupported("store", "chat completions are not kept here; the Responses API keeps its answers")
+    if fields.string_map("metadata"):
+        raise fields.unsupported("metadata", "is kept with a completion, and completions are not kept here")
     refuse_tool_choice(fields)
     refuse_format(fields, "response_format")
+    check_verbosity(fields)
+    check_effort(fields, "reasoning_effort")
+    _check_prediction(fields)
+
+
+def _check_prediction(fields: Fields) -> None:
+    """See that a prediction is one: it is about an answer's time alone, and no token is guessed from it."""
+    prediction = fields.object("prediction")
+    if prediction is None:
+        return
+    prediction.choice("type", ("content",))
+    if not isinstance(prediction.value("content"), str | list):
+        raise prediction.wrong("content", "a string or an array")
 
 
 def _logprobs(fields: Fields) -> int | None:

@@ -26,14 +26,27 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
+def _object_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """An object's fields; of one that is there twice nobody could say which is meant."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                shown = key[:80].encode("utf-8", "replace").decode()
+                raise ApiError(f"{shown}: is there more than once", code="duplicate_parameter", param=shown)
+            seen.add(key)
+    return fields
+
+
 def parse_object(text: str | bytes) -> Fields:
     """Parse a message whose top level has to be a JSON object.
 
     Raises:
-        ApiError: status 400; not UTF-8, not JSON, nested too deeply, or not an object.
+        ApiError: status 400; not UTF-8, not JSON, nested too deeply, not an object, or a field is there twice.
     """
     try:
-        data = json.loads(text, parse_constant=_refuse_constant)
+        data = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_object_once)
     except (ValueError, RecursionError) as exc:
         raise ApiError(f"the message is not valid JSON: {exc}", code="invalid_json") from exc
     if not isinstance(data, dict):
@@ -81,6 +94,13 @@ class Fields:
         if not isinstance(value, str):
             raise self.wrong(key, "a string")
         return checked_text(value, self.name(key), max_length=max_length)
+
+    def choice(self, key: str, known: Collection[str]) -> str | None:
+        """Return one of the strings that the API knows there."""
+        value = self.string(key)
+        if value is not None and value not in known:
+            raise self.wrong(key, f"one of {', '.join(known)}", code="invalid_value")
+        return value
 
     def boolean(self, key: str) -> bool | None:
         """Return true or false."""

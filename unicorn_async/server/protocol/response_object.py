@@ -88,18 +88,18 @@ class ResponseState:
             "metadata": self.request.metadata,
             "model": self.model,
             "output": [self.output_item()] if ended and self.has_output else [],
-            "parallel_tool_calls": False,
             "previous_response_id": self.request.previous_response_id,
             "reasoning": {"effort": None, "summary": None},
             "store": self.request.store,
             "temperature": self.sampling.temperature,
-            "text": {"format": {"type": "text"}},
+            "text": {"format": {"type": "text"}, "verbosity": "medium"},
             "tool_choice": "none",
             "tools": [],
             "top_logprobs": self.sampling.top_logprobs or 0,
             "top_p": self.sampling.top_p,
-            "truncation": "disabled",
+            "truncation": "auto" if self.request.truncate else "disabled",
             "usage": self._usage() if ended else None,
+            **self.request.hints.to_json(),
         }
 
     def _incomplete_details(self) -> dict[str, object] | None:

@@ -6,7 +6,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from unicorn_async.server.protocol.errors import ApiError
+from unicorn_async.server.protocol.hints import (
+    RESPONSES_HINTS,
+    Hints,
+    check_stream_options,
+    check_verbosity,
+    parse_hints,
+    parse_include,
+)
 from unicorn_async.server.protocol.messages import parse_input
+from unicorn_async.server.protocol.reasoning import check_reasoning
 from unicorn_async.server.protocol.sampling import MAX_TOKENS, SAMPLING_FIELDS, parse_sampling, parse_top_logprobs
 
 if TYPE_CHECKING:
@@ -14,26 +23,8 @@ if TYPE_CHECKING:
     from unicorn_async.server.protocol.fields import Fields
     from unicorn_async.tokenizer import ChatMessage
 
-# Understood and without effect here: bookkeeping, caching and service hints, limits on tools that are refused anyway.
-HARMLESS = frozenset(
-    {
-        "client_metadata",
-        "context_management",
-        "max_tool_calls",
-        "parallel_tool_calls",
-        "prompt_cache_key",
-        "prompt_cache_options",
-        "prompt_cache_retention",
-        "reasoning",
-        "safety_identifier",
-        "service_tier",
-        "stream_options",
-        "truncation",
-        "user",
-    }
-)
 # Would change the answer; null or empty is fine.
-REFUSED = ("access_programs", "conversation", "image", "moderation", "prompt", "tools")
+REFUSED = ("access_programs", "context_management", "conversation", "image", "moderation", "prompt", "tools")
 USED = frozenset(
     {
         "background",
@@ -45,14 +36,17 @@ USED = frozenset(
         "metadata",
         "model",
         "previous_response_id",
+        "reasoning",
         "store",
         "stream",
+        "stream_options",
         "text",
         "tool_choice",
         "top_logprobs",
+        "truncation",
     }
 )
-KNOWN = HARMLESS | USED | SAMPLING_FIELDS | frozenset(REFUSED)
+KNOWN = RESPONSES_HINTS | USED | SAMPLING_FIELDS | frozenset(REFUSED)
 INCLUDE_LOGPROBS = "message.output_text.logprobs"
 
 
@@ -75,6 +69,8 @@ class ResponsesRequest:
     stream: bool = False
     generate: bool = True
     model: str | None = None  # that the answer has to come from; None = whichever is served
+    truncate: bool = False  # leave out the oldest turns of a conversation that the context has no room for
+    hints: Hints = field(default_factory=Hints)
 
 
 def parse_responses_request(fields: Fields, *, defaults: SamplingParams) -> ResponsesRequest:
@@ -98,6 +94,8 @@ def parse_responses_request(fields: Fields, *, defaults: SamplingParams) -> Resp
         stream=fields.boolean("stream") is True,
         generate=fields.boolean("generate") is not False,
         model=parse_model(fields),
+        truncate=fields.choice("truncation", ("auto", "disabled")) == "auto",
+        hints=parse_hints(fields),
     )
     if request.background and not request.store:
         raise fields.unsupported("background", "an answer in the background is stored, but store is false")
@@ -131,12 +129,17 @@ def _refuse_unsupported(fields: Fields) -> None:
     refuse_tool_choice(fields)
     text = fields.object("text")
     if text is not None:
+        text.refuse_unknown(("format", "verbosity"))
         refuse_format(text, "format")
+        check_verbosity(text)
+    reasoning = fields.object("reasoning")
+    if reasoning is not None:
+        check_reasoning(reasoning)
+    check_stream_options(fields)
 
 
 def _logprobs(fields: Fields) -> int | None:
     wanted = parse_top_logprobs(fields)
-    included = fields.array("include") or []
-    if wanted is None and INCLUDE_LOGPROBS in included:
+    if INCLUDE_LOGPROBS in parse_include(fields) and wanted is None:
         return 0
     return wanted
