@@ -43,9 +43,9 @@ STATS = {
 class FakeTokenizer:
     """Makes one token of each word; remembers the conversations that it was asked to encode."""
 
-    has_chat_template = True
-
     def __init__(self) -> None:
+        self.has_chat_template = True
+        self.pieces: dict[int, bytes] = {}
         self.conversations: list[tuple[ChatMessage, ...]] = []
 
     def encode_chat(self, messages: Sequence[ChatMessage], *, add_generation_prompt: bool = True) -> list[int]:
@@ -53,8 +53,8 @@ class FakeTokenizer:
         words = [word for message in messages for word in (message.role, *message.content.split())]
         return list(range(len(words)))
 
-    def token_text(self, token_id: int) -> str:
-        return f"<{token_id}>"
+    def token_bytes(self, token_id: int) -> bytes:
+        return self.pieces.get(token_id, f"<{token_id}>".encode())
 
 
 @dataclass(frozen=True, slots=True)

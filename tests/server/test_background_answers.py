@@ -229,7 +229,8 @@ async def test_ended_answers_are_kept_for_a_while_and_as_far_as_there_is_room(
         return name
 
     async def code(client: httpx.AsyncClient, name: str) -> str | None:
-        response = await client.get(f"/v1/responses/{name}", params={"stream": "true"})
+        query = {"stream": "true", "starting_after": "0"}
+        response = await client.get(f"/v1/responses/{name}", params=query)
         return None if response.is_success else str(response.json()["error"]["code"])
 
     engine.script = words("word " * 40)
@@ -259,7 +260,7 @@ async def test_what_can_not_be_resumed_is_refused_with_the_reason(
     plain = (await client.post("/v1/responses", json={"input": "Hi"})).json()["id"]
     cases: list[tuple[str, dict[str, str], int, str]] = [
         ("resp_nothing", {"stream": "true"}, 404, "response_not_found"),
-        (plain, {"stream": "true"}, 400, "events_not_kept"),
+        (plain, {"stream": "true", "starting_after": "0"}, 400, "events_not_kept"),
         (name, {"stream": "true", "starting_after": "1000"}, 400, "invalid_value"),
         (name, {"stream": "true", "starting_after": "-1"}, 400, "invalid_value"),
         (name, {"stream": "true", "starting_after": "1e3"}, 400, "invalid_value"),

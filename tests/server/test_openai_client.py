@@ -67,6 +67,41 @@ async def test_a_background_response_is_retrieved_as_a_stream(client: openai.Asy
     assert (await client.responses.cancel(begun.id)).status == "completed"
 
 
+async def test_a_response_that_has_ended_is_retrieved_as_a_stream(
+    client: openai.AsyncOpenAI, engine: FakeEngine
+) -> None:
+    whole = await client.responses.create(model=MODEL, input="Hi", top_logprobs=0)
+    events = [event async for event in await client.responses.retrieve(whole.id, stream=True)]
+    assert [event.type for event in events] == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+        "response.output_text.delta",
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.completed",
+    ]
+    assert [event.sequence_number for event in events] == list(range(9))
+    last = events[-1]
+    assert last.type == "response.completed"
+    assert last.response == whole
+    with pytest.raises(openai.BadRequestError, match="has no events"):  # not with the numbers that they had
+        await client.responses.retrieve(whole.id, stream=True, starting_after=3)
+
+
+async def test_a_model_without_a_chat_template_says_what_it_takes(
+    client: openai.AsyncOpenAI, engine: FakeEngine
+) -> None:
+    engine.fake_tokenizer.has_chat_template = False
+    with pytest.raises(openai.BadRequestError, match="/v1/completions") as caught:
+        await client.responses.create(model=MODEL, input="Hi")
+    assert caught.value.code == "no_chat_template"
+    with pytest.raises(openai.BadRequestError, match="no chat template"):
+        await client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "Hi"}])
+
+
 async def test_responses_without_a_stream(client: openai.AsyncOpenAI, engine: FakeEngine) -> None:
     response = await client.responses.create(
         model=MODEL,
@@ -152,8 +187,9 @@ async def test_chat_completion_without_a_stream_ends_by_length(client: openai.As
 
 
 async def test_chat_completion_gives_logprobs(client: openai.AsyncOpenAI, engine: FakeEngine) -> None:
+    engine.fake_tokenizer.pieces = {1: b"\xc3", 2: b"\xa9"}
     engine.script = [
-        Token(1, "", -0.5, ((1, "é", -0.5), (2, "b", float("-inf")))),  # the character's first byte shows nothing yet
+        Token(1, "", -0.5, ((1, "\ufffd", -0.5), (3, "<3>", float("-inf")))),  # the first byte shows nothing yet
         Token(2, "é", -0.25, finish_reason=FinishReason.LENGTH),
     ]
     completion = await client.chat.completions.create(
@@ -162,8 +198,13 @@ async def test_chat_completion_gives_logprobs(client: openai.AsyncOpenAI, engine
     logprobs = completion.choices[0].logprobs
     assert logprobs is not None
     assert logprobs.content is not None
-    assert [(entry.token, entry.logprob) for entry in logprobs.content] == [("<1>", -0.5), ("<2>", -0.25)]
-    assert [(top.token, top.logprob) for top in logprobs.content[0].top_logprobs] == [("é", -0.5), ("b", -9999.0)]
+    assert [(entry.token, entry.logprob) for entry in logprobs.content] == [("\ufffd", -0.5), ("\ufffd", -0.25)]
+    assert b"".join(bytes(entry.bytes or ()) for entry in logprobs.content) == "é".encode()
+    top = logprobs.content[0].top_logprobs
+    assert [(entry.token, entry.logprob, entry.bytes) for entry in top] == [
+        ("\ufffd", -0.5, [0xC3]),
+        ("<3>", -9999.0, list(b"<3>")),
+    ]
     assert engine.calls[0].sampling.top_logprobs == 2
 
 

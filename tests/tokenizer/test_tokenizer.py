@@ -96,6 +96,12 @@ def test_token_text_keeps_its_leading_space(tokenizer: Tokenizer) -> None:
     assert "".join(map(tokenizer.token_text, ids)).lstrip() == "a the"
 
 
+def test_token_bytes_join_to_the_text_where_a_character_is_spread_over_tokens(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode("a 🦄", add_bos=False)
+    assert b"".join(map(tokenizer.token_bytes, ids)).decode().strip() == "a 🦄"
+    assert tokenizer.token_bytes(10**6) == b""
+
+
 def test_invalid_unicode_is_refused(tokenizer: Tokenizer) -> None:
     with pytest.raises(RequestError, match="Unicode"):
         tokenizer.encode("\ud800")

@@ -88,6 +88,14 @@ class HttpEndpoints:
         timeout_s = self._service.options.send_timeout_s
         return EventStreamReply(run, _nothing, send_timeout_s=timeout_s, encode=encode_response_event)
 
+    def _replayed(self, events: list[str]) -> Reply:
+        async def run(emit: Callable[[str], Awaitable[None]]) -> None:
+            for event in events:
+                await emit(event)
+
+        timeout_s = self._service.options.send_timeout_s
+        return EventStreamReply(run, _nothing, send_timeout_s=timeout_s, encode=encode_response_event)
+
     async def _create_chat(self, request: Request) -> Reply:
         service = self._service
         options = service.options
@@ -109,6 +117,8 @@ class HttpEndpoints:
         after = parse_retrieval(request.query_params.multi_items())
         if after is None:
             return json_response(self._service.find(response_id))
+        if after < 0 and self._service.background.get(response_id) is None:
+            return self._replayed(self._service.replay(response_id))
         return self._followed(self._service.resume(response_id, after), after)
 
     async def _delete_response(self, request: Request) -> Response:
@@ -136,4 +146,4 @@ class HttpEndpoints:
 
 
 async def _nothing() -> None:
-    """A background answer closes itself."""
+    """What is followed closes itself, and what is made again is closed."""

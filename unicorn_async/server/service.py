@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -18,6 +19,7 @@ from unicorn_async.server.protocol.chat_answer import ChatAnswer
 from unicorn_async.server.protocol.encoding import encode_object
 from unicorn_async.server.protocol.errors import ApiError
 from unicorn_async.server.protocol.messages import merge_system
+from unicorn_async.server.protocol.replay import replayed
 from unicorn_async.server.protocol.response_object import ResponseState, ResponseStatus
 from unicorn_async.server.protocol.responses_answer import ResponsesAnswer
 from unicorn_async.server.step_watch import StepWatchers
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
 # Longer conversations are tokenised in a thread, where they do not hold up other clients' tokens.
 INLINE_CHARS = 8192
+NO_TEMPLATE = "the model has no chat template, and so can't answer conversations; /v1/completions takes plain text"
 
 
 class Service:
@@ -96,7 +99,7 @@ class Service:
             sampling=sampling,
             input_tokens=len(prompt),
         )
-        answer = ResponsesAnswer(state, engine.tokenizer.token_text, stream_id=stream_id)
+        answer = ResponsesAnswer(state, engine.tokenizer.token_bytes, stream_id=stream_id)
         generation = await self._generate(model, prompt, sampling, state.id) if request.generate else None
         active = ActiveResponse(answer, generation, conversation)
         self._active[active.id] = active
@@ -154,6 +157,18 @@ class Service:
         answer.log.check(after)
         return answer
 
+    def replay(self, response_id: str) -> list[str]:
+        """Return the events of a response that has ended, made again from its object.
+
+        Raises:
+            ApiError: 404, no such response; 400, it is under way.
+        """
+        body: dict[str, object] = json.loads(self.find(response_id))
+        if body["status"] == ResponseStatus.IN_PROGRESS.value:
+            message = f"response {response_id!r} is under way: its events go to who asked for it, until it has ended"
+            raise ApiError(message, code="events_not_kept", param="response_id")
+        return replayed(body)
+
     async def delete(self, response_id: str) -> None:
         """Forget a response; one that runs in the background is ended first.
 
@@ -185,7 +200,7 @@ class Service:
             completion_id,
             engine.model_name,
             len(prompt),
-            engine.tokenizer.token_text,
+            engine.tokenizer.token_bytes,
             wants_logprobs=sampling.top_logprobs is not None,
             include_usage=request.include_usage,
         )
@@ -251,6 +266,8 @@ class Service:
         return await fitting_prompt(messages, encode, engine.max_context, limit)
 
     async def _encode(self, tokenizer: Tokenizer, messages: Sequence[ChatMessage]) -> list[int]:
+        if not tokenizer.has_chat_template:
+            raise ApiError(NO_TEMPLATE, code="no_chat_template", param="model")
         if self._executor is None or sum(len(message.content) for message in messages) <= INLINE_CHARS:
             return tokenizer.encode_chat(messages)
         return await asyncio.get_running_loop().run_in_executor(self._executor, tokenizer.encode_chat, messages)

@@ -130,7 +130,11 @@ class Tokenizer:
 
     def token_text(self, token_id: int) -> str:
         """Return the text of one token as it stands inside a text; half a character is U+FFFD."""
-        return self.pieces[token_id].decode("utf-8", "replace")
+        return self.token_bytes(token_id).decode("utf-8", "replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the bytes of one token as they stand inside a text, UTF-8; none for an unknown id."""
+        return self.pieces[token_id]
 
     def _render(
         self, template: ChatTemplate, messages: Sequence[ChatMessage], add_generation_prompt: bool

@@ -26,7 +26,7 @@ class ChatAnswer:
         completion_id: str,
         model: str,
         input_tokens: int,
-        token_text: Callable[[int], str],
+        token_bytes: Callable[[int], bytes],
         *,
         wants_logprobs: bool = False,
         include_usage: bool = False,
@@ -36,7 +36,7 @@ class ChatAnswer:
         self._input_tokens = input_tokens
         self._output_tokens = 0
         self._cached_tokens = 0  # of the input, that were computed before
-        self._logprobs = Logprobs(token_text) if wants_logprobs else None
+        self._logprobs = Logprobs(token_bytes) if wants_logprobs else None
         self._include_usage = include_usage
         self._texts: list[str] = []
         self._finish_reason = "stop"

@@ -15,9 +15,9 @@ MIN_LOGPROB = -9999.0  # JSON has no infinity
 class Logprobs:
     """The entries of one answer, as both APIs spell them: those sent, and those of tokens whose text is yet to come."""
 
-    def __init__(self, token_text: Callable[[int], str]) -> None:
+    def __init__(self, token_bytes: Callable[[int], bytes]) -> None:
         self.sent: list[dict[str, object]] = []
-        self._token_text = token_text
+        self._token_bytes = token_bytes
         self._pending: list[dict[str, object]] = []
 
     def add(self, token: Token) -> list[dict[str, object]]:
@@ -38,10 +38,15 @@ class Logprobs:
         return ready
 
     def _entry(self, token: Token) -> dict[str, object]:
-        entry = _logprob(self._token_text(token.id), token.logprob if token.logprob is not None else MIN_LOGPROB)
-        entry["top_logprobs"] = [_logprob(text, logprob) for _, text, logprob in token.top_logprobs]
+        entry = self._logprob(token.id, token.logprob if token.logprob is not None else MIN_LOGPROB)
+        entry["top_logprobs"] = [self._logprob(token_id, logprob) for token_id, _, logprob in token.top_logprobs]
         return entry
 
-
-def _logprob(text: str, logprob: float) -> dict[str, object]:
-    return {"token": text, "logprob": max(logprob, MIN_LOGPROB), "bytes": list(text.encode("utf-8", "replace"))}
+    def _logprob(self, token_id: int, logprob: float) -> dict[str, object]:
+        """A token by its bytes, which may be a part of a character; then its text has U+FFFD in the place of that."""
+        piece = self._token_bytes(token_id)
+        return {
+            "token": piece.decode("utf-8", "replace"),
+            "logprob": max(logprob, MIN_LOGPROB),
+            "bytes": list(piece),
+        }

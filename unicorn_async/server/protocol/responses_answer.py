@@ -36,10 +36,12 @@ class ResponsesAnswer:
     Its `type` comes first in every event, which the server-sent events' framing relies on.
     """
 
-    def __init__(self, state: ResponseState, token_text: Callable[[int], str], *, stream_id: str | None = None) -> None:
+    def __init__(
+        self, state: ResponseState, token_bytes: Callable[[int], bytes], *, stream_id: str | None = None
+    ) -> None:
         self.state = state
         self._sequence_number = 0
-        self._logprobs = Logprobs(token_text) if state.sampling.top_logprobs is not None else None
+        self._logprobs = Logprobs(token_bytes) if state.sampling.top_logprobs is not None else None
         self._channel: dict[str, object] = {} if stream_id is None else {"stream_id": stream_id}
         self._place: dict[str, object] = {"item_id": state.item_id, "output_index": 0, "content_index": 0}
         head = encode_object({"type": "response.output_text.delta", **self._place, **self._channel})
