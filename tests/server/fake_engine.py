@@ -20,7 +20,7 @@ from unicorn_async.scheduler.block_manager import BlockGroup
 from unicorn_async.scheduler.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -46,12 +46,30 @@ class FakeTokenizer:
     def __init__(self) -> None:
         self.has_chat_template = True
         self.pieces: dict[int, bytes] = {}
+        self.template_names: frozenset[str] = frozenset()
+        self.options: list[dict[str, object]] = []
+        self.texts: list[tuple[str, bool, bool]] = []
         self.conversations: list[tuple[ChatMessage, ...]] = []
 
-    def encode_chat(self, messages: Sequence[ChatMessage], *, add_generation_prompt: bool = True) -> list[int]:
+    def encode(self, text: str, *, add_bos: bool = True, with_control: bool = False) -> list[int]:
+        self.texts.append((text, add_bos, with_control))
+        return list(range(len(text.split())))
+
+    def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
+        return b"".join(map(self.token_bytes, ids)).decode("utf-8", "replace")
+
+    def chat_text(self, messages: Sequence[ChatMessage], **options: object) -> str:
+        self.encode_chat(messages, **options)
+        return "".join(f"[{message.role}]{message.content}" for message in messages)
+
+    def encode_chat(self, messages: Sequence[ChatMessage], **options: object) -> list[int]:
         self.conversations.append(tuple(messages))
+        self.options.append(options)
         words = [word for message in messages for word in (message.role, *message.content.split())]
         return list(range(len(words)))
+
+    def token_text(self, token_id: int) -> str:
+        return self.token_bytes(token_id).decode("utf-8", "replace")
 
     def token_bytes(self, token_id: int) -> bytes:
         return self.pieces.get(token_id, f"<{token_id}>".encode())
@@ -103,6 +121,8 @@ class FakeEngine:
         self.hold: dict[int, asyncio.Event] = {}
         self.fail: dict[int, Exception] = {}
         self.refuse: Exception | None = None
+        self.refuse_after = 0  # so many calls are taken
+        self.next_script: Callable[[], list[Token]] = lambda: self.script
         self.load_failure: Exception | None = None
         self.failed: asyncio.Future[UnicornError] = asyncio.get_running_loop().create_future()
         self.max_context = 1000
@@ -193,14 +213,14 @@ class FakeEngine:
         *,
         request_id: str | None = None,
     ) -> AsyncGenerator[Token, None]:
-        if self.refuse is not None:
+        if self.refuse is not None and len(self.calls) >= self.refuse_after:
             raise self.refuse
         call = Call(prompt, sampling, request_id)
         self.calls.append(call)
         self.called.set()
         try:
             await self.loaded.wait()
-            for index, token in enumerate(self.script):
+            for index, token in enumerate(self.next_script()):
                 if index in self.hold:
                     await self.hold[index].wait()
                 if index in self.fail:

@@ -138,7 +138,7 @@ BAD_CHATS = [
     ({}, "missing_parameter", "messages"),
     ({"messages": []}, "missing_parameter", "messages"),
     ({"messages": "Hi"}, "invalid_type", "messages"),
-    ({**CHAT, "n": 2}, "unsupported_value", "n"),
+    ({**CHAT, "n": 129}, "invalid_value", "n"),
     ({**CHAT, "n": "2"}, "invalid_type", "n"),
     ({**CHAT, "tools": [{"type": "function"}]}, "unsupported_value", "tools"),
     ({**CHAT, "tool_choice": "required"}, "unsupported_value", "tool_choice"),

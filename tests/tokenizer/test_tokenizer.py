@@ -157,6 +157,39 @@ def test_control_tokens_that_a_template_pieces_together_stay_text(tmp_path: Path
     assert tokenizer.decode(ids) == "<end_of_turn>"
 
 
+def test_the_last_message_is_gone_on_with(tokenizer: Tokenizer) -> None:
+    said = [*user("a"), ChatMessage("assistant", "the <eos> quick ")]
+    text = tokenizer.chat_text(said, continue_final=True)
+    assert text.endswith("<start_of_turn>model\nthe <eos> quick ")
+    ids = tokenizer.encode_chat(said, continue_final=True)
+    assert [token_id for token_id in ids if token_id in tokenizer.control_ids] == [BOS, START, END, START]
+    assert without_spaces(tokenizer.decode(ids)).endswith("the<eos>quick")
+    with pytest.raises(RequestError, match="one of the assistant's"):
+        tokenizer.encode_chat(user("a"), continue_final=True)
+
+
+def test_a_template_that_has_a_message_twice_can_not_go_on_with_it(tmp_path: Path) -> None:
+    template = "{% for m in messages %}{{ m.content }}{{ m.content }}{% endfor %}"
+    tokenizer = Tokenizer.load(builders.write(tmp_path, builders.byte_level(), template=template))
+    with pytest.raises(RequestError, match="2 times"):
+        tokenizer.encode_chat([ChatMessage("assistant", "x")], continue_final=True)
+
+
+def test_a_template_sees_further_variables_but_not_in_place_of_its_own(tmp_path: Path) -> None:
+    template = "{{ bos_token }}{% set x = 1 %}{{ x }}{{ tone }}{% if enable_thinking %}!{% endif %}"
+    tokenizer = Tokenizer.load(builders.write(tmp_path, builders.byte_level(), template=template))
+    assert tokenizer.template_names == {"bos_token", "tone", "enable_thinking"}
+    variables = {"tone": "calm", "enable_thinking": True, "bos_token": "<eos>"}
+    assert tokenizer.chat_text(user("a"), variables=variables) == "<bos>1calm!"
+
+
+def test_raw_text_may_have_control_tokens_where_that_is_wanted(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode("<bos><start_of_turn>user", with_control=True)
+    assert ids[:2] == [BOS, START]
+    assert tokenizer.encode("<start_of_turn>", with_control=True) == [BOS, START]
+    assert BOS not in tokenizer.encode("<start_of_turn>", add_bos=False, with_control=True)
+
+
 def test_a_think_tag_stays_visible_to_the_template(tmp_path: Path) -> None:
     template = "{% for m in messages %}<start_of_turn>{{ m.content.split('<think>')[-1] }}<end_of_turn>{% endfor %}"
     tokenizer = Tokenizer.load(builders.write(tmp_path, builders.byte_level(), template=template))

@@ -16,6 +16,7 @@ from starlette.routing import WebSocketRoute
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from unicorn_async.resources import resource_dir
+from unicorn_async.server.completion_endpoints import CompletionEndpoints
 from unicorn_async.server.connection import ABORT
 from unicorn_async.server.guard import unrouted
 from unicorn_async.server.http import HttpEndpoints
@@ -25,6 +26,7 @@ from unicorn_async.server.model_host import ModelHost
 from unicorn_async.server.options import ServerOptions
 from unicorn_async.server.page import page_routes
 from unicorn_async.server.service import Service
+from unicorn_async.server.tokenizer_endpoints import TokenizerEndpoints
 from unicorn_async.server.websocket import WebSocketEndpoint
 
 if TYPE_CHECKING:
@@ -63,6 +65,8 @@ def _application(service: Service, host: contextlib.AbstractAsyncContextManager[
 
     routes = [
         *HttpEndpoints(service).routes(),
+        *CompletionEndpoints(service).routes(),
+        *TokenizerEndpoints(service).routes(),
         *ModelEndpoints(service).routes(),
         WebSocketRoute("/v1/responses", WebSocketEndpoint(service)),
         *page_routes(service.options.web_dir or resource_dir("web") / "built"),

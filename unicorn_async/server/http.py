@@ -9,12 +9,11 @@ from starlette.routing import Route
 from unicorn_async.server.body import read_object
 from unicorn_async.server.guard import guarded, json_response, told
 from unicorn_async.server.health import health, is_ready, is_well
-from unicorn_async.server.protocol.chat_request import parse_chat_request
 from unicorn_async.server.protocol.encoding import encode_object
 from unicorn_async.server.protocol.errors import ApiError, describe_error
 from unicorn_async.server.protocol.responses_request import parse_responses_request
 from unicorn_async.server.protocol.retrieval import parse_retrieval
-from unicorn_async.server.reply import EventStreamReply, WholeReply, encode_chunk, encode_response_event
+from unicorn_async.server.reply import EventStreamReply, WholeReply, encode_response_event
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -42,7 +41,6 @@ class HttpEndpoints:
             Route("/v1/responses/{response_id}", guarded(access, self._get_response), methods=["GET"]),
             Route("/v1/responses/{response_id}", guarded(access, self._delete_response), methods=["DELETE"]),
             Route("/v1/responses/{response_id}/cancel", guarded(access, self._cancel_response), methods=["POST"]),
-            Route("/v1/chat/completions", guarded(access, self._create_chat), methods=["POST"]),
             Route("/health", told(self._health), methods=["GET"]),
             Route("/ready", told(self._ready), methods=["GET"]),
         ]
@@ -95,22 +93,6 @@ class HttpEndpoints:
 
         timeout_s = self._service.options.send_timeout_s
         return EventStreamReply(run, _nothing, send_timeout_s=timeout_s, encode=encode_response_event)
-
-    async def _create_chat(self, request: Request) -> Reply:
-        service = self._service
-        options = service.options
-        fields = await read_object(request, options)
-        wanted = parse_chat_request(fields, defaults=options.default_sampling)
-        generation, answer = await service.open_chat(wanted)
-
-        async def run(emit: Callable[[str], Awaitable[None]]) -> None:
-            await generation.run(answer, emit)
-
-        timeout_s = options.send_timeout_s
-        if wanted.stream:
-            tail = b"data: [DONE]\n\n"
-            return EventStreamReply(run, generation.close, send_timeout_s=timeout_s, encode=encode_chunk, tail=tail)
-        return WholeReply(run, generation.close, send_timeout_s=timeout_s, answer=answer, to_json=answer.to_json)
 
     async def _get_response(self, request: Request) -> Response | Reply:
         response_id = request.path_params["response_id"]

@@ -12,10 +12,12 @@ from unicorn_async.server.protocol.encoding import encode_object
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
+    from typing import Any
 
     from starlette.types import Receive, Scope, Send
 
     from unicorn_async.server.protocol.answer import Answer
+    from unicorn_async.server.protocol.completion_object import CompletionObject
 
 SSE_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -112,7 +114,7 @@ class WholeReply(Reply):
         close: Callable[[], Awaitable[None]],
         *,
         send_timeout_s: float,
-        answer: Answer,
+        answer: Answer | CompletionObject[Any],
         to_json: Callable[[], dict[str, object]],
     ) -> None:
         super().__init__(run, close, send_timeout_s=send_timeout_s)

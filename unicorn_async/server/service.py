@@ -9,19 +9,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from unicorn_async.errors import EngineClosedError, PromptTooLongError
 from unicorn_async.server.access import Access
 from unicorn_async.server.active_response import ActiveResponse
 from unicorn_async.server.background_answers import BackgroundAnswers
-from unicorn_async.server.protocol.chat_answer import ChatAnswer
 from unicorn_async.server.protocol.encoding import encode_object
 from unicorn_async.server.protocol.errors import ApiError
 from unicorn_async.server.protocol.messages import merge_system
 from unicorn_async.server.protocol.replay import replayed
 from unicorn_async.server.protocol.response_object import ResponseState, ResponseStatus
 from unicorn_async.server.protocol.responses_answer import ResponsesAnswer
+from unicorn_async.server.protocol.template_options import TemplateOptions
 from unicorn_async.server.step_watch import StepWatchers
 from unicorn_async.server.store import ResponseStore, StoredResponse
 from unicorn_async.server.truncation import fitting_prompt
@@ -36,13 +36,14 @@ if TYPE_CHECKING:
     from unicorn_async.server.generation import Generation
     from unicorn_async.server.model_host import ModelHost
     from unicorn_async.server.options import ServerOptions
-    from unicorn_async.server.protocol.chat_request import ChatRequest
     from unicorn_async.server.protocol.responses_request import ResponsesRequest
     from unicorn_async.server.served_model import ServedModel
     from unicorn_async.tokenizer import Tokenizer
 
 # Longer conversations are tokenised in a thread, where they do not hold up other clients' tokens.
 INLINE_CHARS = 8192
+PLAIN = TemplateOptions()
+T = TypeVar("T")
 NO_TEMPLATE = "the model has no chat template, and so can't answer conversations; /v1/completions takes plain text"
 
 
@@ -89,7 +90,7 @@ class Service:
         earlier = self._earlier(request, local)
         conversation = earlier + request.messages
         prompt = await self._prompt(engine, request, conversation)
-        sampling = self._fit(engine, prompt, request.sampling, request.max_output_tokens)
+        sampling = self.fit(engine, prompt, request.sampling, request.max_output_tokens)
         token = secrets.token_hex(16)
         state = ResponseState(
             id=f"resp_{token}",
@@ -100,7 +101,7 @@ class Service:
             input_tokens=len(prompt),
         )
         answer = ResponsesAnswer(state, engine.tokenizer.token_bytes, stream_id=stream_id)
-        generation = await self._generate(model, prompt, sampling, state.id) if request.generate else None
+        generation = await self.generate(model, prompt, sampling, state.id) if request.generate else None
         active = ActiveResponse(answer, generation, conversation)
         self._active[active.id] = active
         return active
@@ -183,29 +184,6 @@ class Service:
             self.background.forget(response_id)
         self.store.remove(response_id)
 
-    async def open_chat(self, request: ChatRequest) -> tuple[Generation, ChatAnswer]:
-        """Check a chat request against the model and hand it over; the generation's `close` has to follow. Waits as
-        `open_response` does.
-
-        Raises:
-            UnicornError: refused; nothing is left behind.
-        """
-        model = await self.models.model(request.model)
-        engine = model.engine
-        prompt = await self._encode(engine.tokenizer, merge_system(None, request.messages))
-        sampling = self._fit(engine, prompt, request.sampling, request.max_tokens)
-        completion_id = f"chatcmpl-{secrets.token_hex(16)}"
-        generation = await self._generate(model, prompt, sampling, completion_id)
-        answer = ChatAnswer(
-            completion_id,
-            engine.model_name,
-            len(prompt),
-            engine.tokenizer.token_bytes,
-            wants_logprobs=sampling.top_logprobs is not None,
-            include_usage=request.include_usage,
-        )
-        return generation, answer
-
     def cancel_background(self, response_id: str) -> bool:
         """End a background answer without waiting for that; return whether one of this name is under way."""
         active = self._active.get(response_id)
@@ -258,22 +236,54 @@ class Service:
     async def _prompt(
         self, engine: EngineAPI, request: ResponsesRequest, conversation: Sequence[ChatMessage]
     ) -> list[int]:
-        encode = partial(self._encode, engine.tokenizer)
+        encode = partial(self.encode_chat, engine.tokenizer)
         messages = merge_system(request.instructions, conversation)
         if not request.truncate:
             return await encode(messages)
         limit = request.max_output_tokens or self.options.default_max_tokens
         return await fitting_prompt(messages, encode, engine.max_context, limit)
 
-    async def _encode(self, tokenizer: Tokenizer, messages: Sequence[ChatMessage]) -> list[int]:
+    async def encode_chat(
+        self, tokenizer: Tokenizer, messages: Sequence[ChatMessage], options: TemplateOptions = PLAIN
+    ) -> list[int]:
+        """Return the ids of a conversation, ready for the answer.
+
+        Raises:
+            ApiError: 400, the model has no chat template, or none with such options.
+            UnicornError: as `Tokenizer.encode_chat`.
+        """
+        return await self._templated(tokenizer, messages, options, tokenizer.encode_chat)
+
+    async def chat_text(
+        self, tokenizer: Tokenizer, messages: Sequence[ChatMessage], options: TemplateOptions = PLAIN
+    ) -> str:
+        """Return the text that the model's template makes of a conversation; raises as `encode_chat`."""
+        return await self._templated(tokenizer, messages, options, tokenizer.chat_text)
+
+    async def _templated(
+        self,
+        tokenizer: Tokenizer,
+        messages: Sequence[ChatMessage],
+        options: TemplateOptions,
+        make: Callable[..., T],
+    ) -> T:
         if not tokenizer.has_chat_template:
             raise ApiError(NO_TEMPLATE, code="no_chat_template", param="model")
-        if self._executor is None or sum(len(message.content) for message in messages) <= INLINE_CHARS:
-            return tokenizer.encode_chat(messages)
-        return await asyncio.get_running_loop().run_in_executor(self._executor, tokenizer.encode_chat, messages)
+        num_chars = sum(len(message.content) for message in messages)
+        return await self.encoded(num_chars, partial(make, messages, **options.checked(tokenizer)))
 
-    def _fit(self, engine: EngineAPI, prompt: list[int], sampling: SamplingParams, limit: int | None) -> SamplingParams:
-        """Return the sampling parameters with the answer's limit, at most what the context has room for."""
+    async def encoded(self, num_chars: int, encode: Callable[[], T]) -> T:
+        """Return what `encode` makes of a text: of a long one where that does not hold up other clients."""
+        if self._executor is None or num_chars <= INLINE_CHARS:
+            return encode()
+        return await asyncio.get_running_loop().run_in_executor(self._executor, encode)
+
+    def fit(self, engine: EngineAPI, prompt: list[int], sampling: SamplingParams, limit: int | None) -> SamplingParams:
+        """Return the sampling parameters with the answer's limit, at most what the context has room for.
+
+        Raises:
+            PromptTooLongError: there is room for none.
+        """
         room = engine.max_context - len(prompt)
         if room < 1:
             context = engine.max_context
@@ -283,9 +293,14 @@ class Service:
         wanted = limit if limit is not None else self.options.default_max_tokens
         return replace(sampling, max_tokens=room if wanted is None else min(wanted, room))
 
-    async def _generate(
+    async def generate(
         self, model: ServedModel, prompt: list[int], sampling: SamplingParams, request_id: str
     ) -> Generation:
+        """Hand a prompt to the engine; the generation's `close` has to follow.
+
+        Raises:
+            UnicornError: it is refused.
+        """
         stream = model.engine.stream(prompt, sampling, request_id=request_id)
         return await model.generate(stream, keepalive_s=self.options.keepalive_s)
 

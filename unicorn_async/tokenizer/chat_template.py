@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+from jinja2 import meta
 from jinja2.exceptions import SecurityError, TemplateError
 
 from unicorn_async.errors import RequestError, TokenizerError
@@ -37,8 +39,19 @@ class ChatTemplate:
         except (TemplateError, RecursionError, SyntaxError, ValueError) as exc:
             raise TokenizerError(f"chat template: {exc}") from exc
 
-    def render(self, messages: Sequence[ChatMessage], *, add_generation_prompt: bool) -> str:
-        """Return the conversation as text.
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Names that the template asks for and does not set itself."""
+        return frozenset(meta.find_undeclared_variables(self._sandbox.parse(self.source)))
+
+    def render(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        add_generation_prompt: bool,
+        variables: Mapping[str, object] | None = None,
+    ) -> str:
+        """Return the conversation as text; the template sees the `variables`, too.
 
         Raises:
             RequestError: the template refuses the conversation, or a role is unknown.
@@ -50,18 +63,20 @@ class ChatTemplate:
         conversation = [{"role": message.role, "content": message.content} for message in messages]
         with self._lock:
             try:
-                return self._rendered(conversation, add_generation_prompt)
+                return self._rendered(conversation, add_generation_prompt, variables or {})
             except RequestError:
                 raise
             except Exception as exc:  # whatever a template makes of the objects that it is given
                 raise TokenizerError(f"chat template: {type(exc).__name__}: {exc}") from exc
 
-    def _rendered(self, conversation: list[dict[str, str]], add_generation_prompt: bool) -> str:
+    def _rendered(
+        self, conversation: list[dict[str, str]], add_generation_prompt: bool, variables: Mapping[str, object]
+    ) -> str:
         self._sandbox.start()
         parts: list[str] = []
         chars = 0
         for part in self._template.generate(
-            self._variables,
+            {**variables, **self._variables},
             messages=conversation,
             tools=None,
             documents=None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Self
 
 import tokenizers
@@ -97,31 +98,78 @@ class Tokenizer:
         """Whether conversations can be encoded."""
         return self._template is not None
 
-    def encode(self, text: str, *, add_bos: bool = True) -> list[int]:
-        """Return the ids of raw text, control tokens in it being plain text.
+    def encode(self, text: str, *, add_bos: bool = True, with_control: bool = False) -> list[int]:
+        """Return the ids of raw text; control tokens' strings in it are plain text, unless `with_control`.
 
-        `add_bos` puts the beginning token in front where the model wants one.
+        `add_bos` puts the beginning token in front where the model wants one, and the text does not begin with it.
 
         Raises:
             RequestError: the text is not valid Unicode.
         """
-        ids = self._encode(text, with_control=False)
+        ids = self._encode(text, with_control=with_control)
+        if with_control and self._prefix and ids[:1] == self._prefix:
+            return ids
         return self._prefix + ids if add_bos else ids
 
-    def encode_chat(self, messages: Sequence[ChatMessage], *, add_generation_prompt: bool = True) -> list[int]:
+    @property
+    def template_names(self) -> frozenset[str]:
+        """Names of variables that the chat template asks for; none without a template."""
+        return frozenset() if self._template is None else self._template.names
+
+    def encode_chat(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final: bool = False,
+        variables: Mapping[str, object] | None = None,
+    ) -> list[int]:
         """Return the ids of a conversation, beginning token included, ready for the answer.
 
-        The template's control tokens are control tokens; what looks like one in a message is plain text.
+        The template's control tokens are control tokens; what looks like one in a message is plain text. With
+        `continue_final` the ids end with the last message's text, for the answer to go on with it. The template sees
+        `variables`, whose texts are taken as if it had them itself.
 
         Raises:
             RequestError: the template refuses the conversation, a role is unknown, or a text is not valid Unicode.
             TokenizerError: there is no chat template, or it fails.
         """
-        if self._template is None:
-            raise TokenizerError("the model has no chat template")
-        text, mark = self._render(self._template, messages, add_generation_prompt)
+        text, mark = self._chat_text(messages, add_generation_prompt, continue_final, variables)
         ids = self._encode_marked(text, mark) if mark in text else self._encode(text, with_control=True)
         return self._with_one_bos(ids)
+
+    def chat_text(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final: bool = False,
+        variables: Mapping[str, object] | None = None,
+    ) -> str:
+        """Return the text that the chat template makes of a conversation; all else as `encode_chat`."""
+        text, mark = self._chat_text(messages, add_generation_prompt, continue_final, variables)
+        return text.replace(mark, "")
+
+    def _chat_text(
+        self,
+        messages: Sequence[ChatMessage],
+        add_generation_prompt: bool,
+        continue_final: bool,
+        variables: Mapping[str, object] | None,
+    ) -> tuple[str, str]:
+        """The conversation as text, and a mark as `_render` has it."""
+        if self._template is None:
+            raise TokenizerError("the model has no chat template")
+        if not continue_final:
+            return self._render(self._template, messages, add_generation_prompt, variables)
+        if not messages or messages[-1].role != "assistant":
+            raise RequestError("the last message: expected one of the assistant's, to go on with")
+        end = self._unused_mark(self._template, messages)
+        marked = [*messages[:-1], replace(messages[-1], content=messages[-1].content + end)]
+        text, mark = self._render(self._template, marked, False, variables)
+        if text.count(end) != 1:
+            raise RequestError(f"the chat template has the last message's end {text.count(end)} times, not once")
+        return text[: text.index(end)], mark
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         """Return the text of the tokens; bytes that are not UTF-8 become U+FFFD, unknown ids nothing."""
@@ -137,27 +185,34 @@ class Tokenizer:
         return self.pieces[token_id]
 
     def _render(
-        self, template: ChatTemplate, messages: Sequence[ChatMessage], add_generation_prompt: bool
+        self,
+        template: ChatTemplate,
+        messages: Sequence[ChatMessage],
+        add_generation_prompt: bool,
+        variables: Mapping[str, object] | None,
     ) -> tuple[str, str]:
         """The conversation as text, and a mark: wherever it occurs in the text, it keeps a control token from arising.
 
         The text with only the whole control tokens broken is what the template means. It is taken unless control
         tokens arise in it that the messages contributed parts of: then every possible beginning is broken.
         """
-        contents = [message.content for message in messages]
-        try:
-            mark = unused_mark([template.source, *contents])
-        except ValueError as exc:
-            raise RequestError("the messages use every private-use character of Unicode") from exc
-        if not any(map(self._control.may_begin_in, contents)):
-            return template.render(messages, add_generation_prompt=add_generation_prompt), mark
+        render = partial(template.render, add_generation_prompt=add_generation_prompt, variables=variables)
+        mark = self._unused_mark(template, messages)
+        if not any(self._control.may_begin_in(message.content) for message in messages):
+            return render(messages), mark
         whole = [replace(message, content=self._control.break_whole(message.content, mark)) for message in messages]
         starts = [replace(message, content=self._control.break_starts(message.content, mark)) for message in messages]
-        text = template.render(whole, add_generation_prompt=add_generation_prompt)
-        safe_text = template.render(starts, add_generation_prompt=add_generation_prompt)
+        text, safe_text = render(whole), render(starts)
         if self._control.found_in(text) != self._control.found_in(safe_text):
             return safe_text, mark
         return text, mark
+
+    def _unused_mark(self, template: ChatTemplate, messages: Sequence[ChatMessage]) -> str:
+        """A character that neither the template nor a message has."""
+        try:
+            return unused_mark([template.source, *(message.content for message in messages)])
+        except ValueError as exc:
+            raise RequestError("the messages use every private-use character of Unicode") from exc
 
     def _encode_marked(self, text: str, mark: str) -> list[int]:
         ids: list[int] = []

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from unicorn_async.server.protocol.completion_request import MAX_CHOICES
 from unicorn_async.server.protocol.hints import SHARED_HINTS, check_stream_options, check_verbosity, parse_hints
 from unicorn_async.server.protocol.messages import parse_messages
 from unicorn_async.server.protocol.reasoning import check_effort
 from unicorn_async.server.protocol.responses_request import parse_model, refuse_format, refuse_tool_choice
 from unicorn_async.server.protocol.sampling import MAX_TOKENS, SAMPLING_FIELDS, parse_sampling, parse_top_logprobs
+from unicorn_async.server.protocol.template_options import TEMPLATE_FIELDS, TemplateOptions, parse_template_options
 
 if TYPE_CHECKING:
     from unicorn_async.config import SamplingParams
     from unicorn_async.server.protocol.fields import Fields
     from unicorn_async.tokenizer import ChatMessage
 
-REFUSED = ("audio", "function_call", "functions", "logit_bias", "moderation", "tools")
+REFUSED = ("audio", "function_call", "functions", "moderation", "tools")
 USED = frozenset(
     {
         "logprobs",
@@ -39,7 +41,7 @@ USED = frozenset(
         "web_search_options",
     }
 )
-KNOWN = SHARED_HINTS | USED | SAMPLING_FIELDS | frozenset(REFUSED)
+KNOWN = SHARED_HINTS | USED | SAMPLING_FIELDS | TEMPLATE_FIELDS | frozenset(REFUSED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +51,11 @@ class ChatRequest:
     messages: tuple[ChatMessage, ...]
     sampling: SamplingParams
     max_tokens: int | None = None
+    n: int = 1
     stream: bool = False
     include_usage: bool = False
     model: str | None = None  # as in `ResponsesRequest`
+    template: TemplateOptions = field(default_factory=TemplateOptions)
 
 
 def parse_chat_request(fields: Fields, *, defaults: SamplingParams) -> ChatRequest:
@@ -69,9 +73,11 @@ def parse_chat_request(fields: Fields, *, defaults: SamplingParams) -> ChatReque
         messages=parse_messages(fields),
         sampling=parse_sampling(fields, defaults, top_logprobs=_logprobs(fields)),
         max_tokens=limit if limit is not None else fields.integer("max_tokens", 1, MAX_TOKENS),
+        n=fields.integer("n", 1, MAX_CHOICES) or 1,
         stream=fields.boolean("stream") is True,
         include_usage=options is not None and options.boolean("include_usage") is True,
         model=parse_model(fields),
+        template=parse_template_options(fields),
     )
 
 
@@ -79,8 +85,6 @@ def _refuse_unsupported(fields: Fields) -> None:
     for key in REFUSED:
         if fields.value(key) not in (None, [], {}, "none", "auto"):
             raise fields.unsupported(key, "not supported by this server")
-    if fields.integer("n", 1, 128) not in (None, 1):
-        raise fields.unsupported("n", "one answer per request; send the request again for another")
     if fields.array("modalities") not in (None, [], ["text"]):
         raise fields.unsupported("modalities", "this server answers in text alone")
     if fields.value("web_search_options") is not None:  # an empty one asks for a search

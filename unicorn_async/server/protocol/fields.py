@@ -82,6 +82,10 @@ class Fields:
         """Return the error for a field that is understood and can't be honoured."""
         return ApiError(f"{self.name(key)}: {why}", code="unsupported_value", param=self.name(key))
 
+    def keys(self) -> tuple[str, ...]:
+        """Return the names of all fields."""
+        return tuple(self._data)
+
     def value(self, key: str) -> object:
         """Return whatever the field holds, None where it is absent."""
         return self._data.get(key)

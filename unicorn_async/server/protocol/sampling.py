@@ -14,14 +14,19 @@ if TYPE_CHECKING:
     from unicorn_async.server.protocol.fields import Fields
 
 MAX_TOKENS = (1 << 31) - 1
+MAX_STOP_IDS = 128
 SAMPLING_FIELDS = frozenset(
     {
         "frequency_penalty",
+        "ignore_eos",
+        "logit_bias",
         "min_p",
+        "min_tokens",
         "presence_penalty",
         "repetition_penalty",
         "seed",
         "stop",
+        "stop_token_ids",
         "temperature",
         "top_k",
         "top_p",
@@ -40,6 +45,8 @@ def parse_sampling(fields: Fields, defaults: SamplingParams, *, top_logprobs: in
         value = fields.number(name)
         return default if value is None else value
 
+    _refuse_masks(fields)
+    ignore_eos = fields.boolean("ignore_eos")
     seed = fields.integer("seed", 0, (1 << 64) - 1)
     top_k = fields.integer("top_k", 0, MAX_TOP_K)
     try:
@@ -54,6 +61,8 @@ def parse_sampling(fields: Fields, defaults: SamplingParams, *, top_logprobs: in
             frequency_penalty=number("frequency_penalty", defaults.frequency_penalty),
             seed=defaults.seed if seed is None else seed,
             stop=parse_stop(fields, defaults.stop),
+            stop_token_ids=_parse_stop_ids(fields, defaults.stop_token_ids),
+            ignore_eos=defaults.ignore_eos if ignore_eos is None else ignore_eos,
             top_logprobs=top_logprobs,
         )
     except ConfigError as exc:
@@ -73,6 +82,30 @@ def parse_stop(fields: Fields, default: tuple[str, ...]) -> tuple[str, ...]:
             raise ApiError(f"{name}: expected a string, got {type_name(item)}", code="invalid_type", param=name)
         stops.append(checked_text(item, name))
     return tuple(stops)
+
+
+def _parse_stop_ids(fields: Fields, default: tuple[int, ...]) -> tuple[int, ...]:
+    items = fields.array("stop_token_ids")
+    if items is None:
+        return default
+    name = fields.name("stop_token_ids")
+    if len(items) > MAX_STOP_IDS:
+        message = f"{name}: expected at most {MAX_STOP_IDS} token ids, got {len(items)}"
+        raise ApiError(message, code="invalid_value", param=name)
+    ids: list[int] = []
+    for item in items:
+        if not isinstance(item, int) or isinstance(item, bool) or not 0 <= item < 1 << 31:
+            raise ApiError(f"{name}: expected token ids, got {item!r}"[:200], code="invalid_value", param=name)
+        ids.append(item)
+    return tuple(ids)
+
+
+def _refuse_masks(fields: Fields) -> None:
+    """Refuse what would have to change logits before a token is drawn."""
+    if fields.value("logit_bias"):
+        raise fields.unsupported("logit_bias", "biases of single tokens are not supported")
+    if fields.integer("min_tokens", 0, MAX_TOKENS):
+        raise fields.unsupported("min_tokens", "an end can't be kept from being drawn; ignore_eos goes on after it")
 
 
 def parse_top_logprobs(fields: Fields) -> int | None:

@@ -1,0 +1,221 @@
+"""Completions of plain text, and several answers to one request, with the official client."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import openai
+import pytest
+
+from tests.server.fake_engine import words
+from unicorn_async.config import SamplingParams
+from unicorn_async.engine.types import FinishReason, Token
+from unicorn_async.errors import DeviceLostError, QueueFullError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.server.conftest import Served
+    from tests.server.fake_engine import FakeEngine
+
+MODEL = "fake-model"
+CHAT: list[Any] = [{"role": "user", "content": "Hi"}]
+TEXT = "Hello there, friend"
+
+
+@pytest.fixture
+async def client(served: Served) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key="unused", max_retries=0) as made:
+        yield made
+
+
+@pytest.fixture
+async def plain(served: Served) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=served.url) as made:
+        yield made
+
+
+async def test_a_text_is_continued(client: openai.AsyncOpenAI, engine: FakeEngine) -> None:
+    completion = await client.completions.create(
+        model=MODEL,
+        prompt="Once upon",
+        max_tokens=3,
+        stop=["END"],
+        seed=7,
+        extra_body={"stop_token_ids": [5], "ignore_eos": True, "top_k": 3},
+    )
+    assert (completion.choices[0].text, completion.choices[0].finish_reason) == (TEXT, "length")
+    usage = completion.usage
+    assert usage is not None and usage.completion_tokens_details is not None
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (2, 3, 5)
+    assert (completion.system_fingerprint or "").startswith("fp_")
+    assert engine.fake_tokenizer.texts == [("Once upon", True, True)]
+    assert engine.calls[0].sampling == SamplingParams(
+        max_tokens=3, stop=("END",), seed=7, stop_token_ids=(5,), ignore_eos=True, top_k=3
+    )
+
+
+async def test_a_text_is_streamed_with_its_usage(client: openai.AsyncOpenAI) -> None:
+    stream = await client.completions.create(
+        model=MODEL, prompt="Hi", stream=True, echo=True, stream_options={"include_usage": True}
+    )
+    chunks = [chunk async for chunk in stream]
+    assert "".join(chunk.choices[0].text for chunk in chunks if chunk.choices) == f"Hi{TEXT}"
+    assert chunks[-2].choices[0].finish_reason == "stop"
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == 4
+    assert len({chunk.id for chunk in chunks}) == 1
+
+
+async def test_prompts_are_texts_or_tokens_or_several(client: openai.AsyncOpenAI, engine: FakeEngine) -> None:
+    engine.fake_tokenizer.pieces = {3: b"abc"}
+    for prompt, expected in (
+        ([3, 3], [[3, 3]]),
+        (["one", "two words"], [[0], [0, 1]]),
+        ([[3], [3, 4]], [[3], [3, 4]]),
+    ):
+        engine.calls.clear()
+        completion = await client.completions.create(model=MODEL, prompt=prompt)  # type: ignore[arg-type]
+        assert [call.prompt for call in engine.calls] == expected
+        assert [choice.index for choice in completion.choices] == list(range(len(expected)))
+        assert completion.usage is not None
+        assert completion.usage.prompt_tokens == sum(map(len, expected))
+    echoed = await client.completions.create(model=MODEL, prompt=[3, 3], echo=True, max_tokens=1)
+    assert echoed.choices[0].text == "abcabcHello"
+
+
+async def test_n_answers_have_seeds_of_their_own(client: openai.AsyncOpenAI, engine: FakeEngine) -> None:
+    completion = await client.completions.create(model=MODEL, prompt=["a", "b"], n=2, seed=(1 << 64) - 1)
+    assert [choice.index for choice in completion.choices] == [0, 1, 2, 3]
+    assert [call.sampling.seed for call in engine.calls] == [(1 << 64) - 1, 0] * 2
+    assert len({call.request_id for call in engine.calls}) == 4
+
+
+async def test_the_likeliest_of_several_are_given(client: openai.AsyncOpenAI, engine: FakeEngine) -> None:
+    scripts = iter([[-0.9, -0.9], [-0.1, -0.1, -0.1], [-0.5]])
+
+    def script() -> list[Token]:
+        values = next(scripts)
+        tokens = [Token(number, f"{value}", value) for number, value in enumerate(values)]
+        return [*tokens[:-1], tokens[-1]._replace(finish_reason=FinishReason.STOP)]
+
+    engine.next_script = script
+    completion = await client.completions.create(model=MODEL, prompt="a", n=2, best_of=3)
+    assert [choice.text for choice in completion.choices] == ["-0.1-0.1-0.1", "-0.5"]
+    assert [choice.index for choice in completion.choices] == [0, 1]
+    assert completion.choices[0].logprobs is None
+    assert completion.usage is not None
+    assert completion.usage.completion_tokens == 6  # all that were made
+
+
+async def test_log_probabilities_of_a_text(client: openai.AsyncOpenAI, engine: FakeEngine) -> None:
+    engine.fake_tokenizer.pieces = {1: b"a\xc3", 2: b"\xa9", 3: b"b"}
+    engine.script = [
+        Token(1, "a", -0.5, ((1, "", -0.5), (3, "b", -1.0)), num_unseen=0),
+        Token(2, "é", -0.25),
+        Token(3, "b", -0.75, finish_reason=FinishReason.LENGTH),
+    ]
+    whole = (await client.completions.create(model=MODEL, prompt="x", logprobs=2)).choices[0].logprobs
+    assert whole is not None
+    assert whole.tokens == [r"bytes:\x61\xc3", r"bytes:\xa9", "b"]
+    assert (whole.token_logprobs, whole.text_offset) == ([-0.5, -0.25, -0.75], [0, 2, 2])
+    assert whole.top_logprobs == [{r"bytes:\x61\xc3": -0.5, "b": -1.0}, {}, {}]
+    offsets: list[int] = []
+    async for chunk in await client.completions.create(model=MODEL, prompt="x", logprobs=2, stream=True):
+        found = chunk.choices[0].logprobs
+        offsets += (found.text_offset or []) if found is not None else []
+    assert offsets == [0, 2, 2]
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({}, "prompt"),
+    ({"prompt": []}, "prompt"),
+    ({"prompt": [1, -1]}, "prompt[0]"),
+    ({"prompt": [[1], [True]]}, "prompt[1]"),
+    ({"prompt": ["a"] * 129}, "prompt"),
+    ({"prompt": ["a"] * 65, "n": 2}, "prompt"),
+    ({"prompt": "a", "suffix": "b"}, "suffix"),
+    ({"prompt": "a", "n": 3, "best_of": 2}, "best_of"),
+    ({"prompt": "a", "best_of": 2, "stream": True}, "best_of"),
+    ({"prompt": "a", "echo": True, "logprobs": 1}, "logprobs"),
+    ({"prompt": "a", "logprobs": 21}, "logprobs"),
+    ({"prompt": "a", "logit_bias": {"1": 5}}, "logit_bias"),
+    ({"prompt": "a", "min_tokens": 2}, "min_tokens"),
+    ({"prompt": "a", "stop_token_ids": ["a"]}, "stop_token_ids"),
+    ({"prompt": "a", "stop_token_ids": [1] * 129}, "stop_token_ids"),
+    ({"prompt": "a", "ignore_eos": 1}, "ignore_eos"),
+    ({"prompt": "a", "max_tokens": 0}, "max_tokens"),
+    ({"prompt": "a", "messages": []}, "messages"),
+]
+
+
+@pytest.mark.parametrize(("body", "param"), REFUSED)
+async def test_refusals_name_the_parameter(
+    plain: httpx.AsyncClient, engine: FakeEngine, body: dict[str, Any], param: str
+) -> None:
+    response = await plain.post("/v1/completions", json=body)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+    assert engine.calls == []
+
+
+async def test_a_model_without_a_chat_template_completes(client: openai.AsyncOpenAI, engine: FakeEngine) -> None:
+    engine.fake_tokenizer.has_chat_template = False
+    assert (await client.completions.create(model=MODEL, prompt="a")).choices[0].text == TEXT
+
+
+async def test_a_chat_has_several_answers(client: openai.AsyncOpenAI, engine: FakeEngine) -> None:
+    completion = await client.chat.completions.create(model=MODEL, messages=CHAT, n=3)
+    assert [choice.message.content for choice in completion.choices] == [TEXT] * 3
+    assert [choice.index for choice in completion.choices] == [0, 1, 2]
+    usage = completion.usage
+    assert usage is not None and usage.prompt_tokens_details is not None
+    assert (usage.prompt_tokens, usage.completion_tokens) == (2, 12)
+    assert usage.prompt_tokens_details.cached_tokens == 0
+    assert completion.system_fingerprint
+
+
+async def test_a_chats_answers_are_streamed_side_by_side(client: openai.AsyncOpenAI) -> None:
+    stream = await client.chat.completions.create(
+        model=MODEL, messages=CHAT, n=2, stream=True, stream_options={"include_usage": True}
+    )
+    texts = {0: "", 1: ""}
+    ends = []
+    async for chunk in stream:
+        for choice in chunk.choices:
+            texts[choice.index] += choice.delta.content or ""
+            ends += [choice.index] if choice.finish_reason else []
+        usage = chunk.usage
+    assert (texts, sorted(ends)) == ({0: TEXT, 1: TEXT}, [0, 1])
+    assert usage is not None
+    assert usage.completion_tokens == 8
+
+
+async def test_one_that_is_refused_leaves_none_behind(client: openai.AsyncOpenAI, engine: FakeEngine) -> None:
+    engine.hold[0] = asyncio.Event()
+    engine.refuse_after = 2
+    engine.refuse = QueueFullError("2 requests wait already")
+    with pytest.raises(openai.RateLimitError):
+        await client.chat.completions.create(model=MODEL, messages=CHAT, n=3)
+    assert [call.closed.is_set() for call in engine.calls] == [True, True]
+
+
+async def test_one_that_fails_fails_the_request(client: openai.AsyncOpenAI, engine: FakeEngine) -> None:
+    engine.fail[1] = DeviceLostError("gone")
+    with pytest.raises(openai.InternalServerError, match="gone"):
+        await client.chat.completions.create(model=MODEL, messages=CHAT, n=2)
+    assert [call.closed.is_set() for call in engine.calls] == [True, True]
+
+
+async def test_who_goes_away_cancels_all_answers(served: Served, engine: FakeEngine) -> None:
+    engine.hold[1] = asyncio.Event()
+    engine.script = words("a b c")
+    async with httpx.AsyncClient(base_url=served.url) as client:
+        body = {"prompt": "a", "n": 2, "stream": True}
+        async with client.stream("POST", "/v1/completions", json=body) as response:
+            async for _ in response.aiter_lines():
+                break
+    async with asyncio.timeout(5):
+        for call in engine.calls:
+            await call.closed.wait()

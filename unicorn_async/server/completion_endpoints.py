@@ -1,0 +1,58 @@
+"""The HTTP endpoints of Chat Completions, Completions, and of the tokenizer beside them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.routing import Route
+
+from unicorn_async.server.body import read_object
+from unicorn_async.server.completions import open_chat, open_completion
+from unicorn_async.server.guard import guarded
+from unicorn_async.server.protocol.chat_request import parse_chat_request
+from unicorn_async.server.protocol.completion_request import parse_completion_request
+from unicorn_async.server.reply import EventStreamReply, WholeReply, encode_chunk
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from starlette.requests import Request
+
+    from unicorn_async.server.choices import Choices
+    from unicorn_async.server.reply import Reply
+    from unicorn_async.server.service import Service
+
+DONE = b"data: [DONE]\n\n"
+
+
+class CompletionEndpoints:
+    """The routes of one service."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def routes(self) -> list[Route]:
+        """Return the routes."""
+        access = self._service.access
+        return [
+            Route("/v1/chat/completions", guarded(access, self._create_chat), methods=["POST"]),
+            Route("/v1/completions", guarded(access, self._create_completion), methods=["POST"]),
+        ]
+
+    async def _create_chat(self, request: Request) -> Reply:
+        options = self._service.options
+        wanted = parse_chat_request(await read_object(request, options), defaults=options.default_sampling)
+        return self._reply(await open_chat(self._service, wanted), stream=wanted.stream)
+
+    async def _create_completion(self, request: Request) -> Reply:
+        options = self._service.options
+        wanted = parse_completion_request(await read_object(request, options), defaults=options.default_sampling)
+        return self._reply(await open_completion(self._service, wanted), stream=wanted.stream)
+
+    def _reply(self, choices: Choices[Any], *, stream: bool) -> Reply:
+        timeout_s, answer = self._service.options.send_timeout_s, choices.answer
+        if stream:
+            return EventStreamReply(
+                choices.run, choices.close, send_timeout_s=timeout_s, encode=encode_chunk, tail=DONE
+            )
+        return WholeReply(choices.run, choices.close, send_timeout_s=timeout_s, answer=answer, to_json=answer.to_json)

@@ -1,0 +1,111 @@
+"""What Chat Completions and Completions have in common: several choices, one object around them, their usage."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from unicorn_async.engine.types import FinishReason
+from unicorn_async.server.protocol.answer import Answer
+from unicorn_async.server.protocol.encoding import encode_object
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from unicorn_async.server.protocol.errors import ErrorInfo
+
+FINISH_REASON = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length", FinishReason.CANCELLED: "stop"}
+
+
+class Choice(Answer, Protocol):
+    """One of the answers to a request."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the answer so far."""
+
+    @property
+    def num_cached(self) -> int:
+        """Tokens of its prompt that were computed before."""
+
+    @property
+    def num_thought(self) -> int:
+        """Those of them that are the model's thoughts."""
+
+    def to_choice(self) -> dict[str, object]:
+        """Return the whole answer as an entry of `choices`."""
+
+
+ChoiceT = TypeVar("ChoiceT", bound=Choice)
+
+
+class CompletionHead:
+    """What stands at the beginning of each object of one completion."""
+
+    def __init__(self, completion_id: str, model: str, fingerprint: str, *, include_usage: bool = False) -> None:
+        self.id = completion_id
+        self.include_usage = include_usage
+        self._fields: dict[str, object] = {
+            "id": completion_id,
+            "created": int(time.time()),
+            "model": model,
+            "system_fingerprint": fingerprint,
+        }
+
+    def fields(self, kind: str) -> dict[str, object]:
+        """Return the first fields of an object of this kind."""
+        return {"object": kind, **self._fields}
+
+    def chunk(self, kind: str, choice: dict[str, object]) -> str:
+        """Return a chunk with a piece of one choice."""
+        usage: dict[str, object] = {"usage": None} if self.include_usage else {}
+        return encode_object({**self.fields(kind), "choices": [choice], **usage})
+
+
+class CompletionObject(Generic[ChoiceT]):
+    """The choices of one request and what is said of all of them; `num_input` are the tokens of all prompts."""
+
+    kind = "chat.completion"
+    chunk_kind = "chat.completion.chunk"
+
+    def __init__(self, head: CompletionHead, choices: Sequence[ChoiceT], num_input: int) -> None:
+        self.head = head
+        self.choices = choices
+        self._num_input = num_input
+
+    @property
+    def error(self) -> ErrorInfo | None:
+        """What made one of the answers fail, the first of them."""
+        return next((choice.error for choice in self.choices if choice.error is not None), None)
+
+    def closing(self) -> Sequence[str]:
+        """Return what follows the last chunk of all: the usage, if it was asked for."""
+        if not self.head.include_usage or self.error is not None:
+            return ()
+        return [encode_object({**self.head.fields(self.chunk_kind), "choices": [], "usage": self._usage()})]
+
+    def to_json(self) -> dict[str, object]:
+        """Return the whole object."""
+        return {**self.head.fields(self.kind), "choices": self._told(), "usage": self._usage()}
+
+    def _told(self) -> list[dict[str, object]]:
+        return [choice.to_choice() for choice in self.choices]
+
+    def _num_cached(self) -> int:
+        """Of the prompt's tokens: what the first answer found is all that was there before the request."""
+        return self.choices[0].num_cached
+
+    def _usage(self) -> dict[str, object]:
+        num_output = sum(choice.num_tokens for choice in self.choices)
+        return {
+            "prompt_tokens": self._num_input,
+            "completion_tokens": num_output,
+            "total_tokens": self._num_input + num_output,
+            "prompt_tokens_details": {"cached_tokens": self._num_cached(), "audio_tokens": 0},
+            "completion_tokens_details": {
+                "reasoning_tokens": sum(choice.num_thought for choice in self.choices),
+                "audio_tokens": 0,
+                "accepted_prediction_tokens": 0,
+                "rejected_prediction_tokens": 0,
+            },
+        }

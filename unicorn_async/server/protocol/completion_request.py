@@ -1,0 +1,146 @@
+"""The body of POST /v1/completions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from unicorn_async.config import MAX_TOP_LOGPROBS
+from unicorn_async.server.protocol.errors import ApiError
+from unicorn_async.server.protocol.fields import checked_text, type_name
+from unicorn_async.server.protocol.hints import MAX_NAME, check_stream_options
+from unicorn_async.server.protocol.responses_request import parse_model
+from unicorn_async.server.protocol.sampling import MAX_TOKENS, SAMPLING_FIELDS, parse_sampling
+
+if TYPE_CHECKING:
+    from unicorn_async.config import SamplingParams
+    from unicorn_async.server.protocol.fields import Fields
+
+USED = frozenset(
+    {
+        "add_special_tokens",
+        "best_of",
+        "echo",
+        "logprobs",
+        "max_tokens",
+        "model",
+        "n",
+        "prompt",
+        "stream",
+        "stream_options",
+        "suffix",
+        "user",
+    }
+)
+KNOWN = USED | SAMPLING_FIELDS
+DEFAULT_MAX_TOKENS = 16  # as OpenAI's and vLLM's
+MAX_CHOICES = 128
+MAX_IDS = 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionRequest:
+    """A checked request; each prompt is text or token ids. `sampling.max_tokens` is filled in by the service."""
+
+    prompts: tuple[str | tuple[int, ...], ...]
+    sampling: SamplingParams
+    max_tokens: int = DEFAULT_MAX_TOKENS
+    n: int = 1
+    best_of: int = 1
+    echo: bool = False
+    add_bos: bool = True
+    stream: bool = False
+    include_usage: bool = False
+    model: str | None = None  # as in `ResponsesRequest`
+    shows_logprobs: bool = False
+
+
+def parse_completion_request(fields: Fields, *, defaults: SamplingParams) -> CompletionRequest:
+    """Check a request's body.
+
+    Raises:
+        ApiError: with the name of the field that is wrong, unknown, or asks for what is not supported.
+    """
+    fields.refuse_unknown(KNOWN)
+    if fields.value("suffix"):
+        raise fields.unsupported(
+            "suffix", "text is continued here, not filled in; put the model's own marks for that in"
+        )
+    fields.string("user", max_length=MAX_NAME)
+    prompts = parse_prompts(fields)
+    options = check_stream_options(fields, ("include_usage",))
+    stream = fields.boolean("stream") is True
+    n = fields.integer("n", 1, MAX_CHOICES) or 1
+    best_of = fields.integer("best_of", 1, MAX_CHOICES) or n
+    if best_of < n:
+        raise fields.wrong("best_of", f"at least n, which is {n}", code="invalid_value")
+    if best_of > n and stream:
+        raise fields.unsupported("best_of", "which answers are best shows at their end: it does not go with stream")
+    if len(prompts) * best_of > MAX_CHOICES:
+        message = f"prompt: expected at most {MAX_CHOICES} answers to a request, got {len(prompts)} times {best_of}"
+        raise ApiError(message, code="invalid_value", param="prompt")
+    logprobs = fields.integer("logprobs", 0, MAX_TOP_LOGPROBS)
+    echo = fields.boolean("echo") is True
+    if echo and logprobs is not None:
+        raise fields.unsupported("logprobs", "those of a prompt are not computed: it does not go with echo")
+    sampling = parse_sampling(fields, defaults, top_logprobs=logprobs)
+    if best_of > n and logprobs is None:
+        sampling = replace(sampling, top_logprobs=0)  # which is the best goes by them
+    return CompletionRequest(
+        prompts=prompts,
+        sampling=sampling,
+        max_tokens=fields.integer("max_tokens", 1, MAX_TOKENS) or DEFAULT_MAX_TOKENS,
+        n=n,
+        best_of=best_of,
+        echo=echo,
+        add_bos=fields.boolean("add_special_tokens") is not False,
+        stream=stream,
+        include_usage=options is not None and options.boolean("include_usage") is True,
+        model=parse_model(fields),
+        shows_logprobs=logprobs is not None,
+    )
+
+
+def parse_prompts(fields: Fields) -> tuple[str | tuple[int, ...], ...]:
+    """Return the prompts: a text, token ids, or an array of either.
+
+    Raises:
+        ApiError: it is something else, or empty.
+    """
+    value = fields.value("prompt")
+    if isinstance(value, str):
+        return (checked_text(value, "prompt"),)
+    if not isinstance(value, list) or not value:
+        raise fields.wrong("prompt", "a string, token ids, or an array of these")
+    if all(map(_is_id, value)):
+        return (parse_ids(value, "prompt"),)
+    if len(value) > MAX_CHOICES:
+        message = f"prompt: expected at most {MAX_CHOICES} prompts, got {len(value)}"
+        raise ApiError(message, code="invalid_value", param="prompt")
+    return tuple(_prompt(item, f"prompt[{index}]") for index, item in enumerate(value))
+
+
+def parse_ids(value: object, name: str) -> tuple[int, ...]:
+    """Return token ids.
+
+    Raises:
+        ApiError: it is no array of whole numbers.
+    """
+    if not isinstance(value, list):
+        raise ApiError(f"{name}: expected token ids, got {type_name(value)}", code="invalid_type", param=name)
+    if len(value) > MAX_IDS:
+        message = f"{name}: expected at most {MAX_IDS} token ids, got {len(value)}"
+        raise ApiError(message, code="invalid_value", param=name)
+    wrong = next((item for item in value if not _is_id(item)), None)
+    if wrong is not None or not all(map(_is_id, value)):
+        message = f"{name}: expected token ids, 0 to {(1 << 31) - 1}, got {wrong!r}"[:200]
+        raise ApiError(message, code="invalid_value", param=name)
+    return tuple(value)
+
+
+def _prompt(value: object, name: str) -> str | tuple[int, ...]:
+    return checked_text(value, name) if isinstance(value, str) else parse_ids(value, name)
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31

@@ -1,0 +1,80 @@
+"""The HTTP endpoints of the model's tokenizer and its chat template."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from starlette.routing import Route
+
+from unicorn_async.server.body import read_object
+from unicorn_async.server.guard import guarded, json_response
+from unicorn_async.server.protocol.encoding import encode_object
+from unicorn_async.server.protocol.messages import merge_system
+from unicorn_async.server.protocol.tokenize_request import (
+    parse_detokenize_request,
+    parse_template_request,
+    parse_tokenize_request,
+)
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from unicorn_async.server.service import Service
+    from unicorn_async.tokenizer import Tokenizer
+
+
+class TokenizerEndpoints:
+    """The routes of one service."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def routes(self) -> list[Route]:
+        """Return the routes."""
+        access = self._service.access
+        return [
+            Route("/tokenize", guarded(access, self._tokenize), methods=["POST"]),
+            Route("/detokenize", guarded(access, self._detokenize), methods=["POST"]),
+            Route("/apply-template", guarded(access, self._apply_template), methods=["POST"]),
+        ]
+
+    async def _tokenize(self, request: Request) -> Response:
+        wanted = parse_tokenize_request(await read_object(request, self._service.options))
+        engine = (await self._service.models.model(wanted.model)).engine
+        tokenizer, service = engine.tokenizer, self._service
+        if wanted.text is None:
+            ids = await service.encode_chat(tokenizer, merge_system(None, wanted.messages), wanted.template)
+        else:
+            encode = partial(tokenizer.encode, wanted.text, add_bos=wanted.add_bos, with_control=wanted.with_control)
+            ids = await service.encoded(len(wanted.text), encode)
+
+        def told() -> str:
+            tokens = [_piece(tokenizer, token_id) for token_id in ids] if wanted.with_pieces else ids
+            strings = [tokenizer.token_text(token_id) for token_id in ids] if wanted.with_strings else None
+            body = {"count": len(ids), "max_model_len": engine.max_context, "tokens": tokens, "token_strs": strings}
+            return encode_object(body)
+
+        return json_response(await service.encoded(len(ids), told))
+
+    async def _detokenize(self, request: Request) -> Response:
+        ids, name = parse_detokenize_request(await read_object(request, self._service.options))
+        tokenizer = (await self._service.models.model(name)).engine.tokenizer
+        text = await self._service.encoded(len(ids), partial(tokenizer.decode, ids, skip_special=False))
+        return json_response(encode_object({"content": text, "prompt": text}))
+
+    async def _apply_template(self, request: Request) -> Response:
+        messages, options, name = parse_template_request(await read_object(request, self._service.options))
+        tokenizer = (await self._service.models.model(name)).engine.tokenizer
+        text = await self._service.chat_text(tokenizer, merge_system(None, messages), options)
+        return json_response(encode_object({"prompt": text}))
+
+
+def _piece(tokenizer: Tokenizer, token_id: int) -> dict[str, object]:
+    """A token and its text, or its bytes where these are no text."""
+    piece = tokenizer.token_bytes(token_id)
+    try:
+        return {"id": token_id, "piece": piece.decode()}
+    except UnicodeDecodeError:
+        return {"id": token_id, "piece": list(piece)}
