@@ -20,7 +20,7 @@ from unicorn_async.scheduler.block_manager import BlockGroup
 from unicorn_async.scheduler.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -122,6 +122,7 @@ class FakeEngine:
         self.fail: dict[int, Exception] = {}
         self.refuse: Exception | None = None
         self.refuse_after = 0  # so many calls are taken
+        self.recommended_sampling: Mapping[str, float] = {}
         self.next_script: Callable[[], list[Token]] = lambda: self.script
         self.load_failure: Exception | None = None
         self.failed: asyncio.Future[UnicornError] = asyncio.get_running_loop().create_future()

@@ -9,10 +9,12 @@ import httpx
 import openai
 import pytest
 
+from tests.server.conftest import serving
 from tests.server.fake_engine import words
 from unicorn_async.config import SamplingParams
 from unicorn_async.engine.types import FinishReason, Token
 from unicorn_async.errors import DeviceLostError, QueueFullError
+from unicorn_async.server import ServerOptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -219,3 +221,18 @@ async def test_who_goes_away_cancels_all_answers(served: Served, engine: FakeEng
     async with asyncio.timeout(5):
         for call in engine.calls:
             await call.closed.wait()
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+async def test_what_a_request_leaves_out_is_as_the_model_recommends(engine: FakeEngine, wanted: bool) -> None:
+    engine.recommended_sampling = {"temperature": 0.6, "top_k": 20, "repetition_penalty": 1.1}
+    async with (
+        serving(engine, ServerOptions(recommended_sampling=wanted)) as served,
+        openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key="unused", max_retries=0) as client,
+    ):
+        await client.completions.create(model=MODEL, prompt="a", temperature=0)
+        await client.chat.completions.create(model=MODEL, messages=CHAT, extra_body={"top_k": 5})
+        response = await client.responses.create(model=MODEL, input="a", extra_body={"top_k": 0})
+    found = [(call.sampling.temperature, call.sampling.top_k) for call in engine.calls]
+    assert found == ([(0, 20), (0.6, 5), (0.6, 0)] if wanted else [(0, 0), (0, 5), (0, 0)])
+    assert response.temperature == (0.6 if wanted else 0)

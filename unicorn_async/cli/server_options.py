@@ -31,6 +31,12 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
         help="clients may load the models and adapters below this folder; may be given several times",
     )
     group.add_argument(
+        "--generation-config",
+        choices=("auto", "none"),
+        default="auto",
+        help="for sampling parameters that a request leaves out: what the model's files recommend (auto), or greedy",
+    )
+    group.add_argument(
         "--max-restarts",
         type=count,
         metavar="N",

@@ -36,7 +36,11 @@ _OPEN_HOSTS = ("0.0.0.0", "::", "")
 def server_options(options: argparse.Namespace) -> ServerOptions:
     """Return how the server behaves; the key on the command line comes before the environment's."""
     key = options.api_key if options.api_key is not None else os.environ.get(API_KEY_VARIABLE)
-    return ServerOptions(api_key=key, allowed_hosts=tuple(options.allow_host))
+    return ServerOptions(
+        api_key=key,
+        allowed_hosts=tuple(options.allow_host),
+        recommended_sampling=options.generation_config == "auto",
+    )
 
 
 def model_catalog(options: argparse.Namespace) -> ModelCatalog:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from unicorn_async.cache.lookup import look_up
 from unicorn_async.cache.writer import Origin
 from unicorn_async.checkpoint.checkpoint import Checkpoint
 from unicorn_async.checkpoint.location import find_model, model_name
+from unicorn_async.checkpoint.recommended_sampling import recommended_sampling
 from unicorn_async.config import WeightScheme
 from unicorn_async.errors import CheckpointError
 from unicorn_async.loader.lora_factors import lora_bytes, scratch_bytes
@@ -21,7 +22,7 @@ from unicorn_async.models.registry import model_spec
 from unicorn_async.weights.plan import make_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from unicorn_async.cache.folder import CacheFolder
@@ -46,6 +47,7 @@ class ModelFiles:
     plan: LoadPlan
     lora: LoraPlan
     scheme: WeightScheme = WeightScheme.AUTO
+    sampling: Mapping[str, float] = field(default_factory=dict)  # recommended, by the names of `SamplingParams`
 
     @classmethod
     def read(
@@ -73,7 +75,8 @@ class ModelFiles:
         lora = make_lora_plan(read_adapters(loras), wanted, config.tied_tensors)
         plan = make_plan(checkpoint, wanted, scheme=scheme, adapted=lora.changes)
         config.check_unused(plan.ignored)
-        return cls(model_name(model, path), checkpoint, config, plan, lora, scheme)
+        sampling = recommended_sampling(checkpoint.path, checkpoint.gguf_metadata)
+        return cls(model_name(model, path), checkpoint, config, plan, lora, scheme, sampling)
 
     def check_vocabulary(self, num_tokens: int) -> None:
         """Check that the embeddings have a row for each of a tokenizer's tokens.

@@ -10,7 +10,7 @@ from unicorn_async.loader.progress import LoadProgress
 from unicorn_async.scheduler.request import FinishReason
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -132,6 +132,10 @@ class EngineAPI(Protocol):
     @property
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
+
+    @property
+    def recommended_sampling(self) -> Mapping[str, float]:
+        """What the model's files recommend for its sampling, by the names of `SamplingParams`."""
 
     @property
     def tokenizer_s(self) -> float:

@@ -33,7 +33,8 @@ async def open_chat(service: Service, request: ChatRequest) -> Choices[ChatAnswe
     model = await service.models.model(request.model)
     engine = model.engine
     prompt = await service.encode_chat(engine.tokenizer, merge_system(None, request.messages), request.template)
-    sampling = service.fit(engine, prompt, request.sampling, request.max_tokens)
+    wanted = service.with_recommended(engine, request.sampling, request.left_out)
+    sampling = service.fit(engine, prompt, wanted, request.max_tokens)
     head = _head("chatcmpl", model, include_usage=request.include_usage)
     answers = [
         ChatAnswer(head, index, engine.tokenizer.token_bytes, wants_logprobs=sampling.top_logprobs is not None)
@@ -51,6 +52,7 @@ async def open_completion(service: Service, request: CompletionRequest) -> Choic
     """
     model = await service.models.model(request.model)
     tokenizer = model.engine.tokenizer
+    wanted = service.with_recommended(model.engine, request.sampling, request.left_out)
     head = _head("cmpl", model, include_usage=request.include_usage)
     prompts: list[list[int]] = []
     answers: list[CompletionAnswer] = []
@@ -62,7 +64,7 @@ async def open_completion(service: Service, request: CompletionRequest) -> Choic
         else:
             prompt = list(given)
         echo = "" if not request.echo else given if isinstance(given, str) else tokenizer.decode(prompt)
-        sampling = service.fit(model.engine, prompt, request.sampling, request.max_tokens)
+        sampling = service.fit(model.engine, prompt, wanted, request.max_tokens)
         prompts.append(prompt)
         for number in range(request.best_of):
             asked.append((prompt, seeded(sampling, number)))

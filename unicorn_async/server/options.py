@@ -32,6 +32,7 @@ class ServerOptions:
     api_key: str | None = None  # None = anybody who reaches the port may ask
     allowed_hosts: tuple[str, ...] = ()  # further names by which browsers may reach this server
     default_sampling: SamplingParams = field(default_factory=SamplingParams)  # for what a request leaves out
+    recommended_sampling: bool = True  # the model's own, in place of these, for what a request leaves out
     default_max_tokens: int | None = None  # None = as many as the context has room for
     max_message_bytes: int = 4 << 20  # one websocket message or HTTP body
     max_connections: int = 1024

@@ -21,6 +21,7 @@ from unicorn_async.server.protocol.messages import merge_system
 from unicorn_async.server.protocol.replay import replayed
 from unicorn_async.server.protocol.response_object import ResponseState, ResponseStatus
 from unicorn_async.server.protocol.responses_answer import ResponsesAnswer
+from unicorn_async.server.protocol.sampling import recommended
 from unicorn_async.server.protocol.template_options import TemplateOptions
 from unicorn_async.server.step_watch import StepWatchers
 from unicorn_async.server.store import ResponseStore, StoredResponse
@@ -90,7 +91,8 @@ class Service:
         earlier = self._earlier(request, local)
         conversation = earlier + request.messages
         prompt = await self._prompt(engine, request, conversation)
-        sampling = self.fit(engine, prompt, request.sampling, request.max_output_tokens)
+        wanted = self.with_recommended(engine, request.sampling, request.left_out)
+        sampling = self.fit(engine, prompt, wanted, request.max_output_tokens)
         token = secrets.token_hex(16)
         state = ResponseState(
             id=f"resp_{token}",
@@ -277,6 +279,12 @@ class Service:
         if self._executor is None or num_chars <= INLINE_CHARS:
             return encode()
         return await asyncio.get_running_loop().run_in_executor(self._executor, encode)
+
+    def with_recommended(self, engine: EngineAPI, sampling: SamplingParams, left_out: frozenset[str]) -> SamplingParams:
+        """Return the sampling parameters with the model's own where a request leaves some out, if these are wanted."""
+        if not self.options.recommended_sampling:
+            return sampling
+        return recommended(sampling, left_out, engine.recommended_sampling)
 
     def fit(self, engine: EngineAPI, prompt: list[int], sampling: SamplingParams, limit: int | None) -> SamplingParams:
         """Return the sampling parameters with the answer's limit, at most what the context has room for.

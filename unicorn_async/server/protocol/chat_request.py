@@ -10,7 +10,13 @@ from unicorn_async.server.protocol.hints import SHARED_HINTS, check_stream_optio
 from unicorn_async.server.protocol.messages import parse_messages
 from unicorn_async.server.protocol.reasoning import check_effort
 from unicorn_async.server.protocol.responses_request import parse_model, refuse_format, refuse_tool_choice
-from unicorn_async.server.protocol.sampling import MAX_TOKENS, SAMPLING_FIELDS, parse_sampling, parse_top_logprobs
+from unicorn_async.server.protocol.sampling import (
+    MAX_TOKENS,
+    SAMPLING_FIELDS,
+    left_out,
+    parse_sampling,
+    parse_top_logprobs,
+)
 from unicorn_async.server.protocol.template_options import TEMPLATE_FIELDS, TemplateOptions, parse_template_options
 
 if TYPE_CHECKING:
@@ -56,6 +62,7 @@ class ChatRequest:
     include_usage: bool = False
     model: str | None = None  # as in `ResponsesRequest`
     template: TemplateOptions = field(default_factory=TemplateOptions)
+    left_out: frozenset[str] = frozenset()  # as in `ResponsesRequest`
 
 
 def parse_chat_request(fields: Fields, *, defaults: SamplingParams) -> ChatRequest:
@@ -78,6 +85,7 @@ def parse_chat_request(fields: Fields, *, defaults: SamplingParams) -> ChatReque
         include_usage=options is not None and options.boolean("include_usage") is True,
         model=parse_model(fields),
         template=parse_template_options(fields),
+        left_out=left_out(fields),
     )
 
 

@@ -10,7 +10,7 @@ from unicorn_async.server.protocol.errors import ApiError
 from unicorn_async.server.protocol.fields import checked_text, type_name
 from unicorn_async.server.protocol.hints import MAX_NAME, check_stream_options
 from unicorn_async.server.protocol.responses_request import parse_model
-from unicorn_async.server.protocol.sampling import MAX_TOKENS, SAMPLING_FIELDS, parse_sampling
+from unicorn_async.server.protocol.sampling import MAX_TOKENS, SAMPLING_FIELDS, left_out, parse_sampling
 
 if TYPE_CHECKING:
     from unicorn_async.config import SamplingParams
@@ -53,6 +53,7 @@ class CompletionRequest:
     include_usage: bool = False
     model: str | None = None  # as in `ResponsesRequest`
     shows_logprobs: bool = False
+    left_out: frozenset[str] = frozenset()  # as in `ResponsesRequest`
 
 
 def parse_completion_request(fields: Fields, *, defaults: SamplingParams) -> CompletionRequest:
@@ -98,6 +99,7 @@ def parse_completion_request(fields: Fields, *, defaults: SamplingParams) -> Com
         include_usage=options is not None and options.boolean("include_usage") is True,
         model=parse_model(fields),
         shows_logprobs=logprobs is not None,
+        left_out=left_out(fields),
     )
 
 

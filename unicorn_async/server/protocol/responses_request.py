@@ -16,7 +16,13 @@ from unicorn_async.server.protocol.hints import (
 )
 from unicorn_async.server.protocol.messages import parse_input
 from unicorn_async.server.protocol.reasoning import check_reasoning
-from unicorn_async.server.protocol.sampling import MAX_TOKENS, SAMPLING_FIELDS, parse_sampling, parse_top_logprobs
+from unicorn_async.server.protocol.sampling import (
+    MAX_TOKENS,
+    SAMPLING_FIELDS,
+    left_out,
+    parse_sampling,
+    parse_top_logprobs,
+)
 
 if TYPE_CHECKING:
     from unicorn_async.config import SamplingParams
@@ -71,6 +77,7 @@ class ResponsesRequest:
     model: str | None = None  # that the answer has to come from; None = whichever is served
     truncate: bool = False  # leave out the oldest turns of a conversation that the context has no room for
     hints: Hints = field(default_factory=Hints)
+    left_out: frozenset[str] = frozenset()  # sampling parameters that the model's recommendation may fill in
 
 
 def parse_responses_request(fields: Fields, *, defaults: SamplingParams) -> ResponsesRequest:
@@ -96,6 +103,7 @@ def parse_responses_request(fields: Fields, *, defaults: SamplingParams) -> Resp
         model=parse_model(fields),
         truncate=fields.choice("truncation", ("auto", "disabled")) == "auto",
         hints=parse_hints(fields),
+        left_out=left_out(fields),
     )
     if request.background and not request.store:
         raise fields.unsupported("background", "an answer in the background is stored, but store is false")

@@ -11,6 +11,9 @@ from unicorn_async.server.protocol.errors import ApiError
 from unicorn_async.server.protocol.fields import checked_text, type_name
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+    from typing import Any
+
     from unicorn_async.server.protocol.fields import Fields
 
 MAX_TOKENS = (1 << 31) - 1
@@ -67,6 +70,19 @@ def parse_sampling(fields: Fields, defaults: SamplingParams, *, top_logprobs: in
         )
     except ConfigError as exc:
         raise ApiError(str(exc), code="invalid_value", param=str(exc).partition(":")[0]) from exc
+
+
+def recommended(
+    sampling: SamplingParams, left_out: Collection[str], recommendation: Mapping[str, float]
+) -> SamplingParams:
+    """Return the parameters with what the model's makers recommend in place of what a request left out."""
+    found: dict[str, Any] = {name: value for name, value in recommendation.items() if name in left_out}
+    return replace(sampling, **found) if found else sampling
+
+
+def left_out(fields: Fields) -> frozenset[str]:
+    """Return the names of the parameters that a request leaves to the server."""
+    return frozenset(name for name in SAMPLING_FIELDS if fields.value(name) is None)
 
 
 def parse_stop(fields: Fields, default: tuple[str, ...]) -> tuple[str, ...]:
