@@ -46,6 +46,7 @@ class FakeTokenizer:
     def __init__(self) -> None:
         self.has_chat_template = True
         self.pieces: dict[int, bytes] = {}
+        self.thinks = False
         self.template_names: frozenset[str] = frozenset()
         self.options: list[dict[str, object]] = []
         self.texts: list[tuple[str, bool, bool]] = []

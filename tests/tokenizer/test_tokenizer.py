@@ -298,3 +298,19 @@ def test_a_prefix_of_continued_words_is_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps(content))
     with pytest.raises(TokenizerError, match="continuing_subword_prefix"):
         Tokenizer.load(directory)
+
+
+def test_marks_of_thoughts_are_text_also_where_they_are_control_tokens(tmp_path: Path) -> None:
+    backend = builders.byte_level()
+    backend.add_special_tokens(["<think>", "</think>"])
+    template = (
+        "{{ '<think>' if enable_thinking }}{% for m in messages %}{{ m.content.split('</think>')[-1] }}{% endfor %}"
+    )
+    tokenizer = Tokenizer.load(builders.write(tmp_path, backend, template=template))
+    ids = tokenizer.encode("<think>a</think>b<eos>", with_control=True, add_bos=False)
+    assert tokenizer.decode(ids) == "<think>a</think>b"
+    assert tokenizer.thinks
+
+
+def test_a_model_whose_template_has_no_such_marks_does_not_think(tokenizer: Tokenizer) -> None:
+    assert not tokenizer.thinks

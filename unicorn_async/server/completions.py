@@ -32,12 +32,20 @@ async def open_chat(service: Service, request: ChatRequest) -> Choices[ChatAnswe
     """
     model = await service.models.model(request.model)
     engine = model.engine
-    prompt = await service.encode_chat(engine.tokenizer, merge_system(None, request.messages), request.template)
+    tokenizer, reasoning = engine.tokenizer, request.reasoning
+    options = request.template.beside(reasoning.variables(tokenizer))
+    prompt = await service.encode_chat(tokenizer, merge_system(None, request.messages), options)
     wanted = service.with_recommended(engine, request.sampling, request.left_out)
     sampling = service.fit(engine, prompt, wanted, request.max_tokens)
     head = _head("chatcmpl", model, include_usage=request.include_usage)
     answers = [
-        ChatAnswer(head, index, engine.tokenizer.token_bytes, wants_logprobs=sampling.top_logprobs is not None)
+        ChatAnswer(
+            head,
+            index,
+            tokenizer.token_bytes,
+            wants_logprobs=sampling.top_logprobs is not None,
+            splitter=reasoning.splitter(tokenizer, prompt),
+        )
         for index in range(request.n)
     ]
     asked = [(prompt, seeded(sampling, index)) for index in range(request.n)]

@@ -143,14 +143,12 @@ class Generation:
             await emit(event)
         if token is None:
             return FinishReason.STOP
-        text = answer.token(token)
-        if text is not None:
-            await emit(text)
+        for event in answer.token(token):
+            await emit(event)
         reason = token.finish_reason
         async for token in self._stream:
-            text = answer.token(token)
-            if text is not None:
-                await emit(text)
+            for event in answer.token(token):
+                await emit(event)
             reason = token.finish_reason
         return reason or FinishReason.STOP
 

@@ -96,13 +96,13 @@ class Service:
         token = secrets.token_hex(16)
         state = ResponseState(
             id=f"resp_{token}",
-            item_id=f"msg_{token}",
             model=engine.model_name,
             request=request,
             sampling=sampling,
             input_tokens=len(prompt),
         )
-        answer = ResponsesAnswer(state, engine.tokenizer.token_bytes, stream_id=stream_id)
+        splitter = request.reasoning.splitter(engine.tokenizer, prompt)
+        answer = ResponsesAnswer(state, engine.tokenizer.token_bytes, stream_id=stream_id, splitter=splitter)
         generation = await self.generate(model, prompt, sampling, state.id) if request.generate else None
         active = ActiveResponse(answer, generation, conversation)
         self._active[active.id] = active
@@ -238,7 +238,8 @@ class Service:
     async def _prompt(
         self, engine: EngineAPI, request: ResponsesRequest, conversation: Sequence[ChatMessage]
     ) -> list[int]:
-        encode = partial(self.encode_chat, engine.tokenizer)
+        options = PLAIN.beside(request.reasoning.variables(engine.tokenizer))
+        encode = partial(self.encode_chat, engine.tokenizer, options=options)
         messages = merge_system(request.instructions, conversation)
         if not request.truncate:
             return await encode(messages)

@@ -13,7 +13,7 @@ class TokenBytes(Protocol):
     """What a decoder needs of a tokenizer."""
 
     pieces: PieceBytes
-    control_ids: frozenset[int]
+    hidden_ids: frozenset[int]
 
 
 class StreamDecoder:
@@ -27,7 +27,7 @@ class StreamDecoder:
 
     def __init__(self, tokenizer: TokenBytes, *, skip_special: bool = True) -> None:
         self._tokenizer = tokenizer
-        self._skipped = tokenizer.control_ids if skip_special else frozenset()
+        self._skipped = tokenizer.hidden_ids if skip_special else frozenset()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._strip_left = tokenizer.pieces.strip[1]
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from unicorn_async.tokenizer.chat_template import ChatTemplate
     from unicorn_async.tokenizer.message import ChatMessage
 
+THINKING_MARKS = ("<think>", "</think>")
 _MAX_SPELLING_DEPTH = 32  # a control token spelled out in plain ones, which may hold another
 
 
@@ -33,7 +34,8 @@ class Tokenizer:
 
     Control tokens (those that tokenizer.json, the vocabulary or the model's configuration marks as special, and the end
     tokens) come from the chat template alone: typed by a user they are plain text. `pieces` has the tokens' bytes,
-    `control_ids` the control tokens. `encoder` does what the vocabulary is needed for; who made it closes it.
+    `control_ids` the control tokens; `hidden_ids`, all of these but the marks of thoughts, are no part of a text.
+    `encoder` does what the vocabulary is needed for; who made it closes it.
     """
 
     def __init__(self, encoder: Encoder, facts: TokenizerFacts) -> None:
@@ -42,6 +44,7 @@ class Tokenizer:
         self.eos_token_ids = facts.eos_token_ids
         self.bos_token_id = facts.bos_token_id
         self.control_ids = frozenset(facts.control)
+        self.hidden_ids = frozenset(i for i, token in facts.control.items() if token.content not in THINKING_MARKS)
         self.pieces = encoder.pieces
         self._control = ControlTokens(facts.control)
         self._prefix = list(facts.prefix)
@@ -110,6 +113,11 @@ class Tokenizer:
         if with_control and self._prefix and ids[:1] == self._prefix:
             return ids
         return self._prefix + ids if add_bos else ids
+
+    @property
+    def thinks(self) -> bool:
+        """Whether the model may think before it answers, by its chat template: between `<think>` and `</think>`."""
+        return self._template is not None and THINKING_MARKS[1] in self._template.source
 
     @property
     def template_names(self) -> frozenset[str]:

@@ -27,8 +27,8 @@ class Answer(Protocol):
     def opened(self) -> Sequence[str]:
         """Return what comes right before the first token."""
 
-    def token(self, token: Token) -> str | None:
-        """Take a token; return what is sent for it, None if it adds nothing to see."""
+    def token(self, token: Token) -> Sequence[str]:
+        """Take a token; return what is sent for it, nothing if it adds nothing to see."""
 
     def finished(self, reason: FinishReason) -> Sequence[str]:
         """Take the end; return what closes the answer. Valid also before `opened`."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from unicorn_async.engine.types import FinishReason, Token
     from unicorn_async.server.protocol.completion_object import CompletionHead
     from unicorn_async.server.protocol.errors import ErrorInfo
+    from unicorn_async.server.protocol.thoughts import ThoughtSplitter
 
 CHUNK = "chat.completion.chunk"
 
@@ -21,14 +22,23 @@ CHUNK = "chat.completion.chunk"
 class ChatAnswer:
     """Encodes one choice of a chat completion, as chunks while it comes and as one object at its end."""
 
-    num_thought = 0
-
     def __init__(
-        self, head: CompletionHead, index: int, token_bytes: Callable[[int], bytes], *, wants_logprobs: bool = False
+        self,
+        head: CompletionHead,
+        index: int,
+        token_bytes: Callable[[int], bytes],
+        *,
+        wants_logprobs: bool = False,
+        splitter: ThoughtSplitter | None = None,
     ) -> None:
+        """`splitter` tells thoughts and answer apart, where the model may think."""
         self.error: ErrorInfo | None = None
         self.num_tokens = 0
         self.num_cached = 0
+        self.num_thought = 0
+        self._splitter = splitter
+        self._thoughts: list[str] = []
+        self._ready: list[dict[str, object]] = []  # log-probabilities whose text comes with the next chunk
         self._head = head
         self._index = index
         self._logprobs = Logprobs(token_bytes) if wants_logprobs else None
@@ -50,24 +60,47 @@ class ChatAnswer:
         """Return nothing: the role's chunk has opened the message."""
         return ()
 
-    def token(self, token: Token) -> str | None:
-        """Return the token's chunk, None if it shows nothing yet."""
+    def token(self, token: Token) -> Sequence[str]:
+        """Return the token's chunk, nothing if it shows nothing yet."""
         self.num_tokens += 1
         self.num_cached = token.num_prompt_found
-        text = token.text
-        logprobs = "null"
         if self._logprobs is not None:
-            logprobs = encode_object({"content": self._logprobs.add(token), "refusal": None})
-        if not text:
-            return None
-        self._texts.append(text)
-        return f'{self._delta_head}{encode_text(text)}}},"logprobs":{logprobs}{self._delta_tail}'
+            self._ready += self._logprobs.add(token)
+        splitter = self._splitter
+        if splitter is None:
+            return (self._delta(token.text),) if token.text else ()
+        was_thinking = splitter.is_thinking
+        pieces = splitter.feed(token.text)
+        if was_thinking or splitter.is_thinking:
+            self.num_thought += 1
+            if self._logprobs is not None:
+                self._logprobs.forget()
+                self._ready.clear()
+        return [self._piece(is_thought, text) for is_thought, text in pieces]
 
     def finished(self, reason: FinishReason) -> Sequence[str]:
-        """Return the chunk with the finish reason."""
+        """Return what was held back, and the chunk with the finish reason."""
         self._finish_reason = FINISH_REASON[reason]
-        rest = self._logprobs.rest() if self._logprobs is not None else None
-        return [self._chunk({}, self._finish_reason, rest)]
+        held = self._splitter.finish() if self._splitter is not None else ()
+        chunks = [self._piece(is_thought, text) for is_thought, text in held]
+        rest = None
+        if self._logprobs is not None:
+            rest = self._ready + self._logprobs.rest()
+        return [*chunks, self._chunk({}, self._finish_reason, rest)]
+
+    def _piece(self, is_thought: bool, text: str) -> str:
+        if not is_thought:
+            return self._delta(text)
+        self._thoughts.append(text)
+        return self._chunk({"reasoning_content": text}, None)
+
+    def _delta(self, text: str) -> str:
+        self._texts.append(text)
+        logprobs = "null"
+        if self._logprobs is not None:
+            logprobs = encode_object({"content": self._ready, "refusal": None})
+            self._ready = []
+        return f'{self._delta_head}{encode_text(text)}}},"logprobs":{logprobs}{self._delta_tail}'
 
     def failed(self, error: ErrorInfo) -> Sequence[str]:
         """Return the error in the place of a chunk."""
@@ -76,7 +109,9 @@ class ChatAnswer:
 
     def to_choice(self) -> dict[str, object]:
         """Return the whole choice."""
-        message = {"role": "assistant", "content": "".join(self._texts), "refusal": None}
+        message: dict[str, object] = {"role": "assistant", "content": "".join(self._texts), "refusal": None}
+        if self._splitter is not None:
+            message["reasoning_content"] = "".join(self._thoughts) or None
         choice: dict[str, object] = {"index": self._index, "message": message, "finish_reason": self._finish_reason}
         choice["logprobs"] = None if self._logprobs is None else {"content": self._logprobs.sent, "refusal": None}
         return choice

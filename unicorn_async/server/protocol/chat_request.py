@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from unicorn_async.server.protocol.completion_request import MAX_CHOICES
 from unicorn_async.server.protocol.hints import SHARED_HINTS, check_stream_options, check_verbosity, parse_hints
 from unicorn_async.server.protocol.messages import parse_messages
-from unicorn_async.server.protocol.reasoning import check_effort
+from unicorn_async.server.protocol.reasoning import Reasoning, parse_effort
 from unicorn_async.server.protocol.responses_request import parse_model, refuse_format, refuse_tool_choice
 from unicorn_async.server.protocol.sampling import (
     MAX_TOKENS,
@@ -37,6 +37,7 @@ USED = frozenset(
         "n",
         "prediction",
         "reasoning_effort",
+        "reasoning_format",
         "response_format",
         "store",
         "stream",
@@ -62,6 +63,7 @@ class ChatRequest:
     include_usage: bool = False
     model: str | None = None  # as in `ResponsesRequest`
     template: TemplateOptions = field(default_factory=TemplateOptions)
+    reasoning: Reasoning = field(default_factory=Reasoning)
     left_out: frozenset[str] = frozenset()  # as in `ResponsesRequest`
 
 
@@ -85,6 +87,7 @@ def parse_chat_request(fields: Fields, *, defaults: SamplingParams) -> ChatReque
         include_usage=options is not None and options.boolean("include_usage") is True,
         model=parse_model(fields),
         template=parse_template_options(fields),
+        reasoning=parse_effort(fields),
         left_out=left_out(fields),
     )
 
@@ -104,7 +107,6 @@ def _refuse_unsupported(fields: Fields) -> None:
     refuse_tool_choice(fields)
     refuse_format(fields, "response_format")
     check_verbosity(fields)
-    check_effort(fields, "reasoning_effort")
     _check_prediction(fields)
 
 

@@ -60,16 +60,16 @@ class CompletionAnswer:
         """Return nothing."""
         return ()
 
-    def token(self, token: Token) -> str | None:
-        """Return the token's chunk, None if it shows nothing yet."""
+    def token(self, token: Token) -> Sequence[str]:
+        """Return the token's chunk, nothing if it shows nothing yet."""
         self.num_tokens += 1
         self.num_cached = token.num_prompt_found
         self.logprob += token.logprob or 0.0
         entries = [] if self._logprobs is None else self._logprobs.add(token)
         if not token.text:
-            return None
+            return ()
         self._texts.append(token.text)
-        return self._chunk(token.text, entries)
+        return (self._chunk(token.text, entries),)
 
     def finished(self, reason: FinishReason) -> Sequence[str]:
         """Return the chunk with the finish reason."""

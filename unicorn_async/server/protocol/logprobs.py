@@ -32,6 +32,11 @@ class Logprobs:
         """Return what goes with the answer's end."""
         return self._send(len(self._pending))
 
+    def forget(self) -> None:
+        """Leave out all that came so far."""
+        self.sent.clear()
+        self._pending.clear()
+
     def _send(self, count: int) -> list[dict[str, object]]:
         ready, self._pending = self._pending[:count], self._pending[count:]
         self.sent += ready

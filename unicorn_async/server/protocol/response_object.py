@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from unicorn_async.server.protocol.output_items import TextItem
+
 if TYPE_CHECKING:
     from unicorn_async.config import SamplingParams
     from unicorn_async.server.protocol.errors import ErrorInfo
@@ -28,7 +30,6 @@ class ResponseState:
     """A response while it is made; the encoder fills it in."""
 
     id: str
-    item_id: str
     model: str
     request: ResponsesRequest
     sampling: SamplingParams  # as it is used, limits filled in
@@ -39,36 +40,25 @@ class ResponseState:
     completed_at: int | None = None
     status: ResponseStatus = ResponseStatus.IN_PROGRESS
     error: ErrorInfo | None = None
-    texts: list[str] = field(default_factory=list)
-    logprobs: list[dict[str, object]] = field(default_factory=list)
-    has_output: bool = False  # whether the output item was opened
+    num_thought: int = 0  # of the output tokens
+    items: list[TextItem] = field(default_factory=list)
 
     @property
     def text(self) -> str:
-        """The answer so far."""
-        return "".join(self.texts)
+        """The answer so far, without thoughts."""
+        return "".join(item.text for item in self.items if not item.is_thought)
+
+    def add_item(self, *, is_thought: bool = False) -> TextItem:
+        """Begin an item of the output."""
+        item = TextItem(f"{'rs' if is_thought else 'msg'}_{self.id.removeprefix('resp_')}", is_thought)
+        self.items.append(item)
+        return item
 
     def finish(self, status: ResponseStatus, error: ErrorInfo | None = None) -> None:
         """Set the final status."""
         self.status = status
         self.error = error
         self.completed_at = int(time.time()) if status is ResponseStatus.COMPLETED else None
-
-    def content_part(self) -> dict[str, object]:
-        """Return the answer's text as a content part."""
-        return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": self.logprobs}
-
-    def output_item(self) -> dict[str, object]:
-        """Return the answer as an output message."""
-        in_progress = self.status is ResponseStatus.IN_PROGRESS
-        done = "completed" if self.status is ResponseStatus.COMPLETED else "incomplete"
-        return {
-            "id": self.item_id,
-            "type": "message",
-            "status": "in_progress" if in_progress else done,
-            "role": "assistant",
-            "content": [] if in_progress else [self.content_part()],
-        }
 
     def to_json(self) -> dict[str, object]:
         """Return the Response object; its output and usage are there once it has ended."""
@@ -87,9 +77,9 @@ class ResponseState:
             "max_output_tokens": self.request.max_output_tokens,
             "metadata": self.request.metadata,
             "model": self.model,
-            "output": [self.output_item()] if ended and self.has_output else [],
+            "output": [item.to_json() for item in self.items] if ended else [],
             "previous_response_id": self.request.previous_response_id,
-            "reasoning": {"effort": None, "summary": None},
+            "reasoning": {"effort": self.request.reasoning.effort, "summary": self.request.reasoning.summary},
             "store": self.request.store,
             "temperature": self.sampling.temperature,
             "text": {"format": {"type": "text"}, "verbosity": "medium"},
@@ -112,6 +102,6 @@ class ResponseState:
             "input_tokens": self.input_tokens,
             "input_tokens_details": {"cached_tokens": self.cached_tokens, "cache_write_tokens": 0},
             "output_tokens": self.output_tokens,
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": self.num_thought},
             "total_tokens": self.input_tokens + self.output_tokens,
         }

@@ -15,7 +15,7 @@ from unicorn_async.server.protocol.hints import (
     parse_include,
 )
 from unicorn_async.server.protocol.messages import parse_input
-from unicorn_async.server.protocol.reasoning import check_reasoning
+from unicorn_async.server.protocol.reasoning import Reasoning, parse_reasoning
 from unicorn_async.server.protocol.sampling import (
     MAX_TOKENS,
     SAMPLING_FIELDS,
@@ -43,6 +43,7 @@ USED = frozenset(
         "model",
         "previous_response_id",
         "reasoning",
+        "reasoning_format",
         "store",
         "stream",
         "stream_options",
@@ -77,6 +78,7 @@ class ResponsesRequest:
     model: str | None = None  # that the answer has to come from; None = whichever is served
     truncate: bool = False  # leave out the oldest turns of a conversation that the context has no room for
     hints: Hints = field(default_factory=Hints)
+    reasoning: Reasoning = field(default_factory=Reasoning)
     left_out: frozenset[str] = frozenset()  # sampling parameters that the model's recommendation may fill in
 
 
@@ -103,6 +105,7 @@ def parse_responses_request(fields: Fields, *, defaults: SamplingParams) -> Resp
         model=parse_model(fields),
         truncate=fields.choice("truncation", ("auto", "disabled")) == "auto",
         hints=parse_hints(fields),
+        reasoning=parse_reasoning(fields),
         left_out=left_out(fields),
     )
     if request.background and not request.store:
@@ -140,9 +143,6 @@ def _refuse_unsupported(fields: Fields) -> None:
         text.refuse_unknown(("format", "verbosity"))
         refuse_format(text, "format")
         check_verbosity(text)
-    reasoning = fields.object("reasoning")
-    if reasoning is not None:
-        check_reasoning(reasoning)
     check_stream_options(fields)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypedDict
 
 from unicorn_async.server.protocol.errors import ApiError
@@ -36,6 +36,10 @@ class TemplateOptions:
     add_generation_prompt: bool = True
     continue_final: bool = False
     variables: Mapping[str, object] = field(default_factory=dict)
+
+    def beside(self, variables: Mapping[str, object]) -> TemplateOptions:
+        """Return the options with further variables; those that a request names itself go before them."""
+        return replace(self, variables={**variables, **self.variables}) if variables else self
 
     def checked(self, tokenizer: Tokenizer) -> EncodeOptions:
         """Return the arguments for a model's tokenizer; switching off what the template never does is no error.

@@ -167,7 +167,8 @@ export class Answers {
     this.chats.dispatch(before.id, event(answer, Date.now()));
     const input = sentFor(this.chats.current.value, answer);
     const { values } = this.chats.current.value.settings;
-    const message = JSON.stringify({ type: "response.create", stream_id: answer, background: true, ...values, input });
+    const asked = { background: true, reasoning_format: "none", ...values, input }; // thoughts come with their marks
+    const message = JSON.stringify({ type: "response.create", stream_id: answer, ...asked });
     const numBytes = new TextEncoder().encode(message).length;
     if (numBytes > MAX_MESSAGE_BYTES) {
       this.chats.add([before]);
