@@ -5,7 +5,7 @@ from unicorn_async.tokenizer import ChatMessage
 
 
 def entry(name: str, chars: int = 10) -> StoredResponse:
-    return StoredResponse(name, "", (ChatMessage("user", "x" * chars),))
+    return StoredResponse(name, "", (ChatMessage("user", "x" * chars),), 1)
 
 
 def test_what_was_not_used_for_longest_goes_first() -> None:

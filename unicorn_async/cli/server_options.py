@@ -37,6 +37,12 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
         help="for sampling parameters that a request leaves out: what the model's files recommend (auto), or greedy",
     )
     group.add_argument(
+        "--store",
+        type=Path,
+        metavar="FILE",
+        help="keep finished responses in this SQLite database, too, so that they are there after a restart",
+    )
+    group.add_argument(
         "--max-restarts",
         type=count,
         metavar="N",

@@ -40,6 +40,7 @@ def server_options(options: argparse.Namespace) -> ServerOptions:
         api_key=key,
         allowed_hosts=tuple(options.allow_host),
         recommended_sampling=options.generation_config == "auto",
+        store_file=options.store,
     )
 
 

@@ -11,6 +11,7 @@ from unicorn_async.server.guard import guarded, json_response, told
 from unicorn_async.server.health import health, is_ready, is_well
 from unicorn_async.server.protocol.encoding import encode_object
 from unicorn_async.server.protocol.errors import ApiError, describe_error
+from unicorn_async.server.protocol.input_items import INPUT_TOKENS_FIELDS, item_list, parse_item_query
 from unicorn_async.server.protocol.responses_request import parse_responses_request
 from unicorn_async.server.protocol.retrieval import parse_retrieval
 from unicorn_async.server.reply import EventStreamReply, WholeReply, encode_response_event
@@ -38,9 +39,12 @@ class HttpEndpoints:
         access = self._service.access
         return [
             Route("/v1/responses", guarded(access, self._create_response), methods=["POST"]),
+            Route("/v1/responses/input_tokens", guarded(access, self._count_tokens), methods=["POST"]),
+            Route("/v1/responses/compact", guarded(access, self._compact), methods=["POST"]),
             Route("/v1/responses/{response_id}", guarded(access, self._get_response), methods=["GET"]),
             Route("/v1/responses/{response_id}", guarded(access, self._delete_response), methods=["DELETE"]),
             Route("/v1/responses/{response_id}/cancel", guarded(access, self._cancel_response), methods=["POST"]),
+            Route("/v1/responses/{response_id}/input_items", guarded(access, self._list_inputs), methods=["GET"]),
             Route("/health", told(self._health), methods=["GET"]),
             Route("/ready", told(self._ready), methods=["GET"]),
         ]
@@ -96,6 +100,7 @@ class HttpEndpoints:
 
     async def _get_response(self, request: Request) -> Response | Reply:
         response_id = request.path_params["response_id"]
+        await self._service.archive.recall(response_id)
         after = parse_retrieval(request.query_params.multi_items())
         if after is None:
             return json_response(self._service.find(response_id))
@@ -109,7 +114,27 @@ class HttpEndpoints:
         return json_response(encode_object({"id": response_id, "object": "response", "deleted": True}))
 
     async def _cancel_response(self, request: Request) -> Response:
-        return json_response(await self._service.cancel(request.path_params["response_id"]))
+        response_id = request.path_params["response_id"]
+        await self._service.archive.recall(response_id)
+        return json_response(await self._service.cancel(response_id))
+
+    async def _list_inputs(self, request: Request) -> Response:
+        response_id = request.path_params["response_id"]
+        query = parse_item_query(request.query_params.multi_items())
+        await self._service.archive.recall(response_id)
+        return json_response(encode_object(item_list(response_id, self._service.inputs(response_id), query)))
+
+    async def _count_tokens(self, request: Request) -> Response:
+        options = self._service.options
+        fields = await read_object(request, options)
+        fields.refuse_unknown(INPUT_TOKENS_FIELDS)
+        wanted = parse_responses_request(fields, defaults=options.default_sampling)
+        count = await self._service.input_tokens(wanted)
+        return json_response(encode_object({"object": "response.input_tokens", "input_tokens": count}))
+
+    async def _compact(self, request: Request) -> Response:
+        message = 'compact: this server makes no compacted conversations; truncation "auto" drops the oldest turns'
+        raise ApiError(message, code="unsupported_value", param="compact")
 
     async def _health(self, request: Request) -> Response:
         """Say how the server is; 503 if there is no model, or its engine has failed. It needs no key."""

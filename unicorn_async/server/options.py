@@ -18,6 +18,7 @@ _COUNTS = (
     "max_channels",
     "max_queued",
     "max_stored",
+    "max_stored_on_disk",
     "max_background",
     "max_event_chars",
     "max_kept_event_chars",
@@ -44,6 +45,8 @@ class ServerOptions:
     shutdown_timeout_s: float = 1.0  # for clients to take the ends of their answers, before they are cut off
     max_stored: int = 1024  # responses kept for previous_response_id
     max_stored_chars: int = 64 << 20
+    store_file: Path | None = None  # a database for these beside; None = they go with the process
+    max_stored_on_disk: int = 100_000
     max_background: int = 256  # answers under way that need no listener
     max_event_chars: int = 8 << 20  # of the events of one of them; the oldest go
     max_kept_event_chars: int = 64 << 20  # of all that are under way, and of all that have ended

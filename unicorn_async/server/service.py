@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from unicorn_async.errors import EngineClosedError, PromptTooLongError
 from unicorn_async.server.access import Access
 from unicorn_async.server.active_response import ActiveResponse
+from unicorn_async.server.archive import Archive
 from unicorn_async.server.background_answers import BackgroundAnswers
 from unicorn_async.server.protocol.encoding import encode_object
 from unicorn_async.server.protocol.errors import ApiError
@@ -56,6 +57,7 @@ class Service:
         self.options = options
         self.access = Access(options)
         self.store = ResponseStore(options.max_stored, options.max_stored_chars)
+        self.archive = Archive(self.store, options)
         self.background = BackgroundAnswers(options)
         self.watchers = StepWatchers()
         self._active: dict[str, ActiveResponse] = {}
@@ -69,6 +71,7 @@ class Service:
             yield
         finally:
             await self.background.close()
+            await self.archive.close()
             self._executor.shutdown(wait=False, cancel_futures=True)
 
     async def stop(self) -> None:
@@ -88,7 +91,7 @@ class Service:
         """
         model = await self.models.model(request.model)
         engine = model.engine
-        earlier = self._earlier(request, local)
+        earlier = await self._earlier(request, local)
         conversation = earlier + request.messages
         prompt = await self._prompt(engine, request, conversation)
         wanted = self.with_recommended(engine, request.sampling, request.left_out)
@@ -125,10 +128,13 @@ class Service:
         self._active.pop(active.id, None)
         if state.status not in (ResponseStatus.IN_PROGRESS, ResponseStatus.FAILED):
             answer = (ChatMessage("assistant", state.text),) if state.text else ()
-            entry = StoredResponse(active.id, encode_object(state.to_json()), active.conversation + answer)
+            earlier = active.conversation
+            entry = StoredResponse(active.id, encode_object(state.to_json()), earlier + answer, len(earlier))
             for store in (self.store if state.request.store else None, local):
                 if store is not None:
                     store.put(entry)
+            if state.request.store:
+                await self.archive.keep(entry)
         if active.generation is not None:
             await active.generation.close()
 
@@ -178,13 +184,14 @@ class Service:
         Raises:
             ApiError: 404, no such response.
         """
+        await self.archive.recall(response_id)
         self.find(response_id)
         answer = self.background.get(response_id)
         if answer is not None:
             await self.cancel(response_id)
             await answer.log.ended()
             self.background.forget(response_id)
-        self.store.remove(response_id)
+        await self.archive.remove(response_id)
 
     def cancel_background(self, response_id: str) -> bool:
         """End a background answer without waiting for that; return whether one of this name is under way."""
@@ -225,10 +232,31 @@ class Service:
             raise unknown_response(response_id, "response_not_found", "response_id")
         return kept.body
 
-    def _earlier(self, request: ResponsesRequest, local: ResponseStore | None) -> tuple[ChatMessage, ...]:
+    async def input_tokens(self, request: ResponsesRequest) -> int:
+        """Return how many tokens the prompt of a request has; raises as `open_response` does."""
+        model = await self.models.model(request.model)
+        conversation = await self._earlier(request, None) + request.messages
+        return len(await self._prompt(model.engine, request, conversation))
+
+    def inputs(self, response_id: str) -> tuple[ChatMessage, ...]:
+        """Return the conversation that a response was made from.
+
+        Raises:
+            ApiError: 404, no such response, or no more of it than its object.
+        """
+        active = self._active.get(response_id)
+        if active is not None:
+            return active.conversation
+        stored = self.store.get(response_id)
+        if stored is None:
+            raise unknown_response(response_id, "response_not_found", "response_id")
+        return stored.messages[: stored.num_inputs]
+
+    async def _earlier(self, request: ResponsesRequest, local: ResponseStore | None) -> tuple[ChatMessage, ...]:
         response_id = request.previous_response_id
         if response_id is None:
             return ()
+        await self.archive.recall(response_id)
         stored = local.get(response_id) if local is not None else None
         stored = stored or self.store.get(response_id)
         if stored is None:

@@ -17,6 +17,7 @@ class StoredResponse:
     id: str
     body: str  # JSON
     messages: tuple[ChatMessage, ...]
+    num_inputs: int  # of the messages: all but the answer
 
     @property
     def chars(self) -> int:

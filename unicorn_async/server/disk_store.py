@@ -1,0 +1,102 @@
+"""Finished responses on disk: in a SQLite database, where each is whole or not at all, however the process ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from unicorn_async.errors import ConfigError
+from unicorn_async.server.store import StoredResponse
+from unicorn_async.tokenizer import ChatMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+_VERSION = 1
+_SCHEMA = """
+CREATE TABLE responses (
+    number INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, body TEXT NOT NULL, messages TEXT NOT NULL, num_inputs INTEGER
+)
+"""
+T = TypeVar("T")
+
+
+class DiskStore:
+    """Keeps the newest responses, a number of them; a thread of its own waits for the disk. `close` it at the end.
+
+    Raises:
+        ConfigError: the file can't be opened or made, or is not such a database.
+    """
+
+    def __init__(self, path: Path, max_entries: int) -> None:
+        self._path = path
+        self._max_entries = max_entries
+        try:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # conversations are nobody else's
+            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            self._set_up()
+        except (OSError, sqlite3.Error) as exc:
+            reason = exc.strerror if isinstance(exc, OSError) else exc
+            raise ConfigError(f"{path}: responses can't be kept there: {reason}") from exc
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="unicorn-store")
+
+    async def get(self, response_id: str) -> StoredResponse | None:
+        """Return a response, None if it is not there."""
+        return await self._run(partial(self._get, response_id))
+
+    async def put(self, entry: StoredResponse) -> None:
+        """Keep a response; it is on its way to the disk when this returns.
+
+        Raises:
+            sqlite3.Error: the disk does not take it.
+        """
+        await self._run(partial(self._put, entry))
+
+    async def remove(self, response_id: str) -> None:
+        """Forget a response."""
+        await self._run(partial(self._remove, response_id))
+
+    async def close(self) -> None:
+        """Write what waits, and close the file."""
+        await self._run(self._connection.close)
+        self._executor.shutdown(wait=False)
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+    def _set_up(self) -> None:
+        connection = self._connection
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version not in (0, _VERSION):
+            raise ConfigError(f"{self._path}: a store of version {version}, expected {_VERSION}")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        if version == 0:
+            connection.executescript(f"BEGIN; {_SCHEMA}; PRAGMA user_version = {_VERSION}; COMMIT")
+
+    def _get(self, response_id: str) -> StoredResponse | None:
+        query = "SELECT body, messages, num_inputs FROM responses WHERE id = ?"
+        row = self._connection.execute(query, (response_id,)).fetchone()
+        if row is None:
+            return None
+        body, messages, num_inputs = row
+        conversation = tuple(ChatMessage(role, content) for role, content in json.loads(messages))
+        return StoredResponse(response_id, body, conversation, num_inputs)
+
+    def _put(self, entry: StoredResponse) -> None:
+        messages = json.dumps([[message.role, message.content] for message in entry.messages])
+        query = "INSERT OR REPLACE INTO responses (id, body, messages, num_inputs) VALUES (?, ?, ?, ?)"
+        with self._connection:
+            self._connection.execute("BEGIN")
+            done = self._connection.execute(query, (entry.id, entry.body, messages, entry.num_inputs))
+            oldest = (done.lastrowid or 0) - self._max_entries
+            self._connection.execute("DELETE FROM responses WHERE number <= ?", (oldest,))
+
+    def _remove(self, response_id: str) -> None:
+        self._connection.execute("DELETE FROM responses WHERE id = ?", (response_id,))
