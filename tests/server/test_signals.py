@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 import sys
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 
 PROGRAM = """
-import asyncio, uvloop
+import asyncio, signal, sys, uvloop
 from tests.server.fake_engine import FakeEngine
-from unicorn_async.server import serve
+from unicorn_async.server import ServerOptions, serve
 
 async def main():
     engine = FakeEngine()
     engine.hold[1] = asyncio.Event()
-    await serve(engine, port=0, on_ready=lambda url: print(url, flush=True))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, engine.hold[1].set)
+    options = ServerOptions(drain_s=float(sys.argv[1]))
+    await serve(engine, port=0, options=options, on_ready=lambda url: print(url, flush=True))
     print("streams closed:", [call.closed.is_set() for call in engine.calls], flush=True)
 
 uvloop.run(main())
@@ -36,16 +40,8 @@ ANSWERS = {
 }
 
 
-@pytest.mark.combinations("either signal amid either kind of answer")
-@pytest.mark.usefixtures("ctrl_c")
-@pytest.mark.parametrize("path", ANSWERS)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_a_signal_ends_an_answer_under_way_and_the_server_at_once(number: signal.Signals, path: str) -> None:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", PROGRAM, stdout=asyncio.subprocess.PIPE, cwd=Path(__file__).parents[2]
-    )
-    assert process.stdout is not None
-    url = (await process.stdout.readline()).decode().strip()
+async def ask(url: str, path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, bytes]:
+    """Ask for an answer and wait for its first token; with it comes what a stream that was cut ends with."""
     host, port = url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     request, first, last = ANSWERS[path]
@@ -53,6 +49,64 @@ async def test_a_signal_ends_an_answer_under_way_and_the_server_at_once(number: 
     head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
     writer.write(head.encode() + body)
     await reader.readuntil(first)
+    return reader, writer, last
+
+
+@pytest.mark.usefixtures("ctrl_c")
+async def test_sigterm_lets_an_answer_end_where_it_may_and_refuses_others() -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PROGRAM, "30", stdout=asyncio.subprocess.PIPE, cwd=Path(__file__).parents[2]
+    )
+    assert process.stdout is not None
+    url = (await process.stdout.readline()).decode().strip()
+    reader, writer, _ = await ask(url, "/v1/responses")
+    process.send_signal(signal.SIGTERM)
+    async with httpx.AsyncClient(base_url=url) as client:
+        async with asyncio.timeout(10):
+            while (await client.get("/ready")).status_code == 200:
+                pass
+        assert (await client.get("/ready")).json() == {"ready": False, "status": "draining"}
+        refused = await client.post("/v1/responses", json={"input": "Hi"})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
+        assert refused.headers["retry-after"] == "5"
+    process.send_signal(signal.SIGUSR1)
+    rest = await reader.read()
+    assert b"response.completed" in rest
+    assert await process.wait() == 0
+    writer.transport.abort()
+
+
+@pytest.mark.usefixtures("ctrl_c")
+@pytest.mark.parametrize(("drain", "signals"), [("0.05", 1), ("30", 2)])
+async def test_an_answer_that_does_not_end_in_time_or_at_a_second_signal_is_cut_short(drain: str, signals: int) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PROGRAM, drain, stdout=asyncio.subprocess.PIPE, cwd=Path(__file__).parents[2]
+    )
+    assert process.stdout is not None
+    url = (await process.stdout.readline()).decode().strip()
+    reader, writer, last = await ask(url, "/v1/responses")
+    for _ in range(signals):
+        process.send_signal(signal.SIGTERM)
+        async with httpx.AsyncClient(base_url=url) as client:
+            with contextlib.suppress(httpx.TransportError):  # it has ended by then
+                while (await client.get("/ready")).status_code == 200:
+                    pass
+    assert last in await reader.read()
+    assert await process.wait() == 0
+    writer.transport.abort()
+
+
+@pytest.mark.combinations("either signal amid either kind of answer")
+@pytest.mark.usefixtures("ctrl_c")
+@pytest.mark.parametrize("path", ANSWERS)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_ends_an_answer_under_way_and_the_server_at_once(number: signal.Signals, path: str) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PROGRAM, "0", stdout=asyncio.subprocess.PIPE, cwd=Path(__file__).parents[2]
+    )
+    assert process.stdout is not None
+    url = (await process.stdout.readline()).decode().strip()
+    reader, writer, last = await ask(url, path)
     process.send_signal(number)
     signalled = time.monotonic()
     rest = await reader.read()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unicorn_async.cli.options import count, port_number
+from unicorn_async.cli.log_format import add_log_options
+from unicorn_async.cli.options import count, port_number, step_seconds
 
 if TYPE_CHECKING:
     import argparse
@@ -15,6 +16,7 @@ API_KEY_VARIABLE = "UNICORN_API_KEY"
 
 def add_server_options(parser: argparse.ArgumentParser) -> None:
     """Add where to listen, and who may ask."""
+    add_log_options(parser)
     group = parser.add_argument_group("server")
     group.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
     group.add_argument("--port", type=port_number, default=8000, help="0 takes any free one (default 8000)")
@@ -47,5 +49,12 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
         type=count,
         metavar="N",
         help="end the server when its engine fails after N restarts in a row (default: it is opened again for ever)",
+    )
+    group.add_argument(
+        "--drain",
+        type=step_seconds,
+        default=0.0,
+        metavar="SECONDS",
+        help="how long answers under way go on at SIGTERM; others are refused (default 0: they end at once)",
     )
     group.add_argument("--keep-model", action="store_true", help="clients can't load, unload or switch models")

@@ -19,8 +19,11 @@ def run_server(options: argparse.Namespace, config: EngineConfig, vulkan: Instan
     Raises:
         ConfigError: the port is taken. Others: as `serve_models`.
     """
+    from unicorn_async.cli.log_format import set_up_log
     from unicorn_async.server import bind
+    from unicorn_async.server.request_context import current
 
+    set_up_log(options, current.get)
     with bind(options.host, options.port) as listener:
         from unicorn_async.cli.event_loop import run_async
         from unicorn_async.cli.serving import serve_models

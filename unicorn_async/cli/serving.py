@@ -41,6 +41,7 @@ def server_options(options: argparse.Namespace) -> ServerOptions:
         allowed_hosts=tuple(options.allow_host),
         recommended_sampling=options.generation_config == "auto",
         store_file=options.store,
+        drain_s=options.drain,
     )
 
 

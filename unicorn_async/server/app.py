@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.routing import WebSocketRoute
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
@@ -23,6 +24,8 @@ from unicorn_async.server.http import HttpEndpoints
 from unicorn_async.server.listener import BACKLOG, address_of, bind
 from unicorn_async.server.model_endpoints import ModelEndpoints
 from unicorn_async.server.model_host import ModelHost
+from unicorn_async.server.observer import Observer
+from unicorn_async.server.operation import OperationEndpoints
 from unicorn_async.server.options import ServerOptions
 from unicorn_async.server.page import page_routes
 from unicorn_async.server.service import Service
@@ -68,12 +71,14 @@ def _application(service: Service, host: contextlib.AbstractAsyncContextManager[
         *CompletionEndpoints(service).routes(),
         *TokenizerEndpoints(service).routes(),
         *ModelEndpoints(service).routes(),
+        *OperationEndpoints(service).routes(),
         WebSocketRoute("/v1/responses", WebSocketEndpoint(service)),
         *page_routes(service.options.web_dir or resource_dir("web") / "built"),
     ]
     # Starlette's types want a handler of any exception, which it never calls with another than the one named here.
     handlers = {HTTPException: cast("Callable[[Request, Exception], Awaitable[Response]]", unrouted)}
-    return Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
+    middleware = [Middleware(Observer, metrics=service.metrics)]
+    return Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers, middleware=middleware)
 
 
 async def serve(
@@ -104,7 +109,8 @@ async def serve(
             app = _application(service, service.models)
         config = _uvicorn_config(app, service.options)
         server = _Server(config, on_ready=lambda: _announce(sock, on_ready), on_stop=service.stop)
-        with _stop_on_signals(server):
+        drain = service.drain if service.options.drain_s else None
+        with _stop_on_signals(server, drain, service.options.drain_s):
             await _run(server, sock)
 
 
@@ -187,11 +193,27 @@ class _Server(uvicorn.Server):
 
 
 @contextlib.contextmanager
-def _stop_on_signals(server: uvicorn.Server) -> Generator[None, None, None]:
-    """End the server in order at the first signal, at once at the second; only the main thread gets signals."""
-    loop = asyncio.get_running_loop()
+def _stop_on_signals(
+    server: uvicorn.Server, drain: Callable[[], Awaitable[None]] | None, drain_s: float
+) -> Generator[None, None, None]:
+    """End the server in order at the first signal, at once at the second; only the main thread gets signals.
 
-    def stop() -> None:
+    At SIGTERM `drain` comes first, if there is one, for so long at most.
+    """
+    loop = asyncio.get_running_loop()
+    draining: list[asyncio.Task[None]] = []
+
+    async def end(drain: Callable[[], Awaitable[None]]) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(drain_s):
+                await drain()
+        server.should_exit = True
+
+    def stop(number: int) -> None:
+        if number == signal.SIGTERM and drain is not None and not draining and not server.should_exit:
+            logger.info("answers under way have %g s to end", drain_s)
+            draining.append(loop.create_task(end(drain)))
+            return
         server.force_exit = server.should_exit
         server.should_exit = True
 
@@ -200,10 +222,12 @@ def _stop_on_signals(server: uvicorn.Server) -> Generator[None, None, None]:
         return
     earlier = {number: signal.getsignal(number) for number in SIGNALS}
     for number in SIGNALS:
-        loop.add_signal_handler(number, stop)
+        loop.add_signal_handler(number, stop, number)
     try:
         yield
     finally:
+        for task in draining:
+            task.cancel()
         for number, handler in earlier.items():
             loop.remove_signal_handler(number)
             signal.signal(number, handler)

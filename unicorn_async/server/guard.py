@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_API = ("/v1", "/health", "/ready", "/tokenize", "/detokenize", "/apply-template")
+_API = ("/v1", "/health", "/ready", "/tokenize", "/detokenize", "/apply-template", "/metrics")
 
 
 def guarded(access: Access, handler: Handler) -> Handler:

@@ -147,9 +147,10 @@ class HttpEndpoints:
     async def _ready(self, request: Request) -> Response:
         """Say with 200 or 503 whether requests are taken now. It needs no key."""
         self._service.access.check_host(request.headers)
-        state = self._service.models.state
-        body = encode_object({"ready": is_ready(state), "status": state.status.value})
-        return json_response(body, status=200 if is_ready(state) else 503)
+        state, is_draining = self._service.models.state, self._service.is_draining
+        ready = is_ready(state) and not is_draining
+        body = encode_object({"ready": ready, "status": "draining" if is_draining else state.status.value})
+        return json_response(body, status=200 if ready else 503)
 
 
 async def _nothing() -> None:

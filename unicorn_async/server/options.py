@@ -43,6 +43,7 @@ class ServerOptions:
     receive_timeout_s: float = 30.0  # an HTTP body, or the key in a websocket's first frame, has to come in this time
     keepalive_s: float = 5.0  # between signs of life while no token has come
     shutdown_timeout_s: float = 1.0  # for clients to take the ends of their answers, before they are cut off
+    drain_s: float = 0.0  # for answers under way to end by themselves, at SIGTERM
     max_stored: int = 1024  # responses kept for previous_response_id
     max_stored_chars: int = 64 << 20
     store_file: Path | None = None  # a database for these beside; None = they go with the process
@@ -59,6 +60,8 @@ class ServerOptions:
         for name in _COUNTS:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        if not self.drain_s >= 0:
+            raise ConfigError(f"drain_s: expected at least 0, got {self.drain_s}")
         for name in _TIMES:
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name}: expected more than 0, got {getattr(self, name)}")

@@ -16,6 +16,7 @@ from unicorn_async.server.access import Access
 from unicorn_async.server.active_response import ActiveResponse
 from unicorn_async.server.archive import Archive
 from unicorn_async.server.background_answers import BackgroundAnswers
+from unicorn_async.server.metrics import Metrics
 from unicorn_async.server.protocol.encoding import encode_object
 from unicorn_async.server.protocol.errors import ApiError
 from unicorn_async.server.protocol.messages import merge_system
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 # Longer conversations are tokenised in a thread, where they do not hold up other clients' tokens.
 INLINE_CHARS = 8192
+DRAINING_RETRY_S = 5  # for the next server to be there
 PLAIN = TemplateOptions()
 T = TypeVar("T")
 NO_TEMPLATE = "the model has no chat template, and so can't answer conversations; /v1/completions takes plain text"
@@ -60,6 +62,8 @@ class Service:
         self.archive = Archive(self.store, options)
         self.background = BackgroundAnswers(options)
         self.watchers = StepWatchers()
+        self.metrics = Metrics()
+        self.is_draining = False
         self._active: dict[str, ActiveResponse] = {}
         self._executor: ThreadPoolExecutor | None = None
 
@@ -73,6 +77,13 @@ class Service:
             await self.background.close()
             await self.archive.close()
             self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def drain(self) -> None:
+        """Refuse further requests, and wait until no answer is under way."""
+        self.is_draining = True
+        model = self.models.state.model
+        if model is not None:
+            await model.idle()
 
     async def stop(self) -> None:
         """End every answer under way with an error, and refuse further ones; slow clients are not waited for long."""
@@ -338,7 +349,9 @@ class Service:
         Raises:
             UnicornError: it is refused.
         """
-        stream = model.engine.stream(prompt, sampling, request_id=request_id)
+        if self.is_draining:
+            raise ApiError("the server is about to end", status=503, code="draining", retry_s=DRAINING_RETRY_S)
+        stream = self.metrics.timed(model.engine.stream(prompt, sampling, request_id=request_id), len(prompt))
         return await model.generate(stream, keepalive_s=self.options.keepalive_s)
 
 

@@ -1,0 +1,143 @@
+"""`/metrics`: counters in Prometheus' text format, version 0.0.4."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from typing import TYPE_CHECKING, Literal
+
+from unicorn_async.server.health import is_ready
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from unicorn_async.engine.types import EngineAPI
+    from unicorn_async.server.metrics import Histogram, Metrics
+    from unicorn_async.server.model_state import ModelState
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+_Sample = tuple["Mapping[str, str]", float]
+
+
+class Exposition:
+    """Text that grows metric by metric."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+
+    def add(self, name: str, kind: Literal["counter", "gauge"], about: str, samples: Iterable[_Sample] | float) -> None:
+        """Add a metric: one value, or one for each set of labels."""
+        self._begin(name, kind, about)
+        for labels, value in [({}, samples)] if isinstance(samples, int | float) else samples:
+            self._sample(name, labels, value)
+
+    def add_histogram(self, name: str, about: str, histogram: Histogram) -> None:
+        """Add a histogram."""
+        self._begin(name, "histogram", about)
+        total = 0
+        for bound, count in zip((*histogram.bounds, None), histogram.counts, strict=True):
+            total += count
+            self._sample(f"{name}_bucket", {"le": "+Inf" if bound is None else f"{bound:g}"}, total)
+        self._sample(f"{name}_sum", {}, histogram.sum)
+        self._sample(f"{name}_count", {}, total)
+
+    def text(self) -> str:
+        """Return all of it."""
+        return "\n".join(self._lines) + "\n"
+
+    def _begin(self, name: str, kind: str, about: str) -> None:
+        self._lines += [f"# HELP {name} {about}", f"# TYPE {name} {kind}"]
+
+    def _sample(self, name: str, labels: Mapping[str, str], value: float) -> None:
+        inner = ",".join(f'{key}="{text.translate(_ESCAPES)}"' for key, text in labels.items())
+        self._lines.append(f"{name}{{{inner}}} {value!r}" if inner else f"{name} {value!r}")
+
+
+def metrics_text(metrics: Metrics, state: ModelState) -> str:
+    """Return everything that is counted, as of now."""
+    out = Exposition()
+    requests = [
+        ({"method": method, "route": route, "status": str(status)}, count)
+        for (method, route, status), count in sorted(metrics.requests.items())
+    ]
+    out.add("unicorn_http_requests_total", "counter", "HTTP requests that were answered.", requests)
+    answers = [({"outcome": outcome}, count) for outcome, count in sorted(metrics.answers.items())]
+    out.add("unicorn_answers_total", "counter", "Answers that have ended, by how they did.", answers)
+    out.add("unicorn_prompt_tokens_total", "counter", "Tokens of the prompts of ended answers.", metrics.prompt_tokens)
+    out.add("unicorn_output_tokens_total", "counter", "Tokens of ended answers.", metrics.output_tokens)
+    out.add("unicorn_websockets", "gauge", "Websockets that are open.", metrics.websockets)
+    for name, about, histogram in (
+        ("unicorn_time_to_first_token_seconds", "From the queue to an answer's first token.", metrics.first_token_s),
+        ("unicorn_time_between_tokens_seconds", "From a token to the answer's next.", metrics.between_tokens_s),
+        ("unicorn_answer_seconds", "From the queue to an answer's end.", metrics.answer_s),
+    ):
+        out.add_histogram(name, about, histogram)
+    out.add("unicorn_ready", "gauge", "Whether requests are taken.", int(is_ready(state)))
+    if state.model is not None:
+        _add_engine(out, state.model.engine)
+    _add_process(out)
+    return out.text()
+
+
+def _add_engine(out: Exposition, engine: EngineAPI) -> None:
+    stats, device, attention = engine.stats(), engine.device, engine.attention
+    info = {"model": engine.model_name, "device": device.name, "driver": f"{device.driver_name} {device.driver_info}"}
+    out.add("unicorn_model_info", "gauge", "The model that is open, and what runs it.", [(info, 1)])
+    out.add("unicorn_model_loaded_ratio", "gauge", "How far the model is loaded.", engine.progress.share)
+    out.add("unicorn_max_context_tokens", "gauge", "Tokens that a prompt and its answer may have.", engine.max_context)
+    out.add("unicorn_requests_running", "gauge", "Requests whose tokens are computed.", stats.running)
+    out.add("unicorn_requests_waiting", "gauge", "Requests in the queue.", stats.waiting)
+    blocks = {"used": stats.blocks_used, "allocated": stats.blocks_total, "planned": stats.blocks_planned}
+    out.add("unicorn_kv_blocks", "gauge", "Blocks of the KV cache.", [({"kind": k}, v) for k, v in blocks.items()])
+    out.add("unicorn_kv_cache_bytes", "gauge", "Size of the KV cache.", attention.kv_cache_bytes)
+    heaps = [
+        ({"heap": heap.heap.value, "kind": kind}, value)
+        for heap in engine.memory.heaps
+        for kind, value in (("planned", heap.planned), ("allocated", heap.allocated), ("driver", heap.driver))
+        if value is not None
+    ]
+    out.add("unicorn_memory_bytes", "gauge", "Memory of each kind that the model takes.", heaps)
+    for name, about, value in (
+        ("unicorn_engine_steps_total", "Steps since the model was opened.", stats.steps),
+        ("unicorn_engine_generated_tokens_total", "Tokens sampled since then.", stats.tokens_generated),
+        ("unicorn_engine_prefilled_tokens_total", "Tokens of prompts computed since then.", stats.tokens_prefilled),
+        ("unicorn_engine_preemptions_total", "Requests that lost their blocks since then.", stats.preemptions),
+        ("unicorn_engine_bounded_steps_total", "Steps with less of a prompt, for answers.", stats.bounded_steps),
+        (
+            "unicorn_engine_host_seconds_total",
+            "Time of the host's for steps.",
+            stats.host_us_per_step * stats.steps / 1e6,
+        ),
+    ):
+        out.add(name, "counter", about, value)
+    times = [({"device": device.name, "part": "model"}, stats.device_s)]
+    if stats.attention is not None:
+        far = {"device": attention.device, "part": "attention"}
+        times = [(times[0][0], stats.attention.near_s), (far, stats.attention.far_s)]
+    about = "Time that each device worked at steps; by unicorn_engine_steps_total it is the time of a step."
+    out.add("unicorn_device_seconds_total", "counter", about, times)
+
+
+def _add_process(out: Exposition) -> None:
+    """What Prometheus' own clients tell of a process, by the names that they have there."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    cpu_s = usage.ru_utime + usage.ru_stime
+    out.add("process_cpu_seconds_total", "counter", "Time on the CPU, in seconds.", cpu_s)
+    started = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + _started_s()
+    out.add("process_start_time_seconds", "gauge", "Start, in seconds since 1970.", round(started, 2))
+    with open("/proc/self/statm", "rb") as file:
+        pages = int(file.read().split()[1])
+    out.add("process_resident_memory_bytes", "gauge", "Resident memory.", pages * _PAGE_BYTES)
+    out.add("process_open_fds", "gauge", "Open file descriptors.", len(os.listdir("/proc/self/fd")) - 1)
+    out.add("process_max_fds", "gauge", "Most of them.", resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+def _started_s() -> float:
+    """When this process was started, in seconds since the machine was: field 22 of proc_pid_stat(5)."""
+    with open("/proc/self/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+    return int(fields[19]) / os.sysconf("SC_CLK_TCK")
