@@ -31,6 +31,8 @@ _COMMANDS = {
     "inspect": "show a model's tensors and what goes where",
     "npu": "check, build and validate attention on an AMD NPU",
 }
+_SERVING = ("demo", "serve")  # take options from the environment and a file, too
+_ENDING = frozenset({"-h", "--help", "--print-config"})
 _OPENING = ("demo", "serve", "generate")  # begin with an engine
 
 
@@ -50,7 +52,7 @@ def run(arguments: Sequence[str] | None) -> int:
 
 def _begin_vulkan(name: str, given: Sequence[str], stack: contextlib.ExitStack) -> InstanceStart | None:
     """Open Vulkan for a command that is known to need it, beside the imports of everything else that it needs."""
-    if name not in _OPENING or not {"-h", "--help"}.isdisjoint(given):
+    if name not in _OPENING or not _ENDING.isdisjoint(given):
         return None
     from unicorn_async.gpu.instance_start import InstanceStart
 
@@ -74,7 +76,7 @@ def _run(name: str, given: Sequence[str], vulkan: InstanceStart | None) -> int:
     handler.setFormatter(_Printable("unicorn: %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
     try:
-        options = command.parse_args(given)
+        options = _parsed(name, command, given)
         raise_on_interrupt()
         status: int = module.run(options)
         sys.stdout.flush()
@@ -86,6 +88,18 @@ def _run(name: str, given: Sequence[str], vulkan: InstanceStart | None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return status
+
+
+def _parsed(name: str, command: argparse.ArgumentParser, given: Sequence[str]) -> argparse.Namespace:
+    if name not in _SERVING:
+        return command.parse_args(given)
+    from unicorn_async.cli.settings import parse_settings
+
+    options = parse_settings(command, given, os.environ)
+    if options.print_config is not None:
+        print(options.print_config)
+        command.exit()
+    return options
 
 
 class _Printable(logging.Formatter):

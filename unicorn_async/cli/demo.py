@@ -9,6 +9,7 @@ from unicorn_async.checkpoint.location import DEMO
 from unicorn_async.cli.options import add_engine_options, engine_config
 from unicorn_async.cli.server_options import add_server_options
 from unicorn_async.cli.server_start import run_server
+from unicorn_async.cli.settings import add_settings_options
 
 if TYPE_CHECKING:
     import argparse
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.set_defaults(model=DEMO)
+    add_settings_options(parser)
     add_server_options(parser)
     add_engine_options(parser)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from unicorn_async.cli.options import MODEL_HELP, add_engine_options, engine_config
 from unicorn_async.cli.server_options import add_server_options
 from unicorn_async.cli.server_start import run_server
+from unicorn_async.cli.settings import add_settings_options
 
 if TYPE_CHECKING:
     import argparse
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.add_argument("model", metavar="MODEL", nargs="?", help=f"{MODEL_HELP}; not needed with --models-dir")
+    add_settings_options(parser)
     add_server_options(parser)
     add_engine_options(parser)
 

@@ -1,0 +1,156 @@
+"""Every option of a server as a flag, an environment variable or a line of a TOML file, in this order."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from unicorn_async.config import LoraSpec
+from unicorn_async.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+PREFIX = "UNICORN_"
+_SECRET = frozenset({"api-key"})
+_FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+MAX_FILE_BYTES = 1 << 20
+
+
+class Setting(NamedTuple):
+    """An option's value, and where it came from."""
+
+    value: object
+    origin: str
+
+
+def add_settings_options(parser: argparse.ArgumentParser) -> None:
+    """Add where further options are read from."""
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help=f"TOML file with options by their names, e.g. port = 8001; {PREFIX}CONFIG does the same, {PREFIX}PORT sets"
+        " the port, and flags go before both",
+    )
+    parser.add_argument("--print-config", action="store_true", help="print the options as a TOML file, and end")
+
+
+def parse_settings(
+    parser: argparse.ArgumentParser, given: Sequence[str], environ: Mapping[str, str]
+) -> argparse.Namespace:
+    """Return the options; with `print_config` its value is the text to print, else None.
+
+    Raises:
+        ConfigError: an option of the file or the environment is unknown or wrong, or the file can't be read.
+    """
+    actions = {name: action for action in parser._actions if (name := _name(action)) is not None}
+    defaults = {name: action.default for name, action in actions.items()}
+    for action in actions.values():
+        action.default = argparse.SUPPRESS  # what is there then was given
+    options = parser.parse_args(given)
+    file = options.config or (Path(environ[f"{PREFIX}CONFIG"]) if environ.get(f"{PREFIX}CONFIG") else None)
+    lines = {} if file is None else _read(file)
+    for key in lines:
+        if key not in actions:
+            raise ConfigError(f"{file}: {key}: there is no such option")
+    settings: dict[str, Setting] = {}
+    for name, action in actions.items():
+        variable = PREFIX + name.replace("-", "_").upper()
+        if hasattr(options, action.dest):
+            settings[name] = Setting(getattr(options, action.dest), "command line")
+        elif text := environ.get(variable):
+            settings[name] = Setting(_from_text(action, text, variable), variable)
+        elif name in lines:
+            settings[name] = Setting(_from_toml(action, lines[name], f"{file}: {name}"), str(file))
+        else:
+            settings[name] = Setting(defaults[name], "default")
+        setattr(options, action.dest, settings[name].value)
+    options.print_config = settings_text(settings) if options.print_config else None
+    return options
+
+
+def settings_text(settings: Mapping[str, Setting]) -> str:
+    """Return options as a TOML file that sets them, but for secrets."""
+    lines: list[str] = []
+    for name, (value, origin) in settings.items():
+        if value is None:
+            lines.append(f"# {name} is not set")
+        elif name in _SECRET:
+            lines.append(f"# {name} is set, and not shown  # {origin}")
+        else:
+            lines.append(f"{name} = {_toml(value)}  # {origin}")
+    return "\n".join(lines)
+
+
+def _name(action: argparse.Action) -> str | None:
+    """What an option is called, without dashes; None of one that is for the command line alone."""
+    if isinstance(action, argparse._HelpAction) or action.dest in ("config", "print_config"):
+        return None
+    longest = max(action.option_strings, key=len, default=action.dest)
+    return longest.removeprefix("--")
+
+
+def _read(file: Path) -> dict[str, object]:
+    import tomllib
+
+    try:
+        if file.stat().st_size > MAX_FILE_BYTES:
+            raise ConfigError(f"{file}: {file.stat().st_size} bytes, at most {MAX_FILE_BYTES} are allowed")
+        found = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as exc:
+        raise ConfigError(f"{file}: {exc.strerror}") from exc
+    except ValueError as exc:
+        raise ConfigError(f"{file}: not valid TOML: {exc}") from exc
+    return {key.replace("_", "-"): value for key, value in found.items()}
+
+
+def _from_text(action: argparse.Action, text: str, source: str) -> object:
+    if action.nargs == 0:
+        if text.lower() not in _FLAGS:
+            raise ConfigError(f"{source}: expected true or false, got {text!r}")
+        return _FLAGS[text.lower()]
+    if isinstance(action, argparse._AppendAction):
+        return [_converted(action, part, source) for part in text.split(",") if part]
+    return _converted(action, text, source)
+
+
+def _from_toml(action: argparse.Action, value: object, source: str) -> object:
+    if action.nargs == 0:
+        if not isinstance(value, bool):
+            raise ConfigError(f"{source}: expected true or false, got {value!r}")
+        return value
+    if isinstance(action, argparse._AppendAction):
+        items = value if isinstance(value, list) else [value]
+        return [_converted(action, _text(item, source), source) for item in items]
+    return _converted(action, _text(value, source), source)
+
+
+def _text(value: object, source: str) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ConfigError(f"{source}: expected a string or a number, got {value!r}")
+    return str(value)
+
+
+def _converted(action: argparse.Action, text: str, source: str) -> object:
+    """Return what the flag would make of a text."""
+    try:
+        value: object = action.type(text) if callable(action.type) else text
+    except (argparse.ArgumentTypeError, ValueError) as exc:
+        raise ConfigError(f"{source}: {exc}") from exc
+    if action.choices is not None and value not in action.choices:
+        raise ConfigError(f"{source}: expected one of {', '.join(map(str, action.choices))}, got {text!r}")
+    return value
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    text = f"{value.path}={value.weight:g}" if isinstance(value, LoraSpec) else str(value)
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
