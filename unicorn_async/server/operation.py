@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 from starlette.routing import Route
 
-from unicorn_async.server.guard import guarded
+from unicorn_async.server.guard import guarded, json_response, told
+from unicorn_async.server.health import package_version
+from unicorn_async.server.protocol.encoding import encode_object
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -24,7 +26,16 @@ class OperationEndpoints:
     def routes(self) -> list[Route]:
         """Return the routes."""
         access = self._service.access
-        return [Route("/metrics", guarded(access, self._metrics), methods=["GET"])]
+        return [
+            Route("/metrics", guarded(access, self._metrics), methods=["GET"]),
+            Route("/openapi.json", told(self._describe), methods=["GET"]),
+        ]
+
+    async def _describe(self, request: Request) -> Response:
+        from unicorn_async.server.openapi import description
+
+        self._service.access.check_host(request.headers)
+        return json_response(encode_object(description(package_version())))
 
     async def _metrics(self, request: Request) -> Response:
         from unicorn_async.server.metrics_text import CONTENT_TYPE, metrics_text

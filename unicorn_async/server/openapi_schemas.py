@@ -1,0 +1,185 @@
+"""Schemas of what requests may hold, by the fields' names; null is the same as absence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unicorn_async.config import MAX_TOP_K, MAX_TOP_LOGPROBS, WeightScheme
+from unicorn_async.server.protocol.chat_request import KNOWN as CHAT_FIELDS
+from unicorn_async.server.protocol.completion_request import KNOWN as COMPLETION_FIELDS
+from unicorn_async.server.protocol.completion_request import MAX_CHOICES
+from unicorn_async.server.protocol.hints import INCLUDABLE, SERVICE_TIERS
+from unicorn_async.server.protocol.input_items import INPUT_TOKENS_FIELDS
+from unicorn_async.server.protocol.load_request import CHOICE_FIELDS, LOAD_FIELDS, UNLOAD_FIELDS
+from unicorn_async.server.protocol.reasoning import EFFORTS, FORMATS
+from unicorn_async.server.protocol.responses_request import KNOWN as RESPONSES_FIELDS
+from unicorn_async.server.protocol.tokenize_request import CHAT_FIELDS as TEMPLATE_FIELDS
+from unicorn_async.server.protocol.tokenize_request import TOKENIZE_FIELDS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+Schema = dict[str, object]
+
+
+def _integer(low: int, high: int | None = None) -> Schema:
+    return {"type": ["integer", "null"], "minimum": low, **({} if high is None else {"maximum": high})}
+
+
+def _number(low: float | None = None, high: float | None = None) -> Schema:
+    bounds = {name: bound for name, bound in (("minimum", low), ("maximum", high)) if bound is not None}
+    return {"type": ["number", "null"], **bounds}
+
+
+def _one_of(names: Sequence[str]) -> Schema:
+    return {"type": ["string", "null"], "enum": [*names, None]}
+
+
+_TEXT: Schema = {"type": ["string", "null"]}
+_FLAG: Schema = {"type": ["boolean", "null"]}
+_OBJECT: Schema = {"type": ["object", "null"]}
+_IDS: Schema = {"type": "array", "items": {"type": "integer", "minimum": 0}}
+_MESSAGES: Schema = {"type": "array", "items": {"type": "object"}}
+_REFUSED: Schema = {"description": "Refused, unless it is null or empty."}
+_TEXTS: Schema = {"anyOf": [_TEXT, {"type": "array", "items": {"type": "string"}}]}
+_FORMAT: Schema = {"type": ["object", "null"], "properties": {"type": {"type": "string"}}}
+
+FIELDS: dict[str, Schema] = {
+    **dict.fromkeys(
+        (
+            "access_programs",
+            "audio",
+            "context_management",
+            "conversation",
+            "function_call",
+            "functions",
+            "image",
+            "logit_bias",
+            "min_tokens",
+            "moderation",
+            "suffix",
+            "tools",
+            "web_search_options",
+        ),
+        _REFUSED,
+    ),
+    **dict.fromkeys(
+        (
+            "content",
+            "instructions",
+            "model",
+            "previous_response_id",
+            "prompt_cache_key",
+            "safety_identifier",
+            "user",
+        ),
+        _TEXT,
+    ),
+    **dict.fromkeys(
+        (
+            "add_generation_prompt",
+            "add_special",
+            "add_special_tokens",
+            "background",
+            "continue_final_message",
+            "echo",
+            "generate",
+            "ignore_eos",
+            "parallel_tool_calls",
+            "parse_special",
+            "return_token_strs",
+            "store",
+            "stream",
+            "wait",
+            "when_idle",
+            "with_pieces",
+        ),
+        _FLAG,
+    ),
+    **dict.fromkeys(
+        (
+            "chat_template_kwargs",
+            "client_metadata",
+            "metadata",
+            "prediction",
+            "prompt_cache_options",
+            "reasoning",
+            "stream_options",
+            "text",
+        ),
+        _OBJECT,
+    ),
+    "best_of": _integer(1, MAX_CHOICES),
+    "frequency_penalty": _number(-2, 2),
+    "include": {"type": ["array", "null"], "items": {"enum": list(INCLUDABLE)}},
+    "input": {"anyOf": [_TEXT, _MESSAGES]},
+    "logprobs": {"anyOf": [_FLAG, _integer(0, MAX_TOP_LOGPROBS)]},
+    "loras": {"type": ["array", "null"], "items": {"type": "object"}},
+    "max_completion_tokens": _integer(1),
+    "max_context": _integer(1),
+    "max_output_tokens": _integer(1),
+    "max_tokens": _integer(1),
+    "max_tool_calls": _integer(1),
+    "messages": _MESSAGES,
+    "min_p": _number(0, 1),
+    "modalities": {"type": ["array", "null"], "items": {"const": "text"}},
+    "n": _integer(1, MAX_CHOICES),
+    "presence_penalty": _number(-2, 2),
+    "prompt": {"anyOf": [_TEXT, _IDS, {"type": "array", "items": {"anyOf": [{"type": "string"}, _IDS]}}]},
+    "prompt_cache_retention": _one_of(("24h", "in_memory")),
+    "reasoning_effort": _one_of(EFFORTS),
+    "reasoning_format": _one_of(FORMATS),
+    "repetition_penalty": _number(0, 100),
+    "response_format": _FORMAT,
+    "seed": _integer(0, (1 << 64) - 1),
+    "service_tier": _one_of(SERVICE_TIERS),
+    "stop": _TEXTS,
+    "stop_token_ids": {"anyOf": [_IDS, {"type": "null"}]},
+    "temperature": _number(0, 100),
+    "tokens": _IDS,
+    "tool_choice": {},
+    "top_k": _integer(0, MAX_TOP_K),
+    "top_logprobs": _integer(0, MAX_TOP_LOGPROBS),
+    "top_p": _number(0, 1),
+    "truncation": _one_of(("auto", "disabled")),
+    "verbosity": _one_of(("low", "medium", "high")),
+    "weights": _one_of([scheme.value for scheme in WeightScheme]),
+}
+
+
+def _body(fields: Collection[str], *required: str, **own: Schema) -> Schema:
+    properties = {name: own.get(name, FIELDS[name]) for name in sorted(fields)}
+    schema: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
+    return {**schema, "required": list(required)} if required else schema
+
+
+def schemas() -> dict[str, Schema]:
+    """Return all bodies by their names, and the error that answers any of them."""
+    return {
+        "ChatRequest": _body(CHAT_FIELDS, "messages", logprobs=_FLAG),
+        "CompletionRequest": _body(COMPLETION_FIELDS, "prompt", logprobs=_integer(0, MAX_TOP_LOGPROBS)),
+        "DetokenizeRequest": _body(("model", "tokens"), "tokens"),
+        "InputTokensRequest": _body(INPUT_TOKENS_FIELDS),
+        "LoadRequest": _body(LOAD_FIELDS, "model"),
+        "PlacementRequest": _body(CHOICE_FIELDS, "model"),
+        "ResponsesRequest": _body(RESPONSES_FIELDS, prompt=_REFUSED),
+        "TemplateRequest": _body(TEMPLATE_FIELDS, "messages"),
+        "TokenizeRequest": _body(TOKENIZE_FIELDS, prompt=_TEXT),
+        "UnloadRequest": _body(UNLOAD_FIELDS),
+        "Error": {
+            "type": "object",
+            "required": ["error"],
+            "properties": {
+                "error": {
+                    "type": "object",
+                    "required": ["message", "type", "param", "code"],
+                    "properties": {
+                        "message": {"type": "string"},
+                        "type": {"type": "string"},
+                        "param": _TEXT,
+                        "code": _TEXT,
+                    },
+                }
+            },
+        },
+    }
