@@ -22,7 +22,7 @@ def record(message: str, *, error: Exception | None = None) -> logging.LogRecord
         except Exception:
             trace = sys.exc_info()
     found = logging.LogRecord("unicorn_async.x", logging.WARNING, __file__, 1, message, None, trace)
-    found.created = 1.5
+    found.created, found.msecs = 1.5, 500.0
     return found
 
 

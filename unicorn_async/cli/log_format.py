@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from datetime import UTC, datetime
+import time
 from typing import TYPE_CHECKING
 
 from unicorn_async.public_text import printable
@@ -61,6 +60,8 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the text of a record."""
+        from unicorn_async.server.protocol.encoding import encode_object
+
         fields: dict[str, object] = {
             "time": _time(record),
             "level": record.levelname.lower(),
@@ -72,8 +73,8 @@ class JsonFormatter(logging.Formatter):
             fields["request_id"], fields["client"] = found
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
-        return json.dumps(fields)
+        return encode_object(fields)
 
 
 def _time(record: logging.LogRecord) -> str:
-    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03d}Z"

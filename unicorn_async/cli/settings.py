@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -152,5 +151,7 @@ def _toml(value: object) -> str:
         return repr(value)
     if isinstance(value, list):
         return f"[{', '.join(map(_toml, value))}]"
+    import json
+
     text = f"{value.path}={value.weight:g}" if isinstance(value, LoraSpec) else str(value)
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,4 +1,7 @@
-"""The HTTP endpoints of Chat Completions, Completions, and of the tokenizer beside them."""
+"""The HTTP endpoints of Chat Completions and Completions.
+
+What few requests need is imported by the first of them.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,9 @@ from typing import TYPE_CHECKING
 from starlette.routing import Route
 
 from unicorn_async.server.body import read_object
-from unicorn_async.server.completions import open_chat, open_completion
+from unicorn_async.server.completions import open_chat
 from unicorn_async.server.guard import guarded
 from unicorn_async.server.protocol.chat_request import parse_chat_request
-from unicorn_async.server.protocol.completion_request import parse_completion_request
 from unicorn_async.server.reply import EventStreamReply, WholeReply, encode_chunk
 
 if TYPE_CHECKING:
@@ -45,6 +47,9 @@ class CompletionEndpoints:
         return self._reply(await open_chat(self._service, wanted), stream=wanted.stream)
 
     async def _create_completion(self, request: Request) -> Reply:
+        from unicorn_async.server.protocol.completion_request import parse_completion_request
+        from unicorn_async.server.text_completions import open_completion
+
         options = self._service.options
         wanted = parse_completion_request(await read_object(request, options), defaults=options.default_sampling)
         return self._reply(await open_completion(self._service, wanted), stream=wanted.stream)

@@ -1,15 +1,13 @@
-"""Requests of Chat Completions and Completions: what is handed to the engine for them."""
+"""Requests of Chat Completions: what is handed to the engine for them."""
 
 from __future__ import annotations
 
 import secrets
-from functools import partial
 from typing import TYPE_CHECKING
 
 from unicorn_async.server.choices import Choices, close_all, seeded
 from unicorn_async.server.fingerprint import fingerprint
 from unicorn_async.server.protocol.chat_answer import ChatAnswer
-from unicorn_async.server.protocol.completion_answer import CompletionAnswer, TextCompletion
 from unicorn_async.server.protocol.completion_object import CompletionHead, CompletionObject
 from unicorn_async.server.protocol.messages import merge_system
 
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
     from unicorn_async.config import SamplingParams
     from unicorn_async.server.generation import Generation
     from unicorn_async.server.protocol.chat_request import ChatRequest
-    from unicorn_async.server.protocol.completion_request import CompletionRequest
     from unicorn_async.server.served_model import ServedModel
     from unicorn_async.server.service import Service
 
@@ -37,7 +34,7 @@ async def open_chat(service: Service, request: ChatRequest) -> Choices[ChatAnswe
     prompt = await service.encode_chat(tokenizer, merge_system(None, request.messages), options)
     wanted = service.with_recommended(engine, request.sampling, request.left_out)
     sampling = service.fit(engine, prompt, wanted, request.max_tokens)
-    head = _head("chatcmpl", model, include_usage=request.include_usage)
+    head = head_of("chatcmpl", model, include_usage=request.include_usage)
     answers = [
         ChatAnswer(
             head,
@@ -49,51 +46,23 @@ async def open_chat(service: Service, request: ChatRequest) -> Choices[ChatAnswe
         for index in range(request.n)
     ]
     asked = [(prompt, seeded(sampling, index)) for index in range(request.n)]
-    return Choices(CompletionObject(head, answers, len(prompt)), await _begin(service, model, head.id, asked))
+    return Choices(CompletionObject(head, answers, len(prompt)), await begin_all(service, model, head.id, asked))
 
 
-async def open_completion(service: Service, request: CompletionRequest) -> Choices[CompletionAnswer]:
-    """Check a completion request against the model and hand it over, as `open_chat` does.
-
-    Raises:
-        UnicornError: refused; nothing is left behind.
-    """
-    model = await service.models.model(request.model)
-    tokenizer = model.engine.tokenizer
-    wanted = service.with_recommended(model.engine, request.sampling, request.left_out)
-    head = _head("cmpl", model, include_usage=request.include_usage)
-    prompts: list[list[int]] = []
-    answers: list[CompletionAnswer] = []
-    asked: list[tuple[list[int], SamplingParams]] = []
-    for given in request.prompts:
-        if isinstance(given, str):
-            encode = partial(tokenizer.encode, given, add_bos=request.add_bos, with_control=True)
-            prompt = await service.encoded(len(given), encode)
-        else:
-            prompt = list(given)
-        echo = "" if not request.echo else given if isinstance(given, str) else tokenizer.decode(prompt)
-        sampling = service.fit(model.engine, prompt, wanted, request.max_tokens)
-        prompts.append(prompt)
-        for number in range(request.best_of):
-            asked.append((prompt, seeded(sampling, number)))
-            answers.append(
-                CompletionAnswer(
-                    head, len(answers), tokenizer.token_bytes, wants_logprobs=request.shows_logprobs, echo=echo
-                )
-            )
-    answer = TextCompletion(head, answers, sum(map(len, prompts)), n=request.n, best_of=request.best_of)
-    return Choices(answer, await _begin(service, model, head.id, asked))
-
-
-def _head(prefix: str, model: ServedModel, *, include_usage: bool) -> CompletionHead:
+def head_of(prefix: str, model: ServedModel, *, include_usage: bool) -> CompletionHead:
+    """Return what stands at the beginning of each object of a new completion."""
     name, engine = f"{prefix}-{secrets.token_hex(16)}", model.engine
     return CompletionHead(name, engine.model_name, fingerprint(engine), include_usage=include_usage)
 
 
-async def _begin(
+async def begin_all(
     service: Service, model: ServedModel, name: str, asked: Sequence[tuple[list[int], SamplingParams]]
 ) -> list[Generation]:
-    """Hand all prompts to the engine, or none."""
+    """Hand all prompts to the engine, or none.
+
+    Raises:
+        UnicornError: one is refused.
+    """
     begun: list[Generation] = []
     try:
         for number, (prompt, sampling) in enumerate(asked):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING
 
 from unicorn_async.server.protocol.encoding import encode_object
@@ -13,6 +12,8 @@ if TYPE_CHECKING:
 
 def fingerprint(engine: EngineAPI) -> str:
     """Return a name of the model, its adapters, its context, and the devices and driver that run it."""
+    import hashlib  # which the engine needs, too, beside its load
+
     device = engine.device
     parts = [
         engine.model_name,

@@ -11,7 +11,6 @@ from unicorn_async.server.guard import guarded, json_response, told
 from unicorn_async.server.health import health, is_ready, is_well
 from unicorn_async.server.protocol.encoding import encode_object
 from unicorn_async.server.protocol.errors import ApiError, describe_error
-from unicorn_async.server.protocol.input_items import INPUT_TOKENS_FIELDS, item_list, parse_item_query
 from unicorn_async.server.protocol.responses_request import parse_responses_request
 from unicorn_async.server.protocol.retrieval import parse_retrieval
 from unicorn_async.server.reply import EventStreamReply, WholeReply, encode_response_event
@@ -119,12 +118,16 @@ class HttpEndpoints:
         return json_response(await self._service.cancel(response_id))
 
     async def _list_inputs(self, request: Request) -> Response:
+        from unicorn_async.server.protocol.input_items import item_list, parse_item_query
+
         response_id = request.path_params["response_id"]
         query = parse_item_query(request.query_params.multi_items())
         await self._service.archive.recall(response_id)
         return json_response(encode_object(item_list(response_id, self._service.inputs(response_id), query)))
 
     async def _count_tokens(self, request: Request) -> Response:
+        from unicorn_async.server.protocol.input_items import INPUT_TOKENS_FIELDS
+
         options = self._service.options
         fields = await read_object(request, options)
         fields.refuse_unknown(INPUT_TOKENS_FIELDS)

@@ -10,6 +10,8 @@ from bisect import bisect_left
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from unicorn_async.errors import RequestError
+
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
@@ -60,6 +62,9 @@ class Metrics:
                 if token.finish_reason is not None:
                     outcome = token.finish_reason.value
                 yield token
+        except RequestError:
+            outcome = "refused"
+            raise
         except Exception:
             outcome = "failed"
             raise

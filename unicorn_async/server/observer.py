@@ -86,8 +86,7 @@ class Observer:
         finally:
             if is_open:
                 self._metrics.websockets -= 1
-            what = "was open for" if is_open else "was refused after"
-            logger.info("websocket %s %s %.3f s", scope["path"][:200], what, time.monotonic() - began)
+                logger.info("websocket %s: was open for %.3f s", scope["path"][:200], time.monotonic() - began)
 
 
 def _given_id(scope: Scope) -> str | None:

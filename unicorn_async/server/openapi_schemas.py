@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.config import MAX_TOP_K, MAX_TOP_LOGPROBS, WeightScheme
 from unicorn_async.server.protocol.chat_request import KNOWN as CHAT_FIELDS
+from unicorn_async.server.protocol.chat_request import MAX_CHOICES
 from unicorn_async.server.protocol.completion_request import KNOWN as COMPLETION_FIELDS
-from unicorn_async.server.protocol.completion_request import MAX_CHOICES
 from unicorn_async.server.protocol.hints import INCLUDABLE, SERVICE_TIERS
 from unicorn_async.server.protocol.input_items import INPUT_TOKENS_FIELDS
 from unicorn_async.server.protocol.load_request import CHOICE_FIELDS, LOAD_FIELDS, UNLOAD_FIELDS

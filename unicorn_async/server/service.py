@@ -20,7 +20,6 @@ from unicorn_async.server.metrics import Metrics
 from unicorn_async.server.protocol.encoding import encode_object
 from unicorn_async.server.protocol.errors import ApiError
 from unicorn_async.server.protocol.messages import merge_system
-from unicorn_async.server.protocol.replay import replayed
 from unicorn_async.server.protocol.response_object import ResponseState, ResponseStatus
 from unicorn_async.server.protocol.responses_answer import ResponsesAnswer
 from unicorn_async.server.protocol.sampling import recommended
@@ -183,6 +182,8 @@ class Service:
         Raises:
             ApiError: 404, no such response; 400, it is under way.
         """
+        from unicorn_async.server.protocol.replay import replayed
+
         body: dict[str, object] = json.loads(self.find(response_id))
         if body["status"] == ResponseStatus.IN_PROGRESS.value:
             message = f"response {response_id!r} is under way: its events go to who asked for it, until it has ended"

@@ -1,4 +1,4 @@
-"""The HTTP endpoints of the model's tokenizer and its chat template."""
+"""The HTTP endpoints of the model's tokenizer and its chat template; what reads their bodies is imported then."""
 
 from __future__ import annotations
 
@@ -11,11 +11,6 @@ from unicorn_async.server.body import read_object
 from unicorn_async.server.guard import guarded, json_response
 from unicorn_async.server.protocol.encoding import encode_object
 from unicorn_async.server.protocol.messages import merge_system
-from unicorn_async.server.protocol.tokenize_request import (
-    parse_detokenize_request,
-    parse_template_request,
-    parse_tokenize_request,
-)
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -41,6 +36,8 @@ class TokenizerEndpoints:
         ]
 
     async def _tokenize(self, request: Request) -> Response:
+        from unicorn_async.server.protocol.tokenize_request import parse_tokenize_request
+
         wanted = parse_tokenize_request(await read_object(request, self._service.options))
         engine = (await self._service.models.model(wanted.model)).engine
         tokenizer, service = engine.tokenizer, self._service
@@ -59,12 +56,16 @@ class TokenizerEndpoints:
         return json_response(await service.encoded(len(ids), told))
 
     async def _detokenize(self, request: Request) -> Response:
+        from unicorn_async.server.protocol.tokenize_request import parse_detokenize_request
+
         ids, name = parse_detokenize_request(await read_object(request, self._service.options))
         tokenizer = (await self._service.models.model(name)).engine.tokenizer
         text = await self._service.encoded(len(ids), partial(tokenizer.decode, ids, skip_special=False))
         return json_response(encode_object({"content": text, "prompt": text}))
 
     async def _apply_template(self, request: Request) -> Response:
+        from unicorn_async.server.protocol.tokenize_request import parse_template_request
+
         messages, options, name = parse_template_request(await read_object(request, self._service.options))
         tokenizer = (await self._service.models.model(name)).engine.tokenizer
         text = await self._service.chat_text(tokenizer, merge_system(None, messages), options)

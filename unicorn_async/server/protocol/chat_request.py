@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from unicorn_async.server.protocol.completion_request import MAX_CHOICES
 from unicorn_async.server.protocol.hints import SHARED_HINTS, check_stream_options, check_verbosity, parse_hints
 from unicorn_async.server.protocol.messages import parse_messages
 from unicorn_async.server.protocol.reasoning import Reasoning, parse_effort
@@ -49,6 +48,7 @@ USED = frozenset(
     }
 )
 KNOWN = SHARED_HINTS | USED | SAMPLING_FIELDS | TEMPLATE_FIELDS | frozenset(REFUSED)
+MAX_CHOICES = 128
 
 
 @dataclass(frozen=True, slots=True)

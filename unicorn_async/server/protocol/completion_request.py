@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.config import MAX_TOP_LOGPROBS
+from unicorn_async.server.protocol.chat_request import MAX_CHOICES
 from unicorn_async.server.protocol.errors import ApiError
 from unicorn_async.server.protocol.fields import checked_text, type_name
 from unicorn_async.server.protocol.hints import MAX_NAME, check_stream_options
@@ -34,7 +35,6 @@ USED = frozenset(
 )
 KNOWN = USED | SAMPLING_FIELDS
 DEFAULT_MAX_TOKENS = 16  # as OpenAI's and vLLM's
-MAX_CHOICES = 128
 MAX_IDS = 1 << 22
 
 
