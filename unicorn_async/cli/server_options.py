@@ -51,6 +51,11 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
         help="end the server when its engine fails after N restarts in a row (default: it is opened again for ever)",
     )
     group.add_argument(
+        "--otlp-endpoint",
+        metavar="URL",
+        help="send OpenTelemetry's spans to this collector, e.g. http://127.0.0.1:4318/v1/traces",
+    )
+    group.add_argument(
         "--drain",
         type=step_seconds,
         default=0.0,

@@ -42,6 +42,7 @@ def server_options(options: argparse.Namespace) -> ServerOptions:
         recommended_sampling=options.generation_config == "auto",
         store_file=options.store,
         drain_s=options.drain,
+        otlp_endpoint=options.otlp_endpoint,
     )
 
 

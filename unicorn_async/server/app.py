@@ -77,7 +77,7 @@ def _application(service: Service, host: contextlib.AbstractAsyncContextManager[
     ]
     # Starlette's types want a handler of any exception, which it never calls with another than the one named here.
     handlers = {HTTPException: cast("Callable[[Request, Exception], Awaitable[Response]]", unrouted)}
-    middleware = [Middleware(Observer, metrics=service.metrics)]
+    middleware = [Middleware(Observer, metrics=service.metrics, tracing=lambda: service.tracing)]
     return Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers, middleware=middleware)
 
 

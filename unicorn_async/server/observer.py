@@ -6,6 +6,7 @@ import logging
 import re
 import secrets
 import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from starlette.datastructures import MutableHeaders
@@ -13,9 +14,13 @@ from starlette.datastructures import MutableHeaders
 from unicorn_async.server.request_context import RequestContext, current
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from opentelemetry.trace import Span
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from unicorn_async.server.metrics import Metrics
+    from unicorn_async.server.tracing import Tracing
 
 logger = logging.getLogger(__name__)
 
@@ -27,9 +32,10 @@ _QUIET = frozenset({"/health", "/ready", "/metrics"})  # asked for every few sec
 class Observer:
     """ASGI middleware. A request has the name that its client gave it in `x-request-id`, or a new one."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, tracing: Callable[[], Tracing | None]) -> None:
         self._app = app
         self._metrics = metrics
+        self._tracing = tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, with what is noted of it."""
@@ -38,16 +44,22 @@ class Observer:
             return
         host, port = scope.get("client") or ("", 0)
         context = RequestContext(_given_id(scope) or f"req_{secrets.token_hex(12)}", f"{host}:{port}")
-        token = current.set(context)
+        token, tracing = current.set(context), self._tracing()
+        span = (
+            nullcontext() if tracing is None or scope["path"] in _QUIET else tracing.request(scope, context.request_id)
+        )
         try:
-            if scope["type"] == "http":
-                await self._http(context, scope, receive, send)
-            else:
-                await self._websocket(context, scope, receive, send)
+            with span as begun:
+                if scope["type"] == "http":
+                    await self._http(context, begun, scope, receive, send)
+                else:
+                    await self._websocket(context, scope, receive, send)
         finally:
             current.reset(token)
 
-    async def _http(self, context: RequestContext, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _http(
+        self, context: RequestContext, span: Span | None, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         began, status = time.monotonic(), 499  # nginx' number for a client that went before the answer
 
         async def named(message: Message) -> None:
@@ -63,6 +75,10 @@ class Observer:
             route = getattr(scope.get("route"), "path", None)
             method = scope["method"] if route is not None else "other"  # a stranger's words are no labels
             self._metrics.requests[method, route or "none", status] += 1
+            if span is not None:
+                from unicorn_async.server.tracing import describe_answer
+
+                describe_answer(span, scope["method"], route, status)
             level = logging.DEBUG if scope["path"] in _QUIET else logging.INFO
             if logger.isEnabledFor(level):
                 path, seconds = scope["path"][:200], time.monotonic() - began

@@ -52,11 +52,14 @@ class ServerOptions:
     max_event_chars: int = 8 << 20  # of the events of one of them; the oldest go
     max_kept_event_chars: int = 64 << 20  # of all that are under way, and of all that have ended
     keep_events_s: float = 600.0  # from an answer's end
+    otlp_endpoint: str | None = None  # a collector of OpenTelemetry's spans; None = there are none
     web_dir: Path | None = None  # the page; None = the one that came with the package
 
     def __post_init__(self) -> None:
         if self.api_key is not None and not self.api_key.strip():
             raise ConfigError("api_key: expected a key, got an empty one")
+        if self.otlp_endpoint is not None:
+            _check_endpoint(self.otlp_endpoint)
         for name in _COUNTS:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
@@ -65,3 +68,17 @@ class ServerOptions:
         for name in _TIMES:
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name}: expected more than 0, got {getattr(self, name)}")
+
+
+def _check_endpoint(address: str) -> None:
+    if not address.startswith(("http://", "https://")):
+        raise ConfigError(f"otlp_endpoint: expected an http:// or https:// address, got {address!r}")
+    from importlib.util import find_spec
+
+    for package in ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"):
+        try:
+            found = find_spec(package) is not None
+        except ModuleNotFoundError:  # not even what it is a part of
+            found = False
+        if not found:
+            raise ConfigError(f"otlp_endpoint: {package} is missing; `pip install unicorn-async[otel]` has it")

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from unicorn_async.server.options import ServerOptions
     from unicorn_async.server.protocol.responses_request import ResponsesRequest
     from unicorn_async.server.served_model import ServedModel
+    from unicorn_async.server.tracing import Tracing
     from unicorn_async.tokenizer import Tokenizer
 
 # Longer conversations are tokenised in a thread, where they do not hold up other clients' tokens.
@@ -62,6 +63,7 @@ class Service:
         self.background = BackgroundAnswers(options)
         self.watchers = StepWatchers()
         self.metrics = Metrics()
+        self.tracing: Tracing | None = None  # while the server runs, if spans are wanted
         self.is_draining = False
         self._active: dict[str, ActiveResponse] = {}
         self._executor: ThreadPoolExecutor | None = None
@@ -70,11 +72,17 @@ class Service:
     async def running(self) -> AsyncIterator[None]:
         """Hold what the service needs while the server runs."""
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="unicorn-tokenize")
+        if self.options.otlp_endpoint is not None:
+            from unicorn_async.server.tracing import Tracing
+
+            self.tracing = await asyncio.to_thread(Tracing.to, self.options.otlp_endpoint)
         try:
             yield
         finally:
             await self.background.close()
             await self.archive.close()
+            if self.tracing is not None:
+                await asyncio.to_thread(self.tracing.close)
             self._executor.shutdown(wait=False, cancel_futures=True)
 
     async def drain(self) -> None:
@@ -352,7 +360,10 @@ class Service:
         """
         if self.is_draining:
             raise ApiError("the server is about to end", status=503, code="draining", retry_s=DRAINING_RETRY_S)
-        stream = self.metrics.timed(model.engine.stream(prompt, sampling, request_id=request_id), len(prompt))
+        engine = model.engine
+        stream = self.metrics.timed(engine.stream(prompt, sampling, request_id=request_id), len(prompt))
+        if self.tracing is not None:
+            stream = self.tracing.traced(stream, engine.model_name, request_id, len(prompt), sampling)
         return await model.generate(stream, keepalive_s=self.options.keepalive_s)
 
 
