@@ -178,6 +178,16 @@ async def test_a_chat_has_several_answers(client: openai.AsyncOpenAI, engine: Fa
     assert completion.system_fingerprint
 
 
+async def test_what_was_found_of_prompts_is_in_the_usage(client: openai.AsyncOpenAI, engine: FakeEngine) -> None:
+    engine.script = [Token(1, "a", finish_reason=FinishReason.STOP, num_prompt_found=2)]
+    chat = (await client.chat.completions.create(model=MODEL, messages=CHAT, n=2)).usage
+    text = (await client.completions.create(model=MODEL, prompt=["a b c", "d e"], n=2)).usage
+    response = (await client.responses.create(model=MODEL, input="Hi")).usage
+    assert chat is not None and text is not None and response is not None
+    found = [usage.prompt_tokens_details and usage.prompt_tokens_details.cached_tokens for usage in (chat, text)]
+    assert (*found, response.input_tokens_details.cached_tokens) == (2, 4, 2)
+
+
 async def test_a_chats_answers_are_streamed_side_by_side(client: openai.AsyncOpenAI) -> None:
     stream = await client.chat.completions.create(
         model=MODEL, messages=CHAT, n=2, stream=True, stream_options={"include_usage": True}

@@ -21,7 +21,7 @@ from unicorn_async.errors import ConfigError, EngineClosedError, EngineFailedErr
 from unicorn_async.gpu.host_pages import return_freed_memory
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
     from collections.abc import Sequence as SequenceOf
     from pathlib import Path
 
@@ -51,6 +51,7 @@ class Engine:
         from unicorn_async.engine.loop_opening import make_loop
 
         self.config = model.options
+        self.recommended_sampling = model.files.sampling
         self._model = model
         self._runner = model.runner
         self._scheduler, self._loop = make_loop(model)
@@ -150,11 +151,6 @@ class Engine:
         if self._model.tokenizer is None:
             raise ConfigError(f"{self.model_name} was opened with skip_tokenizer: it has token ids and no text")
         return self._model.tokenizer
-
-    @property
-    def recommended_sampling(self) -> Mapping[str, float]:
-        """What the model's files recommend for its sampling, by the names of `SamplingParams`; often nothing."""
-        return self._model.files.sampling
 
     @property
     def tokenizer_s(self) -> float:

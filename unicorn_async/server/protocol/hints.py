@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from unicorn_async.server.protocol.fields import Fields
 
-# No token of an answer depends on these: nothing is cached from one prompt to the next, there is one way of serving,
-# and there are no calls of built-in tools to count.
+# No token of an answer depends on these: prompts that begin alike are found without, there is one way of serving, and
+# there are no calls of built-in tools to count.
 SHARED_HINTS = frozenset(
     {
         "parallel_tool_calls",
