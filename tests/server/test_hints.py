@@ -48,6 +48,7 @@ TAKEN = [
     {"reasoning": {"effort": "none", "summary": "auto", "context": "auto", "mode": "standard"}},
     {"reasoning": {}},
     {"stream_options": {"include_obfuscation": False}, "stream": True},
+    {"stream_options": {}},
     {"prompt_cache_options": {"mode": "implicit", "ttl": "30m"}},
     {"client_metadata": {"a": "b"}},
     {"context_management": [], "tools": [], "tool_choice": "none"},
@@ -84,7 +85,6 @@ REFUSED = [
     ({"text": {"verbosity": "loud"}}, "text.verbosity"),
     ({"text": {"colour": "red"}}, "text.colour"),
     ({"stream_options": {"include_obfuscation": True}, "stream": True}, "stream_options.include_obfuscation"),
-    ({"stream_options": {}}, "stream_options"),
 ]
 
 

@@ -104,11 +104,11 @@ def check_verbosity(fields: Fields) -> None:
         )
 
 
-def check_stream_options(fields: Fields, known: tuple[str, ...] = ()) -> Fields | None:
-    """Return a request's `stream_options`, if it has some and streams; obfuscation can only be off.
+def check_stream_options(fields: Fields, known: tuple[str, ...] = (), *, needs_stream: bool = True) -> Fields | None:
+    """Return a request's `stream_options`, if it has some; obfuscation can only be off.
 
     Raises:
-        ApiError: it asks for what is not there, or does not stream.
+        ApiError: it asks for what is not there, or does not stream where it would have to.
     """
     options = fields.object("stream_options")
     if options is None:
@@ -116,6 +116,6 @@ def check_stream_options(fields: Fields, known: tuple[str, ...] = ()) -> Fields 
     options.refuse_unknown(("include_obfuscation", *known))
     if options.boolean("include_obfuscation"):
         raise options.unsupported("include_obfuscation", "events are sent as long as they are, without obfuscation")
-    if not fields.boolean("stream"):
+    if needs_stream and not fields.boolean("stream"):
         raise fields.unsupported("stream_options", "needs stream to be true")
     return options

@@ -143,7 +143,7 @@ def _refuse_unsupported(fields: Fields) -> None:
         text.refuse_unknown(("format", "verbosity"))
         refuse_format(text, "format")
         check_verbosity(text)
-    check_stream_options(fields)
+    check_stream_options(fields, needs_stream=False)  # a websocket always streams, and does not say so
 
 
 def _logprobs(fields: Fields) -> int | None:

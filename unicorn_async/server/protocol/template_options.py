@@ -47,7 +47,7 @@ class TemplateOptions:
         Raises:
             ApiError: the model's template has no such variable.
         """
-        known = tokenizer.template_names
+        known = tokenizer.template_names if self.variables else frozenset()  # the first look at them takes a while
         for name, value in self.variables.items():
             if name not in known and value not in (None, False):
                 param = f"chat_template_kwargs.{name}"
