@@ -11,6 +11,7 @@ from unicorn_async.server.protocol.completion_request import KNOWN as COMPLETION
 from unicorn_async.server.protocol.hints import INCLUDABLE, SERVICE_TIERS
 from unicorn_async.server.protocol.input_items import INPUT_TOKENS_FIELDS
 from unicorn_async.server.protocol.load_request import CHOICE_FIELDS, LOAD_FIELDS, UNLOAD_FIELDS
+from unicorn_async.server.protocol.messages import MAX_MESSAGES, ROLES, TEXT_PARTS
 from unicorn_async.server.protocol.reasoning import EFFORTS, FORMATS
 from unicorn_async.server.protocol.responses_request import KNOWN as RESPONSES_FIELDS
 from unicorn_async.server.protocol.tokenize_request import CHAT_FIELDS as TEMPLATE_FIELDS
@@ -39,8 +40,21 @@ _TEXT: Schema = {"type": ["string", "null"]}
 _FLAG: Schema = {"type": ["boolean", "null"]}
 _OBJECT: Schema = {"type": ["object", "null"]}
 _IDS: Schema = {"type": "array", "items": {"type": "integer", "minimum": 0}}
-_MESSAGES: Schema = {"type": "array", "items": {"type": "object"}}
-_REFUSED: Schema = {"description": "Refused, unless it is null or empty."}
+_PART: Schema = {
+    "type": "object",
+    "required": ["type", "text"],
+    "properties": {"type": {"enum": sorted(TEXT_PARTS)}, "text": {"type": "string"}},
+}
+_MESSAGE: Schema = {
+    "type": "object",
+    "required": ["role", "content"],
+    "properties": {
+        "role": {"enum": list(ROLES)},
+        "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": _PART}]},
+    },
+}
+_MESSAGES: Schema = {"type": "array", "items": _MESSAGE, "minItems": 1, "maxItems": MAX_MESSAGES}
+_REFUSED: Schema = {"description": "Refused, unless it is null or empty.", "enum": [None, [], {}]}
 _TEXTS: Schema = {"anyOf": [_TEXT, {"type": "array", "items": {"type": "string"}}]}
 _FORMAT: Schema = {"type": ["object", "null"], "properties": {"type": {"type": "string"}}}
 
@@ -55,11 +69,8 @@ FIELDS: dict[str, Schema] = {
             "functions",
             "image",
             "logit_bias",
-            "min_tokens",
             "moderation",
-            "suffix",
             "tools",
-            "web_search_options",
         ),
         _REFUSED,
     ),
@@ -122,6 +133,7 @@ FIELDS: dict[str, Schema] = {
     "max_tool_calls": _integer(1),
     "messages": _MESSAGES,
     "min_p": _number(0, 1),
+    "min_tokens": {"enum": [None, 0]},
     "modalities": {"type": ["array", "null"], "items": {"const": "text"}},
     "n": _integer(1, MAX_CHOICES),
     "presence_penalty": _number(-2, 2),
@@ -135,6 +147,7 @@ FIELDS: dict[str, Schema] = {
     "service_tier": _one_of(SERVICE_TIERS),
     "stop": _TEXTS,
     "stop_token_ids": {"anyOf": [_IDS, {"type": "null"}]},
+    "suffix": {"enum": [None, ""]},
     "temperature": _number(0, 100),
     "tokens": _IDS,
     "tool_choice": {},
@@ -142,7 +155,8 @@ FIELDS: dict[str, Schema] = {
     "top_logprobs": _integer(0, MAX_TOP_LOGPROBS),
     "top_p": _number(0, 1),
     "truncation": _one_of(("auto", "disabled")),
-    "verbosity": _one_of(("low", "medium", "high")),
+    "verbosity": _one_of(("medium",)),
+    "web_search_options": {"type": "null"},
     "weights": _one_of([scheme.value for scheme in WeightScheme]),
 }
 
