@@ -51,13 +51,14 @@ class Metrics:
 
     async def timed(self, stream: AsyncGenerator[Token, None], num_prompt: int) -> AsyncGenerator[Token, None]:
         """Yield a stream's tokens and note when they come; closing this closes the stream."""
-        began = last = time.perf_counter()
-        num_tokens, outcome = 0, "cancelled"
+        clock = time.perf_counter
+        began = last = clock()
+        num_tokens, outcome, add = 0, "cancelled", self.first_token_s.add
         try:
             async for token in stream:
-                now = time.perf_counter()
-                (self.between_tokens_s if num_tokens else self.first_token_s).add(now - last)
-                last = now
+                now = clock()
+                add(now - last)
+                add, last = self.between_tokens_s.add, now
                 num_tokens += 1
                 if token.finish_reason is not None:
                     outcome = token.finish_reason.value
