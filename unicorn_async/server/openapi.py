@@ -58,6 +58,7 @@ OPERATIONS = (
     Operation("get", "/ready", "Say whether requests are taken.", is_open=True),
     Operation("get", "/metrics", "Return counters for Prometheus.", media=(_TEXT,)),
     Operation("get", "/openapi.json", "Return this description.", is_open=True),
+    Operation("get", "/asyncapi.json", "Return the websocket's.", is_open=True),
 )
 
 

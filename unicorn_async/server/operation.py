@@ -29,10 +29,17 @@ class OperationEndpoints:
         return [
             Route("/metrics", guarded(access, self._metrics), methods=["GET"]),
             Route("/openapi.json", told(self._describe), methods=["GET"]),
+            Route("/asyncapi.json", told(self._describe_websocket), methods=["GET"]),
         ]
 
     async def _describe(self, request: Request) -> Response:
         from unicorn_async.server.openapi import description
+
+        self._service.access.check_host(request.headers)
+        return json_response(encode_object(description(package_version())))
+
+    async def _describe_websocket(self, request: Request) -> Response:
+        from unicorn_async.server.asyncapi import description
 
         self._service.access.check_host(request.headers)
         return json_response(encode_object(description(package_version())))

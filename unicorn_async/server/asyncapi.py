@@ -1,0 +1,140 @@
+"""`/asyncapi.json`: a description of the websocket, AsyncAPI 3.0."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from unicorn_async.server.openapi_schemas import Schema, schemas
+from unicorn_async.server.protocol.client_event import (
+    MAX_RESPONSE_ID,
+    MAX_STREAM_ID,
+    MAX_WATCH_INTERVAL_MS,
+)
+from unicorn_async.server.protocol.retrieval import MAX_SEQUENCE_NUMBER
+
+_STREAM: Schema = {"type": ["string", "null"], "maxLength": MAX_STREAM_ID}
+_ID: Schema = {"type": "string", "maxLength": MAX_RESPONSE_ID}
+_TEXT: Schema = {"type": "string"}
+_NUMBER: Schema = {"type": "integer", "minimum": 0}
+_OBJECT: Schema = {"type": "object"}
+_NAMED: dict[str, Schema] = {"item_id": _TEXT, "output_index": _NUMBER, "content_index": _NUMBER}
+
+
+class Event(NamedTuple):
+    """A message by its `type`: what it is for, its fields, and which of them are always there."""
+
+    summary: str
+    fields: dict[str, Schema]
+    required: tuple[str, ...] = ()
+
+
+CLIENT_EVENTS: dict[str, Event] = {
+    "response.cancel": Event(
+        "End the named response, or what runs in the stream.", {"response_id": _TEXT, "stream_id": _STREAM}
+    ),
+    "unicorn.resume": Event(
+        "Follow a background answer, from the event after the one of this number.",
+        {
+            "response_id": _ID,
+            "starting_after": {"type": ["integer", "null"], "minimum": 0, "maximum": MAX_SEQUENCE_NUMBER},
+            "stream_id": _STREAM,
+        },
+        ("response_id",),
+    ),
+    "unicorn.watch": Event(
+        "Be told what the steps do, at most as often; 0 is no more.",
+        {"interval_ms": {"type": ["integer", "null"], "minimum": 0, "maximum": MAX_WATCH_INTERVAL_MS}},
+    ),
+    "unicorn.auth": Event("Bring the API key, as the first message of a browser.", {"key": _TEXT}, ("key",)),
+}
+
+
+def _of_response(summary: str) -> Event:
+    return Event(summary, {"response": _OBJECT}, ("response",))
+
+
+def _of_part(summary: str, field: str, schema: Schema = _TEXT) -> Event:
+    return Event(summary, {**_NAMED, field: schema}, (*_NAMED, field))
+
+
+def _of_item(summary: str) -> Event:
+    return Event(summary, {"output_index": _NUMBER, "item": _OBJECT}, ("output_index", "item"))
+
+
+ANSWER_EVENTS: dict[str, Event] = {
+    "response.created": _of_response("The request is taken."),
+    "response.in_progress": _of_response("It is under way; comes again as a sign of life."),
+    "response.output_item.added": _of_item("A message, or the model's thoughts, begin."),
+    "response.content_part.added": _of_part("Its text begins.", "part", _OBJECT),
+    "response.output_text.delta": _of_part("More of the answer.", "delta"),
+    "response.output_text.done": _of_part("The answer's text.", "text"),
+    "response.reasoning_text.delta": _of_part("More of the thoughts.", "delta"),
+    "response.reasoning_text.done": _of_part("The thoughts' text.", "text"),
+    "response.content_part.done": _of_part("The text has ended.", "part", _OBJECT),
+    "response.output_item.done": _of_item("The item has ended."),
+    "response.completed": _of_response("The answer is complete."),
+    "response.incomplete": _of_response("It was cut off by its limit, or cancelled."),
+    "response.failed": _of_response("It failed."),
+}
+SERVER_EVENTS: dict[str, Event] = {
+    "error": Event("A message was refused.", {"status": _NUMBER, "error": _OBJECT}, ("status", "error")),
+    "unicorn.authenticated": Event("The key is good.", {}),
+    "unicorn.model": Event("Which model is served; with `?events=unicorn`.", {"model": {}, "status": _TEXT}),
+    "unicorn.load.progress": Event("How far its load is; with `?events=unicorn`.", {"model": _TEXT, "done": {}}),
+    "unicorn.load.failed": Event("It could not be loaded; with `?events=unicorn`.", {"model": {}, "error": _OBJECT}),
+    "unicorn.steps": Event("What the engine's steps did, for who watches.", {"steps": {"type": "array"}}),
+}
+
+
+def description(version: str) -> dict[str, object]:
+    """Return the description; `version` is the server's."""
+    sent = {"response.create": _create(), **_messages(CLIENT_EVENTS)}
+    numbered = {name: _numbered(event) for name, event in ANSWER_EVENTS.items()}
+    received = {**_messages(numbered), **_messages(SERVER_EVENTS)}
+    return {
+        "asyncapi": "3.0.0",
+        "info": {"title": "unicorn_async", "version": version, "license": {"name": "Apache-2.0"}},
+        "defaultContentType": "application/json",
+        "channels": {
+            "responses": {
+                "address": "/v1/responses",
+                "description": "OpenAI's Responses WebSocket mode; a message is a text frame.",
+                "messages": {**sent, **received},
+            }
+        },
+        "operations": {
+            "ask": _operation("receive", sent),  # as seen from the server
+            "answer": _operation("send", received),
+        },
+    }
+
+
+def _operation(action: str, names: dict[str, object]) -> dict[str, object]:
+    references = [{"$ref": f"#/channels/responses/messages/{name}"} for name in names]
+    return {"action": action, "channel": {"$ref": "#/channels/responses"}, "messages": references}
+
+
+def _numbered(event: Event) -> Event:
+    fields = {**event.fields, "sequence_number": _NUMBER, "stream_id": _STREAM}
+    return Event(event.summary, fields, (*event.required, "sequence_number"))
+
+
+def _messages(events: dict[str, Event]) -> dict[str, object]:
+    return {name: _message(name, event) for name, event in events.items()}
+
+
+def _message(name: str, event: Event) -> dict[str, object]:
+    payload = {
+        "type": "object",
+        "required": ["type", *event.required],
+        "properties": {"type": {"const": name}, **event.fields},
+    }
+    return {"name": name, "summary": event.summary, "payload": payload}
+
+
+def _create() -> dict[str, object]:
+    body = schemas()["ResponsesRequest"]
+    fields = body["properties"]
+    assert isinstance(fields, dict)
+    event = Event("Answer this, in this stream.", {**fields, "stream_id": _STREAM})
+    return _message("response.create", event)
