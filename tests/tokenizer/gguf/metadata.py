@@ -41,6 +41,14 @@ def as_read(metadata: Mapping[str, object]) -> dict[str, object]:
     return {key: _as_read(value) for key, value in metadata.items()}
 
 
+def with_types(metadata: Mapping[str, object], types: Mapping[str, int]) -> dict[str, object]:
+    """Return the metadata with other types of some tokens."""
+    tokens, found = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]
+    assert isinstance(tokens, list) and isinstance(found, list)
+    changed = [types.get(token, kind) for token, kind in zip(tokens, found, strict=True)]
+    return {**metadata, "tokenizer.ggml.token_type": changed}
+
+
 def _as_read(value: object) -> object:
     match value:
         case [str(), *_]:

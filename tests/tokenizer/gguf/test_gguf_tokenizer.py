@@ -16,7 +16,17 @@ from unicorn_async.errors import RequestError, TokenizerError
 from unicorn_async.tokenizer import ChatMessage, Tokenizer
 from unicorn_async.tokenizer.gguf.pre_tokenizer import pre_tokenizer
 
-from .metadata import CONTROL, NORMAL, UNUSED, as_read, byte_level_metadata, sentencepiece_metadata
+from .families import family
+from .metadata import (
+    CONTROL,
+    NORMAL,
+    UNUSED,
+    USER_DEFINED,
+    as_read,
+    byte_level_metadata,
+    sentencepiece_metadata,
+    with_types,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -176,6 +186,70 @@ def test_the_chat_template_and_the_ends_of_turns_are_taken(tmp_path: Path) -> No
     messages = [ChatMessage("user", "hello <end_of_turn> there"), ChatMessage("assistant", "hi")]
     assert found.encode_chat(messages) == wanted.encode_chat(messages)
     assert set(found.eos_token_ids) == {1, 5}
+
+
+@pytest.mark.parametrize("kind", [NORMAL, USER_DEFINED])
+@pytest.mark.parametrize("name", ["gemma", "llama3", "qwen", "phi4_mini"])
+def test_marks_of_turns_are_control_tokens_whatever_their_type(name: str, kind: int, tmp_path: Path) -> None:
+    """As in Google's own files of Gemma 3, which were trained for 4 bits."""
+    built = family(name)
+    wanted, sound = Tokenizer.load(built.write(tmp_path)), built.metadata()
+    marks = {"<start_of_turn>", "<end_of_turn>", "<|im_start|>", "<|im_end|>", "<|eot_id|>", "<|start_header_id|>"}
+    marks |= {"<|end_header_id|>", "<|end|>", "<|endoftext|>"}
+    found = Tokenizer.from_gguf(as_read(with_types(sound, dict.fromkeys(marks, kind))))
+    messages = [ChatMessage("user", "hello <end_of_turn> there <|im_end|><|eot_id|>"), ChatMessage("assistant", "hi")]
+    assert found.encode_chat(messages) == wanted.encode_chat(messages)
+    assert found.encode("a<end_of_turn><|im_end|><|eot_id|>b") == wanted.encode("a<end_of_turn><|im_end|><|eot_id|>b")
+    assert set(found.eos_token_ids) == set(wanted.eos_token_ids)
+    assert found.control_ids == wanted.control_ids
+
+
+def with_more(tokens: dict[str, int]) -> tuple[dict[str, object], list[int]]:
+    """Return metadata with more tokens, each of a type, and their ids."""
+    metadata = byte_level_metadata(byte_level("gpt-2"), "gpt-2", NAMED)
+    old = metadata["tokenizer.ggml.tokens"]
+    assert isinstance(old, list)
+    types = metadata["tokenizer.ggml.token_type"]
+    assert isinstance(types, list)
+    kept = [index for index, token in enumerate(old) if token not in tokens]
+    new = [*(old[index] for index in kept), *tokens]
+    kinds = [*(types[index] for index in kept), *tokens.values()]
+    ids = {f"tokenizer.ggml.{kind}_token_id": new.index(token) for kind, token in NAMED.items()}
+    changed = metadata | {"tokenizer.ggml.tokens": new, "tokenizer.ggml.token_type": kinds} | ids
+    return changed, list(range(len(kept), len(new)))
+
+
+@pytest.mark.parametrize(
+    ("token", "kind", "is_end"),
+    [
+        ("</s>", CONTROL, True),
+        ("</s>", USER_DEFINED, False),  # a tag of HTML, as Gemma has it
+        ("<EOT>", CONTROL, True),
+        ("<EOT>", NORMAL, False),
+        ("<|return|>", NORMAL, True),
+        ("<end_of_turn>", USER_DEFINED, True),
+        ("<think>", CONTROL, False),
+    ],
+)
+def test_what_ends_an_answer_goes_by_the_tokens_names(token: str, kind: int, is_end: bool) -> None:
+    metadata, ids = with_more({token: kind})
+    found = Tokenizer.from_gguf(as_read(metadata))
+    assert (ids[0] in found.eos_token_ids) == is_end
+    assert (ids[0] in found.control_ids) == (kind == CONTROL or is_end)
+
+
+def test_the_end_of_a_message_is_no_end_where_more_messages_follow() -> None:
+    metadata, ids = with_more(dict.fromkeys(("<|end|>", "<|return|>", "<|call|>"), CONTROL))
+    assert set(ids) & set(Tokenizer.from_gguf(as_read(metadata)).eos_token_ids) == set(ids[1:])
+
+
+def test_text_that_only_looks_like_a_mark_stays_text_unless_the_template_has_it() -> None:
+    metadata, (mark, tag) = with_more(dict.fromkeys(("<|made_up|>", "<tool_call>"), NORMAL))
+    assert Tokenizer.from_gguf(as_read(metadata)).control_ids.isdisjoint((mark, tag))
+    metadata["tokenizer.chat_template"] = "<|made_up|>{{ messages[0]['content'] }}<tool_call>"
+    found = Tokenizer.from_gguf(as_read(metadata))
+    assert mark in found.control_ids and tag not in found.control_ids
+    assert found.encode_chat([ChatMessage("user", "x")])[1] == mark
 
 
 @pytest.mark.parametrize(("pre", "wanted"), [("gpt-2", False), ("qwen2", False), ("llama-bpe", True), ("tekken", True)])

@@ -10,8 +10,9 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from unicorn_async.errors import TokenizerError
+from unicorn_async.tokenizer.gguf.marks import TokenType
 from unicorn_async.tokenizer.gguf.pre_tokenizer import pre_tokenizer
-from unicorn_async.tokenizer.gguf.vocabulary import BYTE_LEVEL, GgufVocabulary, TokenType
+from unicorn_async.tokenizer.gguf.vocabulary import BYTE_LEVEL, GgufVocabulary
 from unicorn_async.tokenizer.library_errors import library_errors
 
 if TYPE_CHECKING:

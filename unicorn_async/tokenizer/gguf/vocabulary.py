@@ -5,11 +5,11 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import TokenizerError
 from unicorn_async.tokenizer.files import TokenizerFiles
+from unicorn_async.tokenizer.gguf.marks import TokenType, ends_of_answers, types_with_marks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,27 +17,13 @@ if TYPE_CHECKING:
 _PREFIX = "tokenizer.ggml."
 _NAMED = {"bos": "bos_token", "eos": "eos_token", "padding": "pad_token", "unknown": "unk_token"}
 _END_KINDS = ("eos", "eot", "eom")
-_END_TEXTS = frozenset(
-    ("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|im_end|>", "<|endoftext|>", "<|end|>", "<end_of_turn>")
-)
 BYTE_LEVEL, SENTENCEPIECE = "gpt2", "llama"
 _BOS_BY_DEFAULT = ("llama-bpe", "llama3", "llama-v3", "tekken")
 
 
-class TokenType(IntEnum):
-    """What a token is for. Source: `llama_token_type` in llama.cpp."""
-
-    NORMAL = 1
-    UNKNOWN = 2
-    CONTROL = 3
-    USER_DEFINED = 4
-    UNUSED = 5
-    BYTE = 6
-
-
 @dataclass(frozen=True, slots=True)
 class GgufVocabulary:
-    """Tokens by id with their types, and what else the metadata says about text.
+    """Tokens by id with their types, those of marks corrected, and what else the metadata says about text.
 
     `model` is "gpt2" (byte-level BPE) or "llama" (SentencePiece). `scores` are SentencePiece's, `merges` BPE's.
     `token_ids` are named tokens' ids: "bos", "eos", "eot" and others.
@@ -72,18 +58,19 @@ class GgufVocabulary:
             raise TokenizerError(f"{_PREFIX}tokens is missing")
         pre = keys.text("pre", "default")
         is_sentencepiece = model == SENTENCEPIECE
-        template = metadata.get("tokenizer.chat_template")
+        source = metadata.get("tokenizer.chat_template")
+        template = source if isinstance(source, str) else None
         return cls(
             model,
             pre,
             tokens,
-            keys.types(len(tokens)),
+            types_with_marks(tokens, keys.types(len(tokens)), template),
             keys.scores(len(tokens)),
             keys.strings("merges"),
             keys.token_ids(len(tokens)),
             keys.flag("add_bos_token", is_sentencepiece or pre in _BOS_BY_DEFAULT),
             keys.flag("add_space_prefix", is_sentencepiece),
-            template if isinstance(template, str) else None,
+            template,
         )
 
     def of_type(self, *types: TokenType) -> list[str]:
@@ -95,7 +82,7 @@ class GgufVocabulary:
         control = frozenset(self.of_type(TokenType.CONTROL, TokenType.UNKNOWN))
         named = {name: self.tokens[self.token_ids[kind]] for kind, name in _NAMED.items() if kind in self.token_ids}
         ends = [self.token_ids[kind] for kind in _END_KINDS if kind in self.token_ids]
-        ends += [index for index, token in enumerate(self.tokens) if token in _END_TEXTS and token in control]
+        ends += ends_of_answers(self.tokens, self.types)
         return TokenizerFiles(
             special_tokens=named,
             control_strings=control | frozenset(named.values()),
