@@ -63,9 +63,20 @@ def test_models_below_a_folder_are_listed_by_their_relative_names(folder: Path) 
 
 def test_every_listed_name_is_found_where_it_was_listed(folder: Path, tmp_path: Path) -> None:
     write_model(add_model(tmp_path / "hub", "org/cached", "abc", main=True))
+    write(add_model(tmp_path / "hub", "org/one-GGUF", "abc", main=True), "config.json", "one-Q8_0.gguf")
+    write(add_model(tmp_path / "hub", "org/two-GGUF", "abc", main=True), "two-Q4_K_M.gguf", "two-UD-Q4_K_M.gguf")
+    write(add_model(tmp_path / "hub", "org/alike-GGUF", "abc", main=True), "a-Q8_0.gguf", "b-Q8_0.gguf")
     found = catalog(folder, hub=tmp_path / "hub")
     entries = found.entries()
-    assert "org/cached" in [entry.name for entry in entries]
+    cached = [entry.name for entry in entries if entry.name.startswith("org/") and entry.name != "org/nested"]
+    assert cached == [
+        "org/alike-GGUF:a-Q8_0",
+        "org/alike-GGUF:b-Q8_0",
+        "org/cached",
+        "org/one-GGUF",
+        "org/two-GGUF:Q4_K_M",
+        "org/two-GGUF:UD-Q4_K_M",
+    ]
     for entry in entries:
         assert found.find(entry.name) == entry
 

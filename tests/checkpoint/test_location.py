@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from unicorn_async.checkpoint.location import find_model, hub_cache, model_name
+from unicorn_async.checkpoint.hub import hub_cache
+from unicorn_async.checkpoint.location import find_model, model_name
 from unicorn_async.errors import ConfigError
 
 
@@ -111,10 +112,64 @@ def test_the_only_gguf_model_of_a_directory_is_taken(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"2 GGUF models; give one of m-00001-of-00002\.gguf, other\.gguf"):
         find_model(tmp_path)
     (tmp_path / "config.json").touch()
+    with pytest.raises(ConfigError, match="2 GGUF models"):
+        find_model(tmp_path)
+    (tmp_path / "model.safetensors").touch()
     assert find_model(tmp_path) == tmp_path
+
+
+def test_a_configuration_beside_one_gguf_file_changes_nothing(tmp_path: Path) -> None:
+    for name in ("config.json", "m-Q4_K_M.gguf", "mmproj-F16.gguf", "imatrix_unsloth.gguf"):
+        (tmp_path / name).touch()
+    assert find_model(tmp_path) == tmp_path / "m-Q4_K_M.gguf"
+    assert model_name(tmp_path, find_model(tmp_path)) == "m-Q4_K_M"
+
+
+def test_a_gguf_file_without_a_suffix_is_one_by_its_first_bytes(tmp_path: Path) -> None:
+    blob = tmp_path / "sha256-0b1c2d"
+    blob.write_bytes(b"GGUF\3\0\0\0")
+    assert find_model(blob) == blob
+    assert model_name(blob, blob) == "sha256-0b1c2d"
+    blob.write_bytes(b"GGU")
+    with pytest.raises(ConfigError, match="is no GGUF file"):
+        find_model(blob)
 
 
 def test_a_repository_of_one_gguf_file_is_found_in_the_cache(tmp_path: Path) -> None:
     snapshot = add_model(tmp_path, "org/model-GGUF", "abc123", main=True)
     (snapshot / "model-Q8_0.gguf").touch()
     assert find_model("org/model-GGUF", {"HF_HUB_CACHE": str(tmp_path)}) == snapshot / "model-Q8_0.gguf"
+
+
+def test_a_tag_names_one_of_several_gguf_files_in_the_cache(tmp_path: Path) -> None:
+    snapshot = add_model(tmp_path, "org/m-GGUF", "abc123", main=True)
+    names = ["m-Q4_K_M", "m-Q4_K_S", "m-UD-Q4_K_XL", "m-IQ4_XS", "m-Q8_0", "m-UD-Q8_0", "mmproj-F16"]
+    for name in names:
+        (snapshot / f"{name}.gguf").touch()
+    (snapshot / "BF16").mkdir()
+    for number in (1, 2):
+        (snapshot / "BF16" / f"m-BF16-0000{number}-of-00002.gguf").touch()
+    (snapshot / "Q6_K").mkdir()
+    (snapshot / "Q6_K" / "m-Q6_K-00001-of-00002.gguf").touch()
+
+    def found(tag: str) -> str:
+        return find_model(f"org/m-GGUF:{tag}", {"HF_HUB_CACHE": str(tmp_path)}).name
+
+    assert found("Q4_K_M") == found("q4_k_m") == found("m-Q4_K_M.gguf") == "m-Q4_K_M.gguf"
+    assert found("UD-Q4_K_XL") == found("Q4_K_XL") == "m-UD-Q4_K_XL.gguf"
+    assert found("Q8_0") == "m-Q8_0.gguf"
+    assert found("UD-Q8_0") == "m-UD-Q8_0.gguf"
+    assert found("bf16") == "m-BF16-00001-of-00002.gguf"
+    for tag in ("Q5_K_M", "F16", "Q4_K", "Q6_K"):  # of the last one a part is missing
+        with pytest.raises(ConfigError, match=rf"org/m-GGUF:{tag}: no GGUF model of that tag .*:BF16, .*:Q4_K_M, "):
+            found(tag)
+    with pytest.raises(ConfigError, match=r"org/m-GGUF: 7 GGUF models .*; give one of org/m-GGUF:BF16, "):
+        find_model("org/m-GGUF", {"HF_HUB_CACHE": str(tmp_path)})
+    assert model_name("org/m-GGUF:Q8_0", snapshot / "m-Q8_0.gguf") == "org/m-GGUF:Q8_0"
+
+
+@pytest.mark.parametrize("name", ["org/m:", "org/m:../x", "org/m:a/b", "org/m:-x", ":Q4_K_M"])
+def test_a_tag_is_no_path(tmp_path: Path, name: str) -> None:
+    add_model(tmp_path, "org/m", "abc", main=True)
+    with pytest.raises(ConfigError, match="no such directory"):
+        find_model(name, {"HF_HUB_CACHE": str(tmp_path)})

@@ -9,18 +9,18 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from unicorn_async.checkpoint.gguf.files import is_model_name, whole_models
 from unicorn_async.checkpoint.gguf.split import part_paths
-from unicorn_async.checkpoint.location import (
-    DEMO,
-    DEMO_NAME,
+from unicorn_async.checkpoint.hub import (
     find_in_hub,
-    find_model,
     hub_cache,
     is_repo_name,
-    model_in,
-    model_name,
-    names_in_hub,
+    model_in_snapshot,
+    models_in_snapshot,
+    parse_hub_name,
+    repos_in_hub,
 )
+from unicorn_async.checkpoint.location import DEMO, DEMO_NAME, find_model, model_in, model_name
 from unicorn_async.errors import CheckpointError, ConfigError, ModelNotFoundError
 from unicorn_async.resources import demo_model_dir
 
@@ -91,10 +91,11 @@ class ModelCatalog:
             entry = _model_below(folder, name)
             if entry is not None:
                 return entry
-        snapshot = find_in_hub(name, self._environ) if len(name) <= MAX_NAME and is_repo_name(name) else None
-        if snapshot is None:
+        found = parse_hub_name(name) if len(name) <= MAX_NAME else None
+        snapshot = None if found is None else find_in_hub(found.repo, self._environ)
+        if found is None or snapshot is None:
             raise ModelNotFoundError(f"model {name[:200]!r} is not among those that may be loaded here")
-        return CatalogEntry(name, model_in(snapshot))
+        return CatalogEntry(name, model_in_snapshot(found, snapshot))
 
     def find_adapter(self, name: str) -> Path:
         """Return the directory of a LoRA adapter below a folder, or in the Hugging Face cache; blocks on the disk.
@@ -113,7 +114,7 @@ class ModelCatalog:
     def adapters(self) -> list[str]:
         """Return the names that `find_adapter` finds below folders and in the cache; blocks on the disk."""
         found = dict.fromkeys(name for folder in self._folders for name in _adapters_below(folder))
-        for name in names_in_hub(self._environ):
+        for name in repos_in_hub(self._environ):
             snapshot = find_in_hub(name, self._environ)
             if snapshot is not None and (snapshot / _ADAPTER_CONFIG).is_file():
                 found[name] = None
@@ -135,16 +136,11 @@ class ModelCatalog:
         yield CatalogEntry(DEMO_NAME, DEMO)
         for folder in self._folders:
             yield from _listed(folder)
-        for name in names_in_hub(self._environ):
-            snapshot = find_in_hub(name, self._environ)
-            if snapshot is None:
-                continue
-            try:
-                path = model_in(snapshot)
-            except (ConfigError, CheckpointError):
-                continue
-            if path.suffix == ".gguf" or _is_model(os.listdir(path)):
-                yield CatalogEntry(name, path)
+        for repo in repos_in_hub(self._environ):
+            snapshot = find_in_hub(repo, self._environ)
+            for name, path in [] if snapshot is None else models_in_snapshot(repo, snapshot):
+                if path != snapshot or _is_model(os.listdir(path)):
+                    yield CatalogEntry(name, path)
 
 
 def given_entry(model: str | Path, name: str | None = None) -> CatalogEntry:
@@ -260,11 +256,4 @@ def _is_model(names: Sequence[str]) -> bool:
 
 
 def _gguf_models(directory: Path, names: Sequence[str]) -> list[Path]:
-    firsts: set[Path] = set()
-    for name in names:
-        if name.endswith(".gguf") and not name.startswith("mmproj"):
-            try:
-                firsts.add(part_paths(directory / name)[0])
-            except CheckpointError:
-                continue
-    return sorted(firsts)
+    return whole_models(directory / name for name in names if is_model_name(name))

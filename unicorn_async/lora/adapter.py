@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.checkpoint.file_identity import MAX_HASHED_BYTES, FileIdentity
 from unicorn_async.checkpoint.file_stamp import FileStamp
-from unicorn_async.checkpoint.location import find_in_hub, is_repo_name
+from unicorn_async.checkpoint.hub import find_in_hub, is_repo_name
 from unicorn_async.checkpoint.names import canonical_name
 from unicorn_async.checkpoint.safetensors import read_header
 from unicorn_async.checkpoint.strict_json import parse_object, read_json
