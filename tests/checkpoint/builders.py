@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-SIZES = {"F32": 4, "F16": 2, "BF16": 2, "U8": 1, "I64": 8}
+SIZES = {"F32": 4, "F16": 2, "BF16": 2, "U8": 1, "I8": 1, "F8_E4M3": 1, "I32": 4, "U32": 4, "I64": 8}
 
 
 def tensor(dtype: str, *shape: int, seed: int = 0) -> tuple[str, tuple[int, ...], bytes]:

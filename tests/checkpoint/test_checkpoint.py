@@ -10,6 +10,7 @@ import pytest
 from unicorn_async.checkpoint.checkpoint import Checkpoint
 from unicorn_async.checkpoint.names import canonical_name
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
+from unicorn_async.models.registry import model_spec
 
 from . import builders
 
@@ -104,31 +105,76 @@ def test_two_names_of_one_tensor_contradict_each_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("quantization", "name"),
+    ("config", "name"),
     [
-        ({"quant_method": "gptq", "bits": 4}, "gptq"),
-        ({"quant_method": "awq"}, "awq"),
-        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes"),
-        ({"load_in_8bit": True}, "bitsandbytes"),
-        ({"quant_method": "fp8"}, "fp8"),
-        ({"quant_method": "compressed-tensors"}, "compressed-tensors"),
-        ({}, "unknown"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, r"gptq \(4 bits\)"),
+        ({"quantization_config": {"quant_method": "awq", "bits": 4}}, r"awq \(4 bits\)"),
+        ({"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}, "bitsandbytes"),
+        ({"quantization_config": {"load_in_8bit": True}}, r"bitsandbytes \(load_in_8bit\)"),
+        ({"quantization_config": {"quant_method": "fp8", "fmt": "e4m3"}}, r"fp8 \(e4m3\)"),
+        (
+            {"quantization_config": {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"}},
+            r"compressed-tensors \(nvfp4-pack-quantized\)",
+        ),
+        ({"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}, r"ModelOpt \(NVFP4\)"),
+        ({"quantization_config": {}}, "an unknown method"),
+        ({"quantization_config": 4}, "an unknown method"),
+        ({"quantization": {"bits": 4, "group_size": 64}}, r"MLX \(4 bits, groups of 64\)"),
+        (
+            {
+                "quantization": {"bits": 4, "group_size": 32, "mode": "mxfp4"},
+                "quantization_config": {"bits": 4, "group_size": 32, "mode": "mxfp4"},
+            },
+            r"MLX \(mxfp4, 4 bits, groups of 32\)",
+        ),
     ],
 )
 @pytest.mark.parametrize("nested", [False, True])
 def test_quantised_checkpoints_are_refused_by_name(
-    tmp_path: Path, quantization: dict[str, object], name: str, nested: bool
+    tmp_path: Path, config: dict[str, object], name: str, nested: bool
 ) -> None:
-    config: dict[str, object] = {"quantization_config": quantization}
     directory = builders.write(tmp_path, {"a": TENSOR}, config={"text_config": config} if nested else config)
-    with pytest.raises(UnsupportedModelError, match=f"quantised with {name}"):
+    with pytest.raises(UnsupportedModelError, match=f"quantised with {name}, which is not supported"):
         Checkpoint.read(directory)
 
 
-def test_quantised_tensors_are_refused_without_a_word_in_the_configuration(tmp_path: Path) -> None:
-    directory = builders.write(tmp_path, {"model.layers.0.mlp.up_proj.qweight": builders.tensor("U8", 4)})
-    with pytest.raises(UnsupportedModelError, match="qweight"):
+def test_a_file_beside_the_configuration_may_announce_it(tmp_path: Path) -> None:
+    directory = builders.write(tmp_path, {"a": TENSOR})
+    (directory / "hf_quant_config.json").write_text('{"quantization": {"quant_algo": "NVFP4"}}')
+    with pytest.raises(UnsupportedModelError, match=r"quantised with ModelOpt \(NVFP4\)"):
         Checkpoint.read(directory)
+
+
+@pytest.mark.parametrize(
+    ("parts", "layout"),
+    [
+        ({"qweight": "I32", "qzeros": "I32"}, "GPTQ or AWQ"),
+        ({"weight": "U32", "scales": "BF16", "biases": "BF16"}, "MLX"),
+        ({"weight": "U8", "weight_scale": "F8_E4M3", "weight_scale_2": "F32"}, "NVFP4 by ModelOpt"),
+        ({"weight_packed": "U8", "weight_scale": "F8_E4M3", "weight_global_scale": "F32"}, "NVFP4 by comp"),
+        ({"weight_packed": "I32", "weight_scale": "BF16"}, "compressed-tensors"),
+        ({"weight": "F8_E4M3", "weight_scale_inv": "F32"}, "FP8 with blocks of scales"),
+        ({"weight": "I8", "SCB": "F32"}, "bitsandbytes in 8 bits"),
+    ],
+)
+def test_quantised_tensors_are_refused_without_a_word_in_the_configuration(
+    tmp_path: Path, parts: dict[str, str], layout: str
+) -> None:
+    tensors = {f"model.layers.0.mlp.up_proj.{part}": builders.tensor(dtype, 4) for part, dtype in parts.items()}
+    with pytest.raises(UnsupportedModelError, match=rf"quantised with {layout}.*model\.layers\.0\.mlp\.up_proj"):
+        Checkpoint.read(builders.write(tmp_path, tensors))
+
+
+def test_the_architecture_comes_before_the_kind_of_weights(tmp_path: Path) -> None:
+    config = {"architectures": ["GptOssForCausalLM"], "quantization_config": {"quant_method": "mxfp4"}}
+    directory = builders.write(tmp_path, {"a": TENSOR}, config=config)
+    with pytest.raises(UnsupportedModelError, match="GptOssForCausalLM"):
+        Checkpoint.read(directory, model_spec)
+    with pytest.raises(UnsupportedModelError, match="quantised with mxfp4"):
+        Checkpoint.read(directory)
+    (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
+    with pytest.raises(UnsupportedModelError, match="GptOssForCausalLM"):
+        Checkpoint.read(directory, model_spec)
 
 
 def test_pickled_weights_are_refused(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from unicorn_async.errors import (
 )
 from unicorn_async.npu import choice as npu_choice
 from unicorn_async.npu.host import NpuHost
+from unicorn_async.resources import demo_model_dir
 
 from .test_quantised import quantised_files
 
@@ -151,7 +152,7 @@ def test_a_damaged_model_is_told_to_clients_without_the_folders_it_lies_in(
     folder = tmp_path / "secret place" / "all models"
     for name in ("a model", "given"):
         (folder / name).mkdir(parents=True)
-        (folder / name / "config.json").write_text("{}")
+        (folder / name / "config.json").write_bytes((demo_model_dir() / "config.json").read_bytes())
         (folder / name / "model.safetensors").write_bytes(bytes(16))
     catalog = ModelCatalog(given_entry(folder / "given", "mine"), [folder], {"HF_HOME": str(tmp_path)})
     library = ModelLibrary(catalog, config)

@@ -9,6 +9,7 @@ from unicorn_async.checkpoint.file_stamp import FileStamp
 from unicorn_async.checkpoint.file_traits import NO_TRAITS, FileTraits
 from unicorn_async.checkpoint.gguf.model import GgufModel
 from unicorn_async.checkpoint.names import canonical_name
+from unicorn_async.checkpoint.quantisation import refuse_announced, refuse_quantised
 from unicorn_async.checkpoint.safetensors import MAX_NAME_CHARS, read_header
 from unicorn_async.checkpoint.source_tensor import SourceTensor
 from unicorn_async.checkpoint.strict_json import JsonWalk, decode, read_json, read_object
@@ -16,10 +17,13 @@ from unicorn_async.errors import CheckpointError, UnsupportedModelError
 from unicorn_async.tensor import QuantFormat
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
+    from typing import TypeAlias
 
     from unicorn_async.checkpoint.gguf.fields import GgufValue
+
+    Check: TypeAlias = Callable[[Mapping[str, object], str], object]
 
 CONFIG_FILE = "config.json"
 SINGLE_FILE = "model.safetensors"
@@ -30,7 +34,10 @@ _MAX_OTHERS, _MAX_OTHER_CHARS = 64, 1 << 16  # of what an index has beside the m
 _MAX_FILE_NAME_CHARS = 2048  # of a file's name as JSON may write it
 _MAX_NAME_BYTES = 255  # of a file, on any of Linux's file systems
 _BLOCK_TYPES = frozenset(kind.value for kind in QuantFormat)
-_QUANTISED_SUFFIXES = (".qweight", ".qzeros", ".weight_packed", ".SCB", ".weight_scale_inv", ".quant_state")
+
+
+def _any(config: Mapping[str, object], where: str) -> None:
+    """Accept every configuration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +67,17 @@ class Checkpoint:
         return any(source.dtype in _BLOCK_TYPES for source in self.tensors.values())
 
     @classmethod
-    def read(cls, path: Path) -> Checkpoint:
+    def read(cls, path: Path, check: Check = _any) -> Checkpoint:
         """Read the configuration and all headers of a directory or a GGUF file; it blocks on the disk.
+
+        `check` looks at a directory's config.json before anything else is looked at: who is told that the weights are
+        of a wrong kind has a model that can be run.
 
         Raises:
             CheckpointError: a file is missing, damaged or contradicts another.
             UnsupportedModelError: the model is of a kind that is not supported, or not in safetensors or GGUF files.
         """
-        return cls._read_directory(path) if path.is_dir() else cls._read_gguf(path)
+        return cls._read_directory(path, check) if path.is_dir() else cls._read_gguf(path)
 
     @classmethod
     def _read_gguf(cls, path: Path) -> Checkpoint:
@@ -86,9 +96,10 @@ class Checkpoint:
         )
 
     @classmethod
-    def _read_directory(cls, directory: Path) -> Checkpoint:
+    def _read_directory(cls, directory: Path, check: Check) -> Checkpoint:
         config = read_object(directory / CONFIG_FILE)
-        refuse_quantised(config, directory)
+        check(config, CONFIG_FILE)
+        refuse_announced(config, directory)
         names, wanted = _weight_files(directory)
         files = tuple(directory / name for name in names)
         stamps = tuple(FileStamp.of(path) for path in files)
@@ -99,32 +110,10 @@ class Checkpoint:
                 skipped.append(source.name)
             elif name in tensors:
                 raise CheckpointError(f"{directory}: {source.name!r} and {tensors[name].name!r} are the same tensor")
-            elif name.endswith(_QUANTISED_SUFFIXES):
-                raise UnsupportedModelError(f"{directory}: tensor {source.name!r}: quantised weights are not supported")
             else:
                 tensors[name] = source
+        refuse_quantised(tensors.values(), directory)
         return cls(directory, config, files, tensors, tuple(skipped), stamps)
-
-
-def refuse_quantised(config: Mapping[str, object], directory: Path) -> None:
-    """Check that a configuration does not announce quantised weights.
-
-    Raises:
-        UnsupportedModelError: it does; the message names the method.
-    """
-    text_config = config.get("text_config")
-    sections = [config, text_config] if isinstance(text_config, dict) else [config]
-    for section in sections:
-        quantization = section.get("quantization_config")
-        if quantization is None:
-            continue
-        method = "unknown"
-        if isinstance(quantization, dict):
-            bits = [key for key in ("load_in_4bit", "load_in_8bit") if quantization.get(key)]
-            method = str(quantization.get("quant_method") or ("bitsandbytes" if bits else "unknown"))
-        raise UnsupportedModelError(
-            f"{directory}: quantised with {method}, which is not supported; use the F32, F16 or BF16 checkpoint"
-        )
 
 
 def _weight_files(directory: Path) -> tuple[list[str], dict[str, str] | None]:

@@ -66,7 +66,7 @@ class ModelFiles:
             ConfigError, CheckpointError: there is no such model, or it can't be used.
         """
         path = find_model(model)
-        checkpoint = Checkpoint.read(path)
+        checkpoint = Checkpoint.read(path, model_spec)
         if is_default and checkpoint.is_quantised:
             scheme = WeightScheme.AUTO
         config = model_spec(checkpoint.config, checkpoint.config_name, checkpoint.traits)

@@ -158,17 +158,17 @@ def _find(checkpoint: Checkpoint, want: WantedTensor) -> SourceTensor:
     source = checkpoint.tensors.get(want.name)
     if source is None:
         raise CheckpointError(f"{checkpoint.path}: tensor {want.name!r} of shape {list(want.shape)} is missing")
-    if _without_ones(source.shape) != _without_ones(want.shape):  # one format keeps dimensions that another leaves out
-        raise CheckpointError(
-            f"{checkpoint.path}: tensor {source.name!r}: {checkpoint.config_name} asks for shape {list(want.shape)}, "
-            f"the file has {list(source.shape)}"
-        )
     kind = _TYPES.get(source.dtype)
     if kind not in _FILE_TYPES or (want.as_f32 and not isinstance(kind, DType)):
         usable = [known.value for known in _FILE_TYPES if not want.as_f32 or isinstance(known, DType)]
         raise UnsupportedModelError(
             f"{checkpoint.path}: tensor {source.name!r}: dtype {source.dtype} is not supported, "
             f"only {', '.join(usable)}"
+        )
+    if _without_ones(source.shape) != _without_ones(want.shape):  # one format keeps dimensions that another leaves out
+        raise CheckpointError(
+            f"{checkpoint.path}: tensor {source.name!r}: {checkpoint.config_name} asks for shape {list(want.shape)}, "
+            f"the file has {list(source.shape)}"
         )
     return source
 

@@ -74,6 +74,9 @@ def test_a_file_may_choose_its_alignment() -> None:
         ("Q4_K", 256, 144),
         ("Q5_K", 256, 176),
         ("Q6_K", 256, 210),
+        ("Q4_0_4_4", 32, 18),
+        ("IQ4_NL_8_8", 32, 18),
+        ("Q2_0", 64, 18),
     ],
 )
 def test_a_tensor_has_the_bytes_of_its_blocks(kind: str, elements: int, nbytes: int) -> None:

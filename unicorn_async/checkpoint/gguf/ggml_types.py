@@ -1,4 +1,8 @@
-"""The element types of GGUF files. Source: ggml's `ggml.h` and `ggml-common.h`."""
+"""The element types of GGUF files. Source: ggml's `ggml.h` and `ggml-common.h`.
+
+Those with two more numbers in their names, blocks of several rows interleaved for some processors, were written by
+llama.cpp for a time in 2024; today it makes them of Q4_0 and IQ4_NL itself.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +28,7 @@ GGML_TYPES: Mapping[int, GgmlType] = {
     6: GgmlType("Q5_0", 32, 22),
     7: GgmlType("Q5_1", 32, 24),
     8: GgmlType("Q8_0", 32, 34),
+    9: GgmlType("Q8_1", 32, 36),
     10: GgmlType("Q2_K", 256, 84),
     11: GgmlType("Q3_K", 256, 110),
     12: GgmlType("Q4_K", 256, 144),
@@ -45,9 +50,16 @@ GGML_TYPES: Mapping[int, GgmlType] = {
     28: GgmlType("F64", 1, 8),
     29: GgmlType("IQ1_M", 256, 56),
     30: GgmlType("BF16", 1, 2),
+    31: GgmlType("Q4_0_4_4", 32, 18),
+    32: GgmlType("Q4_0_4_8", 32, 18),
+    33: GgmlType("Q4_0_8_8", 32, 18),
     34: GgmlType("TQ1_0", 256, 54),
     35: GgmlType("TQ2_0", 256, 66),
+    36: GgmlType("IQ4_NL_4_4", 32, 18),
+    37: GgmlType("IQ4_NL_4_8", 32, 18),
+    38: GgmlType("IQ4_NL_8_8", 32, 18),
     39: GgmlType("MXFP4", 32, 17),
     40: GgmlType("NVFP4", 64, 36),
     41: GgmlType("Q1_0", 128, 18),
+    42: GgmlType("Q2_0", 64, 18),
 }
