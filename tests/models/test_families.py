@@ -257,6 +257,7 @@ def test_a_window_that_is_null_is_none(name: str) -> None:
         ("LlamaForCausalLM", {"clip_qkv": 8.0}),
         ("MistralForCausalLM", {"attention_bias": True}),
         ("Gemma3ForCausalLM", {"use_bidirectional_attention": True}),
+        ("Qwen3ForCausalLM", {"is_causal": False}),
         ("Cohere2ForCausalLM", {"rotary_pct": 0.5}),
         ("Cohere2ForCausalLM", {"use_gated_activation": False}),
         ("Cohere2ForCausalLM", {"use_parallel_block": False}),
@@ -271,6 +272,13 @@ def test_what_would_change_the_result_and_is_read_by_no_family_is_refused_by_nam
     model_spec(raw)
     with pytest.raises(UnsupportedModelError, match=next(iter(change))):
         model_spec({**raw, **change})
+
+
+def test_a_text_part_that_sees_what_comes_is_refused() -> None:
+    raw = {"architectures": ["Gemma3ForConditionalGeneration"], "text_config": {"use_bidirectional_attention": False}}
+    model_spec(raw)
+    with pytest.raises(UnsupportedModelError, match="text_config: use_bidirectional_attention: True"):
+        model_spec({**raw, "text_config": {"use_bidirectional_attention": True}})
 
 
 @pytest.mark.parametrize("change", [{"eps": 0.5}, {"plus_one": True}, {"centred": True}])

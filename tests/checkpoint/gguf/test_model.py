@@ -157,6 +157,7 @@ def test_gemma_s_queries_are_scaled_by_the_size_of_the_head_where_nothing_is_sai
         ("llama", {"block_count": U32(4)}, r"'model\.layers\.3\.input_layernorm\.weight' .* is missing"),
         ("llama", {"embedding_length": "big"}, r"llama\.embedding_length: expected a positive integer, got 'big'"),
         ("llama", {"feed_forward_length": U32(128)}, r"m\.gguf asks for shape \[128, 128\], the file has \[192, 128\]"),
+        ("gemma3", {"attention__causal": False}, r"gemma3\.attention\.causal: false: only causal attention"),
         ("llama", {"expert_count": U32(8)}, "experts are not supported"),
         ("llama", {"attention__value_length": U32(64)}, r"attention\.value_length: 64 is not supported"),
         ("llama", {"rope__dimension_count": U32(16)}, r"rope\.dimension_count: 16 is not supported"),

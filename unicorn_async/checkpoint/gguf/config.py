@@ -92,6 +92,8 @@ def _check(config: GgufConfig) -> None:
     num_layers, head_dim = config.count("block_count"), config.head_dim
     if num_layers > len(config.tensors):
         raise config.error("block_count", f"at most {len(config.tensors)}, the number of tensors", num_layers)
+    if config.get("attention.causal") is False:
+        raise config.unsupported("attention.causal", "false: only causal attention is supported")
     if num_experts := config.number("expert_count"):
         raise config.unsupported("expert_count", f"{num_experts}: experts are not supported")
     sizes = ["attention.value_length", *(() if config.architecture in HEAD_PARTS else ("rope.dimension_count",))]

@@ -26,6 +26,7 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "alibi": (False,),
     "attention_bias": (False,),
     "clip_qkv": (),
+    "is_causal": (True,),
     "lm_head_bias": (False,),
     "mlp_bias": (False,),
     "n_routed_experts": (0,),
