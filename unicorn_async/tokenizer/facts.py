@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tokenizers import AddedToken
+from tokenizers import AddedToken, pre_tokenizers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +28,8 @@ class ControlToken:
 class TokenizerFacts:
     """`control` are the control tokens by id, `prefix` what begins a text.
 
-    Ids are below `num_ids`, not all of which need be tokens.
+    Ids are below `num_ids`, not all of which need be tokens. `puts_space_once` says that the encoder puts a space in
+    front of a text that has none there.
     """
 
     vocab_size: int
@@ -39,6 +40,7 @@ class TokenizerFacts:
     control: Mapping[int, ControlToken]
     chat_template: str | None
     special_tokens: Mapping[str, str]
+    puts_space_once: bool
 
 
 def facts_of(backend: tokenizers.Tokenizer, files: TokenizerFiles) -> TokenizerFacts:
@@ -63,7 +65,13 @@ def facts_of(backend: tokenizers.Tokenizer, files: TokenizerFiles) -> TokenizerF
         control={i: ControlToken(token.content, token.lstrip, token.rstrip) for i, token in control.items()},
         chat_template=files.chat_template,
         special_tokens=files.special_tokens,
+        puts_space_once=_puts_space_once(backend),
     )
+
+
+def _puts_space_once(backend: tokenizers.Tokenizer) -> bool:
+    first = backend.pre_tokenizer
+    return isinstance(first, pre_tokenizers.Metaspace) and first.prepend_scheme == "first"
 
 
 def _id_of(backend: tokenizers.Tokenizer, token: str | None) -> int | None:

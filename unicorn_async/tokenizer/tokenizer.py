@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from unicorn_async.tokenizer.message import ChatMessage
 
 THINKING_MARKS = ("<think>", "</think>")
+_SPACES = (" ", "▁")
 _MAX_SPELLING_DEPTH = 32  # a control token spelled out in plain ones, which may hold another
 
 
@@ -109,6 +110,8 @@ class Tokenizer:
         Raises:
             RequestError: the text is not valid Unicode.
         """
+        if self._facts.puts_space_once and text.startswith(_SPACES):
+            text = " " + text  # as SentencePiece, by which such models were trained, puts one whatever is there
         ids = self._encode(text, with_control=with_control)
         if with_control and self._prefix and ids[:1] == self._prefix:
             return ids

@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from tests.tokenizer.builders import CORPUS, GEMMA_TEMPLATE
 
-from .metadata import byte_level_metadata, sentencepiece_metadata
+from .metadata import GEMMA4, byte_level_metadata, gemma4_metadata, sentencepiece_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,7 +60,7 @@ class Family:
     """
 
     backend: Tokenizer
-    pre: str
+    pre: str  # "gemma4" is a kind of its own, not a name of byte-level words
     control: Sequence[str]
     plain: Sequence[str]
     named: Mapping[str, str]
@@ -83,7 +83,9 @@ class Family:
 
     def metadata(self) -> dict[str, object]:
         """Return what a converter writes into a GGUF file."""
-        if self.scores is None:
+        if self.pre == GEMMA4:
+            result = gemma4_metadata(self.backend, self.named)
+        elif self.scores is None:
             result = byte_level_metadata(self.backend, self.pre, self.named)
         else:
             prefix = self.add_space_prefix
@@ -128,6 +130,16 @@ def _gemma() -> Family:
     backend, scores = _sentencepiece(control, plain, prefix=False)
     named = {"padding": "<pad>", "eos": "<eos>", "bos": "<bos>", "unknown": "<unk>"}
     return Family(backend, "default", control, plain, named, [1, 5], True, GEMMA_TEMPLATE, scores)
+
+
+def _gemma4() -> Family:
+    """Gemma's pieces, the merges of its tokenizer.json; newlines in a row lie among the pieces of plain text."""
+    control = ("<pad>", "<eos>", "<bos>", "<unk>", "<|turn>", "<turn|>", "<|tool_response>")
+    plain = (*("\n" * count for count in range(2, 32)), "<|channel>", "<channel|>")
+    backend, _ = _sentencepiece(control, plain, prefix=False)
+    named = {"padding": "<pad>", "eos": "<eos>", "bos": "<bos>", "unknown": "<unk>"}
+    template = GEMMA_TEMPLATE.replace("<start_of_turn>", "<|turn>").replace("<end_of_turn>", "<turn|>")
+    return Family(backend, GEMMA4, control, plain, named, [1, 5, 6], True, template)
 
 
 def _mistral() -> Family:
@@ -185,6 +197,7 @@ FAMILIES = {
     "llama3": _llama3,
     "qwen": _qwen,
     "gemma": _gemma,
+    "gemma4": _gemma4,
     "mistral": _mistral,
     "mistral3": _mistral_3,
     "tekken": _tekken,

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from tokenizers import Tokenizer
 
+GEMMA4 = "gemma4"
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
 
@@ -34,6 +35,20 @@ def sentencepiece_metadata(
     result["tokenizer.ggml.scores"] = [scores.get(token, -1000.0) for token in tokens]
     result["tokenizer.ggml.add_space_prefix"] = add_space_prefix
     return result
+
+
+def gemma4_metadata(backend: Tokenizer, named: Mapping[str, str]) -> dict[str, object]:
+    """Describe a tokenizer of pieces with merges; newlines in a row are typed as plain text."""
+    result = _metadata(backend, GEMMA4, named)
+    tokens, types = result["tokenizer.ggml.tokens"], result["tokenizer.ggml.token_type"]
+    assert isinstance(tokens, list) and isinstance(types, list)
+    result["tokenizer.ggml.token_type"] = [
+        NORMAL if kind == USER_DEFINED and not token.strip("\n") else kind
+        for token, kind in zip(tokens, types, strict=True)
+    ]
+    result["tokenizer.ggml.merges"] = [" ".join(pair) for pair in json.loads(backend.to_str())["model"]["merges"]]
+    result["tokenizer.ggml.scores"] = [-1000.0] * len(tokens)
+    return result | {"tokenizer.ggml.add_space_prefix": False}
 
 
 def as_read(metadata: Mapping[str, object]) -> dict[str, object]:
@@ -71,7 +86,7 @@ def _metadata(backend: Tokenizer, model: str, named: Mapping[str, str]) -> dict[
             token, kind = f"[PAD{index}]", UNUSED
         elif index in added:
             kind = CONTROL if added[index].special else USER_DEFINED
-        elif model == "llama" and re.fullmatch("<0x[0-9A-F]{2}>", token):
+        elif model in ("llama", GEMMA4) and re.fullmatch("<0x[0-9A-F]{2}>", token):
             kind = BYTE
         if token == named.get("unknown"):
             kind = UNKNOWN

@@ -252,11 +252,72 @@ def test_text_that_only_looks_like_a_mark_stays_text_unless_the_template_has_it(
     assert found.encode_chat([ChatMessage("user", "x")])[1] == mark
 
 
+def split(*patterns: str) -> list[pre_tokenizers.PreTokenizer]:
+    return [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns]
+
+
+DIGITS = pre_tokenizers.Digits(individual_digits=True)
+PUNCTUATION = r"\s?[!-/:-~！-／：-～‘-‟　-。]+"
+IDEOGRAPHS = "[一-龥ࠀ-一가-퟿]+"
+QWEN35 = QWEN2.replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(r"[^\s\p{L}\p{N}]", r"[^\s\p{L}\p{M}\p{N}]")
+AS_IN_THE_MODELS_FILES = {
+    "falcon3": split(LLAMA3),
+    "lfm2": split(LLAMA3),
+    "pixtral": split(LLAMA3),
+    "dbrx": split(LLAMA3),
+    "smaug-bpe": split(LLAMA3),
+    "megrez": split(QWEN2),
+    "qwen35": split(QWEN35),
+    "deepseek-coder": [*split("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", IDEOGRAPHS), DIGITS],
+    "deepseek-llm": [*split("[\r\n]", r"\s?[\p{Lu}\p{Ll}\p{Lt}]+", PUNCTUATION, r"\s+$", IDEOGRAPHS), DIGITS],
+}
+
+
+@pytest.mark.parametrize("name", [*AS_IN_THE_MODELS_FILES, "a.x-4.0"])
+def test_words_are_cut_as_the_files_of_the_models_cut_them(name: str) -> None:
+    if name == "a.x-4.0":
+        wanted: pre_tokenizers.PreTokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    else:
+        last = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        wanted = pre_tokenizers.Sequence([*AS_IN_THE_MODELS_FILES[name], last])
+    found = pre_tokenizer(name)
+    assert found.whole_words == (name in ("falcon3", "lfm2", "pixtral"))
+
+    @settings(max_examples=300, deadline=None)
+    @given(st.text(alphabet=st.sampled_from(" \n\r\t'sSlL019aeinZéßñ日本龥가ーА́́ंकि。！‘’/.<>|-_!?🦄")))
+    def check(text: str) -> None:
+        assert found.build().pre_tokenize_str(text) == wanted.pre_tokenize_str(text)
+
+    for text in TEXTS:
+        check.hypothesis.inner_test(text)
+    check()
+
+
+@pytest.mark.parametrize("name", ["mistral", "mistral3"])
+def test_a_leading_space_is_kept_as_sentencepiece_keeps_it(name: str, tmp_path: Path) -> None:
+    built = family(name)
+    found, other = Tokenizer.from_gguf(as_read(built.metadata())), Tokenizer.load(built.write(tmp_path))
+    pieces = built.metadata()["tokenizer.ggml.tokens"]
+    assert isinstance(pieces, list)
+    for text in ("the turn", " the turn", "   the", " ", "▁the", "\n the"):
+        ids = found.encode(text, add_bos=False)
+        assert other.encode(text, add_bos=False) == ids
+        joined = "".join(pieces[token_id] for token_id in ids).replace("<0x0A>", "\n")
+        assert joined == "▁" + text.replace(" ", "▁")
+        assert found.decode(ids) == text.replace("▁", " ")
+    assert found.encode("", add_bos=False) == []
+
+
 @pytest.mark.parametrize(("pre", "wanted"), [("gpt-2", False), ("qwen2", False), ("llama-bpe", True), ("tekken", True)])
 def test_where_nothing_is_said_the_vocabulary_decides_on_the_beginning_token(pre: str, wanted: bool) -> None:
     metadata = byte_level_metadata(byte_level(pre), pre, NAMED)
     del metadata["tokenizer.ggml.add_bos_token"]
     assert (Tokenizer.from_gguf(as_read(metadata)).encode("x")[0] == 2) == wanted
+
+
+def test_gemma_4_s_files_that_deny_the_beginning_token_have_it_all_the_same() -> None:
+    metadata = family("gemma4").metadata() | {"tokenizer.ggml.add_bos_token": False}
+    assert Tokenizer.from_gguf(as_read(metadata)).encode("x")[0] == 2
 
 
 def test_padding_of_the_vocabulary_is_no_token() -> None:
@@ -287,7 +348,7 @@ def test_the_default_cuts_punctuation_and_three_digits() -> None:
     ("changes", "message"),
     [
         ({"model": None}, r"tokenizer\.ggml\.model is missing"),
-        ({"model": "bert"}, "model 'bert' is not supported, only 'gpt2' and 'llama'"),
+        ({"model": "bert"}, "model 'bert' is not supported; known are gpt2, llama, gemma4"),
         ({"pre": "made-up"}, r"pre 'made-up' is not supported; known are .*llama-bpe, .*qwen2"),
         ({"tokens": None}, r"tokens is missing"),
         ({"tokens": 3}, r"tokens: expected strings, got 3"),

@@ -12,7 +12,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from unicorn_async.errors import TokenizerError
 from unicorn_async.tokenizer.gguf.marks import TokenType
 from unicorn_async.tokenizer.gguf.pre_tokenizer import pre_tokenizer
-from unicorn_async.tokenizer.gguf.vocabulary import BYTE_LEVEL, GgufVocabulary
+from unicorn_async.tokenizer.gguf.vocabulary import BYTE_LEVEL, GEMMA4, GgufVocabulary
 from unicorn_async.tokenizer.library_errors import library_errors
 
 if TYPE_CHECKING:
@@ -32,15 +32,15 @@ def backend_of(vocabulary: GgufVocabulary) -> tokenizers.Tokenizer:
         TokenizerError: the vocabulary contradicts itself, or names a pre-tokenizer that is not known.
     """
     with library_errors("tokenizer.ggml"):
-        return _byte_level(vocabulary) if vocabulary.model == BYTE_LEVEL else _sentencepiece(vocabulary)
+        if vocabulary.model == BYTE_LEVEL:
+            return _byte_level(vocabulary)
+        return _gemma4(vocabulary) if vocabulary.model == GEMMA4 else _sentencepiece(vocabulary)
 
 
 def _byte_level(vocabulary: GgufVocabulary) -> tokenizers.Tokenizer:
-    if not vocabulary.merges:
-        raise TokenizerError("tokenizer.ggml.merges is missing")
     pre = pre_tokenizer(vocabulary.pre)
     ids = _ids(vocabulary.tokens, vocabulary.types)
-    merges = [_pair(merge) for merge in vocabulary.merges]
+    merges = _merges(vocabulary)
     result = tokenizers.Tokenizer(models.BPE(vocab=ids, merges=merges, ignore_merges=pre.whole_words))
     if pre.normalise:
         result.normalizer = normalizers.NFC()
@@ -62,18 +62,7 @@ def _sentencepiece(vocabulary: GgufVocabulary) -> tokenizers.Tokenizer:
         raise TokenizerError("tokenizer.ggml.scores is missing")
     pieces = [_piece(token, kind) for token, kind in zip(vocabulary.tokens, vocabulary.types, strict=True)]
     ids = _ids(pieces, vocabulary.types)
-    unknown = vocabulary.token_ids.get("unknown")
-    unknown_pieces = vocabulary.of_type(TokenType.UNKNOWN) or ([] if unknown is None else [pieces[unknown]])
-    if unknown_pieces and unknown_pieces[0] not in ids:
-        raise TokenizerError(f"tokenizer.ggml: the unknown token {unknown_pieces[0][:100]!r} is none of text's tokens")
-    model = models.BPE(
-        vocab=ids,
-        merges=merges_of(_scores(pieces, vocabulary)),
-        unk_token=unknown_pieces[0] if unknown_pieces else None,
-        fuse_unk=True,
-        byte_fallback=TokenType.BYTE in vocabulary.types,
-    )
-    result = tokenizers.Tokenizer(model)
+    result = _of_pieces(vocabulary, ids, merges_of(_scores(pieces, vocabulary)))
     decoding = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     spaces = normalizers.Replace(" ", _SPACE)
     if not vocabulary.add_space_prefix:
@@ -87,6 +76,40 @@ def _sentencepiece(vocabulary: GgufVocabulary) -> tokenizers.Tokenizer:
     user_defined = zip(pieces, vocabulary.types, strict=True)
     _add_user_defined(result, [piece for piece, kind in user_defined if kind == TokenType.USER_DEFINED])
     return result
+
+
+def _gemma4(vocabulary: GgufVocabulary) -> tokenizers.Tokenizer:
+    """Pieces joined by merges, as the family's tokenizer.json has them.
+
+    Runs of newlines, which no merge makes, are found in the text first, whatever their type.
+    """
+    ids = _ids(vocabulary.tokens, vocabulary.types)
+    result = _of_pieces(vocabulary, ids, _merges(vocabulary))
+    result.normalizer = normalizers.Replace(" ", _SPACE)
+    result.decoder = decoders.Sequence([decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()])
+    newlines = [token for token in vocabulary.of_type(TokenType.NORMAL) if len(token) > 1 and not token.strip("\n")]
+    _add_user_defined(result, [*vocabulary.of_type(TokenType.USER_DEFINED), *newlines])
+    return result
+
+
+def _of_pieces(
+    vocabulary: GgufVocabulary, ids: Mapping[str, int], merges: Sequence[tuple[str, str]]
+) -> tokenizers.Tokenizer:
+    """A tokenizer that joins characters to pieces, and has bytes for what it has no piece for."""
+    unknown = vocabulary.token_ids.get("unknown")
+    unknown_pieces = vocabulary.of_type(TokenType.UNKNOWN)
+    if not unknown_pieces and unknown is not None:
+        unknown_pieces = [vocabulary.tokens[unknown]]
+    if unknown_pieces and unknown_pieces[0] not in ids:
+        raise TokenizerError(f"tokenizer.ggml: the unknown token {unknown_pieces[0][:100]!r} is none of text's tokens")
+    model = models.BPE(
+        vocab=dict(ids),
+        merges=list(merges),
+        unk_token=unknown_pieces[0] if unknown_pieces else None,
+        fuse_unk=True,
+        byte_fallback=TokenType.BYTE in vocabulary.types,
+    )
+    return tokenizers.Tokenizer(model)
 
 
 def _piece(token: str, kind: int) -> str:
@@ -115,6 +138,12 @@ def _ids(pieces: Sequence[str], types: Sequence[int]) -> dict[str, int]:
         if piece and kind != TokenType.UNUSED:
             ids.setdefault(piece, index)
     return ids
+
+
+def _merges(vocabulary: GgufVocabulary) -> list[tuple[str, str]]:
+    if not vocabulary.merges:
+        raise TokenizerError("tokenizer.ggml.merges is missing")
+    return [_pair(merge) for merge in vocabulary.merges]
 
 
 def _pair(merge: str) -> tuple[str, str]:

@@ -17,15 +17,17 @@ if TYPE_CHECKING:
 _PREFIX = "tokenizer.ggml."
 _NAMED = {"bos": "bos_token", "eos": "eos_token", "padding": "pad_token", "unknown": "unk_token"}
 _END_KINDS = ("eos", "eot", "eom")
-BYTE_LEVEL, SENTENCEPIECE = "gpt2", "llama"
-_BOS_BY_DEFAULT = ("llama-bpe", "llama3", "llama-v3", "tekken")
+BYTE_LEVEL, SENTENCEPIECE, GEMMA4 = "gpt2", "llama", "gemma4"
+_MODELS = (BYTE_LEVEL, SENTENCEPIECE, GEMMA4)
+_BOS_BY_DEFAULT = ("falcon3", "lfm2", "llama-bpe", "llama3", "llama-v3", "pixtral", "tekken")
 
 
 @dataclass(frozen=True, slots=True)
 class GgufVocabulary:
     """Tokens by id with their types, those of marks corrected, and what else the metadata says about text.
 
-    `model` is "gpt2" (byte-level BPE) or "llama" (SentencePiece). `scores` are SentencePiece's, `merges` BPE's.
+    `model` is "gpt2" (byte-level BPE), "llama" (SentencePiece) or "gemma4" (SentencePiece's pieces with BPE's merges).
+    `scores` are SentencePiece's, `merges` BPE's.
     `token_ids` are named tokens' ids: "bos", "eos", "eot" and others.
     """
 
@@ -49,10 +51,8 @@ class GgufVocabulary:
         """
         keys = _Keys(metadata)
         model = keys.text("model", None)
-        if model not in (BYTE_LEVEL, SENTENCEPIECE):
-            raise TokenizerError(
-                f"{_PREFIX}model {model!r} is not supported, only {BYTE_LEVEL!r} and {SENTENCEPIECE!r}"
-            )
+        if model not in _MODELS:
+            raise TokenizerError(f"{_PREFIX}model {model!r} is not supported; known are {', '.join(_MODELS)}")
         tokens = keys.strings("tokens")
         if not tokens:
             raise TokenizerError(f"{_PREFIX}tokens is missing")
@@ -68,7 +68,8 @@ class GgufVocabulary:
             keys.scores(len(tokens)),
             keys.strings("merges"),
             keys.token_ids(len(tokens)),
-            keys.flag("add_bos_token", is_sentencepiece or pre in _BOS_BY_DEFAULT),
+            # Files of Gemma 4 that say no were written by an early converter; all of the family want it.
+            model == GEMMA4 or keys.flag("add_bos_token", is_sentencepiece or pre in _BOS_BY_DEFAULT),
             keys.flag("add_space_prefix", is_sentencepiece),
             template,
         )
