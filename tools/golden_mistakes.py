@@ -140,7 +140,15 @@ _WINDOWS = {
     "window one long": set_key("sliding_window", value=33),
 }
 _POST_NORMS = {"no post norm of the FFN": ones("post_feedforward_layernorm")}
+_YARN = {
+    "no YaRN": set_key("rope_scaling", value=None),
+    "no amplitude": set_key("rope_scaling", "attention_factor", value=1.0),
+    "another factor": set_key("rope_scaling", "factor", value=2.0),
+    "another original length": set_key("rope_scaling", "original_max_position_embeddings", value=512),
+}
 CONFIG_MISTAKES |= {
+    "llama_yarn": _YARN,
+    "qwen3_yarn": _YARN,
     "gemma2": {
         **_WINDOWS,
         **_ALL_GLOBAL,
@@ -215,6 +223,8 @@ CONFIG_MISTAKES |= {
     },
 }
 MODEL_MISTAKES |= {
+    "llama_yarn": {"kv heads swapped": swap_kv_heads},
+    "qwen3_yarn": {"no q norm weight": ones("q_norm"), "no k norm weight": ones("k_norm")},
     "gemma2": {
         "norms multiply by weight, not 1 + weight": change("norm", lambda w: w - 1.0),
         "kv heads swapped": swap_kv_heads,

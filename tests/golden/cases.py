@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from .case import PEAKED, TOKENS, Case, JsonObject, Layout
 from .families import FAMILIES
+from .vision_language import VISION_LANGUAGE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -200,4 +201,4 @@ _CASES = (
     ),
 )
 FIRST_CASES: Mapping[str, Case] = {case.name: case for case in _CASES}
-CASES: Mapping[str, Case] = {**FIRST_CASES, **{case.name: case for case in FAMILIES}}
+CASES: Mapping[str, Case] = {**FIRST_CASES, **{case.name: case for case in (*FAMILIES, *VISION_LANGUAGE)}}

@@ -18,6 +18,7 @@ from numpy.random import Philox
 
 from .cases import CASES, Case, Layout
 from .short_convs import lfm2_tensors
+from .vision_language import VISION_SHAPES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -89,7 +90,7 @@ def write_checkpoint(name: str, directory: Path, dtype: str = "bfloat16", *, num
 
 def weights(case: Case) -> Iterator[tuple[str, Floats]]:
     """Yield every tensor of a case's checkpoint under the name that its layout gives it."""
-    text_prefix = {Layout.TEXT: "", Layout.MULTIMODAL_OLD: "language_model.", Layout.MULTIMODAL_NEW: ""}[case.layout]
+    text_prefix = "language_model." if case.layout is Layout.MULTIMODAL_OLD else ""
     drawn = lfm2_tensors(case, draw) if case.config["model_type"] == "lfm2" else _decoder(case)
     for name, value in drawn:
         if case.layout is Layout.MULTIMODAL_NEW:
@@ -108,7 +109,7 @@ def _decoder(case: Case) -> Iterator[tuple[str, Floats]]:
     heads, kv_heads = _int(config, "num_attention_heads"), _int(config, "num_key_value_heads")
     head_dim = _int(config, "head_dim") if "head_dim" in config else hidden // heads
     gemma = kind.startswith("gemma")
-    tied = bool(config.get("tie_word_embeddings", gemma))
+    tied = bool(config.get("tie_word_embeddings", case.config.get("tie_word_embeddings", gemma)))
 
     def matrix(name: str, rows: int, columns: int) -> tuple[str, Floats]:
         gain = case.gains.get(name.rsplit(".", 1)[-1], 1.0)
@@ -132,12 +133,12 @@ def _decoder(case: Case) -> Iterator[tuple[str, Floats]]:
             for part, size in (("q_proj", heads), ("k_proj", kv_heads), ("v_proj", kv_heads)):
                 name = f"{prefix}self_attn.{part}"
                 yield matrix(name, size * head_dim, hidden)
-                if kind == "qwen2" or config.get("attention_bias"):
+                if kind.startswith("qwen2") or config.get("attention_bias"):
                     yield f"{name}.bias", draw(f"{case.reference}/{name}.bias", (size * head_dim,), 0.5)
         yield matrix(f"{prefix}self_attn.o_proj", hidden, heads * head_dim)
         if config.get("attention_bias") and kind not in ("glm", "glm4", "seed_oss"):
             yield f"{prefix}self_attn.o_proj.bias", draw(f"{case.reference}/{prefix}o_proj.bias", (hidden,), 0.5)
-        if kind in ("gemma3_text", "qwen3", "exaone4"):
+        if kind in ("gemma3_text", "exaone4") or kind.startswith("qwen3"):
             yield norm(f"{prefix}self_attn.q_norm", head_dim)
             yield norm(f"{prefix}self_attn.k_norm", head_dim)
         if kind in ("olmo2", "olmo3"):
@@ -201,7 +202,7 @@ _PIXTRAL: Mapping[str, tuple[int, ...]] = {
     "multi_modal_projector.linear_1.weight": (96, 32),
     "multi_modal_projector.linear_2.weight": (96, 96),
 }
-_VISION_SHAPES = {"gemma3": _SIGLIP, "mistral3": _PIXTRAL}
+_VISION_SHAPES = {"gemma3": _SIGLIP, "mistral3": _PIXTRAL, **VISION_SHAPES}
 
 
 def _int(config: Mapping[str, object], key: str) -> int:

@@ -110,6 +110,33 @@ FAMILIES = (
         "olmo3",
         norm_gains={**_MILD, "q_norm": 1.2, "k_norm": 1.2},
     ),
+    # Files that keep the original context; the head is as wide as the hidden size has it.
+    Case(
+        "llama_yarn",
+        {
+            **_PLAIN,
+            "architectures": ["LlamaForCausalLM"],
+            "model_type": "llama",
+            "max_position_embeddings": 64,
+            "rope_scaling": _YARN,
+        },
+        "llama_yarn",
+        gains=PEAKED,
+    ),
+    Case(
+        "qwen3_yarn",
+        {
+            **_PLAIN,
+            "architectures": ["Qwen3ForCausalLM"],
+            "model_type": "qwen3",
+            "head_dim": 64,
+            "max_position_embeddings": 128,
+            "rope_theta": 1_000_000.0,
+            "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128},
+        },
+        "qwen3_yarn",
+        gains=PEAKED,
+    ),
     Case(
         "phi3",
         {
@@ -192,6 +219,30 @@ FAMILIES = (
             "tie_word_embeddings": False,
         },
         "ministral3",
+        Layout.MULTIMODAL_OLD,
+        gains=PEAKED,
+    ),
+    # Small 3.x, Devstral.
+    Case(
+        "mistral3",
+        {
+            "model_type": "mistral3",
+            "architectures": ["Mistral3ForConditionalGeneration"],
+            "text_config": {
+                **_PLAIN,
+                "model_type": "mistral",
+                "hidden_size": 96,
+                "num_key_value_heads": 1,
+                "head_dim": 64,
+                "sliding_window": 48,
+            },
+            "vision_config": _PIXTRAL,
+            "image_token_index": 10,
+            "multimodal_projector_bias": False,
+            "spatial_merge_size": 2,
+            "tie_word_embeddings": False,
+        },
+        "mistral",
         Layout.MULTIMODAL_OLD,
         gains=PEAKED,
     ),

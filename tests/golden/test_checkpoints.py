@@ -22,7 +22,7 @@ def test_weights_are_the_ones_that_the_references_were_made_with() -> None:
     for case in CASES.values():
         for name, value in weights(case):
             digest.update(name.encode() + value.tobytes())
-    assert digest.hexdigest() == "8c8dd48e61d058e81c916982a113e778035db0f8b55148d6b926198ccad5d698"
+    assert digest.hexdigest() == "b0605d9bc5f14a72cc6a270c6e31006ee4696fb92acfde3ce34b0663d6ade302"
 
 
 @pytest.mark.parametrize("name", CASES)

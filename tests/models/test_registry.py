@@ -162,3 +162,29 @@ def test_every_architecture_reads_a_complete_configuration() -> None:
     for name in ARCHITECTURES:
         raw: dict[str, object] = {**heads, "architectures": [name], "text_config": heads}
         assert model_spec(raw).architecture == name
+
+
+@pytest.mark.parametrize("layout", ["rope_scaling", "rope_parameters"])
+def test_yarn_reaches_as_far_as_it_scales(layout: str) -> None:
+    """Qwen's files keep the original context, others have the scaled one."""
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}
+    assert model_spec({**LLAMA, layout: yarn}).max_position == 1024
+    assert model_spec({**LLAMA, layout: yarn, "max_position_embeddings": 2000}).max_position == 2000
+    del yarn["original_max_position_embeddings"]
+    assert model_spec({**LLAMA, layout: yarn}).max_position == 1024
+    assert model_spec({**LLAMA, layout: LLAMA3_SCALING}).max_position == 256
+
+
+def test_a_vision_language_model_s_decoder_is_read_from_either_layout_of_its_file() -> None:
+    axes: dict[str, object] = {"type": "mrope", "mrope_section": [4, 6, 6]}
+    flat = {**LLAMA, "architectures": ["Qwen2_5_VLForConditionalGeneration"], "rope_scaling": axes}
+    nested = {"architectures": flat["architectures"], "text_config": {**LLAMA, "rope_scaling": axes}}
+    plain = model_spec({**LLAMA, "architectures": ["Qwen2ForCausalLM"], "rope_theta": 1e6})
+    for raw in (flat, nested):
+        spec = model_spec(raw)
+        assert spec.layers == plain.layers
+        assert not spec.head.is_tied
+    for tied in ({**nested, "tie_word_embeddings": True}, {**flat, "tie_word_embeddings": True}):
+        assert model_spec(tied).head.is_tied
+    with pytest.raises(UnsupportedModelError, match="rope_type 'dynamic' is not supported"):
+        model_spec({**flat, "rope_scaling": {"type": "dynamic", "factor": 2.0}})

@@ -18,7 +18,7 @@ _ACTIVATIONS = {
     "silu": Activation.SILU,
     "swish": Activation.SILU,
 }
-_MAX_COUNT = 1 << 24
+MAX_COUNT = 1 << 24
 _MAX_LAYERS = 1 << 12
 FACTOR_RANGE = (1e-6, 1e6)
 _MAX_NUMBER = sys.float_info.max  # integers of a JSON file may be larger
@@ -52,7 +52,7 @@ class JsonConfig:
         self._asked.add(name)
         return self.raw.get(name) is not None
 
-    def count(self, name: str, default: int | None = None, *, most: int = _MAX_COUNT) -> int:
+    def count(self, name: str, default: int | None = None, *, most: int = MAX_COUNT) -> int:
         """Return a positive integer."""
         value = self._get(name, default)
         if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= most:
@@ -62,8 +62,8 @@ class JsonConfig:
     def index(self, name: str, default: int) -> int:
         """Return an integer that may be 0."""
         value = self._get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_COUNT:
-            raise self._wrong(name, f"an integer from 0 to {_MAX_COUNT}", value)
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_COUNT:
+            raise self._wrong(name, f"an integer from 0 to {MAX_COUNT}", value)
         return value
 
     def num_layers(self, default: int | None = None) -> int:
@@ -124,7 +124,7 @@ class JsonConfig:
         value = self.raw.get(name)
         if value is None:
             return None
-        if not isinstance(value, list) or not all(type(item) is int and 0 <= item <= _MAX_COUNT for item in value):
+        if not isinstance(value, list) or not all(type(item) is int and 0 <= item <= MAX_COUNT for item in value):
             raise self._wrong(name, "a list of indices", value)
         return tuple(value)
 
@@ -134,7 +134,7 @@ class JsonConfig:
         if value is None:
             return ()
         ids = value if isinstance(value, list) else [value]
-        if not all(isinstance(item, int) and not isinstance(item, bool) and 0 <= item <= _MAX_COUNT for item in ids):
+        if not all(isinstance(item, int) and not isinstance(item, bool) and 0 <= item <= MAX_COUNT for item in ids):
             raise self._wrong(name, "token ids", value)
         return tuple(ids)
 

@@ -35,7 +35,10 @@ ARCHITECTURES: Mapping[str, str] = {
     "Olmo3ForCausalLM": "olmo.olmo3",
     "Phi3ForCausalLM": "phi3.phi3",
     "Qwen2ForCausalLM": "qwen.qwen2",
+    "Qwen2VLForConditionalGeneration": "qwen_vl.qwen2_vl",
+    "Qwen2_5_VLForConditionalGeneration": "qwen_vl.qwen2_5_vl",
     "Qwen3ForCausalLM": "qwen.qwen3",
+    "Qwen3VLForConditionalGeneration": "qwen_vl.qwen3_vl",
     "SeedOssForCausalLM": "seed_oss.seed_oss",
     "SmolLM3ForCausalLM": "smollm3.smollm3",
 }

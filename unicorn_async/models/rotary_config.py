@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from unicorn_async.checkpoint.json_config import MAX_COUNT, JsonConfig
 from unicorn_async.config import RotaryConfig, RotaryScaling
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
-
-if TYPE_CHECKING:
-    from unicorn_async.checkpoint.json_config import JsonConfig
 
 _MOST_ROWS = 1 << 12  # of a head, of which a list is made before anything else looks at them
 _LONGROPE = ("longrope", "su")
@@ -98,6 +95,16 @@ def original_positions(section: JsonConfig, raw: JsonConfig) -> int:
     if found < 2:
         raise CheckpointError(f"{raw.where}: {name}: expected at least 2, got {found}")
     return found
+
+
+def scaled_positions(raw: JsonConfig, given: int) -> int:
+    """Return the context that YaRN makes of the original one, where a file has not put it in place of that itself."""
+    section = raw.raw.get("rope_parameters") or raw.raw.get("rope_scaling")
+    if not isinstance(section, dict) or section.get("rope_type", section.get("type")) != "yarn":
+        return given
+    yarn = JsonConfig(section, f"{raw.where}: YaRN")
+    original = yarn.count("original_max_position_embeddings", given)
+    return max(given, min(int(original * yarn.factor("factor")), MAX_COUNT))
 
 
 def _yarn(section: JsonConfig, base: float, dim: int, raw: JsonConfig) -> RotaryConfig:

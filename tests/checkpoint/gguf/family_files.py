@@ -27,16 +27,20 @@ _KINDS = {
     "glm4": MODEL_ARCH.GLM4,
     "granite": MODEL_ARCH.GRANITE,
     "lfm2": MODEL_ARCH.LFM2,
+    "llama_yarn": MODEL_ARCH.LLAMA,
     "ministral3": MODEL_ARCH.MISTRAL3,
     "olmo2": MODEL_ARCH.OLMO2,
     "olmo3": MODEL_ARCH.OLMO2,
     "phi3": MODEL_ARCH.PHI3,
     "phi4_mini": MODEL_ARCH.PHI3,
+    "qwen2_5_vl": MODEL_ARCH.QWEN2VL,
+    "qwen3_vl": MODEL_ARCH.QWEN3VL,
+    "qwen3_yarn": MODEL_ARCH.QWEN3,
     "seed_oss": MODEL_ARCH.SEED_OSS,
     "smollm3": MODEL_ARCH.SMOLLM3,
 }
 FAMILY_FILES = tuple(_KINDS)
-_INTERLEAVED = (MODEL_ARCH.GRANITE, MODEL_ARCH.MISTRAL3, MODEL_ARCH.SMOLLM3)
+_INTERLEAVED = (MODEL_ARCH.GRANITE, MODEL_ARCH.LLAMA, MODEL_ARCH.MISTRAL3, MODEL_ARCH.SMOLLM3)
 
 
 def write_family(path: Path, name: str) -> Path:
@@ -48,8 +52,10 @@ def write_family(path: Path, name: str) -> Path:
     _add_rotary(writer, config)
     _add_attention(writer, config)
     names = get_tensor_name_map(arch, _int(config["num_hidden_layers"]))
-    for key, drawn in weights(case):
-        values = drawn
+    for given, drawn in weights(case):
+        if "visual." in given:
+            continue  # a file of its own has these
+        key, values = given.replace("language_model.", ""), drawn
         if arch is MODEL_ARCH.GEMMA2 and "norm" in key:
             values = values + np.float32(1)
         if arch in _INTERLEAVED and re.search(r"[qk]_proj\.", key):
@@ -106,12 +112,14 @@ def _add_rotary(writer: GGUFWriter, config: Mapping[str, object]) -> None:
     if kind == "longrope":
         writer.add_rope_scaling_type(RopeScalingType.LONGROPE)
         writer.add_rope_scaling_orig_ctx_len(_int(config["original_max_position_embeddings"]))
+    elif sections := parameters.get("mrope_section"):
+        writer.add_rope_dimension_sections([*cast("list[int]", sections), 0])
     elif kind == "yarn":
         writer.add_rope_scaling_type(RopeScalingType.YARN)
         writer.add_rope_scaling_factor(_float(parameters["factor"]))
         writer.add_rope_scaling_orig_ctx_len(parameters["original_max_position_embeddings"])
-        writer.add_rope_scaling_yarn_beta_fast(_float(parameters["beta_fast"]))
-        writer.add_rope_scaling_yarn_beta_slow(_float(parameters["beta_slow"]))
+        writer.add_rope_scaling_yarn_beta_fast(_float(parameters.get("beta_fast", 32.0)))
+        writer.add_rope_scaling_yarn_beta_slow(_float(parameters.get("beta_slow", 1.0)))
         if "mscale_all_dim" in parameters:
             writer.add_rope_scaling_yarn_log_mul(_float(parameters["mscale_all_dim"]))
             writer.add_attn_temperature_scale(_float(parameters["llama_4_scaling_beta"]))
@@ -120,7 +128,7 @@ def _add_rotary(writer: GGUFWriter, config: Mapping[str, object]) -> None:
 
 
 def _add_attention(writer: GGUFWriter, config: Mapping[str, object]) -> None:
-    if "sliding_window" in config:
+    if "sliding_window" in config and "use_sliding_window" not in config:
         writer.add_sliding_window(_int(config["sliding_window"] or 0))
     if isinstance(kinds := config.get("layer_types"), list) and config["model_type"] != "cohere2":
         writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in kinds])
@@ -141,7 +149,7 @@ def _add_attention(writer: GGUFWriter, config: Mapping[str, object]) -> None:
 
 def _add_factors(writer: GGUFWriter, config: Mapping[str, object], names: TensorNameMap) -> None:
     scaling = config.get("rope_scaling")
-    if isinstance(scaling, dict) and scaling["rope_type"] == "longrope":
+    if isinstance(scaling, dict) and scaling.get("rope_type") == "longrope":
         for kind in ("long", "short"):
             writer.add_tensor(f"rope_factors_{kind}.weight", np.array(scaling[f"{kind}_factor"], np.float32))
     factors = llama3_factors(config, _head_dim(config))

@@ -202,7 +202,9 @@ ARCHITECTURES: Mapping[str, Callable[[GgufConfig, _Factors], _Keys]] = {
     "olmo2": _olmo2,
     "phi3": _phi3,
     "qwen2": _qwen2,
+    "qwen2vl": _qwen2,
     "qwen3": _qwen3,
+    "qwen3vl": _qwen3,
     "seed_oss": _seed_oss,
     "smollm3": _smollm3,
 }

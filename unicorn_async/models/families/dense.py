@@ -11,7 +11,7 @@ from unicorn_async.models.blocks.declarations import Norm
 from unicorn_async.models.blocks.embedding import Embedding
 from unicorn_async.models.blocks.gated_ffn import GatedFFN
 from unicorn_async.models.blocks.head import Head
-from unicorn_async.models.rotary_config import read_rotary
+from unicorn_async.models.rotary_config import read_rotary, scaled_positions
 from unicorn_async.models.spec import Layer, ModelSpec
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def decoder(
         architecture=architecture,
         hidden_size=sizes.hidden_size,
         vocab_size=vocab_size,
-        max_position=raw.count("max_position_embeddings", max_position),
+        max_position=scaled_positions(raw, raw.count("max_position_embeddings", max_position)),
         embedding=Embedding(vocab_size, sizes.hidden_size, embedding_scale),
         layers=tuple(Layer(blocks, f"model.layers.{number}.", names) for number, blocks in enumerate(layers)),
         head=Head(
