@@ -149,6 +149,7 @@ _YARN = {
 CONFIG_MISTAKES |= {
     "llama_yarn": _YARN,
     "qwen3_yarn": _YARN,
+    "qwen3_wide": {"another base": set_key("rope_theta", value=20_000.0)},
     "gemma2": {
         **_WINDOWS,
         **_ALL_GLOBAL,
@@ -224,6 +225,7 @@ CONFIG_MISTAKES |= {
 }
 MODEL_MISTAKES |= {
     "llama_yarn": {"kv heads swapped": swap_kv_heads},
+    "qwen3_wide": {"no q norm weight": ones("q_norm"), "no k norm weight": ones("k_norm")},
     "qwen3_yarn": {"no q norm weight": ones("q_norm"), "no k norm weight": ones("k_norm")},
     "gemma2": {
         "norms multiply by weight, not 1 + weight": change("norm", lambda w: w - 1.0),

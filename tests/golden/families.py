@@ -137,6 +137,22 @@ FAMILIES = (
         "qwen3_yarn",
         gains=PEAKED,
     ),
+    # Heads as wide as those of Gemma 4's global layers.
+    Case(
+        "qwen3_wide",
+        {
+            **_PLAIN,
+            "architectures": ["Qwen3ForCausalLM"],
+            "model_type": "qwen3",
+            "hidden_size": 96,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 1,
+            "head_dim": 512,
+        },
+        "qwen3_wide",
+        gains=PEAKED,
+    ),
     Case(
         "phi3",
         {

@@ -143,7 +143,7 @@ def test_a_wrong_value_is_named(change: dict[str, object], message: str) -> None
         ({"hidden_size": 100, "head_dim": 64}, "hidden_size: expected a multiple of 8, got 100"),
         ({"intermediate_size": 100}, "intermediate_size: expected a multiple of 8, got 100"),
         ({"head_dim": 36}, "head_dim: expected a multiple of 8, got 36"),
-        ({"head_dim": 512}, "head_dim: expected 32 to 256, got 512"),
+        ({"head_dim": 520}, "head_dim: expected 32 to 512, got 520"),
     ],
 )
 def test_an_option_that_is_not_supported_is_named(change: dict[str, object], message: str) -> None:

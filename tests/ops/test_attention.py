@@ -202,7 +202,7 @@ MIXED = [Query(37), Query(61, 25), Query(1), Query(150), Query(18, 18), Query(90
 @pytest.mark.parametrize("kv_dtype", FORMATS)
 @pytest.mark.parametrize("window", [0, 20])
 @pytest.mark.parametrize("group", [1, 2, 4])
-@pytest.mark.parametrize("head_dim", [32, 64, 128, 256])
+@pytest.mark.parametrize("head_dim", [32, 64, 128, 256, 512])
 def test_a_mixed_batch_equals_the_reference(
     device: Device, arrays: Arrays, head_dim: int, group: int, window: int, kv_dtype: KVDType
 ) -> None:
@@ -213,7 +213,7 @@ def test_a_mixed_batch_equals_the_reference(
 @pytest.mark.combinations("every shape of heads with every size of blocks and window")
 @pytest.mark.parametrize("window", [0, 20])
 @pytest.mark.parametrize("block_size", [8, 64])
-@pytest.mark.parametrize(("head_dim", "group"), [(64, 1), (128, 4), (192, 1), (256, 2)])
+@pytest.mark.parametrize(("head_dim", "group"), [(64, 1), (128, 4), (192, 1), (256, 2), (512, 4)])
 def test_a_cache_in_int8_equals_the_reference_of_what_it_holds(
     device: Device, arrays: Arrays, head_dim: int, group: int, block_size: int, window: int
 ) -> None:
@@ -262,6 +262,7 @@ def test_a_cache_in_int8_leaves_what_a_linear_reads_on_a_software_device_s_cut(
         (64, 2),
         (96, 3),
         *(pytest.param(size, 4, marks=LARGE_HEADS) for size in (128, 256)),
+        (512, 8),
     ],
 )
 def test_the_constants_of_a_gpu_equal_the_reference(device: Device, arrays: Arrays, head_dim: int, group: int) -> None:
@@ -299,9 +300,10 @@ def test_other_cuts_of_decode_equal_the_reference(
     check(step.run(device, arrays, plan=plan), step.expected(), step.plan)
 
 
-def test_a_decode_workgroup_fits_into_little_shared_memory(device: Device) -> None:
+@pytest.mark.parametrize("head_dim", [256, 512])
+def test_a_decode_workgroup_fits_into_little_shared_memory(device: Device, head_dim: int) -> None:
     info = replace(device.info, type=DeviceType.INTEGRATED, max_shared_memory=16 << 10)
-    shape = AttentionShape(16, 1, 256, 16, KVDType.F16)
+    shape = AttentionShape(16, 1, head_dim, 16, KVDType.F16)
     plan = AttentionPlan.of(info, shape)
     assert plan.few.subgroups * plan.decode_heads * (shape.head_dim + 2) * 4 <= info.max_shared_memory
 
@@ -309,7 +311,8 @@ def test_a_decode_workgroup_fits_into_little_shared_memory(device: Device) -> No
 @pytest.mark.combinations("every form out of every shape of heads")
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
-    ("head_dim", "num_heads", "as_gpu"), [(32, 8, False), (64, 4, False), (128, 6, True), (256, 4, False)]
+    ("head_dim", "num_heads", "as_gpu"),
+    [(32, 8, False), (64, 4, False), (128, 6, True), (256, 4, False), (512, 8, True)],
 )
 def test_the_result_has_the_form_that_a_linear_reads(
     device: Device, arrays: Arrays, head_dim: int, num_heads: int, as_gpu: bool, form: RowForm

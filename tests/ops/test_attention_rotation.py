@@ -159,6 +159,7 @@ def check(device: Device, step: Decoding, plan: AttentionPlan) -> None:
         (128, 2, KVDType.F16, "plain"),
         (128, 1, KVDType.INT8, "plain"),
         (256, 2, KVDType.F16, "plus_one"),
+        (512, 4, KVDType.F16, "plain"),
     ],
 )
 def test_results_and_cache_are_those_of_a_kernel_apart(

@@ -24,7 +24,7 @@ BLOCKS, BLOCK_SIZE = 4, 8
 
 
 @pytest.mark.parametrize("kv_dtype", FORMATS)
-@pytest.mark.parametrize(("head_dim", "num_kv_heads"), [(32, 1), (80, 3), (128, 2), (256, 4)])
+@pytest.mark.parametrize(("head_dim", "num_kv_heads"), [(32, 1), (80, 3), (128, 2), (256, 4), (512, 2)])
 def test_tokens_reach_their_slots_and_nothing_else_changes(
     device: Device, arrays: Arrays, head_dim: int, num_kv_heads: int, kv_dtype: KVDType
 ) -> None:
@@ -59,7 +59,7 @@ def test_tokens_reach_their_slots_and_nothing_else_changes(
     np.testing.assert_array_equal(v_cache.values, expected[1])
 
 
-@pytest.mark.parametrize(("head_dim", "num_kv_heads"), [(64, 3), (128, 2), (256, 1)])
+@pytest.mark.parametrize(("head_dim", "num_kv_heads"), [(64, 3), (128, 2), (256, 1), (512, 1)])
 def test_halves_become_int8_in_their_slots_and_nothing_else_changes(
     device: Device, arrays: Arrays, head_dim: int, num_kv_heads: int
 ) -> None:

@@ -123,7 +123,8 @@ def test_rotating_pairs_have_an_amplitude_and_queries_grow_with_their_position(d
 @pytest.mark.parametrize("kv_dtype", FORMATS)
 @pytest.mark.parametrize("norm", ["none", "plain", "plus_one"])
 @pytest.mark.parametrize(
-    ("head_dim", "num_heads", "num_kv_heads"), [(32, 4, 1), (64, 2, 2), (80, 3, 1), (128, 4, 2), (256, 4, 1)]
+    ("head_dim", "num_heads", "num_kv_heads"),
+    [(32, 4, 1), (64, 2, 2), (80, 3, 1), (128, 4, 2), (256, 4, 1), (512, 2, 1)],
 )
 def test_q_is_rotated_and_k_and_v_reach_their_slots(
     device: Device,
@@ -209,7 +210,7 @@ def write_int8(
     return found_k, found_v
 
 
-@pytest.mark.parametrize("head_dim", [64, 128, 192, 256])
+@pytest.mark.parametrize("head_dim", [64, 128, 192, 256, 512])
 def test_k_and_v_become_int8_in_their_slots(device: Device, arrays: Arrays, head_dim: int) -> None:
     rng = np.random.default_rng(head_dim)
     slots = [5, 0, 47, 23, 8, 31, NO_SLOT]

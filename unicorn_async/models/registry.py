@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from unicorn_async.checkpoint.file_traits import NO_TRAITS, FileTraits
 from unicorn_async.checkpoint.json_config import JsonConfig
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
+from unicorn_async.ops.kv_cache import MAX_HEAD_DIM, MIN_HEAD_DIM
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -74,8 +75,10 @@ def _check(spec: ModelSpec, where: str) -> None:
     for name, value in (("hidden_size", spec.hidden_size), *sizes):
         if value % 8:
             raise UnsupportedModelError(f"{where}: {name}: expected a multiple of 8, got {value}")
-    if not 32 <= spec.head_dim <= 256:
-        raise UnsupportedModelError(f"{where}: head_dim: expected 32 to 256, got {spec.head_dim}")
+    if not MIN_HEAD_DIM <= spec.head_dim <= MAX_HEAD_DIM:
+        raise UnsupportedModelError(
+            f"{where}: head_dim: expected {MIN_HEAD_DIM} to {MAX_HEAD_DIM}, got {spec.head_dim}"
+        )
     for number, layer in enumerate(spec.layers):
         if not layer.attends:
             continue

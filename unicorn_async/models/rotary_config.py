@@ -112,7 +112,7 @@ def _yarn(section: JsonConfig, base: float, dim: int, raw: JsonConfig) -> Rotary
     if base <= 1.0:
         raise CheckpointError(f"{section.where}: rope_theta: expected more than 1, got {base}")
     if dim > _MOST_ROWS:
-        raise UnsupportedModelError(f"{raw.where}: head_dim: expected 32 to 256, got {dim}")
+        raise UnsupportedModelError(f"{raw.where}: head_dim: expected at most {_MOST_ROWS}, got {dim}")
     original = original_positions(section, raw)
     factor = section.factor("factor")
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Grid: TypeAlias = tuple[int, int, int]
 
 _MATRIX_ROWS = 64  # of attention_prefill_coopmat
+_MAX_MATRIX_DIM = 256  # a lane has the queries and the output of larger heads in more registers than there are
 _MATRIX_SHARED_BYTES = 14592  # of it, beside the rows that it stages
 _SOFTWARE_LANES = 4  # that share a key; sums over more of them cost more than they save
 MAX_ROTATING_TOKENS = 4  # of a step whose attention rotates in passing: every workgroup of an item repeats that
@@ -63,8 +64,16 @@ def _matrix_subgroup(info: DeviceInfo, shape: AttentionShape) -> int | None:
     subgroup = matrix_subgroup_size(info)
     padded_row = 2 * shape.head_dim + 16
     fits = _MATRIX_ROWS * padded_row + _MATRIX_SHARED_BYTES <= info.max_shared_memory
-    usable = shape.kv_dtype is not KVDType.F32 and shape.head_dim % 16 == 0 and subgroup in (32, 64)
+    has_room = shape.head_dim % 16 == 0 and shape.head_dim <= _MAX_MATRIX_DIM
+    usable = shape.kv_dtype is not KVDType.F32 and has_room and subgroup in (32, 64)
     return subgroup if usable and fits else None
+
+
+def _prefill_rows(info: DeviceInfo, shape: AttentionShape) -> int:
+    """Rows of attention_prefill's tiles: as many as have room in 32 KB of shared memory, and lanes for a workgroup."""
+    if shape.head_dim <= 128 and not info.is_software:
+        return 32
+    return 16 if shape.head_dim <= 256 else 8
 
 
 def _lane_elements(shape: AttentionShape) -> int:
@@ -128,7 +137,7 @@ class AttentionPlan:
         decode_heads = _divisor(shape.group, max(1, (1 if info.is_software else 8) * lanes // chunks))
         workgroups = shape.num_heads // decode_heads  # of one split
         matrix_subgroup = _matrix_subgroup(info, shape)
-        rows = _MATRIX_ROWS if matrix_subgroup else 32 if shape.head_dim <= 128 and not info.is_software else 16
+        rows = _MATRIX_ROWS if matrix_subgroup else _prefill_rows(info, shape)
         subgroup = workgroup_unit(info)
         decode_workgroup = subgroup if info.is_software else _DECODE_WORKGROUP
         while decode_workgroup > subgroup and (

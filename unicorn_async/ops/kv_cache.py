@@ -10,7 +10,7 @@ from unicorn_async.errors import UnsupportedModelError
 NO_SLOT = 0xFFFFFFFF  # slot of a padded token: nothing is written
 
 MIN_HEAD_DIM = 32
-MAX_HEAD_DIM = 256
+MAX_HEAD_DIM = 512
 _INT8_UNIT = 64  # elements: half a head has whole blocks, and every block of the cache is aligned to 16 bytes
 _INT8_BLOCK = 32  # elements with one scale
 _SCALE_BYTES = 2
