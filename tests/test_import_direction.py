@@ -34,6 +34,7 @@ ALLOWED = {
     "tokenizer": {"errors"},
     "scheduler": {"errors", "config"},
     "checkpoint": BASE,
+    "hub": {*BASE, "checkpoint"},
     "weights": {*BASE, "gpu", "checkpoint"},
     "lora": {*BASE, "checkpoint", "weights"},
     "loader": FILES - {"loader", "cache"},
@@ -45,7 +46,7 @@ ALLOWED = {
     "hybrid": STEPS - {"loader", "lora", "cache", "checkpoint", "weights"},
     "engine": OPENING,
     "server": {*BASE, "engine", "tokenizer", "public_text"},
-    "cli": {*OPENING, "engine", "server", "demo"},
+    "cli": {*OPENING, "engine", "server", "demo", "hub"},
 }
 
 

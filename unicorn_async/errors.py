@@ -3,6 +3,7 @@
 UnicornError
 ├── ConfigError                 an option, a file name or a combination of them that can't work
 │   └── ModelNotFoundError      a model's name that means nothing here
+├── DownloadError               a model that can't be brought from the hub
 ├── CheckpointError             a model on disk that is damaged, incomplete or contradicts itself
 │   ├── UnsupportedModelError   a sound model of a kind that is not supported
 │   └── CacheError              an entry of the weight cache that is damaged, or can't be written
@@ -41,6 +42,10 @@ class ConfigError(UnicornError):
 
 class ModelNotFoundError(ConfigError):
     """A name means no model of those that may be named."""
+
+
+class DownloadError(UnicornError):
+    """A model can't be brought from the hub, which is not reached, refuses, or sends something else than it has."""
 
 
 class CheckpointError(UnicornError):

@@ -100,7 +100,7 @@ class Checkpoint:
         config = read_object(directory / CONFIG_FILE)
         check(config, CONFIG_FILE)
         refuse_announced(config, directory)
-        names, wanted = _weight_files(directory)
+        names, wanted = weight_files(directory)
         files = tuple(directory / name for name in names)
         stamps = tuple(FileStamp.of(path) for path in files)
         tensors: dict[str, SourceTensor] = {}
@@ -116,8 +116,12 @@ class Checkpoint:
         return cls(directory, config, files, tensors, tuple(skipped), stamps)
 
 
-def _weight_files(directory: Path) -> tuple[list[str], dict[str, str] | None]:
-    """Names of the weight files, and which tensor the index puts where (None without an index)."""
+def weight_files(directory: Path) -> tuple[list[str], dict[str, str] | None]:
+    """Return the names of the weight files, and which tensor the index puts where (None without an index).
+
+    Raises:
+        CheckpointError: one is missing, or the index can't be used.
+    """
     if (directory / SINGLE_FILE).is_file():
         return [SINGLE_FILE], None
     index_path = directory / INDEX_FILE
@@ -126,7 +130,7 @@ def _weight_files(directory: Path) -> tuple[list[str], dict[str, str] | None]:
         if pickles:
             raise UnsupportedModelError(f"{directory}: weights in {pickles[0]}; only safetensors files are supported")
         raise CheckpointError(f"{directory}: neither {SINGLE_FILE} nor {INDEX_FILE} is there")
-    wanted = _read_index(index_path)
+    wanted = read_index(index_path)
     names = sorted(set(wanted.values()))
     missing = [name for name in names if not (directory / name).is_file()]
     if missing:
@@ -134,8 +138,12 @@ def _weight_files(directory: Path) -> tuple[list[str], dict[str, str] | None]:
     return names, wanted
 
 
-def _read_index(path: Path) -> dict[str, str]:
-    """Read an index's weight_map, each tensor's file; a file's name is one string, however many tensors it has."""
+def read_index(path: Path) -> dict[str, str]:
+    """Read an index's weight_map, each tensor's file; a file's name is one string, however many tensors it has.
+
+    Raises:
+        CheckpointError: it can't be read, or breaks the format's rules.
+    """
     walk = JsonWalk(decode(read_json(path, MAX_INDEX_BYTES), str(path)), str(path))
     wanted: dict[str, str] = {}
     file_names: dict[str, str] = {}

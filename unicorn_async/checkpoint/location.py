@@ -49,8 +49,7 @@ def find_model(model: str | Path, environ: Mapping[str, str] = os.environ) -> Pa
     if snapshot is None:
         raise ConfigError(
             f"{name}: not on this machine: no directory {path.absolute()}, and no snapshot in "
-            f"{repo_folder(name.repo, environ)}. Nothing is downloaded; fetch it first, for example with: "
-            f"hf download {name.repo}"
+            f"{repo_folder(name.repo, environ)}. Nothing is downloaded unasked; bring it with: unicorn pull {name}"
         )
     return model_in_snapshot(name, snapshot)
 

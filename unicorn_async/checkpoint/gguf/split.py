@@ -25,23 +25,34 @@ def model_stem(path: Path) -> str:
     return match[1] if match else path.stem
 
 
+def part_names(name: str) -> tuple[str, ...]:
+    """Return the names of all files of the model that a file of this name is a part of, in order; it may have folders.
+
+    Raises:
+        CheckpointError: the name contradicts itself.
+    """
+    match = _PART_NAME.fullmatch(name)
+    if match is None:
+        return (name,)
+    stem, number, count = match[1], int(match[2]), int(match[3])
+    if not 1 <= number <= count:
+        raise CheckpointError(f"{name}: part {number} of {count}")
+    return tuple(f"{stem}-{index:05}-of-{count:05}.gguf" for index in range(1, count + 1))
+
+
 def part_paths(path: Path) -> tuple[Path, ...]:
     """Return all files of the model that `path` is a part of, in order: `path` alone where it is not split.
 
     Raises:
         CheckpointError: a part is missing.
     """
-    match = _PART_NAME.fullmatch(path.name)
-    if match is None:
+    names = part_names(path.name)
+    if names == (path.name,):
         return (path,)
-    stem, number, count = match[1], int(match[2]), int(match[3])
-    if not 1 <= number <= count:
-        raise CheckpointError(f"{path}: part {number} of {count}")
     present = {entry.name for entry in path.parent.iterdir()} if path.parent.is_dir() else set()
-    names = [f"{stem}-{index:05}-of-{count:05}.gguf" for index in range(1, count + 1)]
     missing = [name for name in names if name not in present]
     if missing:
-        raise CheckpointError(f"{path}: {len(missing)} of {count} parts are missing, first {missing[0]}")
+        raise CheckpointError(f"{path}: {len(missing)} of {len(names)} parts are missing, first {missing[0]}")
     return tuple(path.parent / name for name in names)
 
 

@@ -1,0 +1,110 @@
+"""`unicorn pull`, `list`, `rm` and `serve --pull`, against a local server that speaks the hub's endpoints."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from tests.cli.command import RUN, software_only, unicorn
+from tests.hub.hub_server import HubServer
+from unicorn_async.resources import demo_model_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+GGUF = {"m-Q4_K_M.gguf": b"GGUF" + bytes(3000), "m-Q8_0.gguf": b"GGUF" + bytes(5000)}
+GPT_OSS = {
+    "config.json": b'{"architectures": ["GptOssForCausalLM"], "quantization_config": {"quant_method": "mxfp4"}}',
+    "tokenizer.json": b"{}",
+    "model.safetensors": bytes(5000),
+}
+
+
+@pytest.fixture
+def hub() -> Iterator[HubServer]:
+    demo = {path.name: path.read_bytes() for path in demo_model_dir().iterdir() if path.is_file()}
+    with HubServer({"org/m-GGUF": GGUF, "org/tiny": demo, "org/oss": GPT_OSS}) as server:
+        yield server
+
+
+@pytest.fixture
+def environ(hub: HubServer, tmp_path: Path) -> dict[str, str]:
+    home = {
+        "HF_HOME": str(tmp_path / "hf"),
+        "HF_HUB_CACHE": str(tmp_path / "hub"),
+        "HF_TOKEN": "",
+        "HF_HUB_OFFLINE": "",
+    }
+    return {**home, "HF_ENDPOINT": hub.endpoint, "XDG_CACHE_HOME": str(tmp_path / "cache"), **software_only()}
+
+
+def test_models_are_pulled_listed_and_removed(environ: dict[str, str]) -> None:
+    pulled = unicorn("pull", "org/m-GGUF", environ=environ)
+    assert pulled.status == 0
+    assert pulled.stdout.endswith("/m-Q4_K_M.gguf\n")
+    assert "org/m-GGUF: 3.0 kB, 3.0 kB of it new" in pulled.stderr
+    assert unicorn("pull", "org/m-GGUF:Q8_0", environ=environ).status == 0
+    assert unicorn("list", environ=environ).stdout.splitlines() == [
+        "model              kind    size",
+        "org/m-GGUF:Q4_K_M  Q4_K_M  3.0 kB",
+        "org/m-GGUF:Q8_0    Q8_0    5.0 kB",
+    ]
+    removed = unicorn("rm", "org/m-GGUF:Q8_0", environ=environ)
+    assert (removed.status, removed.stdout) == (0, "removed org/m-GGUF:Q8_0, 5.0 kB\n")
+    listed = json.loads(unicorn("list", "--json", environ=environ).stdout)
+    assert listed == [{"name": "org/m-GGUF", "kind": "Q4_K_M", "nbytes": 3004, "is_whole": True}]
+    assert unicorn("rm", "org/m-GGUF", environ=environ).status == 0
+    assert "no models in " in unicorn("list", environ=environ).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("pull", "org/oss"), "architectures ['GptOssForCausalLM'] is not supported"),
+        (("pull", "org/m-GGUF:Q5_0"), "give one of org/m-GGUF:Q4_K_M"),
+        (("pull", "../m"), "expected ORG/NAME"),
+        (("rm", "org/m"), "org/m: not in "),
+        (("serve", "--pull", "--models-dir", "."), "--pull: there is no MODEL to bring"),
+        (("generate", "org/tiny", "x"), "Nothing is downloaded unasked; bring it with: unicorn pull org/tiny"),
+    ],
+)
+def test_what_can_t_be_done_is_one_line(
+    arguments: tuple[str, ...], words: str, environ: dict[str, str], hub: HubServer
+) -> None:
+    result = unicorn(*arguments, environ=environ)
+    assert result.status == 1
+    assert words in result.stderr and "Traceback" not in result.stderr
+    assert not [name for name in hub.fetched() if name.endswith((".safetensors", ".gguf"))]
+
+
+async def test_a_server_brings_its_model_first_and_asks_nobody_when_it_is_there(
+    environ: dict[str, str], hub: HubServer
+) -> None:
+    asked = []
+    for _ in range(2):
+        arguments = ("serve", "org/tiny", "--pull", "--port", "0", "--device", "0", "--no-cache")
+        process = await asyncio.create_subprocess_exec(
+            *RUN, *arguments, env={**os.environ, **environ}, stderr=asyncio.subprocess.PIPE
+        )
+        assert process.stderr is not None
+        printed = ""
+        while not (found := re.search(r"^address +(http://\S+)", printed, re.MULTILINE)):
+            line = await process.stderr.readline()
+            assert line, printed
+            printed += line.decode()
+        async with httpx.AsyncClient() as client:
+            models = (await client.get(f"{found[1]}/v1/models")).json()["data"]
+        process.send_signal(signal.SIGINT)
+        await process.communicate()
+        assert models[0]["id"] == "org/tiny"
+        assert hub.fetched().count("model.safetensors") == 1
+        asked.append(len(hub.asked))
+    assert asked[0] == asked[1]
