@@ -24,7 +24,8 @@ class HubServer:
     """Serves repositories, each a mapping from names of files to their bytes, at `endpoint` while it is entered.
 
     `cuts` are the bytes after which the next connections for large files end. `listed` replaces sizes in the listing,
-    `sent` the bytes of a file in its answers. `token` is what clients have to send. `asked` are all requests so far.
+    `sent` the bytes of a file in its answers. `token` is what clients have to send. With `store` files are at
+    another address, which is no longer good when a connection was cut. `asked` are all requests so far.
     """
 
     repos: Mapping[str, Mapping[str, bytes]]
@@ -33,6 +34,7 @@ class HubServer:
     sent: dict[str, bytes] = field(default_factory=dict)
     token: str | None = None
     gated: bool = False
+    store: bool = False
     asked: list[tuple[str, str, str | None]] = field(default_factory=list)  # method, path, range
 
     def __enter__(self) -> Self:
@@ -78,8 +80,15 @@ class HubServer:
     def _answer(self, handler: BaseHTTPRequestHandler, *, body: bool) -> None:
         path = unquote(urlparse(handler.path).path)
         self.asked.append((handler.command, path, handler.headers.get("Range")))
-        if self.token is not None and handler.headers.get("Authorization") != f"Bearer {self.token}":
+        assert not path.startswith("/store/") or handler.headers.get("Authorization") is None, "a token goes elsewhere"
+        if (
+            self.token is not None
+            and not path.startswith("/store/")
+            and handler.headers.get("Authorization") != f"Bearer {self.token}"
+        ):
             self._refuse(handler, 401, "RepoNotFound")
+        elif path.startswith("/store/"):
+            self._stored(handler, path)
         elif path.startswith("/api/models/"):
             self._listing(handler, path)
         else:
@@ -115,6 +124,13 @@ class HubServer:
             entry["lfs"] = {"sha256": hashlib.sha256(content).hexdigest(), "size": nbytes, "pointerSize": 134}
         return entry
 
+    def _stored(self, handler: BaseHTTPRequestHandler, path: str) -> None:
+        address, _, rest = path.removeprefix("/store/").partition("/")
+        if int(address) != len(self.cuts):
+            self._refuse(handler, 403, "")
+            return
+        self._file(handler, "/" + rest, body=True)
+
     def _file(self, handler: BaseHTTPRequestHandler, path: str, *, body: bool) -> None:
         repo, _, rest = path.lstrip("/").partition("/resolve/")
         file = rest.partition("/")[2]
@@ -124,6 +140,17 @@ class HubServer:
             return
         is_large = len(content) >= _LARGE_BYTES
         etag = (hashlib.sha256 if is_large else hashlib.sha1)(content).hexdigest()
+        if self.store and is_large and not body:
+            handler.send_response(302)
+            handler.send_header("X-Repo-Commit", REVISION)
+            handler.send_header("X-Linked-ETag", f'"{etag}"')
+            handler.send_header("X-Linked-Size", str(len(content)))
+            handler.send_header(
+                "Location", f"http://localhost:{self._server.server_address[1]}/store/{len(self.cuts)}{path}"
+            )
+            handler.send_header("Content-Length", "0")
+            handler.end_headers()
+            return
         data, start = self.sent.get(file, content), 0
         if asked := handler.headers.get("Range"):
             start = int(asked.removeprefix("bytes=").split("-")[0])

@@ -143,6 +143,24 @@ def test_a_connection_that_is_cut_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_chunks")
+def test_a_store_s_address_that_is_no_longer_good_is_asked_for_again(
+    tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if way == "by the library":
+        pytest.skip("which gives up then")
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    with HubServer({"org/m-GGUF": GGUF}, cuts=[150_000, 150_000], store=True, token="secret") as hub:
+        assert Puller(hub, tmp_path).pull("org/m-GGUF").path.read_bytes() == GGUF["m-Q4_K_M.gguf"]
+        assert [path.split("/")[2] for _, path, _ in hub.asked if path.startswith("/store/")] == [
+            "2",
+            "2",
+            "1",
+            "1",
+            "0",
+        ]
+
+
+@pytest.mark.usefixtures("small_chunks")
 def test_what_came_before_a_connection_was_lost_is_kept(tmp_path: Path, way: str) -> None:
     with HubServer({"org/m-GGUF": GGUF}, cuts=[50_000, *[0] * 20]) as hub:
         puller = Puller(hub, tmp_path)

@@ -84,12 +84,20 @@ def _partial(folder: Path, file: RepoFile) -> Path:
 
 
 def _receive(url: str, opened: BinaryIO, file: RepoFile) -> None:
-    """Append what is missing of a file."""
+    """Append what is missing of a file, as long as anything comes: a store's address is good for a while alone."""
+    while (start := opened.seek(0, os.SEEK_END)) != file.nbytes:
+        try:
+            _append(url, opened, file, start)
+        except Exception:  # whatever the library raises: it is told once nothing comes any more
+            if opened.seek(0, os.SEEK_END) <= start:
+                raise
+
+
+def _append(url: str, opened: BinaryIO, file: RepoFile, start: int) -> None:
     from huggingface_hub import get_hf_file_metadata
     from huggingface_hub.file_download import http_get
     from huggingface_hub.utils._headers import build_hf_headers
 
-    start = opened.seek(0, os.SEEK_END)
     if start > file.nbytes:
         opened.truncate(0)
         start = 0
