@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import re
 import signal
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 
+from tests.checkpoint.gguf.builders import U32, Tensor, write
+from tests.checkpoint.gguf.golden_files import gguf_metadata, gguf_tensors
 from tests.cli.command import RUN, software_only, unicorn
 from tests.hub.hub_server import HubServer
+from unicorn_async.cli.pull import Teller
+from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.resources import demo_model_dir
 
 if TYPE_CHECKING:
@@ -83,6 +89,31 @@ def test_what_can_t_be_done_is_one_line(
     assert result.status == 1
     assert words in result.stderr and "Traceback" not in result.stderr
     assert not [name for name in hub.fetched() if name.endswith((".safetensors", ".gguf"))]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "tensors", "message"),
+    [
+        ({"general.architecture": "gpt-oss"}, {}, "'gpt-oss' is not supported"),
+        (gguf_metadata("llama"), {**gguf_tensors("llama", "F16"), "x": Tensor(10, (256,), bytes(84))}, "dtype Q2_K is"),
+        ({**gguf_metadata("llama"), "llama.expert_count": U32(8)}, gguf_tensors("llama", "F16"), "experts are not"),
+        (gguf_metadata("llama"), gguf_tensors("llama", "F16"), None),
+        ({}, {}, None),  # damaged, which who loads it says
+    ],
+)
+def test_a_gguf_file_that_can_t_be_run_is_known_by_its_header(
+    metadata: dict[str, object], tensors: dict[str, Tensor], message: str | None, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "m.gguf", metadata, tensors)
+    refused = pytest.raises(UnsupportedModelError, match=message) if message else nullcontext()
+    with path.open("rb") as begun, refused:
+        Teller().check_gguf("m.gguf", path.stat().st_size, begun, is_whole=True)
+
+
+@pytest.mark.parametrize("kept", [100, 5000])
+def test_a_header_that_is_not_there_yet_or_of_a_part_refuses_nothing(kept: int, tmp_path: Path) -> None:
+    path = write(tmp_path / "m.gguf", gguf_metadata("llama"), dict(list(gguf_tensors("llama", "F16").items())[:3]))
+    Teller().check_gguf("m.gguf", path.stat().st_size, io.BytesIO(path.read_bytes()[:kept]), is_whole=False)
 
 
 async def test_a_server_brings_its_model_first_and_asks_nobody_when_it_is_there(

@@ -153,13 +153,14 @@ class HubServer:
             return
         data, start = self.sent.get(file, content), 0
         if asked := handler.headers.get("Range"):
-            start = int(asked.removeprefix("bytes=").split("-")[0])
-        handler.send_response(206 if start else 200)
+            first, last = asked.removeprefix("bytes=").split("-")
+            start, data = int(first), data[: int(last) + 1] if last else data
+        handler.send_response(206 if asked else 200)
         handler.send_header("X-Repo-Commit", REVISION)
         handler.send_header("ETag", f'"{etag}"')
         handler.send_header("Accept-Ranges", "bytes")
-        if start:
-            handler.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+        if asked:
+            handler.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(content)}")
         handler.send_header("Content-Length", str(len(data) - start))
         handler.end_headers()
         if not body:

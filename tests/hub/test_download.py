@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import shutil
 import sys
 import time
@@ -26,6 +25,7 @@ from .hub_server import HubServer
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import BinaryIO
 
 BYTES = np.random.default_rng(0).bytes(400_000)
 GGUF = {"README.md": b"# m", "m-Q4_K_M.gguf": b"GGUF" + BYTES, "m-Q8_0.gguf": b"GGUF" + BYTES[::-1]}
@@ -41,22 +41,37 @@ def shards(folder: Path) -> dict[str, bytes]:
 
 
 class Puller:
-    """Pulls into a cache of its own, and keeps what it was told."""
+    """Pulls into a cache of its own, and keeps what it was told; `refusal` is what it says of any model."""
 
     def __init__(self, hub: HubServer, cache: Path) -> None:
         self.environ = {"HF_ENDPOINT": hub.endpoint, "HF_HUB_CACHE": str(cache)}
-        self.checked: list[Path] = []
+        self.checked: list[object] = []
         self.notes: list[str] = []
+        self.refusal: Exception | None = None
 
     def pull(self, name: str, **environ: str) -> Pulled:
         parsed = parse_hub_name(name)
         assert parsed is not None
-        return pull(parsed, self.checked.append, self.notes.append, {**self.environ, **environ})
+        return pull(parsed, self, {**self.environ, **environ})
 
     def is_cached(self, name: str) -> bool:
         parsed = parse_hub_name(name)
         assert parsed is not None
         return is_cached(parsed, self.environ)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def check_directory(self, directory: Path) -> None:
+        self._check(directory)
+
+    def check_gguf(self, name: str, nbytes: int, begun: BinaryIO, *, is_whole: bool) -> None:
+        self._check((name, nbytes, begun.read(4), is_whole))
+
+    def _check(self, checked: object) -> None:
+        self.checked.append(checked)
+        if self.refusal is not None:
+            raise self.refusal
 
 
 @pytest.fixture(autouse=True, params=["as large files", "by the library"])
@@ -114,16 +129,34 @@ def test_of_a_directory_its_shards_come_and_no_duplicates(tmp_path: Path) -> Non
 
 
 def test_a_model_that_can_t_be_run_is_told_before_its_weights_come(tmp_path: Path) -> None:
-    def refuse(directory: Path) -> None:
-        raise UnsupportedModelError(f"{json.loads((directory / 'config.json').read_text())}")
-
     with HubServer({"org/m": shards(tmp_path / "made")}) as hub:
-        puller, name = Puller(hub, tmp_path / "hub"), parse_hub_name("org/m")
-        assert name is not None
-        with pytest.raises(UnsupportedModelError, match="'x': 1"):
-            pull(name, refuse, puller.notes.append, puller.environ)
+        puller = Puller(hub, tmp_path / "hub")
+        puller.refusal = UnsupportedModelError("of another kind")
+        with pytest.raises(UnsupportedModelError, match=r"^of another kind$"):
+            puller.pull("org/m")
         assert not [file for file in hub.fetched() if file.endswith(".safetensors")]
         assert not puller.is_cached("org/m")
+
+
+def test_of_a_gguf_file_the_beginning_is_enough_to_refuse_it(
+    tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if way == "by the library":
+        pytest.skip("which brings small files whole")
+    monkeypatch.setattr(large_file, "HEAD_BYTES", 1000)
+    with HubServer({"org/m-GGUF": GGUF}) as hub:
+        puller = Puller(hub, tmp_path)
+        puller.refusal = UnsupportedModelError("of another kind")
+        with pytest.raises(UnsupportedModelError, match=r"^of another kind$"):
+            puller.pull("org/m-GGUF")
+        assert [path.stat().st_size for path in tmp_path.glob("models--org--m-GGUF/blobs/*")] == [1000]
+        puller.refusal = None
+        assert puller.pull("org/m-GGUF").path.read_bytes() == GGUF["m-Q4_K_M.gguf"]
+        assert puller.checked == [("m-Q4_K_M.gguf", 400_004, b"GGUF", True)] * 2
+        assert [asked for method, path, asked in hub.asked if method == "GET" and "/resolve/" in path] == [
+            "bytes=0-999",
+            "bytes=1000-",
+        ]
 
 
 @pytest.fixture

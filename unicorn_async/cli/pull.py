@@ -6,18 +6,22 @@ import sys
 from typing import TYPE_CHECKING
 
 from unicorn_async.checkpoint.checkpoint import CONFIG_FILE
+from unicorn_async.checkpoint.gguf.config import file_traits, gguf_config, json_config
+from unicorn_async.checkpoint.gguf.header import parse_header
 from unicorn_async.checkpoint.hub import HubName, parse_hub_name
 from unicorn_async.checkpoint.quantisation import refuse_announced
 from unicorn_async.checkpoint.strict_json import read_object
 from unicorn_async.cli.amounts import size
-from unicorn_async.errors import ConfigError
+from unicorn_async.errors import CheckpointError, ConfigError, UnsupportedModelError
 from unicorn_async.hub.download import pull
 from unicorn_async.models.registry import model_spec
 from unicorn_async.public_text import printable
+from unicorn_async.weights.plan import file_types
 
 if TYPE_CHECKING:
     import argparse
     from pathlib import Path
+    from typing import BinaryIO
 
 NAME_HELP = "ORG/NAME, or ORG/NAME:TAG for one of several GGUF files, such as ORG/NAME:Q4_K_M"
 
@@ -47,19 +51,43 @@ def hub_name(text: str) -> HubName:
 
 def pull_model(name: HubName) -> Path:
     """Bring a model's files, and tell of it at the terminal; returns where they are. Raises as `pull` does."""
-    pulled = pull(name, _check, _note)
-    _note(f"{name}: {size(pulled.nbytes)}, {size(pulled.new_bytes)} of it new")
+    teller = Teller()
+    pulled = pull(name, teller)
+    teller.note(f"{name}: {size(pulled.nbytes)}, {size(pulled.new_bytes)} of it new")
     return pulled.path
 
 
-def _check(directory: Path) -> None:
-    """Refuse a model that can't be loaded before its weights are brought."""
-    if not (directory / CONFIG_FILE).is_file():
-        return  # an adapter
-    config = read_object(directory / CONFIG_FILE)
-    model_spec(config, CONFIG_FILE)
-    refuse_announced(config, directory)
+class Teller:
+    """The listener of a download at a terminal: refuses models that can't be loaded."""
 
+    def note(self, text: str) -> None:
+        """Print it where progress is shown."""
+        print(printable(text), file=sys.stderr)
 
-def _note(text: str) -> None:
-    print(printable(text), file=sys.stderr)
+    def check_directory(self, directory: Path) -> None:
+        """Look at config.json; adapters have none."""
+        if (directory / CONFIG_FILE).is_file():
+            config = read_object(directory / CONFIG_FILE)
+            model_spec(config, CONFIG_FILE)
+            refuse_announced(config, directory)
+
+    def check_gguf(self, name: str, nbytes: int, begun: BinaryIO, *, is_whole: bool) -> None:
+        """Look at the header, as far as it is there: at the architecture, its options and the types of tensors.
+
+        A part of a model has not all of its tensors. What is damaged is for who loads it.
+        """
+        try:
+            header = parse_header(begun, nbytes, source=name)
+            config = gguf_config(header.metadata, header.tensors, name)
+            if is_whole:
+                model_spec(json_config(config, {}), name, file_traits(config, {}))
+        except UnsupportedModelError:
+            raise
+        except CheckpointError:
+            return
+        for tensor in header.tensors.values():
+            if tensor.dtype not in file_types():
+                known = ", ".join(file_types())
+                raise UnsupportedModelError(
+                    f"{name}: tensor {tensor.name!r}: dtype {tensor.dtype} is not supported, only {known}"
+                )

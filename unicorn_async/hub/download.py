@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import shutil
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from unicorn_async.checkpoint.checkpoint import INDEX_FILE, read_index
+from unicorn_async.checkpoint.gguf.files import SUFFIX
 from unicorn_async.checkpoint.hub import hub_cache, model_in_snapshot, repo_folder
 from unicorn_async.errors import ConfigError, DownloadError
 from unicorn_async.hub.large_file import bytes_there, can_go_on, fetch, sha256_of
@@ -21,6 +23,7 @@ from unicorn_async.hub.needed import RepoFile, indexed_files, needed_files, told
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
+    from typing import BinaryIO
 
     from unicorn_async.checkpoint.hub import HubName
 
@@ -37,13 +40,23 @@ class Pulled(NamedTuple):
     new_bytes: int
 
 
-def pull(
-    name: HubName, check: Callable[[Path], None], note: Callable[[str], None], environ: Mapping[str, str] = os.environ
-) -> Pulled:
+class Listener(Protocol):
+    """Who is told of a download, and looks at a model before most of it has come: what it raises ends the download."""
+
+    def note(self, text: str) -> None:
+        """Take a line about what comes."""
+
+    def check_directory(self, directory: Path) -> None:
+        """Look at what describes a safetensors model, or an adapter."""
+
+    def check_gguf(self, name: str, nbytes: int, begun: BinaryIO, *, is_whole: bool) -> None:
+        """Look at the beginning of a GGUF file of so many bytes, which is the whole model or its first part."""
+
+
+def pull(name: HubName, listener: Listener, environ: Mapping[str, str] = os.environ) -> Pulled:
     """Bring a model's files, as far as they are not in the cache; it blocks until all are there.
 
-    `check` looks at what describes a safetensors model before its weights are brought; `note` is told what comes. What
-    was brought stays when it fails, and a second call goes on from there.
+    What was brought stays when it fails, and a second call goes on from there.
 
     Raises:
         ConfigError, UnsupportedModelError: there is no such model, it is of a kind that is not supported, there is no
@@ -58,16 +71,18 @@ def pull(
     needed = needed_files(name, files)
     brought = hub.bring(revision, needed.descriptions)
     if needed.descriptions:
-        check(hub.snapshot(revision))
+        listener.check_directory(hub.snapshot(revision))
     weights = needed.weights
     if weights is None:
         weights = indexed_files(name, files, read_index(hub.snapshot(revision) / INDEX_FILE).values())
     nbytes = sum(file.nbytes for file in (*needed.descriptions, *weights))
     missing = hub.missing(revision, weights)
     if missing:
-        note(f"{name}: {len(missing)} of {len(weights)} weight files, {told(sum(file.nbytes for file in missing))}")
+        listener.note(
+            f"{name}: {len(missing)} of {len(weights)} weight files, {told(sum(file.nbytes for file in missing))}"
+        )
     hub.check_room(missing)
-    brought += hub.bring(revision, weights)
+    brought += hub.bring(revision, weights, listener)
     hub.set_main(revision)
     return Pulled(model_in_snapshot(_as_brought(name, weights), hub.snapshot(revision)), nbytes, brought)
 
@@ -75,7 +90,11 @@ def pull(
 def _as_brought(name: HubName, weights: Sequence[RepoFile]) -> HubName:
     """The name that asks for what was brought, also where the cache has other files of the repository."""
     first = weights[0].name
-    return name._replace(tag=Path(first).name) if first.endswith(".gguf") else name._replace(tag=None)
+    return name._replace(tag=Path(first).name) if first.endswith(SUFFIX) else name._replace(tag=None)
+
+
+def _look(listener: Listener, file: RepoFile, is_whole: bool, begun: BinaryIO) -> None:
+    listener.check_gguf(file.name, file.nbytes, begun, is_whole=is_whole)
 
 
 class _Hub:
@@ -117,12 +136,18 @@ class _Hub:
         """Return the files that are not in the cache."""
         return [file for file in files if not (self.snapshot(revision) / file.name).exists()]
 
-    def bring(self, revision: str, files: Sequence[RepoFile]) -> int:
-        """Download the files that are not in the cache, one after the other; returns their bytes."""
+    def bring(self, revision: str, files: Sequence[RepoFile], listener: Listener | None = None) -> int:
+        """Download the files that are not in the cache, one after the other; returns their bytes.
+
+        The `listener` looks at a GGUF model's first file.
+        """
         missing = self.missing(revision, files)
         for file in missing:
             if can_go_on(file):
-                self._fetch_large(revision, file)
+                look = None
+                if listener is not None and file == files[0] and file.name.endswith(SUFFIX):
+                    look = partial(_look, listener, file, len(files) == 1)
+                self._fetch_large(revision, file, look)
             else:
                 self._fetch(revision, file)
         return sum(file.nbytes for file in missing)
@@ -147,12 +172,12 @@ class _Hub:
     def _library(self) -> AbstractContextManager[None]:
         return library_errors(self._name, self._endpoint, self._cache)
 
-    def _fetch_large(self, revision: str, file: RepoFile) -> None:
+    def _fetch_large(self, revision: str, file: RepoFile, look: Callable[[BinaryIO], None] | None) -> None:
         from huggingface_hub import hf_hub_url
 
         with self._library():
             url = hf_hub_url(self._name.repo, file.name, revision=revision, endpoint=self._endpoint)
-            fetch(url, file, self._folder, revision)
+            fetch(url, file, self._folder, revision, look)
 
     def _fetch(self, revision: str, file: RepoFile) -> None:
         """Have the library bring a file, and compare it with what the hub says of it; one that differs is removed."""

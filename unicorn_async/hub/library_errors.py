@@ -6,7 +6,7 @@ import errno
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from unicorn_async.errors import DownloadError
+from unicorn_async.errors import DownloadError, UnicornError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +24,8 @@ def library_errors(name: HubName, endpoint: str, cache: Path) -> Iterator[None]:
         yield
     except DownloadError as exc:
         raise DownloadError(f"{name}: {exc}") from exc
+    except UnicornError:  # of who looked at what came
+        raise
     except Exception as exc:  # which of them it raises changes with the library that it speaks HTTP with
         raise DownloadError(f"{name}: {_reason(exc, name, endpoint, cache)}") from exc
 

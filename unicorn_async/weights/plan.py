@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 32 << 20
 _TYPES: Mapping[str, ElementType] = {kind.value: kind for kind in (*DType, *QuantFormat)}
-_FILE_TYPES = (*DType, *(kind for kind in QuantFormat if kind.source_bytes))
+_FILE_TYPES: tuple[ElementType, ...] = (*DType, *(kind for kind in QuantFormat if kind.source_bytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +152,11 @@ def make_plan(
     ignored = tuple(name for name in checkpoint.tensors if name not in device_types)
     places = {dest.name: _places(parts[dest.name]) for dest in destinations}
     return LoadPlan(tuple(destinations), pieces, layers, ignored, device_types, places)
+
+
+def file_types() -> tuple[str, ...]:
+    """Return the types that weights may have in a file, as files call them."""
+    return tuple(kind.value for kind in _FILE_TYPES)
 
 
 def _find(checkpoint: Checkpoint, want: WantedTensor) -> SourceTensor:
