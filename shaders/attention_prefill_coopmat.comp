@@ -3,6 +3,7 @@
 // One workgroup owns one tile of one sequence (x) for HEADS query heads of one kv head (y); a row is a query of a head.
 // A subgroup owns 16 of its 64 rows: their queries stay in its registers as halves, scaled by a power of two of the
 // row's own, and so does their output, in single precision. Keys and values pass through shared memory, as halves.
+// With SHARES subgroups for 16 rows each has a part of the head's elements, and they add up their parts of scores.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_shader_explicit_arithmetic_types : require
@@ -20,10 +21,11 @@ layout(constant_id = 0) const uint WORKGROUP = 128; // 4 * SUBGROUP
 layout(local_size_x = 128, local_size_x_id = 0) in;
 layout(constant_id = 1) const uint SUBGROUP = 32; // 32 or 64: the subgroup's size
 layout(constant_id = 2) const uint HEAD_DIM = 64; // a multiple of 16
-layout(constant_id = 3) const uint HEADS = 1; // query heads of a workgroup, at most 64
+layout(constant_id = 3) const uint HEADS = 1; // query heads of a workgroup, at most 64 / SHARES
 layout(constant_id = 4) const uint BLOCK_SIZE = 16;
 layout(constant_id = 5) const float SOFT_CAP = 0;
 layout(constant_id = 6) const bool PREFETCH = true; // the next keys and values are under way while these are used
+layout(constant_id = 7) const uint SHARES = 1; // 1 or 2; HEAD_DIM is a multiple of 32 * SHARES with 2, and SUBGROUP 32
 
 layout(push_constant, scalar) uniform P {
     Vec4s q; // (tokens, num_heads, HEAD_DIM), scaled
@@ -44,23 +46,23 @@ layout(push_constant, scalar) uniform P {
     uint num_counters;
 } p;
 
-const uint ROWS = 64;
+const uint ROWS = 64 / SHARES;
 const uint QUERIES = ROWS / HEADS; // queries of a tile
-const uint KEYS = 32; // between two barriers
+const uint KEYS = 32 / SHARES; // between two barriers
 const uint BLOCKS = HEAD_DIM / 8; // of a row, 8 halves each
 const uint STRIDE = BLOCKS + 1; // of a staged row; the padding spreads the banks
 const uint VALUES = KEYS * STRIDE; // where the staged values begin
-const uint FRAGMENTS = HEAD_DIM / 16;
+const uint FRAGMENTS = HEAD_DIM / 16 / SHARES; // of a subgroup
 const uint ROW_LOADS = BLOCKS / KV_OCTETS;
 const uint LOADS = (KEYS * ROW_LOADS + WORKGROUP - 1) / WORKGROUP; // of a lane, for keys and as many for values
 const uint ROW_LANES = SUBGROUP / 16; // lanes that share a row of scores
 const uint LANE_KEYS = KEYS / ROW_LANES;
 const uint SCORE_STRIDE = KEYS / 4 + 1; // in vec4s
-const uint SCORES = 16 * SCORE_STRIDE; // of a subgroup
 const uint WEIGHT_STRIDE = KEYS / 8 + 1;
 const uint WEIGHTS = 16 * WEIGHT_STRIDE;
 const uint STORED = NEEDS_NEIGHBOURS ? 2 : 1; // matrices of output at a time: a block is as wide as two
 const uint STORED_QUADS = 4 * STORED;
+const uint SCORES = 16 * (SCORE_STRIDE > STORED_QUADS ? SCORE_STRIDE : STORED_QUADS); // of a subgroup
 const float LOWEST = -1e30; // a maximum over nothing; its differences stay finite
 const float MASKED = -3e38;
 
@@ -74,10 +76,20 @@ KvStaged value_loads[LOADS];
 coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA> queries[FRAGMENTS];
 coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> sums[FRAGMENTS];
 
+uint first_row = gl_SubgroupID / SHARES * 16;
+uint first_fragment = gl_SubgroupID % SHARES * FRAGMENTS;
 uint score_room = gl_SubgroupID * SCORES;
 uint weight_room = gl_SubgroupID * WEIGHTS;
 uint own_row = gl_SubgroupInvocationID / ROW_LANES; // of the subgroup's 16
 uint row_part = gl_SubgroupInvocationID % ROW_LANES;
+
+// Waits for the subgroups that share rows.
+void rows_barrier() {
+    if (SHARES > 1)
+        barrier();
+    else
+        subgroupBarrier();
+}
 
 bool has_query(uint row, uint num_queries) {
     return row < QUERIES * HEADS && row / HEADS < num_queries;
@@ -89,10 +101,11 @@ bool locate(uint row, uint token, uint num_queries, uint head, out uint64_t offs
     return has_query(row, num_queries);
 }
 
-// Brings the subgroup's rows of q into halves, and these into its registers.
+// Brings rows of q into halves, and the subgroup's part of them into its registers.
 void load_queries(uint token, uint num_queries, uint head) {
     const uint lane_vectors = (HEAD_DIM / 4 + SUBGROUP - 1) / SUBGROUP;
-    [[dont_unroll]] for (uint row = gl_SubgroupID * 16; row < gl_SubgroupID * 16 + 16; ++row) {
+    const uint own = 16 / SHARES;
+    [[dont_unroll]] for (uint row = gl_SubgroupID * own; row < gl_SubgroupID * own + own; ++row) {
         uint64_t offset;
         bool live = locate(row, token, num_queries, head, offset);
         vec4 values[lane_vectors];
@@ -120,9 +133,10 @@ void load_queries(uint token, uint num_queries, uint head) {
             }
         }
     }
-    subgroupBarrier();
+    rows_barrier();
     [[unroll]] for (uint i = 0; i < FRAGMENTS; ++i)
-        coopMatLoad(queries[i], staged, gl_SubgroupID * 16 * STRIDE + 2 * i, STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+        coopMatLoad(queries[i], staged, first_row * STRIDE + 2 * (first_fragment + i), STRIDE,
+                    gl_CooperativeMatrixLayoutRowMajor);
     barrier();
 }
 
@@ -159,17 +173,26 @@ void score_keys() {
             coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>(0.0);
         [[unroll]] for (uint i = 0; i < FRAGMENTS; ++i) {
             coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB> keys;
-            coopMatLoad(keys, staged, j * 16 * STRIDE + 2 * i, STRIDE, gl_CooperativeMatrixLayoutColumnMajor);
+            coopMatLoad(keys, staged, j * 16 * STRIDE + 2 * (first_fragment + i), STRIDE,
+                        gl_CooperativeMatrixLayoutColumnMajor);
             score = coopMatMulAdd(queries[i], keys, score);
         }
         coopMatStore(score, scores, score_room + 4 * j, SCORE_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
     }
-    subgroupBarrier();
+    rows_barrier();
+}
+
+// Four scores of a row, the sums of what the subgroups that share it have.
+vec4 row_scores(uint at) {
+    vec4 sum = scores[gl_SubgroupID / SHARES * SHARES * SCORES + at];
+    [[unroll]] for (uint share = 1; share < SHARES; ++share)
+        sum += scores[(gl_SubgroupID / SHARES * SHARES + share) * SCORES + at];
+    return sum;
 }
 
 // Multiplies each row of the output by a factor that the row's lanes have.
 void scale_sums(float factor) {
-    subgroupBarrier(); // what the room held has been read
+    rows_barrier(); // what the room held has been read
     [[unroll]] for (uint i = 0; i < 4 / ROW_LANES; ++i)
         scores[score_room + own_row * 4 + row_part * (4 / ROW_LANES) + i] = vec4(factor);
     subgroupBarrier();
@@ -187,7 +210,8 @@ void add_values() {
     [[unroll]] for (uint i = 0; i < FRAGMENTS; ++i)
         [[unroll]] for (uint j = 0; j < KEYS / 16; ++j) {
             coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB> values;
-            coopMatLoad(values, staged, VALUES + j * 16 * STRIDE + 2 * i, STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+            coopMatLoad(values, staged, VALUES + j * 16 * STRIDE + 2 * (first_fragment + i), STRIDE,
+                        gl_CooperativeMatrixLayoutRowMajor);
             sums[i] = coopMatMulAdd(weight[j], values, sums[i]);
         }
 }
@@ -214,7 +238,7 @@ void main() {
     [[unroll]] for (uint i = 0; i < FRAGMENTS; ++i)
         sums[i] = coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>(0.0);
 
-    uint row = gl_SubgroupID * 16 + own_row;
+    uint row = first_row + own_row;
     uint last = position + row / HEADS; // the row's last key
     uint first = first_key(last + 1, p.window);
     uint end = position + num_queries;
@@ -237,7 +261,7 @@ void main() {
         vec4 own[LANE_KEYS / 4];
         float highest = maximum;
         [[unroll]] for (uint i = 0; i < LANE_KEYS / 4; ++i) {
-            own[i] = scores[score_room + own_row * SCORE_STRIDE + row_part * (LANE_KEYS / 4) + i] * q_scale;
+            own[i] = row_scores(own_row * SCORE_STRIDE + row_part * (LANE_KEYS / 4) + i) * q_scale;
             [[unroll]] for (uint j = 0; j < 4; ++j) {
                 uint key = base + row_part * LANE_KEYS + 4 * i + j;
                 if (SOFT_CAP > 0)
@@ -274,8 +298,8 @@ void main() {
         subgroupBarrier();
         [[unroll]] for (uint j = 0; j < 16 * STORED_QUADS / SUBGROUP; ++j) {
             uint at = gl_SubgroupInvocationID + j * SUBGROUP;
-            uint stored_row = gl_SubgroupID * 16 + at / STORED_QUADS;
-            uint quad = (head + stored_row % HEADS) * (HEAD_DIM / 4) + 4 * i + at % STORED_QUADS;
+            uint stored_row = first_row + at / STORED_QUADS;
+            uint quad = (head + stored_row % HEADS) * (HEAD_DIM / 4) + 4 * (first_fragment + i) + at % STORED_QUADS;
             if (has_query(stored_row, num_queries))
                 store_output(p.y, p.y_scale, token + stored_row / HEADS, p.num_heads * (HEAD_DIM / 4), quad,
                              scores[score_room + at]);

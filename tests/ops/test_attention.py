@@ -14,7 +14,7 @@ from unicorn_async.ops.attention_op import AttentionBatch, DecodeScratch
 from unicorn_async.ops.attention_plan import MAX_FEW_TOKENS, AttentionPlan, DecodeCut
 from unicorn_async.ops.kv_cache import AttentionShape, KVCache
 from unicorn_async.ops.rows import BlockRows, RowForm
-from unicorn_async.ops.subgroups import MATRIX_FEATURE
+from unicorn_async.ops.subgroups import MATRIX_FEATURE, matrix_subgroup_size
 from unicorn_async.tensor import DType, Tensor
 
 from .far_blocks import far_blocks
@@ -494,9 +494,10 @@ def test_steps_of_many_sequences_cut_contexts_less(device: Device) -> None:
     assert plan.cut(64).lanes == plan.cut(1).lanes  # sums of a key's products are the same, whoever it is fetched with
 
 
-def test_rdna_shares_a_context_among_as_many_workgroups_as_its_units_hold(device: Device) -> None:
-    rdna = replace(
-        device.info,
+def as_rdna(info: DeviceInfo) -> DeviceInfo:
+    """What a device would say of itself if it were a Radeon 780M."""
+    return replace(
+        info,
         type=DeviceType.INTEGRATED,
         subgroup_size=64,
         min_subgroup_size=32,
@@ -504,6 +505,42 @@ def test_rdna_shares_a_context_among_as_many_workgroups_as_its_units_hold(device
         compute_units=12,
         max_shared_memory=65536,
     )
+
+
+@pytest.mark.parametrize("form", [RowForm.FLOATS, RowForm.BLOCKS, RowForm.HALVES])
+@pytest.mark.parametrize("kv_dtype", [KVDType.F16, KVDType.INT8])
+@pytest.mark.parametrize(("head_dim", "group"), [(64, 4), (128, 2), (192, 1), (256, 2), (256, 4)])
+def test_the_constants_of_rdna_equal_the_reference(
+    device: Device, arrays: Arrays, head_dim: int, group: int, kv_dtype: KVDType, form: RowForm
+) -> None:
+    if device.info.subgroup_size != 32 or matrix_subgroup_size(device.info) is None:
+        pytest.skip(f"{device.info.name} has no matrices in subgroups of 32 lanes, for which the constants are")
+    info = replace(as_rdna(device.info), max_shared_memory=min(65536, device.info.max_shared_memory))
+    step = Step(arrays, AttentionShape(group * 2, 2, head_dim, 16, kv_dtype), [*MIXED, Query(700), Query(700, 70)])
+    if form is RowForm.FLOATS:
+        check(step.run(device, arrays, info=info), step.expected(), step.plan)
+    else:
+        rows = FormedRows(arrays, form, *step.q.values.shape)
+        step.run(device, arrays, info=info, out=rows.place)
+        rows.check_unscaled(step.expected(), **tolerance(step.plan))
+    assert step.plan is not None and step.plan.matrix_shares == (2 if head_dim > 128 else 1)
+
+
+def test_rdna_gives_rows_of_large_heads_to_two_subgroups(device: Device) -> None:
+    features = frozenset({"float16", MATRIX_FEATURE, "subgroup_size_control"})
+    rdna = replace(as_rdna(device.info), features=features)
+    for head_dim, shares in ((64, 1), (128, 1), (160, 1), (192, 2), (256, 2)):
+        attention = GpuAttention(rdna, device.kernels, AttentionShape(8, 4, head_dim, 16, KVDType.F16))
+        request = attention.kernels_for()[1]
+        assert request.name == "attention_prefill_coopmat_f16_floats" and request.subgroup_size == 32
+        assert request.constants.get("SHARES", 1) == shares
+        assert attention.plan.query_tile * attention.plan.prefill_heads == 64 // shares
+    other = replace(rdna, subgroup_size=32, max_subgroup_size=32)
+    assert AttentionPlan.of(other, AttentionShape(8, 4, 256, 16, KVDType.F16)).matrix_shares == 1
+
+
+def test_rdna_shares_a_context_among_as_many_workgroups_as_its_units_hold(device: Device) -> None:
+    rdna = replace(as_rdna(device.info), features=frozenset({"float16", "subgroup_size_control"}))
     for heads, kv_heads in ((32, 16), (32, 8), (16, 8), (4, 1)):
         shape = AttentionShape(heads, kv_heads, 128, 16, KVDType.F16)
         plan = AttentionPlan.of(rdna, shape)

@@ -91,7 +91,10 @@ class GpuAttention:
         }
         if plan.matrix_subgroup is not None:
             size = plan.matrix_subgroup
-            constants |= {"WORKGROUP": 4 * size, "SUBGROUP": size, "PREFETCH": shape.head_dim <= _MAX_PREFETCH_DIM}
+            prefetches = shape.head_dim <= _MAX_PREFETCH_DIM * plan.matrix_shares
+            constants |= {"WORKGROUP": 4 * size, "SUBGROUP": size, "PREFETCH": prefetches}
+            if plan.matrix_shares > 1:
+                constants["SHARES"] = plan.matrix_shares
             return KernelRequest(f"attention_prefill_coopmat_{self._suffix}_{form.value}", constants, size)
         lanes = plan.rows // 4 * (shape.head_dim // 8)
         constants |= {"WORKGROUP": lanes, "ROWS": plan.rows, "KEYS": plan.prefill_keys}

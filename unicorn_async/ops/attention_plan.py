@@ -14,6 +14,7 @@ from unicorn_async.ops.subgroups import (
     matrix_subgroup_size,
     workgroup_unit,
 )
+from unicorn_async.tensor import QUANT_BLOCK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
 
 Grid: TypeAlias = tuple[int, int, int]
 
-_MATRIX_ROWS = 64  # of attention_prefill_coopmat
+_MATRIX_ROWS = 64  # of attention_prefill_coopmat, of which two subgroups may share 16
 _MAX_MATRIX_DIM = 256  # a lane has the queries and the output of larger heads in more registers than there are
+_SHARED_DIM = 128  # of larger heads a subgroup has no registers for whole rows where a factor takes twice as many
 _MATRIX_SHARED_BYTES = 14592  # of it, beside the rows that it stages
 _SOFTWARE_LANES = 4  # that share a key; sums over more of them cost more than they save
 MAX_ROTATING_TOKENS = 4  # of a step whose attention rotates in passing: every workgroup of an item repeats that
@@ -33,6 +35,7 @@ _DECODE_WORKGROUP, _MANY_WORKGROUP = 256, 128  # lanes, for few sequences and fo
 _FEW_TILE, _MANY_TILE = 64, 512  # keys of the shortest splits
 _DECODE_WORKGROUPS = 512  # of one sequence with a long context: an H200 holds them all at once
 _LEAN_ROWS = 8  # heads times keys that a lane has under way where registers are few
+_LEAN_SHARED_BYTES = 32_000  # of 32 KiB, beside what a split's join takes
 _UNIT_WORKGROUPS = 8  # the same of a compute unit, where the driver says how many there are
 _SPLIT_GRAIN = 32  # keys, of shaders/include/attention_splits.glsl
 _MIN_INT8_SUBGROUP = 8  # lanes that quantise a block of keys or values together
@@ -49,6 +52,11 @@ def _subgroups(info: DeviceInfo, workgroup: int) -> int:
     return -(-workgroup // lean_subgroup_size(info))
 
 
+def _most_shared(info: DeviceInfo) -> int:
+    """Shared memory of a workgroup at most: where units have 64 KiB of it, room for two of them."""
+    return min(info.max_shared_memory, _LEAN_SHARED_BYTES) if halves_subgroups(info) else info.max_shared_memory
+
+
 def _decode_workgroups(info: DeviceInfo) -> int:
     """Workgroups of one sequence with a long context: as many as the device has under way, or twice that."""
     return min(_DECODE_WORKGROUPS, _UNIT_WORKGROUPS * info.compute_units) or _DECODE_WORKGROUPS
@@ -59,11 +67,18 @@ def _decode_shared_bytes(info: DeviceInfo, shape: AttentionShape, workgroup: int
     return _subgroups(info, workgroup) * heads * (shape.head_dim + 2) * 4
 
 
+def _matrix_shares(info: DeviceInfo, shape: AttentionShape) -> int:
+    """Subgroups that share 16 rows of prefill on matrix units."""
+    large = shape.head_dim > _SHARED_DIM and shape.head_dim % (2 * QUANT_BLOCK) == 0
+    return 2 if large and halves_subgroups(info) else 1
+
+
 def _matrix_subgroup(info: DeviceInfo, shape: AttentionShape) -> int | None:
     """The subgroup size of prefill on matrix units; None where the device or the shape rules it out."""
     subgroup = matrix_subgroup_size(info)
     padded_row = 2 * shape.head_dim + 16
-    fits = _MATRIX_ROWS * padded_row + _MATRIX_SHARED_BYTES <= info.max_shared_memory
+    rows = _MATRIX_ROWS // _matrix_shares(info, shape)
+    fits = rows * padded_row + _MATRIX_SHARED_BYTES <= info.max_shared_memory
     has_room = shape.head_dim % 16 == 0 and shape.head_dim <= _MAX_MATRIX_DIM
     usable = shape.kv_dtype is not KVDType.F32 and has_room and subgroup in (32, 64)
     return subgroup if usable and fits else None
@@ -101,7 +116,8 @@ class AttentionPlan:
     Decode is cut in one way in steps of up to MAX_FEW_TOKENS tokens, and in another in those with `many`. An item has
     at most `max_splits` splits. `decode_heads` and `prefill_heads` are the query heads of a workgroup, `rows` the pairs
     of a query and a head in a prefill tile, of which a lane scores `prefill_keys` keys at a time. With a
-    `matrix_subgroup` prefill runs on matrix units, in subgroups of this size; all else asks for `subgroup`.
+    `matrix_subgroup` prefill runs on matrix units, in subgroups of this size, `matrix_shares` of them for
+    the same rows; all else asks for `subgroup`.
     """
 
     shape: AttentionShape
@@ -113,6 +129,7 @@ class AttentionPlan:
     prefill_heads: int
     prefill_keys: int
     matrix_subgroup: int | None
+    matrix_shares: int = 1
     subgroup: int | None = None
 
     @classmethod
@@ -137,11 +154,11 @@ class AttentionPlan:
         decode_heads = _divisor(shape.group, max(1, (1 if info.is_software else 8) * lanes // chunks))
         workgroups = shape.num_heads // decode_heads  # of one split
         matrix_subgroup = _matrix_subgroup(info, shape)
-        rows = _MATRIX_ROWS if matrix_subgroup else _prefill_rows(info, shape)
+        rows = _MATRIX_ROWS // _matrix_shares(info, shape) if matrix_subgroup else _prefill_rows(info, shape)
         subgroup = workgroup_unit(info)
         decode_workgroup = subgroup if info.is_software else _DECODE_WORKGROUP
         while decode_workgroup > subgroup and (
-            _decode_shared_bytes(info, shape, decode_workgroup, decode_heads) > info.max_shared_memory
+            _decode_shared_bytes(info, shape, decode_workgroup, decode_heads) > _most_shared(info)
         ):
             decode_workgroup //= 2
         unroll = 1 if info.is_software else max(1, 4 * lanes // loads)
@@ -162,6 +179,7 @@ class AttentionPlan:
             prefill_heads=_divisor(shape.group, rows),
             prefill_keys=1 if info.is_software else 4,
             matrix_subgroup=matrix_subgroup,
+            matrix_shares=shares,
             subgroup=asked_subgroup_size(info),
         )
 
