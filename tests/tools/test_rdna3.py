@@ -153,12 +153,13 @@ def checked(driver: str, models: Iterable[str], *arguments: str) -> None:
 def test_no_pipeline_of_a_780m_spills_or_leaves_room_for_too_few_waves(driver: str) -> None:
     models = ("gemma3-27b:Q8_0", "llama-8b:Q4_K", "qwen3-0.6b:F16")
     checked(driver, models, "--chips", "780M", "--tokens", "1", "2", "8", "32", "512")
+    checked(driver, ["gemma3-4b:int4"], "--chips", "780M", "--tokens", "1", "32", "--kv-dtype", "int8")  # heads of 256
 
 
 @needs_radv
 @pytest.mark.whole("every format and number of tokens, on the larger chips, too: a minute")
 @pytest.mark.parametrize("driver", DRIVERS)
-@pytest.mark.parametrize("shape", ["gemma3-27b", "llama-8b", "qwen3-0.6b"])
+@pytest.mark.parametrize("shape", ["gemma3-27b", "gemma3-4b", "llama-8b", "qwen3-0.6b"])
 def test_no_pipeline_of_any_chip_spills_or_leaves_room_for_too_few_waves(driver: str, shape: str) -> None:
     checked(driver, [f"{shape}:{kind}" for kind in TYPES])
     checked(driver, [f"{shape}:Q4_K"], "--kv-dtype", "int8")

@@ -150,8 +150,10 @@ class AttentionPlan:
         most_lanes = _SOFTWARE_LANES if info.is_software else 32
         while lanes < min(info.min_subgroup_size, most_lanes) and loads % (2 * lanes) == 0:
             lanes *= 2
-        # A lane holds 16 f32 of q and of output per head and chunk: at most 64 registers of each on a GPU.
-        decode_heads = _divisor(shape.group, max(1, (1 if info.is_software else 8) * lanes // chunks))
+        # A lane holds 16 f32 of q and of output per head and chunk: at most 64 registers of each on a GPU, or 32.
+        is_lean = halves_subgroups(info)
+        most_heads = 1 if info.is_software else 4 if is_lean and shape.kv_dtype is KVDType.INT8 else 8
+        decode_heads = _divisor(shape.group, max(1, most_heads * lanes // chunks))
         workgroups = shape.num_heads // decode_heads  # of one split
         matrix_subgroup = _matrix_subgroup(info, shape)
         rows = _MATRIX_ROWS // _matrix_shares(info, shape) if matrix_subgroup else _prefill_rows(info, shape)
@@ -162,8 +164,8 @@ class AttentionPlan:
         ):
             decode_workgroup //= 2
         unroll = 1 if info.is_software else max(1, 4 * lanes // loads)
-        if halves_subgroups(info):
-            unroll = max(1, min(unroll, _LEAN_ROWS // decode_heads))
+        if is_lean:
+            unroll = max(1, min(unroll, _LEAN_ROWS // (decode_heads * _lane_elements(shape) // 8)))
         few = DecodeCut(decode_workgroup, _subgroups(info, decode_workgroup), lanes, _FEW_TILE, unroll)
         many = few
         if not info.is_software:
