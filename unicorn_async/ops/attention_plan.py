@@ -156,7 +156,8 @@ class AttentionPlan:
         decode_heads = _divisor(shape.group, max(1, most_heads * lanes // chunks))
         workgroups = shape.num_heads // decode_heads  # of one split
         matrix_subgroup = _matrix_subgroup(info, shape)
-        rows = _MATRIX_ROWS // _matrix_shares(info, shape) if matrix_subgroup else _prefill_rows(info, shape)
+        shares = _matrix_shares(info, shape)
+        rows = _MATRIX_ROWS // shares if matrix_subgroup else _prefill_rows(info, shape)
         subgroup = workgroup_unit(info)
         decode_workgroup = subgroup if info.is_software else _DECODE_WORKGROUP
         while decode_workgroup > subgroup and (
