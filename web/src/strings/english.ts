@@ -13,6 +13,7 @@ export const english = {
   you: "You said:",
   model: "The model said:",
   table: "Table",
+  formula: "Formula",
   copy: "Copy",
   copyCode: "Copy the code",
   copyAnswer: "Copy this message",

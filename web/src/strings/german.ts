@@ -14,6 +14,7 @@ export const german: Strings = {
   you: "Du hast geschrieben:",
   model: "Das Modell hat geschrieben:",
   table: "Tabelle",
+  formula: "Formel",
   copy: "Kopieren",
   copyCode: "Den Code kopieren",
   copyAnswer: "Diese Nachricht kopieren",

@@ -33,6 +33,11 @@ const LANGUAGES = {
   ruby, rust, sql, swift, typescript, xml, yaml,
 };
 
+const MAX_CHARS = 50_000;
+const MAX_CHUNK_CHARS = 5000;
+const MAX_DEPTH = 30;
+const LONG_LINE = /[^\n]{2000}/; // nobody reads such a one by its colours
+
 // A part of the tree that highlight.js makes; the whole has no scope.
 interface Part {
   scope?: string;
@@ -41,17 +46,51 @@ interface Part {
 
 for (const [name, language] of Object.entries(LANGUAGES)) highlighter.registerLanguage(name, language);
 
-// Returns the code's nodes, whose text is the code; null for a language that is not known here.
-export function highlighted(code: string, language: string): Node[] | null {
-  if (!highlighter.getLanguage(language)) return null;
-  const { _emitter } = highlighter.highlight(code, { language, ignoreIllegals: true });
-  return (_emitter as unknown as { rootNode: Part }).rootNode.children.map(node);
+// Returns the code's nodes, whose text is the code; null for a language that is not known here, and for what would take
+// too long. Some languages' time grows with the square of the text, so that it is taken in chunks, `pause` between them.
+export async function highlighted(code: string, language: string, pause: () => Promise<void>): Promise<Node[] | null> {
+  if (!highlighter.getLanguage(language) || code.length > MAX_CHARS || LONG_LINE.test(code)) return null;
+  const nodes: Node[] = [];
+  for (const chunk of chunksOf(code)) {
+    await pause();
+    nodes.push(...nodesOf(chunk, language));
+  }
+  return nodes;
 }
 
-function node(part: Part | string): Node {
+// Chunks end where a part of a program is likely to end: before a line at the margin that an empty one precedes.
+export function chunksOf(code: string): string[] {
+  const chunks: string[] = [];
+  let from = 0;
+  while (code.length - from > MAX_CHUNK_CHARS) {
+    const near = code.slice(from, from + MAX_CHUNK_CHARS);
+    const margins = [...near.matchAll(/\n\n(?=\S)/g)].map(({ index }) => index + 2);
+    const margin = margins.findLast((at) => at > MAX_CHUNK_CHARS / 2);
+    const end = margin ?? near.lastIndexOf("\n") + 1;
+    chunks.push(near.slice(0, end));
+    from += end;
+  }
+  return [...chunks, code.slice(from)];
+}
+
+function nodesOf(code: string, language: string): Node[] {
+  try {
+    const { _emitter } = highlighter.highlight(code, { language, ignoreIllegals: true });
+    return (_emitter as unknown as { rootNode: Part }).rootNode.children.map((part) => node(part, 1));
+  } catch {
+    return [document.createTextNode(code)]; // nested deeper than it can follow
+  }
+}
+
+function node(part: Part | string, depth: number): Node {
   if (typeof part === "string") return document.createTextNode(part);
+  if (depth > MAX_DEPTH) return document.createTextNode(textOf(part));
   const element = document.createElement("span");
   element.className = (part.scope ?? "").split(".").map((name) => `code-${name.replaceAll("_", "-")}`).join(" ");
-  element.append(...part.children.map(node));
+  element.append(...part.children.map((child) => node(child, depth + 1)));
   return element;
+}
+
+function textOf(part: Part | string): string {
+  return typeof part === "string" ? part : part.children.map(textOf).join("");
 }

@@ -50,6 +50,64 @@ test("a program grows in its text node", () => {
   expect(text?.textContent).toBe("one\ntwo");
 });
 
+test("the parts of a long list, table and paragraph keep their nodes, and what is selected in them", () => {
+  for (const [begin, more, selector] of [
+    ["- one\n- two **and**", " more\n- three\n\n  of it\n- four\n- five", "li:first-child"],
+    ["4. one\n5. two", " more\n\n6. three\n7. four\n\nend", "li:first-child"],
+    ["| a | b |\n|-|-|\n| 1 | 2 |\n| 3", " | 4 |\n| 5 | 6 |\n| 7 | 8 |\n", "tbody tr:first-child"],
+    ["A *long* paragraph and", " **its** end, in\ntwo `lines` of [it](https://example.org)", "em"],
+    ["> - one\n> - two", "\n> - three\n>\n> end", "li:first-child"],
+    ["- one\n  ```js\n  a\n  ```\n- ", "two", "pre"],
+  ] as const) {
+    const view = new MarkdownView(document.createElement("div"));
+    view.show(begin);
+    const [block, part] = [view.root.firstChild, view.root.querySelector(selector)];
+    const texts = view.root.textContent.length;
+    for (let end = 1; end <= more.length; end++) view.show(begin + more.slice(0, end));
+    expect(view.root.firstChild).toBe(block);
+    expect(view.root.querySelector(selector)).toBe(part);
+    expect(view.root.textContent.length).toBeGreaterThan(texts);
+    expect(view.root.innerHTML).toBe(shown(begin + more).innerHTML);
+  }
+});
+
+test("a text node grows at its end", () => {
+  const view = new MarkdownView(document.createElement("div"));
+  view.show("some words and *an");
+  const text = view.root.querySelector("p")?.firstChild;
+  view.show("some words and *an end*");
+  expect(view.root.querySelector("p")?.firstChild).toBe(text);
+  expect(text?.textContent).toBe("some words and ");
+});
+
+test("a list is loose once a line is empty between its items", () => {
+  expect(shown("- a\n- b").querySelector(".tight")?.children.length).toBe(2);
+  expect(streamed("- a\n- b\n\n- c").querySelector(".tight")).toBeNull();
+});
+
+test("an item of a list that goes on is none of a table", () => {
+  const root = streamed("* x\n* y\n* a | b\n-|-\n* z");
+  expect([root.querySelectorAll("li").length, root.querySelector("table")]).toEqual([4, null]);
+});
+
+test("a long paragraph is parsed in stretches that leave alone what belongs together", () => {
+  const text = "some **words that are stressed**, a [link to it](https://example.org/a) and `code of it`, ".repeat(300);
+  const root = shown(text);
+  expect(root.querySelectorAll("strong").length).toBe(300);
+  expect(root.querySelectorAll("a[href]").length).toBe(300);
+  expect(root.querySelectorAll("code").length).toBe(300);
+  expect(root.children.length).toBe(1);
+  const view = new MarkdownView(document.createElement("div"));
+  for (let end = 1000; end < text.length; end += 1000) view.show(text.slice(0, end));
+  view.show(text);
+  expect(view.root.innerHTML).toBe(root.innerHTML);
+  expect(shown("字".repeat(20_000)).textContent.length).toBe(20_000);
+});
+
+test("lines may end as they do elsewhere", () => {
+  expect(streamed("a\r\rb\r\n\r\nc\r").innerHTML).toBe(shown("a\n\nb\n\nc\n").innerHTML);
+});
+
 test("another text is shown from its start", () => {
   expect(shown("first\n\nsecond\n\nthird", "other").innerHTML).toBe(shown("other").innerHTML);
 });
@@ -87,4 +145,13 @@ test("a definition that still grows is not kept", () => {
 test("fifty thousand spaces and deep nesting end", () => {
   expect(shown(" ".repeat(50_000)).textContent).toBe("");
   expect(shown(`${">".repeat(5000)} deep\n\nend`).textContent).toContain("end");
+});
+
+test("stress within stress is as deep as a browser goes", () => {
+  const root = shown(`${"*a **b ".repeat(300)}core${" c** d*".repeat(300)}`);
+  expect(root.textContent).toContain("core");
+  expect(root.querySelector("em")).not.toBeNull();
+  let depth = 0;
+  for (let nodes: Element[] = [root]; nodes.length > 0; nodes = nodes.flatMap(({ children }) => [...children])) depth += 1;
+  expect(depth).toBeLessThan(30);
 });

@@ -16,7 +16,7 @@ export function formulas(parser: InstanceType<typeof MarkdownIt>): void {
 function inline(state: StateInline, isSilent: boolean): boolean {
   const { src, pos } = state;
   const code = src.charCodeAt(pos);
-  const found = code === DOLLAR ? dollars(src, pos) : code === BACKSLASH ? brackets(src, pos) : null;
+  const found = code === DOLLAR ? dollars(state) : code === BACKSLASH ? brackets(state) : null;
   if (!found || !src.slice(found.start, found.end).trim()) return false;
   if (!isSilent) {
     const token = state.push("formula", "", 0);
@@ -36,26 +36,49 @@ interface Found {
 }
 
 // As Pandoc has it, so that prices are none: no space within the dollars, and no digit behind them.
-function dollars(src: string, pos: number): Found | null {
+function dollars(state: StateInline): Found | null {
+  const { src, pos } = state;
   const isBlock = src[pos + 1] === "$";
-  const mark = isBlock ? "$$" : "$";
-  const start = pos + mark.length;
+  const start = pos + (isBlock ? 2 : 1);
   if (!isBlock && /^\s/.test(src.slice(start, start + 1))) return null;
-  const near = src.slice(0, start + MAX_INLINE_CHARS);
-  for (let end = near.indexOf(mark, start); end !== -1; end = near.indexOf(mark, end + 1)) {
-    if (src[end - 1] === "\\") continue;
-    if (isBlock) return { start, end, after: end + 2, isBlock };
-    if (end === start || /\s/.test(src[end - 1] ?? "") || /[\d$]/.test(src[end + 1] ?? "")) return null;
-    return { start, end, after: end + 1, isBlock };
-  }
-  return null;
+  const end = markFrom(state, isBlock ? "$$" : "$", start);
+  if (end === null || isBlock) return end === null ? null : { start, end, after: end + 2, isBlock };
+  if (end === start || /\s/.test(src[end - 1] ?? "") || /[\d$]/.test(src[end + 1] ?? "")) return null;
+  return { start, end, after: end + 1, isBlock };
 }
 
-function brackets(src: string, pos: number): Found | null {
+function brackets(state: StateInline): Found | null {
+  const { src, pos } = state;
   const open = src[pos + 1];
   if (open !== "(" && open !== "[") return null;
-  const end = src.slice(0, pos + MAX_INLINE_CHARS).indexOf(open === "(" ? "\\)" : "\\]", pos + 2);
-  return end === -1 ? null : { start: pos + 2, end, after: end + 2, isBlock: open === "[" };
+  const end = markFrom(state, open === "(" ? "\\)" : "\\]", pos + 2);
+  return end === null ? null : { start: pos + 2, end, after: end + 2, isBlock: open === "[" };
+}
+
+const marks = new WeakMap<StateInline, Map<string, number[]>>(); // where they are, found once for each text
+
+// Where the next mark is that no backslash precedes, from a place on and not far from it.
+function markFrom(state: StateInline, mark: string, from: number): number | null {
+  const known = marks.get(state) ?? new Map<string, number[]>();
+  marks.set(state, known);
+  const places = known.get(mark) ?? placesOf(state.src, mark);
+  known.set(mark, places);
+  let low = 0;
+  for (let high = places.length; low < high; ) {
+    const middle = (low + high) >> 1;
+    if ((places[middle] ?? 0) < from) low = middle + 1;
+    else high = middle;
+  }
+  const found = places[low];
+  return found === undefined || found > from + MAX_INLINE_CHARS ? null : found;
+}
+
+function placesOf(text: string, mark: string): number[] {
+  const places: number[] = [];
+  for (let at = text.indexOf(mark); at !== -1; at = text.indexOf(mark, at + 1)) {
+    if (text[at - 1] !== "\\") places.push(at);
+  }
+  return places;
 }
 
 function block(state: StateBlock, startLine: number, endLine: number, isSilent: boolean): boolean {
@@ -69,7 +92,10 @@ function block(state: StateBlock, startLine: number, endLine: number, isSilent: 
     next += 1;
     const isLeft = next >= endLine || state.isEmpty(next) || (state.sCount[next] ?? 0) < state.blkIndent;
     if (isLeft) return false; // it is not complete: text, for now
-    lines.push(line(state, next));
+    const more = line(state, next);
+    // Another one begins before this has ended. Whoever looks further looks at each line from every line before it.
+    if (more.startsWith(mark) && (mark !== close || !more.trimEnd().endsWith(close))) return false;
+    lines.push(more);
   }
   const content = lines.join("\n").trimEnd().slice(0, -2).trim();
   if (!content || content.includes(close)) return false;
