@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from typing import TYPE_CHECKING
 
@@ -20,3 +21,10 @@ async def ask(page: Page, text: str) -> None:
 async def shows(page: Page, selector: str, text: str) -> None:
     """Wait until an element with this text is there to see."""
     await page.locator(selector, has_text=text).first.wait_for(timeout=10_000)
+
+
+async def becomes(page: Page, condition: str) -> None:
+    """Wait until an expression is true in the page."""
+    look = f"const look = () => {{ if ({condition}) done(); else requestAnimationFrame(look) }}; look()"
+    async with asyncio.timeout(10):
+        await page.evaluate(f"new Promise((done) => {{ {look} }})")

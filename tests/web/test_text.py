@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from tests.server.conftest import serving
 from tests.server.fake_engine import FakeEngine
-from tests.web.chromium import CHROMIUM, ask, shows
+from tests.web.chromium import CHROMIUM, ask, becomes, shows
 from unicorn_async.engine.types import FinishReason, Token
 
 if TYPE_CHECKING:
@@ -66,6 +66,37 @@ async def test_programs_have_colours_and_formulas_are_typeset(page: Page, engine
     assert await page.locator(".formula.source").inner_text() == "\\frac{"
     assert await page.locator("pre code").inner_text() == "import os  # it"
     assert sum(name.startswith(("highlight", "formula")) for name in files) == 2
+
+
+async def test_what_is_selected_in_a_program_stays_when_its_colours_come(page: Page, engine: FakeEngine) -> None:
+    engine.script = tokens("```python\nimport os  # it\n", "```\n\nThe end")
+    engine.hold[1] = asyncio.Event()
+    await ask(page, "Hi")
+    await shows(page, ".assistant pre code", "import os")
+    await page.evaluate(
+        """() => {
+            const text = document.querySelector('.assistant pre code').firstChild
+            getSelection().setBaseAndExtent(text, 12, text, 4)
+        }"""
+    )
+    engine.hold[1].set()
+    await page.locator(".code-keyword", has_text="import").wait_for()
+    assert await page.evaluate("String(getSelection())") == "rt os  #"
+
+
+@pytest.mark.parametrize("formula", ["$$x = {}$$", "A line of it \\(x = {}\\) and more"])
+async def test_a_formula_that_is_too_wide_scrolls_by_itself_and_by_keyboard(
+    page: Page, engine: FakeEngine, formula: str
+) -> None:
+    await page.set_viewport_size({"width": 390, "height": 844})
+    engine.script = tokens(formula.format("+".join(f"\\frac{{a_{index}}}{{b}}" for index in range(60))))
+    await ask(page, "Hi")
+    await page.locator(".formula mfrac").nth(59).wait_for()
+    wide = page.get_by_role("group", name="Formula")
+    await wide.focus()
+    await page.keyboard.press("ArrowRight")
+    await becomes(page, "document.activeElement.scrollLeft > 0")
+    assert await page.evaluate("scroller.scrollWidth") <= 390
 
 
 async def test_reasoning_is_folded_and_not_sent_again(page: Page, engine: FakeEngine) -> None:

@@ -95,6 +95,7 @@ function treeOf(tokens: Token[], maxDepth: number): Part[] {
       const isText = token.type.startsWith("text") || token.type === "softbreak";
       const content = token.type === "softbreak" ? "\n" : token.content;
       const before = children.at(-1);
+      if (isText && !content) continue;
       if (isText && before && isTextPart(before)) {
         before.content += content;
         continue;

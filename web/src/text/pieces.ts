@@ -102,8 +102,20 @@ export class Piece {
       return known ?? inlineOf(stretch, environment);
     });
     this.stretches = stretches;
-    return this.stretchParts.flat();
+    return joined(this.stretchParts);
   }
+}
+
+// A text that goes on in the next stretch is one, as it was when there was no other stretch.
+function joined(stretches: Part[][]): Part[] {
+  const parts: Part[] = [];
+  for (const more of stretches) {
+    const [last, first] = [parts.at(-1), more[0]];
+    const goesOn = last && first && isTextPart(last) && isTextPart(first);
+    if (goesOn) parts[parts.length - 1] = { ...last, content: last.content + first.content };
+    for (const part of goesOn ? more.slice(1) : more) parts.push(part);
+  }
+  return parts;
 }
 
 // Whether an item's paragraphs stand apart.
