@@ -83,6 +83,25 @@ def test_the_devices_clock_is_laid_so_that_no_step_ends_after_it_was_seen_to(mon
     assert second.device_start_s + second.device_s == pytest.approx(second.ended_s)
 
 
+def test_clocks_that_drift_apart_do_so_for_seconds_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    feed = StepFeed(make_scheduler())
+    now_s = 0.0
+    monkeypatch.setattr(time, "perf_counter", lambda: now_s)
+    with feed.watching():
+        for step in range(720):  # an hour, a step each 5 s, whose end is seen at once
+            now_s = 5.0 * step
+            feed.note(now_s, 0.0, result(step, start_s=now_s * (1 - 50e-6) - 0.001, device_s=0.001))
+        for step in range(100):  # and 10 s of steps; every tenth end is seen at once, the others 3 ms later
+            now_s = 3600.0 + step * 0.1
+            late_s = 0.003 if step % 10 else 0.0
+            start_s = (now_s - late_s) * (1 - 50e-6) - 0.001
+            feed.note(now_s, 0.0, result(720 + step, start_s=start_s, device_s=0.001))
+        records, _ = feed.since(0)
+    late = [record.ended_s - ((record.device_start_s or 0.0) + record.device_s) for record in records]
+    assert late[:720] == pytest.approx([0.0] * 720, abs=1e-6)
+    assert late[720:] == pytest.approx([0.003 if step % 10 else 0.0 for step in range(100)], abs=4 * 50e-6 + 1e-6)
+
+
 def test_a_step_that_waited_for_layers_has_no_time_of_the_device() -> None:
     feed = StepFeed(make_scheduler())
     with feed.watching():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from unicorn_async.step.result import StepResult
 
 _KEPT_STEPS = 1024
+_CLOCK_WINDOW_S = 2.0  # in which two clocks of 50 ppm drift apart by 0.1 ms
 
 
 class StepPart(NamedTuple):
@@ -29,9 +31,9 @@ class StepRecord(NamedTuple):
     """A step that has ended; times are seconds of `time.perf_counter`.
 
     The host began it at `begun_s`, and saw its end at `ended_s`. `device_start_s` is when its first operation began on
-    the device, by that device's clock as laid beside the host's (see `StepFeed`), None where the step waited for layers
-    to be loaded; its last one ended `device_s` later. `near` and `far` are the times, (start, stop), in which the
-    device of the model and the one that attends worked, where these are two.
+    the device, by that device's clock as laid beside the host's (see `_ClockOffset`), None where the step waited for
+    layers to be loaded; its last one ended `device_s` later. `near` and `far` are the times, (start, stop), in which
+    the device of the model and the one that attends worked, where these are two.
     """
 
     number: int
@@ -63,13 +65,31 @@ class BlockMap(NamedTuple):
     owners: tuple[BlockOwner, ...]
 
 
-class StepFeed:
-    """The last 1,024 steps, noted while there is a watcher, and the KV cache as it is now.
+class _ClockOffset:
+    """What is added to a device's clock to have the host's: the least that was seen in the last two to four seconds.
 
-    A device's clock and the host's have no common zero. The device's is laid so that no step ended there after the host
-    saw its end: by the step whose end was seen soonest. So times of the device are late by what that one took to be
-    seen, some tens of microseconds.
+    The clocks have no common zero, and drift. The device's is laid so that no step ended there after the host saw its
+    end: by the step whose end was seen soonest. So times of the device are late by what that one took to be seen, some
+    tens of microseconds, and by what the clocks have drifted apart since.
     """
+
+    def __init__(self) -> None:
+        self._begun_s = -math.inf  # of the window that `_least_s` is of
+        self._least_s = math.inf
+        self._before_s = math.inf  # the least of the window before
+
+    def seen(self, now_s: float, offset_s: float) -> float:
+        """Take what was seen at a step's end, and return the least."""
+        if now_s - self._begun_s >= _CLOCK_WINDOW_S:
+            is_next = now_s - self._begun_s < 2 * _CLOCK_WINDOW_S
+            self._before_s = self._least_s if is_next else math.inf
+            self._begun_s, self._least_s = now_s, math.inf
+        self._least_s = min(self._least_s, offset_s)
+        return min(self._least_s, self._before_s)
+
+
+class StepFeed:
+    """The last 1,024 steps, noted while there is a watcher, and the KV cache as it is now."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.is_watched = False
@@ -77,7 +97,7 @@ class StepFeed:
         self._scheduler = scheduler
         self._records: deque[StepRecord] = deque(maxlen=_KEPT_STEPS)
         self._num_noted = 0
-        self._clock_offset_s: float | None = None
+        self._clock_offset = _ClockOffset()
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -91,7 +111,7 @@ class StepFeed:
             if not self._num_watchers:
                 self.is_watched = False
                 self._records.clear()
-                self._clock_offset_s = None
+                self._clock_offset = _ClockOffset()
 
     @property
     def num_noted(self) -> int:
@@ -103,9 +123,7 @@ class StepFeed:
         now, batch, start_s = time.perf_counter(), result.batch, None
         if not result.waited:
             offset_s = now - (result.device_start_s + result.device_s)
-            if self._clock_offset_s is None or offset_s < self._clock_offset_s:
-                self._clock_offset_s = offset_s
-            start_s = result.device_start_s + self._clock_offset_s
+            start_s = result.device_start_s + self._clock_offset.seen(now, offset_s)
         parts = tuple(
             StepPart(item.sequence.arrival, item.sequence.request_id, item.num_tokens, item.is_decode)
             for item in batch.scheduled
