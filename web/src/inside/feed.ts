@@ -63,13 +63,14 @@ export interface View {
   readonly waiting: number;
   readonly preemptions: number;
   readonly dropped: number; // steps that this page was not told of
+  readonly since: number; // when the first of what is kept began
   readonly at: number; // when the last event came
   readonly upload: readonly Span[]; // times in which weights came to the device
   readonly wire: readonly Span[]; // when text came over the websocket
 }
 
 export const NOTHING: View = {
-  steps: [], own: new Set(), cache: [], heaps: [], running: 0, waiting: 0, preemptions: 0, dropped: 0, at: 0,
+  steps: [], own: new Set(), cache: [], heaps: [], running: 0, waiting: 0, preemptions: 0, dropped: 0, since: 0, at: 0,
   upload: [], wire: [],
 };
 
@@ -79,6 +80,7 @@ export function withEvent(view: View, event: StepsEvent, now: number): View {
   const kept = steps.length && (steps.at(-1)?.ended ?? 0) < now - KEPT_MS ? [] : steps.slice(first);
   const seen = new Set(kept.flatMap(({ decodes, prompts }) => [...decodes, ...prompts.map(([sequence]) => sequence)]));
   for (const { owners } of event.cache) for (const owner of Object.keys(owners)) seen.add(Number(owner));
+  const begun = view.at ? view.since : Math.min(now, ...event.steps.map((step) => now - step.begun));
   const own = [...view.own, ...Object.keys(event.own).map(Number)].filter((sequence) => seen.has(sequence));
   return {
     steps: kept,
@@ -89,6 +91,7 @@ export function withEvent(view: View, event: StepsEvent, now: number): View {
     waiting: event.waiting,
     preemptions: event.preemptions,
     dropped: view.dropped + event.dropped,
+    since: Math.max(begun, now - KEPT_MS, steps.length > MAX_STEPS ? (kept[0]?.begun ?? now) : 0),
     at: now,
     upload: recent(view.upload, now),
     wire: recent(view.wire, now),
@@ -123,8 +126,17 @@ export function tokensOf({ decodes, prompts }: Step): { read: number; written: n
   return { read: prompts.reduce((sum, [, tokens]) => sum + tokens, 0), written: decodes.length };
 }
 
+export interface Summary {
+  readonly steps: number;
+  readonly read: number;
+  readonly written: number;
+  readonly seconds: number; // of the window, of which something is known
+  readonly busy: number; // the share of these
+}
+
 // What a window of time had, for people who read numbers.
-export function summary(view: View, from: number, to: number): { steps: number; read: number; written: number; busy: number } {
+export function summary(view: View, begin: number, to: number): Summary {
+  const from = Math.max(begin, view.since);
   const steps = view.steps.filter(({ ended }) => ended > from && ended <= to);
   const tokens = steps.map(tokensOf);
   const spans = steps.flatMap(({ model }) => model);
@@ -132,7 +144,8 @@ export function summary(view: View, from: number, to: number): { steps: number; 
     steps: steps.length,
     read: tokens.reduce((sum, { read }) => sum + read, 0),
     written: tokens.reduce((sum, { written }) => sum + written, 0),
-    busy: Math.min(1, covered(spans, from, to) / (to - from)),
+    seconds: Math.max(0, to - from) / 1000,
+    busy: to > from ? Math.min(1, covered(spans, from, to) / (to - from)) : 0,
   };
 }
 

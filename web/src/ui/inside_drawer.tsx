@@ -52,14 +52,14 @@ export function InsideDrawer() {
 }
 
 function Numbers({ view, frame }: { view: View; frame: Frame }) {
-  const { steps, read, written, busy } = summary(view, frame.from, frame.to);
-  const seconds = (frame.to - frame.from) / 1000;
+  const { steps, read, written, seconds, busy } = summary(view, frame.from, frame.to);
+  const perSecond = (count: number, digits: number): string => (seconds ? decimal(count / seconds, digits) : "–");
   const numbers = [
     [strings.running, String(view.running)],
     [strings.waitingRequests, String(view.waiting)],
-    [strings.stepsPerSecond, decimal(steps / seconds, 1)],
-    [strings.tokensWritten, decimal(written / seconds, 1)],
-    [strings.tokensRead, decimal(read / seconds, 0)],
+    [strings.stepsPerSecond, perSecond(steps, 1)],
+    [strings.tokensWritten, perSecond(written, 1)],
+    [strings.tokensRead, perSecond(read, 0)],
     [strings.deviceBusy, `${Math.round(busy * 100)} %`],
     [strings.preemptions, String(view.preemptions)],
     ...(view.dropped ? [[strings.notTold, String(view.dropped)] as const] : []),
