@@ -4,9 +4,11 @@ import { strings } from "../strings";
 import { ChatsDialog } from "./chats_dialog";
 import { Composer } from "./composer";
 import { usePage } from "./context";
+import { useKeptFocus } from "./focus";
 import { Header } from "./header";
 import { InsideDrawer } from "./inside_drawer";
 import { KeyDialog } from "./key_dialog";
+import { isEscape } from "./keys";
 import { Log } from "./log";
 import { ModelsDialog } from "./models_dialog";
 import { NoticeView } from "./notice_view";
@@ -17,12 +19,14 @@ export function App({ icon }: { icon: string }) {
   const [dialog, setDialog] = useState<"chats" | "models" | "settings" | null>(null);
   const scroller = useRef<HTMLDivElement>(null);
   const prompt = useRef<HTMLTextAreaElement>(null);
+  const conversation = useRef<HTMLElement>(null);
   const name = session.model.value ? (session.model.value.model ?? strings.noModel) : null;
   useEffect(() => {
     document.title = name === null ? "unicorn_async" : `${name} · unicorn_async`;
   }, [name]);
   useEffect(() => { prompt.current?.focus(); }, []);
-  useStopByEscape();
+  useEscape();
+  useKeptFocus(prompt, conversation);
   const close = (): void => { setDialog(null); };
   const newChat = (): void => {
     const before = chats.currentId.value;
@@ -37,7 +41,7 @@ export function App({ icon }: { icon: string }) {
     <>
     <div id="scroller" ref={scroller}>
       <Header icon={icon} onChats={() => { setDialog("chats"); }} onModels={() => { setDialog("models"); }} onNewChat={newChat} />
-      <main>
+      <main tabIndex={-1} ref={conversation}>
         <Log scroller={scroller} />
       </main>
       <Composer prompt={prompt} onSettings={() => { setDialog("settings"); }} />
@@ -52,13 +56,15 @@ export function App({ icon }: { icon: string }) {
   );
 }
 
-function useStopByEscape(): void {
-  const { chats, answers } = usePage();
+// Stops the answer, or else closes the inside view.
+function useEscape(): void {
+  const { chats, answers, inside } = usePage();
   useEffect(() => {
     const pressed = (event: KeyboardEvent): void => {
+      if (!isEscape(event) || document.querySelector("dialog[open]")) return;
       const leaf = chats.path.value.at(-1);
-      if (event.key !== "Escape" || document.querySelector("dialog[open]") || !leaf || !isUnderWay(leaf)) return;
-      answers.stop(leaf.id);
+      if (leaf && isUnderWay(leaf)) answers.stop(leaf.id);
+      else if (inside.isOpen.value) inside.toggle();
     };
     document.addEventListener("keydown", pressed);
     return () => { document.removeEventListener("keydown", pressed); };

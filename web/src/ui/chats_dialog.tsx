@@ -1,4 +1,4 @@
-import { useState } from "preact/hooks";
+import { useRef, useState } from "preact/hooks";
 import { exported, imported } from "../chat/transfer";
 import { titleOf } from "../chat/tree";
 import type { Conversation } from "../chat/tree";
@@ -6,6 +6,8 @@ import { language, LANGUAGES, speak, strings } from "../strings";
 import type { Language } from "../strings";
 import { usePage } from "./context";
 import { Dialog } from "./dialog";
+import { useFocusBack } from "./focus";
+import { isEscape } from "./keys";
 
 // The conversations of this browser: found, opened, renamed, deleted, written to a file and read from one.
 export function ChatsDialog({ onClose }: { onClose: () => void }) {
@@ -40,6 +42,10 @@ function matches(chat: Conversation, sought: string): boolean {
 function Item({ chat, onOpen }: { chat: Conversation; onOpen: () => void }) {
   const { chats, notice } = usePage();
   const [title, setTitle] = useState<string | null>(null); // while it is renamed
+  const input = useRef<HTMLInputElement>(null);
+  const rename = useRef<HTMLButtonElement>(null);
+  const isRenamed = title !== null;
+  useFocusBack(isRenamed, input, rename);
   const name = titleOf(chat) || strings.untitled;
   if (title !== null) {
     return (
@@ -49,10 +55,10 @@ function Item({ chat, onOpen }: { chat: Conversation; onOpen: () => void }) {
           chats.dispatch(chat.id, { type: "rename", title });
           setTitle(null);
         }}>
-          <input aria-label={strings.newTitle} value={title} autofocus maxLength={200}
+          <input ref={input} aria-label={strings.newTitle} value={title} maxLength={200}
             onInput={(event) => { setTitle(event.currentTarget.value); }}
             onKeyDown={(event) => {
-              if (event.key !== "Escape") return;
+              if (!isEscape(event)) return;
               event.preventDefault(); // which would close the dialog
               setTitle(null);
             }} />
@@ -70,7 +76,7 @@ function Item({ chat, onOpen }: { chat: Conversation; onOpen: () => void }) {
       <button type="button" class="model" {...(chat.id === chats.currentId.value && { "aria-current": true })} onClick={onOpen}>
         <span class="name" dir="auto">{name}</span>
       </button>
-      <button class="quiet" type="button" aria-label={strings.renameOf(name)} onClick={() => { setTitle(name); }}>{strings.rename}</button>
+      <button ref={rename} class="quiet" type="button" aria-label={strings.renameOf(name)} onClick={() => { setTitle(name); }}>{strings.rename}</button>
       <button class="quiet" type="button" aria-label={strings.deleteOf(name)} onClick={remove}>{strings.delete}</button>
     </li>
   );

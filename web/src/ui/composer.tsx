@@ -1,13 +1,13 @@
 import type { RefObject } from "preact";
-import { useLayoutEffect, useRef } from "preact/hooks";
+import { useLayoutEffect } from "preact/hooks";
 import { isAnySet } from "../chat/settings";
 import { isUnderWay } from "../chat/tree";
 import { strings } from "../strings";
 import { AttachButton, Files } from "./attachments";
 import { usePage } from "./context";
+import { isComposed } from "./keys";
 
 const NEARLY_FULL = 0.8; // of the context
-const COMPOSITION = 229; // key code of what an input method takes, which some browsers give after the composition's end
 
 export function Composer({ prompt, onSettings }: { prompt: RefObject<HTMLTextAreaElement | null>; onSettings: () => void }) {
   const { chats, session, answers } = usePage();
@@ -22,7 +22,6 @@ export function Composer({ prompt, onSettings }: { prompt: RefObject<HTMLTextAre
     area.style.height = "auto";
     area.style.height = `${area.scrollHeight}px`;
   }, [draft]);
-  useFocusAfterStop(prompt, answer);
   const send = (): void => {
     if (!canSend || answer) return;
     const id = chats.currentId.value;
@@ -44,7 +43,7 @@ export function Composer({ prompt, onSettings }: { prompt: RefObject<HTMLTextAre
           value={draft}
           onInput={(event) => { chats.dispatch(chats.currentId.value, { type: "draft", text: event.currentTarget.value }); }}
           onKeyDown={(event) => {
-            if (event.key !== "Enter" || event.shiftKey || event.isComposing || isComposed(event)) return;
+            if (event.key !== "Enter" || event.shiftKey || isComposed(event)) return;
             event.preventDefault();
             send();
           }} />
@@ -76,20 +75,6 @@ function SettingsButton({ onPress }: { onPress: () => void }) {
       </svg>
     </button>
   );
-}
-
-function isComposed(event: KeyboardEvent): boolean {
-  // eslint-disable-next-line @typescript-eslint/no-deprecated -- nothing else tells it after a composition's end
-  return event.keyCode === COMPOSITION;
-}
-
-// Whoever pressed "Stop" goes on writing.
-function useFocusAfterStop(prompt: RefObject<HTMLTextAreaElement | null>, answer: string | null): void {
-  const before = useRef(answer);
-  useLayoutEffect(() => {
-    if (before.current && !answer && document.activeElement === document.body) prompt.current?.focus();
-    before.current = answer;
-  }, [answer]);
 }
 
 function Status() {

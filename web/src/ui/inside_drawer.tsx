@@ -7,6 +7,7 @@ import { traceOf } from "../inside/trace";
 import { strings } from "../strings";
 import { decimal } from "../strings/decimal";
 import { usePage } from "./context";
+import { isEscape } from "./keys";
 
 const WINDOWS_MS = [10_000, 1000, 100];
 const TABLE_ROWS = 20;
@@ -17,12 +18,24 @@ export function InsideDrawer() {
   const { inside } = usePage();
   const [windowMs, setWindowMs] = useState(WINDOWS_MS[0] ?? KEPT_MS);
   const heading = useRef<HTMLHeadingElement>(null);
-  useEffect(() => { heading.current?.focus(); }, []);
+  const drawer = useRef<HTMLElement>(null);
+  useLayoutEffect(() => {
+    const { current } = drawer;
+    heading.current?.focus();
+    return () => {
+      if (current?.contains(document.activeElement)) document.getElementById("inside-button")?.focus();
+    };
+  }, []);
   const view = inside.shown.value;
   const to = view.at - inside.back.value;
   const frame = { from: to - windowMs, to };
   return (
-    <aside id="inside" aria-labelledby="inside-title">
+    <aside id="inside" aria-labelledby="inside-title" ref={drawer}
+      onKeyDown={(event) => {
+        if (!isEscape(event)) return;
+        event.stopPropagation(); // which would stop the answer
+        inside.toggle();
+      }}>
       <div class="inside-head">
         <h2 id="inside-title" tabIndex={-1} ref={heading}>{strings.insideTitle}</h2>
         <button type="button" class="quiet" onClick={() => { inside.toggle(); }}>{strings.close}</button>

@@ -35,8 +35,9 @@ export function Log({ scroller }: { scroller: RefObject<HTMLElement | null> }) {
   const start = startIndex(chat, path);
   return (
     <div id="log" class="log" role="log" aria-live="polite" aria-label={strings.conversation}>
+      {/* By what they answer, so that what changes from one version to another stays under the keyboard. */}
       {path.map((message, index) => (
-        <div key={message.id} class={index < start ? "turn left-out" : "turn"}>
+        <div key={message.parent ?? chat.id} class={index < start ? "turn left-out" : "turn"}>
           {index === start && <LeftOut />}
           <MessageView
             message={message}

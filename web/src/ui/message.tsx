@@ -1,3 +1,4 @@
+import type { RefObject } from "preact";
 import { memo } from "preact/compat";
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { partsOf } from "../chat/reasoning";
@@ -8,6 +9,8 @@ import { MarkdownView } from "../text/markdown";
 import { strings } from "../strings";
 import { Files } from "./attachments";
 import { usePage } from "./context";
+import { useFocusBack } from "./focus";
+import { isEscape } from "./keys";
 import { Climb } from "./load_view";
 
 export interface MessageProps {
@@ -21,6 +24,9 @@ export interface MessageProps {
 export const MessageView = memo(function MessageView(props: MessageProps) {
   const { message, isUnanswered } = props;
   const [isEdited, setEdited] = useState(false);
+  const area = useRef<HTMLTextAreaElement>(null);
+  const edit = useRef<HTMLButtonElement>(null);
+  useFocusBack(isEdited, area, edit);
   const isUser = message.role === "user";
   return (
     <>
@@ -28,19 +34,19 @@ export const MessageView = memo(function MessageView(props: MessageProps) {
       <article class={`message ${message.role}`} {...(isUnderWay(message) && { "aria-busy": true })}>
         <span class="hidden">{isUser ? strings.you : strings.model}</span>
         {isEdited ? (
-          <Editor message={message} onEnd={() => { setEdited(false); }} />
+          <Editor key={message.id} area={area} message={message} onEnd={() => { setEdited(false); }} />
         ) : isUser ? (
           <>
             <Files files={message.files ?? []} />
             {message.text && <div class="body" dir="auto">{message.text}</div>}
           </>
         ) : (
-          <Answer message={message} />
+          <Answer key={message.id} message={message} />
         )}
         {isUnanswered && <p class="note">{strings.unanswered}</p>}
         <Interrupted message={message} />
         <Ending message={message} isLast={props.isLast} />
-        {!isEdited && !isUnderWay(message) && <Actions {...props} onEdit={() => { setEdited(true); }} />}
+        {!isEdited && !isUnderWay(message) && <Actions {...props} edit={edit} onEdit={() => { setEdited(true); }} />}
       </article>
     </>
   );
@@ -134,7 +140,7 @@ function Ending({ message, isLast }: { message: Message; isLast: boolean }) {
   );
 }
 
-function Actions(props: MessageProps & { onEdit: () => void }) {
+function Actions(props: MessageProps & { edit: RefObject<HTMLButtonElement | null>; onEdit: () => void }) {
   const { chats, session, notice, answers } = usePage();
   const { message } = props;
   const versions = props.versions.split(" ");
@@ -154,14 +160,14 @@ function Actions(props: MessageProps & { onEdit: () => void }) {
     <div class="actions">
       {versions.length > 1 && (
         <span class="versions">
-          <button type="button" aria-label={strings.previous} disabled={index === 0} onClick={() => { select(versions[index - 1]); }}>‹</button>
+          <button type="button" aria-label={strings.previous} aria-disabled={index === 0} onClick={() => { select(versions[index - 1]); }}>‹</button>
           <span>{strings.version(index + 1, versions.length)}</span>
-          <button type="button" aria-label={strings.next} disabled={index === versions.length - 1} onClick={() => { select(versions[index + 1]); }}>›</button>
+          <button type="button" aria-label={strings.next} aria-disabled={index === versions.length - 1} onClick={() => { select(versions[index + 1]); }}>›</button>
         </span>
       )}
-      {saidIn(message) && <CopyButton text={saidIn(message)} />}
+      {saidIn(message) && <CopyButton key={message.id} text={saidIn(message)} />}
       {message.role === "user" ? (
-        <button type="button" onClick={props.onEdit}>{strings.edit}</button>
+        <button type="button" ref={props.edit} onClick={props.onEdit}>{strings.edit}</button>
       ) : message.state === "done" && message.text && (
         <button type="button" disabled={!isOpen} onClick={() => answers.retry(message.id)}>{strings.askAgain}</button>
       )}
@@ -180,11 +186,9 @@ function CopyButton({ text }: { text: string }) {
   return <button type="button" aria-label={label === strings.copy ? strings.copyAnswer : label} onClick={() => void copy()}>{label}</button>;
 }
 
-function Editor({ message, onEnd }: { message: Message; onEnd: () => void }) {
+function Editor({ area, message, onEnd }: { area: RefObject<HTMLTextAreaElement | null>; message: Message; onEnd: () => void }) {
   const { session, answers } = usePage();
   const [text, setText] = useState(message.text);
-  const area = useRef<HTMLTextAreaElement>(null);
-  useLayoutEffect(() => { area.current?.focus(); }, []);
   return (
     <form class="editor" onSubmit={(event) => {
       event.preventDefault();
@@ -193,7 +197,7 @@ function Editor({ message, onEnd }: { message: Message; onEnd: () => void }) {
       <textarea ref={area} dir="auto" aria-label={strings.editText} value={text} rows={4}
         onInput={(event) => { setText(event.currentTarget.value); }}
         onKeyDown={(event) => {
-          if (event.key !== "Escape") return;
+          if (!isEscape(event)) return;
           event.stopPropagation();
           onEnd();
         }} />

@@ -9,6 +9,7 @@ import type { ModelState } from "../server/session";
 import { strings } from "../strings";
 import { usePage } from "./context";
 import { Dialog } from "./dialog";
+import { isComposed } from "./keys";
 import { ModelDetailsView } from "./model_details";
 import { useMedia, usePlacement } from "./model_hooks";
 
@@ -100,7 +101,7 @@ function Search(props: {
       autofocus={hasKeyboard()} value={search} {...(active >= 0 && { "aria-activedescendant": optionId(active) })}
       onInput={(event) => { props.onSearch(event.currentTarget.value); }}
       onKeyDown={(event) => {
-        if (event.isComposing) return;
+        if (isComposed(event)) return;
         const next = neighbour(found, model?.id ?? null, event.key);
         if (next !== null) props.onChoose(next);
         else if (event.key === "Enter") props.onEnter();
