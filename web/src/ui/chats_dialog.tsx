@@ -8,6 +8,7 @@ import { usePage } from "./context";
 import { Dialog } from "./dialog";
 import { useFocusBack } from "./focus";
 import { isEscape } from "./keys";
+import { Narrow } from "./narrow";
 
 // The conversations of this browser: found, opened, renamed, deleted, written to a file and read from one.
 export function ChatsDialog({ onClose }: { onClose: () => void }) {
@@ -76,8 +77,12 @@ function Item({ chat, onOpen }: { chat: Conversation; onOpen: () => void }) {
       <button type="button" class="model" {...(chat.id === chats.currentId.value && { "aria-current": true })} onClick={onOpen}>
         <span class="name" dir="auto">{name}</span>
       </button>
-      <button ref={rename} class="quiet" type="button" aria-label={strings.renameOf(name)} onClick={() => { setTitle(name); }}>{strings.rename}</button>
-      <button class="quiet" type="button" aria-label={strings.deleteOf(name)} onClick={remove}>{strings.delete}</button>
+      <button ref={rename} class="quiet" type="button" aria-label={strings.renameOf(name)} onClick={() => { setTitle(name); }}>
+        <Narrow path="M4 20h4L19 9l-4-4L4 16v4Z" text={strings.rename} />
+      </button>
+      <button class="quiet" type="button" aria-label={strings.deleteOf(name)} onClick={remove}>
+        <Narrow path="M5 7h14M10 7V5h4v2M7 7l1 13h8l1-13" text={strings.delete} />
+      </button>
     </li>
   );
 }

@@ -1,6 +1,7 @@
 import { strings } from "../strings";
 import { usePage } from "./context";
 import { LoadView } from "./load_view";
+import { Narrow } from "./narrow";
 
 // Who answers, on what, and how far its load is.
 export function Header(props: { onChats: () => void; onModels: () => void; onNewChat: () => void; icon: string }) {
@@ -45,16 +46,6 @@ export function Header(props: { onChats: () => void; onModels: () => void; onNew
       </div>
       <LoadView />
     </header>
-  );
-}
-
-// A word, for which a narrow window has a picture.
-function Narrow({ path, text }: { path: string; text: string }) {
-  return (
-    <>
-      <svg class="narrow" viewBox="0 0 24 24" width="20" height="20" aria-hidden="true"><path d={path} /></svg>
-      <span class="wide">{text}</span>
-    </>
   );
 }
 
