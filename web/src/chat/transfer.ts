@@ -1,5 +1,6 @@
 // Conversations as a file, and back. A file may come from anywhere: what is not as it should be is refused by name.
 
+import { callsOf } from "./calls";
 import { newId } from "./id";
 import { filesOf } from "./files";
 import { settingsOf } from "./settings";
@@ -67,6 +68,7 @@ function message(value: unknown, names: Map<string, string>, above: ReadonlyMap<
   const id = newId();
   names.set(old, id);
   const files = role === "user" ? filesOf(value["files"]) : [];
+  const calls = role === "assistant" ? callsOf(value["calls"]) : [];
   return {
     id,
     parent,
@@ -75,6 +77,8 @@ function message(value: unknown, names: Map<string, string>, above: ReadonlyMap<
     state: role === "user" ? "done" : (state as MessageState),
     created: number(value["created"], "created"),
     ...(files.length > 0 && { files }),
+    ...(calls.length > 0 && { calls }),
+    ...(value["isJson"] === true && { isJson: true }),
     ...(typeof value["error"] === "string" && { error: value["error"] }),
     ...(typeof value["model"] === "string" && { model: value["model"] }),
   };

@@ -1,6 +1,7 @@
 // A conversation as a tree of messages: a question has answers, an answer has further questions. What is shown is one way
 // from the root to a leaf; of that, what is sent are the turns that have an answer, and the question that is asked.
 
+import type { Call } from "./calls";
 import { withFiles } from "./files";
 import type { Attached } from "./files";
 import { partsOf } from "./reasoning";
@@ -16,6 +17,8 @@ export interface Message {
   readonly role: "user" | "assistant";
   readonly text: string;
   readonly files?: readonly Attached[]; // of a question
+  readonly calls?: readonly Call[]; // of an answer
+  readonly isJson?: boolean; // an answer in a format that was asked for
   readonly state: MessageState;
   readonly created: number; // ms since 1970
   readonly error?: string;
@@ -57,8 +60,8 @@ export type ChatEvent =
   | { type: "ask"; question: string; answer: string; text: string; files: readonly Attached[]; at: number }
   | { type: "edit"; message: string; question: string; answer: string; text: string; at: number }
   | { type: "retry"; message: string; answer: string; at: number }
-  | { type: "created"; answer: string; model: string; response: string; received: number }
-  | { type: "delta"; answer: string; text: string; received: number }
+  | { type: "created"; answer: string; model: string; response: string; received: number; isJson?: boolean }
+  | { type: "delta"; answer: string; text: string; received: number; calls?: readonly Call[] }
   | { type: "done"; answer: string; isTruncated: boolean; statistics?: Statistics }
   | { type: "stopped"; answer: string }
   | { type: "failed"; answer: string; error: string; code?: string }
@@ -95,12 +98,14 @@ export function reduce(chat: Conversation, event: ChatEvent): Conversation {
         model: event.model,
         response: event.response,
         received: event.received,
+        ...(event.isJson && { isJson: true }),
       }));
     case "delta":
       return changed(chat, event.answer, ({ text }) => ({
         text: text + event.text,
         state: "streaming",
         received: event.received,
+        ...(event.calls && { calls: event.calls }),
       }));
     case "done": {
       const state = event.isTruncated ? "truncated" : "done";

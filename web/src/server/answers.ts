@@ -2,6 +2,8 @@
 // An answer goes on at the server when its listener goes, and is taken up again by whichever tab is there.
 
 import { signal } from "@preact/signals";
+import { isCallDelta, withCallEvent } from "../chat/calls";
+import type { Call } from "../chat/calls";
 import type { Chats } from "../chat/chats";
 import type { Attached } from "../chat/files";
 import { newId } from "../chat/id";
@@ -13,12 +15,14 @@ import { hold } from "./locks";
 
 const MAX_MESSAGE_BYTES = 4 << 20; // what the server takes as one message
 const DELTA_INTERVAL_MS = 25; // text that comes in this time is shown at once
+const JSON_FORMATS = new Set(["json_object", "json_schema"]);
 const NOT_THERE = new Set(["response_not_found", "events_not_kept"]);
 
 interface ResponseObject {
   id: string;
   model: string;
   status: string;
+  text?: { format?: { type: string } };
   error?: { message: string } | null;
   usage?: { output_tokens: number; total_tokens: number; input_tokens_details?: { cached_tokens: number } } | null;
 }
@@ -28,6 +32,8 @@ interface Stream {
   response: string | null; // its name at the server, once that is known
   received: number; // number of the last event whose text is there; -1 before that
   text: string; // that has come and is not shown
+  calls: readonly Call[];
+  hasNewCalls: boolean; // that are not shown
   tokens: number; // since it began, or was taken up
   askedAt: number; // ms, as of the next two
   startedAt: number;
@@ -129,6 +135,7 @@ export class Answers {
         stream.received = number;
         this.chats.dispatch(stream.chat, {
           type: "created", answer, model: response.model, response: response.id, received: number,
+          isJson: JSON_FORMATS.has(response.text?.format?.type ?? ""),
         });
         void this.chats.flush(); // so that a page that is loaded anew finds it
         break;
@@ -144,6 +151,9 @@ export class Answers {
         break;
       case "response.failed":
         this.end({ type: "failed", answer, error: response.error?.message ?? strings.unknownError });
+        break;
+      default:
+        this.called(answer, stream, event, number);
     }
   }
 
@@ -199,6 +209,7 @@ export class Answers {
     const stream = newStream(chat, release);
     stream.response = found.response ?? null;
     stream.received = found.received ?? -1;
+    stream.calls = found.calls ?? [];
     this.follow(answer, stream);
     if (this.connection.isOpen) this.resume(answer, stream);
   }
@@ -222,11 +233,24 @@ export class Answers {
 
   private grew(answer: string, stream: Stream, delta: string, number: number): void {
     if (number <= stream.received) return;
-    if (!stream.tokens) stream.startedAt = performance.now();
-    stream.tokens += 1;
+    count(stream);
     if (!stream.thoughtAt && delta.includes("</think>")) stream.thoughtAt = performance.now();
     stream.text += delta;
     stream.received = number;
+    this.showSoon(answer, stream);
+  }
+
+  private called(answer: string, stream: Stream, event: ServerEvent, number: number): void {
+    const calls = number > stream.received ? withCallEvent(stream.calls, event) : stream.calls;
+    if (calls === stream.calls) return;
+    if (isCallDelta(event)) count(stream);
+    stream.calls = calls;
+    stream.hasNewCalls = true;
+    stream.received = number;
+    this.showSoon(answer, stream);
+  }
+
+  private showSoon(answer: string, stream: Stream): void {
     stream.timer ??= setTimeout(() => {
       this.show(answer, stream);
     }, DELTA_INTERVAL_MS);
@@ -235,9 +259,11 @@ export class Answers {
   private show(answer: string, stream: Stream): void {
     clearTimeout(stream.timer);
     stream.timer = undefined;
-    if (!stream.text) return;
-    this.chats.dispatch(stream.chat, { type: "delta", answer, text: stream.text, received: stream.received });
+    const { text, calls, hasNewCalls, received } = stream;
+    if (!text && !hasNewCalls) return;
+    this.chats.dispatch(stream.chat, { type: "delta", answer, text, received, ...(hasNewCalls && { calls }) });
     stream.text = "";
+    stream.hasNewCalls = false;
     const rate = tokensPerSecond(stream, stream.tokens);
     if (rate !== null) this.speed.value = strings.speed(rate);
   }
@@ -288,9 +314,14 @@ export class Answers {
 
 function newStream(chat: string, release: () => void): Stream {
   return {
-    chat, response: null, received: -1, text: "", tokens: 0, askedAt: performance.now(), startedAt: 0, thoughtAt: 0,
+    chat, response: null, received: -1, text: "", calls: [], hasNewCalls: false, tokens: 0, askedAt: performance.now(), startedAt: 0, thoughtAt: 0,
     isWhole: false, timer: undefined, release,
   };
+}
+
+function count(stream: Stream): void {
+  if (!stream.tokens) stream.startedAt = performance.now();
+  stream.tokens += 1;
 }
 
 function isAtServer(message: Message): boolean {

@@ -46,6 +46,8 @@ export const english = {
   thought: "Thoughts",
   thoughtFor: (seconds: number) => `Thought for ${decimal(seconds, seconds < 10 ? 1 : 0)} s`,
   empty: "(The answer is empty.)",
+  calls: (name: string) => `Calls ${name}`,
+  callsNotRun: "This page runs no functions: a call is shown, and not sent with what follows",
   stopped: "Stopped",
   truncated: "The answer has reached its length limit",
   failed: (error: string) => `The answer broke off: ${error}`,

@@ -47,6 +47,8 @@ export const german: Strings = {
   thought: "Gedanken",
   thoughtFor: (seconds: number) => `${decimal(seconds, seconds < 10 ? 1 : 0)} s nachgedacht`,
   empty: "(Die Antwort ist leer.)",
+  calls: (name: string) => `Ruft ${name} auf`,
+  callsNotRun: "Diese Seite führt keine Funktionen aus: Ein Aufruf wird gezeigt und mit dem Folgenden nicht gesendet",
   stopped: "Angehalten",
   truncated: "Die Antwort hat ihre größte Länge erreicht",
   failed: (error: string) => `Die Antwort brach ab: ${error}`,

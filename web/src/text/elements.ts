@@ -12,3 +12,12 @@ export function makeScroller(element: HTMLElement, label: string): void {
   element.setAttribute("role", "group");
   element.setAttribute("aria-label", label);
 }
+
+// Changes the end that differs, so that a selection before it stays.
+export function changeText(node: Text, text: string): void {
+  const old = node.data;
+  let same = text.startsWith(old) ? old.length : 0;
+  while (same < old.length && same < text.length && old[same] === text[same]) same += 1;
+  if (same < old.length) node.deleteData(same, old.length - same);
+  if (same < text.length) node.appendData(text.slice(same));
+}

@@ -6,7 +6,7 @@ import type { Token } from "markdown-it";
 import { strings } from "../strings";
 import { codeBlock, codeOf, languageOf } from "./code_block";
 import { colour, typeset } from "./decoration";
-import { makeScroller, withText } from "./elements";
+import { changeText, makeScroller, withText } from "./elements";
 import { inlineOf, isTextPart, stretchesOf } from "./parts";
 import type { Environment, Part } from "./parts";
 
@@ -201,13 +201,4 @@ function textOf(node: Node, { token }: Part): Text | null {
   if (!(node instanceof HTMLElement) || token.type === "formula") return null;
   const code = node.querySelector("code") ?? node;
   return code.childNodes.length === 1 && code.firstChild instanceof Text ? code.firstChild : null;
-}
-
-// Changes the end that differs, so that a selection before it stays.
-function changeText(node: Text, text: string): void {
-  const old = node.data;
-  let same = text.startsWith(old) ? old.length : 0;
-  while (same < old.length && same < text.length && old[same] === text[same]) same += 1;
-  if (same < old.length) node.deleteData(same, old.length - same);
-  if (same < text.length) node.appendData(text.slice(same));
 }

@@ -41,7 +41,7 @@ export function Log({ scroller }: { scroller: RefObject<HTMLElement | null> }) {
           {index === start && <LeftOut />}
           <MessageView
             message={message}
-            isUnanswered={without.has(message.id)}
+            isUnanswered={without.has(message.id) && !path[index + 1]?.calls}
             isLast={index === path.length - 1}
             switchedTo={switchedTo(path, index)}
             versions={children.get(message.parent)?.join(" ") ?? message.id}

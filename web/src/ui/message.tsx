@@ -8,8 +8,10 @@ import { copyText } from "../text/code_block";
 import { MarkdownView } from "../text/markdown";
 import { strings } from "../strings";
 import { Files } from "./attachments";
+import { Calls } from "./calls";
 import { usePage } from "./context";
 import { useFocusBack } from "./focus";
+import { JsonView } from "./json_view";
 import { isEscape } from "./keys";
 import { Climb } from "./load_view";
 
@@ -72,7 +74,12 @@ function Answer({ message }: { message: Message }) {
       {(reasoning || isThinking) && (
         <Reasoning text={reasoning} isGrowing={isThinking && isUnderWay(message)} seconds={message.statistics?.thoughtSeconds} />
       )}
-      <div key="text" class="body" ref={body} />
+      {message.isJson ? (
+        answer && <JsonView json={answer} isGrowing={isUnderWay(message)} />
+      ) : (
+        <div key="text" class="body" ref={body} />
+      )}
+      {message.calls && <Calls calls={message.calls} isGrowing={isUnderWay(message)} />}
     </>
   );
 }
@@ -111,7 +118,7 @@ function Ending({ message, isLast }: { message: Message; isLast: boolean }) {
   const text = saidIn(message);
   if (message.role === "user" || isUnderWay(message)) return null;
   const note = {
-    done: text ? "" : strings.empty,
+    done: text || message.calls ? "" : strings.empty,
     truncated: strings.truncated,
     stopped: strings.stopped,
     failed: strings.failed(error ?? strings.unknownError),
@@ -168,7 +175,7 @@ function Actions(props: MessageProps & { edit: RefObject<HTMLButtonElement | nul
       {saidIn(message) && <CopyButton key={message.id} text={saidIn(message)} />}
       {message.role === "user" ? (
         <button type="button" ref={props.edit} onClick={props.onEdit}>{strings.edit}</button>
-      ) : message.state === "done" && message.text && (
+      ) : message.state === "done" && (message.text || message.calls) && (
         <button type="button" disabled={!isOpen} onClick={() => answers.retry(message.id)}>{strings.askAgain}</button>
       )}
       <button type="button" onClick={remove}>{strings.delete}</button>
