@@ -10,7 +10,7 @@ import pytest_asyncio
 from tests.server.conftest import serving
 from tests.server.fake_library import FakeLibrary, prepared
 from tests.web.axe import needs_axe, violations
-from tests.web.chromium import CHROMIUM, shows
+from tests.web.chromium import CHROMIUM, becomes, shows
 from tests.web.made_up_models import FITS, LARGE, PLAIN, QUANTISED, TOO_LARGE, UNSUPPORTED
 from unicorn_async.config import WeightScheme
 from unicorn_async.engine.model_library import AdapterChoice, ListedModel, ModelChoice
@@ -246,3 +246,10 @@ async def test_nobody_is_kept_out(
     await page.locator("#models-error").wait_for()
     assert await violations(page) == []
     await page.close()
+
+
+async def test_the_keyboard_is_at_the_head_of_a_models_details_where_they_take_the_lists_place(page: Page) -> None:
+    await page.set_viewport_size(PHONE)  # type: ignore[arg-type]
+    await page.locator("[data-model='b']").click()
+    await shows(page, "#models-title", "b")
+    await becomes(page, "document.activeElement.id === 'models-title'")

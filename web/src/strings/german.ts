@@ -38,7 +38,7 @@ export const german: Strings = {
   noTemplate: "Dieses Modell hat keine Chat-Vorlage: Es setzt Texte fort und kann kein Gespräch führen.",
   conversation: "Gespräch",
   prompt: "Deine Nachricht",
-  placeholder: "Nachricht schreiben",
+  placeholder: "Nachricht",
   send: "Senden",
   stop: "Anhalten",
 

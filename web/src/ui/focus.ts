@@ -1,5 +1,5 @@
-// Where the keyboard goes on when what it was on has gone: a place near that in a dialog or a drawer, else the place where
-// one writes. Without a keyboard there the conversation has it, since that would bring one on the screen.
+// Where the keyboard goes on when what it was on has gone: in a dialog or a drawer the next item of a list, or the head;
+// else the place where one writes. Who has no keyboard is given none on the screen: the conversation is where they go on.
 
 import type { RefObject } from "preact";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
@@ -7,21 +7,22 @@ import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 const FOCUSABLE = "button:enabled, input:enabled, select:enabled, textarea:enabled, summary, a[href], [tabindex='0']";
 
 interface Place {
-  readonly parent: Element;
-  readonly index: number; // of the child that had it
+  readonly room: Element; // a dialog or a drawer
+  readonly list: Element | null;
+  readonly index: number; // of the list's item that had it
 }
 
 export function useKeptFocus(prompt: RefObject<HTMLElement | null>, conversation: RefObject<HTMLElement | null>): void {
   useEffect(() => {
     let last: Element | null = null;
-    let places: Place[] = [];
+    let place: Place | null = null;
     const focused = ({ target }: FocusEvent): void => {
       last = target instanceof Element ? target : null;
-      places = last ? placesOf(last) : [];
+      place = last && placeOf(last);
     };
     const observer = new MutationObserver(() => {
       if (!last || last.isConnected || document.activeElement !== document.body) return;
-      const next = nearest(places) ?? (matchMedia("(hover: none)").matches ? conversation.current : prompt.current);
+      const next = place?.room.isConnected ? nearest(place) : hasKeyboard() ? prompt.current : conversation.current;
       last = null;
       next?.focus({ preventScroll: true });
     });
@@ -43,22 +44,21 @@ export function useFocusBack(isOpen: boolean, field: RefObject<HTMLElement | nul
   }, [isOpen]);
 }
 
-// The places of an element in those around it, as far as a dialog or a drawer; none outside of these.
-function placesOf(element: Element): Place[] {
-  const end = element.closest("dialog, aside");
-  const places: Place[] = [];
-  for (let child = element; end && child !== end && child.parentElement; child = child.parentElement) {
-    places.push({ parent: child.parentElement, index: [...child.parentElement.children].indexOf(child) });
-  }
-  return places;
+function placeOf(element: Element): Place | null {
+  const room = element.closest("dialog, aside");
+  const item = element.closest("li");
+  const list = item?.parentElement ?? null;
+  return room && { room, list, index: list && item ? [...list.children].indexOf(item) : 0 };
 }
 
-function nearest(places: Place[]): HTMLElement | null {
-  for (const { parent, index } of places) {
-    if (!parent.isConnected) continue;
-    const beside = parent.children[Math.min(index, parent.children.length - 1)];
-    const found = beside?.querySelector<HTMLElement>(FOCUSABLE) ?? parent.querySelector<HTMLElement>(FOCUSABLE);
-    if (found) return found;
-  }
-  return null;
+function nearest({ room, list, index }: Place): HTMLElement | null {
+  const beside = list?.children[Math.min(index, list.children.length - 1)]?.querySelector<HTMLElement>(FOCUSABLE);
+  if (beside) return beside;
+  const places = [...room.querySelectorAll<HTMLElement>(`[tabindex="-1"], ${FOCUSABLE}`)];
+  return places.find((place) => hasKeyboard() || !place.matches("input, textarea")) ?? null;
+}
+
+// A keyboard on the screen would cover what is there.
+export function hasKeyboard(): boolean {
+  return !matchMedia("(pointer: coarse)").matches;
 }

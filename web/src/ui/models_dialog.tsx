@@ -9,6 +9,7 @@ import type { ModelState } from "../server/session";
 import { strings } from "../strings";
 import { usePage } from "./context";
 import { Dialog } from "./dialog";
+import { hasKeyboard } from "./focus";
 import { isComposed } from "./keys";
 import { ModelDetailsView } from "./model_details";
 import { useMedia, usePlacement } from "./model_hooks";
@@ -183,11 +184,6 @@ function useAction(onDone: () => void): { act: (action: Promise<void>) => void; 
 // Nothing that can be set would help.
 function isUnusable({ problem, details }: Model): boolean {
   return problem !== null && !details?.architecture;
-}
-
-// A keyboard on the screen would cover the list.
-function hasKeyboard(): boolean {
-  return !matchMedia("(pointer: coarse)").matches;
 }
 
 function messageOf(problem: unknown): string {
