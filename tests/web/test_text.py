@@ -99,6 +99,28 @@ async def test_a_formula_that_is_too_wide_scrolls_by_itself_and_by_keyboard(
     assert await page.evaluate("scroller.scrollWidth") <= 390
 
 
+async def test_text_that_is_made_to_stop_the_page_does_not(page: Page, engine: FakeEngine) -> None:
+    cells = "\\\\".join(["&".join("1" * 40)] * 25)
+    texts = [
+        "*a **b " * 4600 + "core" + " c** d*" * 4600,
+        *[f"$$\\begin{{matrix}}{cells}\\end{{matrix}}$$"] * 30,
+        "$\\$" * 10_000,
+        "$$a\n" * 10_000,
+        "```ini\n" + "a." * 24_000 + "\n```",
+        "```ini\n" + "a.b.c.d\n" * 6000 + "```",
+        "```python\n" + "f'{(" * 400 + "\n" + "[" * 1500 + "\n```",
+        "> " * 5000 + "deep",
+        "The end",
+    ]
+    engine.script = tokens("\n\n".join(texts))
+    await ask(page, "Hi")
+    await page.locator(".assistant:not([aria-busy]) .body", has_text="The end").wait_for(timeout=60_000)
+    assert await page.locator(".formula.display").count() >= 30
+    assert await page.locator(".code").count() == 3
+    await ask(page, "And now?")
+    await shows(page, ".note.problem", "a context of 1000 has no room")  # so the page is still there
+
+
 async def test_reasoning_is_folded_and_not_sent_again(page: Page, engine: FakeEngine) -> None:
     engine.script = tokens("<think>", "\nSeventeen and ", "twenty-five.", "\n</think>", "\n\n", "42")
     engine.hold[2] = asyncio.Event()

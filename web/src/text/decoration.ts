@@ -21,14 +21,24 @@ export async function typeset(element: HTMLElement): Promise<void> {
   await pause();
   const isShown = formula?.showFormula(element, element.textContent, element.classList.contains("display"));
   if (!isShown) element.classList.add("source");
-  else if (isTooWide(element)) {
-    element.classList.add("display");
-    makeScroller(element, strings.formula);
-  }
+  else if (!element.classList.contains("display")) measure(element);
 }
 
-// A formula in a line is not broken, so that one that is wider than its line stands by itself.
+const toMeasure: HTMLElement[] = [];
+
+// A formula in a line is not broken, so that one that is wider than its line stands by itself. All are measured at once:
+// each time after a change the browser lays out the page.
+function measure(element: HTMLElement): void {
+  if (toMeasure.push(element) > 1) return;
+  requestAnimationFrame(() => {
+    for (const wide of toMeasure.splice(0).filter(isTooWide)) {
+      wide.classList.add("display");
+      makeScroller(wide, strings.formula);
+    }
+  });
+}
+
 function isTooWide(element: HTMLElement): boolean {
-  const line = element.classList.contains("display") ? null : element.closest("p, li, td, th, h1, h2, h3, h4, h5, h6");
+  const line = element.closest("p, li, td, th, h1, h2, h3, h4, h5, h6");
   return line !== null && element.getBoundingClientRect().width > line.clientWidth;
 }

@@ -17,6 +17,8 @@ const TAGS = new Set(
   ),
 );
 
+const MAX_FORMULAS = 1000; // of a text; each takes its time again whenever the page is laid out
+
 export class Piece {
   children: Piece[] = []; // those that more text may change
   private numSettled = 0; // of them
@@ -27,6 +29,7 @@ export class Piece {
     private part: Part | null, // null = the root
     private readonly outer: Node,
     private readonly inner: Node,
+    private readonly count = { formulas: 0 },
   ) {}
 
   // Shows parts in the place of those that were shown.
@@ -36,10 +39,11 @@ export class Piece {
     for (const gone of this.children.splice(numKept)) gone.outer.parentNode?.removeChild(gone.outer);
     this.numSettled = Math.min(this.numSettled, numKept);
     for (const part of parts.slice(numKept)) {
-      const piece = pieceOf(part);
+      const { outer, inner } = part.token.nesting === 1 ? opening(part.token) : leaf(part);
+      const piece = new Piece(part, outer, inner, this.count);
       piece.fill(part, environment);
       // Not before that: with each node a browser looks for a letter that has a direction, from the first one on.
-      if (!this.part && piece.outer instanceof HTMLElement) piece.outer.dir = "auto";
+      if (!this.part && piece.outer instanceof HTMLElement) piece.outer.dir ||= "auto";
       this.children.push(piece);
       this.inner.appendChild(piece.outer);
     }
@@ -70,7 +74,7 @@ export class Piece {
     if (!(this.outer instanceof HTMLElement)) return;
     const type = this.part?.token.type;
     if (type === "fence") void colour(this.outer);
-    else if (type === "formula") void typeset(this.outer);
+    else if (type === "formula" && ++this.count.formulas <= MAX_FORMULAS) void typeset(this.outer);
   }
 
   // Whether what is shown can become this part's without being made anew; then it has.
@@ -132,11 +136,6 @@ function isSameKind(one: Part, other: Part): boolean {
   return tag === "ol" || attrs?.join() === token.attrs?.join();
 }
 
-function pieceOf(part: Part): Piece {
-  const { outer, inner } = part.token.nesting === 1 ? opening(part.token) : leaf(part);
-  return new Piece(part, outer, inner);
-}
-
 function opening(token: Token): { outer: Node; inner: Node } {
   if (token.type === "link_open") {
     const link = linkTo(String(token.attrGet("href") ?? ""));
@@ -182,6 +181,7 @@ function leafNode({ token, content }: Part): Node {
 function formulaOf(token: Token): HTMLElement {
   const element = withText(token.block ? "div" : "span", token.content);
   element.className = token.block ? "formula display" : "formula";
+  element.dir = "ltr"; // and it has no say in the direction of what is around it, for which a browser looks at each change
   if (token.block) makeScroller(element, strings.formula);
   return element;
 }
