@@ -85,6 +85,11 @@ class Numbering:
         return range(first, first + num_blocks) if first >= 0 and last <= NUM_SLOTS else None
 
 
+def can_be_cut(slot_nbytes: int) -> bool:
+    """Whether kernels name slots of so many bytes as far as pieces may lie apart."""
+    return (NUM_SLOTS + 1) * slot_nbytes >= _LEAST_REACH
+
+
 def cut(sizes: Sequence[tuple[int, int]], *, block_nbytes: int, slot_nbytes: int) -> tuple[Pieces, ...]:
     """Cut groups, which have so many blocks for so many layers; they may get some blocks more.
 
@@ -92,10 +97,9 @@ def cut(sizes: Sequence[tuple[int, int]], *, block_nbytes: int, slot_nbytes: int
     """
     total = sum(2 * block_nbytes * blocks * layers for blocks, layers in sizes)
     target = max(PIECE_BYTES, total // MOST_PIECES)
-    can_be_cut = (NUM_SLOTS + 1) * slot_nbytes >= _LEAST_REACH
     pieces = []
     for blocks, layers in sizes:
-        count = -(-2 * block_nbytes * blocks * layers // target) if can_be_cut else 1
+        count = -(-2 * block_nbytes * blocks * layers // target) if can_be_cut(slot_nbytes) else 1
         count = min(count, blocks)
         pieces.append(Pieces(count, -(-blocks // count), layers, block_nbytes))
     return tuple(pieces)

@@ -9,16 +9,17 @@ take 20 milliseconds a gigabyte. A cache elsewhere is there as a whole.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import ConfigError, OutOfMemoryError
-from unicorn_async.memory.kv_pieces import Pieces, cut, growth_order, num_first
+from unicorn_async.memory.kv_pieces import Pieces, can_be_cut, cut, growth_order, num_first
 from unicorn_async.ops.kv_cache import head_nbytes
 from unicorn_async.scheduler.block_manager import BlockGroup, num_blocks_spanned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from unicorn_async.config import EngineConfig
     from unicorn_async.gpu.budget import MemoryBudget
@@ -68,39 +69,29 @@ def plan_kv_cache(
         ConfigError: the asked-for context is longer than the model's.
         OutOfMemoryError: not even one block a group, or the asked-for context, fits.
     """
-    windows = tuple(sorted(set(_windows(model))))
-    block_bytes = _block_bytes(model, options)
+    sizes = _Sizes.of(model, options)
     wanted = wanted_context(model, options)
-
-    def nbytes(tokens: int) -> int:
-        pieces = _pieces(model, options, tokens)
-        if any(piece.nbytes > max_allocation for piece in pieces):
-            return _UNBOUNDED
-        largest = block_bytes * max(_num_blocks(window, tokens, options) for window in windows)
-        fits = bool(pieces) or largest <= max_allocation
-        return kv_cache_bytes(model, options, tokens) if fits else _UNBOUNDED
-
     budget = min(available_bytes, options.kv_cache_bytes or available_bytes)
     asked = -(-wanted // options.block_size) * options.block_size
-    low = asked if nbytes(asked) <= budget else options.block_size
-    tokens = _largest(low, options.max_num_seqs * asked, options.block_size, nbytes, budget)
+    tokens = _largest(sizes, options.max_num_seqs * asked, budget, max_allocation)
     max_context = min(wanted, tokens)
     if tokens == 0 or (options.max_context and max_context < wanted):
-        needed = kv_cache_bytes(model, options, wanted if options.max_context else options.block_size)
+        needed = wanted if options.max_context else options.block_size
         raise OutOfMemoryError(
-            f"KV cache: a context of {wanted} tokens needs {needed:,} bytes, {budget:,} are available;"
+            f"KV cache: a context of {wanted} tokens needs {_shortage_text(sizes, needed, budget, max_allocation)};"
             " ask for a smaller context or for fewer sequences"
         )
-    pieces = _pieces(model, options, tokens)
+    pieces = sizes.pieces(tokens)
     chosen = tuple(piece.total_blocks for piece in pieces) or tuple(
-        _num_blocks(window, tokens, options) for window in windows
+        _num_blocks(window, tokens, options) for window in sizes.layers
     )
+    windows = tuple(sizes.layers)
     return KVPlan(
         groups=tuple(BlockGroup(window, blocks) for window, blocks in zip(windows, chosen, strict=True)),
         layer_group=tuple(None if window is None else windows.index(window) for window in model.layer_windows),
-        layer_bytes=tuple(block_bytes * blocks for blocks in chosen),
+        layer_bytes=tuple(sizes.block_bytes * blocks for blocks in chosen),
         max_context=max_context,
-        nbytes=nbytes(tokens),
+        nbytes=sizes.nbytes(tokens),
         pieces=pieces,
         num_first=num_first(pieces, options.block_size),
     )
@@ -120,11 +111,7 @@ def wanted_context(model: ModelSpec, options: EngineConfig) -> int:
 
 def kv_cache_bytes(model: ModelSpec, options: EngineConfig, tokens: int) -> int:
     """Return the size of a cache for so many tokens, of one sequence or of several, in bytes."""
-    pieces = _pieces(model, options, tokens)
-    if pieces:
-        return sum(piece.count * piece.nbytes for piece in pieces)
-    blocks = sum(_num_blocks(window, tokens, options) for window in _windows(model))
-    return 2 * blocks * _block_bytes(model, options)
+    return _Sizes.of(model, options).nbytes(tokens)
 
 
 def kv_budget(
@@ -146,25 +133,56 @@ def kv_budget(
     return left
 
 
-def _pieces(model: ModelSpec, options: EngineConfig, tokens: int) -> tuple[Pieces, ...]:
-    """Return how the groups, by their windows, are cut for so many tokens; none where another device attends."""
-    if options.attends_elsewhere:
-        return ()
-    windows, block_bytes = _windows(model), _block_bytes(model, options)
-    blocks = {window: _num_blocks(window, tokens, options) for window in sorted(set(windows))}
-    sizes = [(number, windows.count(window)) for window, number in blocks.items()]
-    return cut(sizes, block_nbytes=block_bytes, slot_nbytes=block_bytes // options.block_size)
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """What a model's cache takes for so many tokens; `layers` is how many there are with each window, in order.
 
+    `block_bytes` is the size of one layer's keys in one block, the same for all layers that have them.
+    """
 
-def _windows(model: ModelSpec) -> list[int]:
-    """Of the layers that have keys and values."""
-    return [window for window in model.layer_windows if window is not None]
+    options: EngineConfig
+    layers: Mapping[int, int]
+    block_bytes: int
 
+    @classmethod
+    def of(cls, model: ModelSpec, options: EngineConfig) -> _Sizes:
+        """Look at a model's layers once, for the sizes of many caches."""
+        state = next(layer.paged for layer in model.layers if layer.paged is not None)
+        block_bytes = state.num_kv_heads * options.block_size * head_nbytes(state.head_dim, options.kv_dtype)
+        return cls(options, dict(sorted(Counter(w for w in model.layer_windows if w is not None).items())), block_bytes)
 
-def _block_bytes(model: ModelSpec, options: EngineConfig) -> int:
-    """Size of one layer's keys in one block, the same for all layers that have them."""
-    state = next(layer.paged for layer in model.layers if layer.paged is not None)
-    return state.num_kv_heads * options.block_size * head_nbytes(state.head_dim, options.kv_dtype)
+    def pieces(self, tokens: int) -> tuple[Pieces, ...]:
+        """Return how the groups are cut; none where another device attends."""
+        if self.options.attends_elsewhere:
+            return ()
+        return cut(self._blocks(tokens), block_nbytes=self.block_bytes, slot_nbytes=self._slot_nbytes)
+
+    def nbytes(self, tokens: int) -> int:
+        """Return the size, with what rounding to pieces adds."""
+        return sum(piece.count * piece.nbytes for piece in self.pieces(tokens)) or self.least_nbytes(tokens)
+
+    def least_nbytes(self, tokens: int) -> int:
+        """Return the size without rounding, which grows with the tokens."""
+        return sum(2 * self.block_bytes * blocks * layers for blocks, layers in self._blocks(tokens))
+
+    def allocation(self, tokens: int) -> int:
+        """Return the size of the largest allocation: a piece, elsewhere a layer's keys."""
+        pieces = self.pieces(tokens)
+        if pieces:
+            return max(piece.nbytes for piece in pieces)
+        return self.block_bytes * max(blocks for blocks, _ in self._blocks(tokens))
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether large caches are cut; others have no rounding, and allocations that grow with the tokens."""
+        return not self.options.attends_elsewhere and can_be_cut(self._slot_nbytes)
+
+    @property
+    def _slot_nbytes(self) -> int:
+        return self.block_bytes // self.options.block_size
+
+    def _blocks(self, tokens: int) -> list[tuple[int, int]]:
+        return [(_num_blocks(window, tokens, self.options), layers) for window, layers in self.layers.items()]
 
 
 def _num_blocks(window: int, tokens: int, options: EngineConfig) -> int:
@@ -180,17 +198,44 @@ def _num_blocks(window: int, tokens: int, options: EngineConfig) -> int:
     return min(blocks, options.max_num_seqs * kept + in_steps)
 
 
-def _largest(low: int, high: int, step: int, nbytes: Callable[[int], int], budget: int) -> int:
-    """Return a multiple of `step` in [low, high] that fits, or 0 if `low` does not; about the largest.
+def _largest(sizes: _Sizes, most: int, budget: int, max_allocation: int) -> int:
+    """Return the most tokens that fit, whole blocks and at most `most`, or 0 if a single block does not.
 
-    Sizes mostly grow with tokens: how a cache is cut may make one smaller than those of some tokens fewer.
+    Sizes grow with the tokens but for what rounding to pieces adds: a cache may fit although a smaller one does not.
+    So all are tried, from the largest on that would fit without rounding.
     """
-    low, high = low // step, high // step
-    if nbytes(low * step) > budget:
-        return 0
-    if nbytes(high * step) <= budget:
-        return high * step
+    step = sizes.options.block_size
+
+    def fits(blocks: int) -> bool:
+        tokens = blocks * step
+        return sizes.nbytes(tokens) <= budget and sizes.allocation(tokens) <= max_allocation
+
+    blocks = most // step
+    if fits(blocks):
+        return blocks * step
+    blocks = _last(blocks, lambda number: sizes.least_nbytes(number * step) <= budget)
+    if not sizes.is_cut:
+        blocks = _last(blocks, lambda number: sizes.allocation(number * step) <= max_allocation)
+    if blocks and not fits(blocks):  # nor do others of the same size, where all layers have windows
+        nbytes = sizes.least_nbytes(blocks * step)
+        blocks = _last(blocks, lambda number: sizes.least_nbytes(number * step) < nbytes)
+    while blocks and not fits(blocks):
+        blocks -= 1
+    return blocks * step
+
+
+def _last(most: int, holds: Callable[[int], bool]) -> int:
+    """Return the largest number up to `most` of which something holds that holds of all below it."""
+    low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if nbytes(middle * step) <= budget else (low, middle - 1)
-    return low * step
+        low, high = (middle, high) if holds(middle) else (low, middle - 1)
+    return low
+
+
+def _shortage_text(sizes: _Sizes, tokens: int, budget: int, max_allocation: int) -> str:
+    """What lacks for so many tokens: memory, or an allocation of that size."""
+    nbytes, allocation = sizes.nbytes(tokens), sizes.allocation(tokens)
+    if nbytes <= budget and allocation > max_allocation:
+        return f"{allocation:,} bytes in one allocation, the device allocates {max_allocation:,} at once at most"
+    return f"{nbytes:,} bytes, {budget:,} are available"
