@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
     from concurrent.futures import Executor
 
 T = TypeVar("T")
@@ -26,6 +26,18 @@ async def run_to_end(work: Callable[[], T], executor: Executor | None = None) ->
         future.exception()  # seen, and of no use to a cancelled caller
         raise
     return future.result()
+
+
+async def run_task(work: Coroutine[object, object, T], *, on_cancel: Callable[[], None]) -> T:
+    """Run a coroutine as a task, and tell its threads of a cancellation, for which it would wait to the end of them."""
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.wait((task,))
+    except asyncio.CancelledError:
+        on_cancel()
+        await end_task(task)
+        raise
+    return task.result()
 
 
 async def wait_to_end(*futures: asyncio.Future[T]) -> None:

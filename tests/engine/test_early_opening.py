@@ -27,10 +27,11 @@ from .layer_log import LayerLog
 from .loading_gate import LoadingGate
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from unicorn_async.config import EngineConfig
     from unicorn_async.gpu.arena import ArenaSlice
+    from unicorn_async.gpu.budget import HeapKind
     from unicorn_async.gpu.command import CommandRecorder
     from unicorn_async.gpu.device import Device
     from unicorn_async.gpu.timeline import Timeline
@@ -127,8 +128,8 @@ async def test_a_closed_engine_does_not_wait_for_memory(
     log, held = LayerLog(monkeypatch), HeldBlocks(monkeypatch, blocks.num_with(1))
     close = BackgroundAllocator.close
 
-    async def letting_close(places: BackgroundAllocator) -> None:
-        closing = asyncio.create_task(close(places))
+    async def letting_close(places: BackgroundAllocator, *, keep: Collection[HeapKind]) -> None:
+        closing = asyncio.create_task(close(places, keep))
         await asyncio.sleep(0)
         held.let(1)  # that which a thread is at
         await closing

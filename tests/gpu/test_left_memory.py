@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -22,8 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from unicorn_async.gpu.binding import CData
     from unicorn_async.gpu.device import Device
+    from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.instance import Instance
+    from unicorn_async.gpu.memory import Buffer
 
 SIZE = 1 << 16
 PATIENCE_S = 30.0
@@ -58,9 +61,9 @@ async def test_who_finds_no_room_waits_for_what_is_being_freed(pair: Pair) -> No
     pair.left.add(pair.old)
     asked, wait = threading.Event(), LeftMemory.wait
 
-    def noted(left: LeftMemory, *args: object) -> bool:
+    def noted(left: LeftMemory, *args: object, **keys: object) -> bool:
         asked.set()
-        return wait(left, *args)  # type: ignore[arg-type]
+        return wait(left, *args, **keys)  # type: ignore[arg-type]
 
     pair.left.wait = noted.__get__(pair.left)  # type: ignore[method-assign]
     found = asyncio.create_task(asyncio.to_thread(pair.new.allocate, 2 * SIZE, MemoryKind.DEVICE, name="new"))
@@ -122,6 +125,148 @@ async def test_frees_are_not_paced_when_somebody_waits_for_the_end(pair: Pair, m
     async with asyncio.timeout(PATIENCE_S):
         with pair.left.hurrying():
             await freeing
+
+
+class Stand:
+    """Stands for an object, with some attributes of its own."""
+
+    def __init__(self, original: object, **replaced: object) -> None:
+        self._original = original
+        self.__dict__.update(replaced)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._original, name)
+
+
+class TwoHeaps:
+    """A GPU whose own memory, heap 0, is full of what is left, beside the host's, heap 1; all of it is mapped."""
+
+    def __init__(self, device: Device, patch: pytest.MonkeyPatch, info: DeviceInfo = DISCRETE) -> None:
+        self.left = LeftMemory()
+        stand = cast("Device", Stand(device, info=replace(info, device_uuid=device.info.device_uuid)))
+        self.old, self.new = Memory(stand, self.left), Memory(stand, self.left)
+        for memory in (self.old, self.new):
+            memory._types = ((7, 0), (6, 1))
+            memory._ranked = dict.fromkeys(MemoryKind, (0, 1))
+            memory._used = [0, 0]
+        vk_allocate, requirements = Memory._vk_allocate, Memory._requirements
+
+        def available(memory: Memory) -> list[int]:
+            return [2 * SIZE - self.old.used_bytes[0] - self.new.used_bytes[0], 1 << 30]
+
+        def allocate(memory: Memory, info: CData, out: CData) -> int:
+            info.memoryTypeIndex = 0  # the only one that there is
+            return vk_allocate(memory, info, out)
+
+        patch.setattr(Memory, "_available", available)
+        patch.setattr(Memory, "_vk_allocate", allocate)
+        patch.setattr(Memory, "_requirements", lambda memory, handle: (requirements(memory, handle)[0], 3))
+        self.buffers = [self.old.allocate(SIZE, MemoryKind.DEVICE, name="old") for _ in range(2)]
+        self.left.add(self.old)
+        assert self.old.used_bytes == (2 * SIZE, 0)
+
+    def allocate(self, kind: MemoryKind) -> asyncio.Task[Buffer]:
+        """Allocate in a thread."""
+        return asyncio.create_task(asyncio.to_thread(self.new.allocate, SIZE, kind, name="new"))
+
+    def close(self) -> None:
+        self.old.close()
+        self.new.close()
+
+
+@pytest.mark.parametrize("kind", [MemoryKind.ARGUMENTS, MemoryKind.STAGING])
+async def test_no_worse_memory_is_taken_while_better_one_is_being_freed(
+    kind: MemoryKind, toy: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heaps = TwoHeaps(toy, monkeypatch)
+    async with asyncio.timeout(PATIENCE_S):
+        allocating = heaps.allocate(kind)
+        await asyncio.wait([allocating], timeout=0.05)
+        assert not allocating.done()
+        heaps.buffers[0].close()
+        assert (await allocating).heap == 0
+    heaps.close()
+
+
+async def test_worse_memory_is_taken_where_others_need_the_better_one_or_nothing_is_left_there(
+    toy: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heaps = TwoHeaps(toy, monkeypatch)
+    heaps.left.remove(heaps.old)
+    assert (await heaps.allocate(MemoryKind.ARGUMENTS)).heap == 1
+    heaps.close()
+
+
+async def test_the_wait_for_better_memory_ends(toy: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    heaps = TwoHeaps(toy, monkeypatch)
+    async with asyncio.timeout(PATIENCE_S):
+        with monkeypatch.context() as patch:
+            patch.setattr(left_memory, "_PATIENCE_S", 0.05)
+            assert (await heaps.allocate(MemoryKind.ARGUMENTS)).heap == 1
+        allocating = heaps.allocate(MemoryKind.ARGUMENTS)
+        await asyncio.wait([allocating], timeout=0.05)
+        assert not allocating.done()
+        heaps.new.stop_waiting()
+        assert (await allocating).heap == 1
+    heaps.close()
+
+
+async def test_where_gpu_and_host_share_their_memory_none_is_worse(
+    toy: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heaps = TwoHeaps(toy, monkeypatch, INTEGRATED)
+    async with asyncio.timeout(PATIENCE_S):
+        assert (await heaps.allocate(MemoryKind.ARGUMENTS)).heap == 1
+    heaps.close()
+
+
+async def test_who_waits_for_memory_alone_is_let_go_too(pair: Pair) -> None:
+    pair.old.allocate(4 * SIZE, MemoryKind.DEVICE, name="old")
+    pair.left.add(pair.old)
+    allocating = asyncio.create_task(asyncio.to_thread(pair.new.allocate, SIZE, MemoryKind.DEVICE, name="new"))
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.wait([allocating], timeout=0.05)
+        assert not allocating.done()
+        pair.new.stop_waiting()
+        with pytest.raises(OutOfMemoryError, match="0 available"):
+            await allocating
+
+
+async def test_nobody_waits_for_the_driver_but_who_wants_to_know_how_much_there_is(pair: Pair) -> None:
+    info = replace(DISCRETE, device_uuid=pair.old.device_uuid, heaps=DISCRETE.heaps[: len(pair.old.used_bytes)])
+    begun, gate = threading.Event(), threading.Event()
+    pair.left.add(pair.old)
+
+    def free() -> None:
+        with pair.left.freeing(pair.old):
+            begun.set()
+            assert gate.wait(PATIENCE_S)
+
+    async with asyncio.timeout(PATIENCE_S):
+        freeing = asyncio.create_task(asyncio.to_thread(free))
+        await asyncio.to_thread(begun.wait, PATIENCE_S)
+        before = pair.left.count()
+        assert pair.left.heaps_at_once(info, lambda: info.heaps) is None
+        counting = asyncio.create_task(asyncio.to_thread(pair.left.heaps, info, lambda: info.heaps))
+        await asyncio.wait([counting], timeout=0.05)
+        assert not counting.done()
+        gate.set()
+        await counting
+        await freeing
+    assert pair.left.count() == before + 1
+    assert pair.left.heaps_at_once(info, lambda: info.heaps) is not None
+
+
+async def test_nothing_is_freed_between_two_figures_of_one_time(pair: Pair) -> None:
+    buffer = pair.old.allocate(SIZE, MemoryKind.DEVICE, name="old")
+    pair.left.add(pair.old)
+    async with asyncio.timeout(PATIENCE_S):
+        with pair.left.still():
+            freeing = asyncio.create_task(asyncio.to_thread(buffer.close))
+            await asyncio.wait([freeing], timeout=0.05)
+            assert not freeing.done() and pair.old.num_buffers == 1
+        await freeing
+    assert pair.old.num_buffers == 0
 
 
 def test_what_is_left_counts_as_available(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:

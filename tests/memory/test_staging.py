@@ -26,7 +26,7 @@ STAGING = 256 << 20
 def near(info: DeviceInfo, planned: int, *, mapped: bool = True, step_bytes: int = 0, **options: int) -> bool:
     """What is decided where so many bytes of VRAM are planned, and kept free for a load's steps."""
     memory = SimpleNamespace(expects_mappable=lambda heap: mapped and heap is HeapKind.VRAM)
-    device = SimpleNamespace(info=info, memory=memory, heaps=lambda: info.heaps)
+    device = SimpleNamespace(info=info, memory=memory, heaps_with_left=lambda: info.heaps)
     block = PlannedBlock(HeapKind.VRAM, (Claim("all", planned, MemoryGroup.FFN, 0),))
     placement = Placement(MemoryBudget(GIB, 0, GIB), (block,))
     plan = MemoryPlan(cast("KVPlan", None), placement, STAGING, num_load_steps=2, step_bytes=step_bytes)
@@ -43,6 +43,15 @@ def test_a_gpu_whose_memory_is_mapped_is_staged_in_while_there_is_room_to_spare(
     assert not near(NVIDIA_REBAR, free - 2 * STAGING + 256)
     assert near(NVIDIA_REBAR, free - 2 * STAGING - GIB, step_bytes=GIB)
     assert not near(NVIDIA_REBAR, free - 2 * STAGING - GIB, step_bytes=GIB + 256)
+
+
+def test_what_another_engine_has_left_is_room() -> None:
+    heaps = tuple(replace(heap, used=heap.budget) for heap in NVIDIA_REBAR.heaps)
+    full = replace(NVIDIA_REBAR, heaps=heaps)
+    assert not near(full, GIB)
+    left = replace(full, heaps=tuple(replace(heap, left=GIB + 2 * STAGING) for heap in heaps))
+    assert near(left, GIB)
+    assert not near(left, GIB + 256)
 
 
 def test_a_limit_of_the_users_counts() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.background import end_task, run_to_end
 from unicorn_async.engine.user_folders import cache_directory, tuning_folder
+from unicorn_async.gpu.budget import HeapKind
 from unicorn_async.gpu.choice import device_candidates
 from unicorn_async.gpu.device import Device
 from unicorn_async.gpu.instance import Instance
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.instance_start import InstanceStart
     from unicorn_async.gpu.left_memory import LeftMemory
+    from unicorn_async.gpu.memory import Memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +42,14 @@ class Devices:
 class Ending:
     """What is closed when an engine ends: `first` at once, and behind that `last`, with the devices' memory.
 
-    With `left` a server's next model does not wait for the last part, whose memory is then counted there.
+    With `left` a server's next model does not wait for the last part, whose memory is then counted there. `memories`
+    are those of all devices that were opened.
     """
 
     first: AsyncExitStack
     last: ExitStack
     left: LeftMemory | None
+    memories: list[Memory] = field(default_factory=list)
 
     @classmethod
     def of(cls, first: AsyncExitStack, leftovers: Leftovers | None) -> Ending:
@@ -56,6 +60,22 @@ class Ending:
             return cls(first, last, None)
         first.callback(leftovers.take, last)
         return cls(first, last, leftovers.memory)
+
+    def stop_waiting(self) -> None:
+        """Have nobody wait for memory any more: all of it is going to be freed."""
+        for memory in self.memories:
+            memory.stop_waiting()
+
+    def still(self) -> AbstractContextManager[None]:
+        """Have nothing that is left freed during the block, for all figures of the memory to be of one time."""
+        return nullcontext() if self.left is None else self.left.still()
+
+    def left_heaps(self, info: DeviceInfo) -> tuple[HeapKind, ...]:
+        """Return the kinds of memory in which weights outlive their engine: a GPU's own.
+
+        Who finds no room there waits for it. The host's is its programs' too, and nothing tells these to wait.
+        """
+        return () if self.left is None or info.shares_host_memory else (HeapKind.VRAM,)
 
     def counted(self, devices: Sequence[DeviceInfo], instance: Instance) -> tuple[DeviceInfo, ...]:
         """Return devices with their memory as of now, and what is left there, if anything may be."""
@@ -100,6 +120,7 @@ def open_device(instance: Instance, info: DeviceInfo, options: EngineConfig, end
     """
     left = ending.left
     device = Device.open(instance, info, cache_dir=cache_directory(), shader_dir=resource_dir("shaders"), left=left)
+    ending.memories.append(device.memory)
     if left is not None:
         ending.last.callback(left.remove, device.memory)
         ending.first.callback(left.add, device.memory)
@@ -113,7 +134,9 @@ def open_device(instance: Instance, info: DeviceInfo, options: EngineConfig, end
     return device
 
 
-def open_beside(device: Device, instance: Instance, info: DeviceInfo, left: LeftMemory | None) -> Device:
+def open_beside(device: Device, instance: Instance, info: DeviceInfo, ending: Ending) -> Device:
     """Open another device; one of the same GPU has its compiled kernels elsewhere, or it would replace the first's."""
     folder = cache_directory() / "attention" if info.index == device.info.index else cache_directory()
-    return Device.open(instance, info, cache_dir=folder, shader_dir=resource_dir("shaders"), left=left)
+    opened = Device.open(instance, info, cache_dir=folder, shader_dir=resource_dir("shaders"), left=ending.left)
+    ending.memories.append(opened.memory)
+    return opened

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from unicorn_async.background import wait_to_end
+from unicorn_async.background import run_task, wait_to_end
 from unicorn_async.config import EngineConfig, SamplingParams
 from unicorn_async.engine.devices import Ending, opening_devices
 from unicorn_async.engine.types import EngineStats, LoadProgress, Token
@@ -76,8 +76,8 @@ class Engine:
 
         "demo" is the bundled model. `device`, an index or a part of a name, goes before the one in `config`.
         The engine takes the instance of `vulkan`, which may have begun before this module was imported. `leftovers`
-        free the KV cache, and close the device, behind the end of the block. `on_wait` is told what the opening waits
-        for: "files", then "device", "memory" and "tokenizer".
+        free what lies in the GPU's own memory, and close the device, behind the end of the block. `on_wait` is told
+        what the opening waits for: "files", then "device", "memory" and "tokenizer".
 
         It returns as soon as the model's files are checked, what all layers use has memory and the tokenizer is made
         (with `skip_tokenizer` there is none, and no token has text or ends an answer): memory for the layers is
@@ -99,7 +99,8 @@ class Engine:
                 await asyncio.to_thread(importlib.import_module, "unicorn_async.engine.opening")
                 from unicorn_async.engine.opening import open_model
 
-                engine = cls(await open_model(model, config, opening, ending, on_wait or (lambda what: None)))
+                work = open_model(model, config, opening, ending, on_wait or (lambda what: None))
+                engine = cls(await run_task(work, on_cancel=ending.stop_waiting))
             tasks = [
                 asyncio.create_task(engine._guarded(lambda: engine._model.load), name="load"),
                 asyncio.create_task(engine._guarded(engine._run), name="engine loop"),
@@ -107,6 +108,7 @@ class Engine:
             try:
                 yield engine
             finally:
+                ending.stop_waiting()
                 for task in tasks:
                     task.cancel()
                 try:

@@ -137,13 +137,14 @@ async def open_model(
 
     on_wait("device")
     devices = await opening
-    device, memory_plan = await run_to_end(lambda: _choose_device(files, devices, options, ending))
+    device, memory_plan, usage_before = await run_to_end(lambda: _choose_device(files, devices, options, ending))
     options = replace(options, staging_bytes=memory_plan.staging_bytes, num_load_steps=memory_plan.num_load_steps)
-    usage_before = driver_usage(device)
     on_wait("memory")
-    in_vram = stages_in_vram(device, memory_plan, options)  # decided by what is free before the model's memory is taken
+    # Decided by what is free before the model's memory is taken.
+    in_vram = await run_to_end(lambda: stages_in_vram(device, memory_plan, options))
     allocator = BackgroundAllocator(device.memory, memory_plan.placement)
-    stack.push_async_callback(allocator.close)
+    ending.last.callback(allocator.free)
+    stack.push_async_callback(allocator.close, keep=ending.left_heaps(device.info))
     allocator.begin()  # a driver may take as long as the files are read
 
     kernels: NeededKernels | None = None
@@ -206,7 +207,7 @@ async def open_model(
             options,
             memory_plan.kv,
             memory_plan.far,
-            lambda info: open_beside(device, devices.instance, info, ending.left),
+            lambda info: open_beside(device, devices.instance, info, ending),
             stack,
         )
         seam = far.attention.near_kernels()
@@ -291,19 +292,24 @@ async def _make_tokenizer(
 
 def _choose_device(
     files: ModelFiles, devices: Devices, options: EngineConfig, ending: Ending
-) -> tuple[Device, MemoryPlan]:
-    """Choose the device that a model fits, and open it unless it is open; return it and the model's plan there."""
-    far = FarDevice(files.config, options, ending.counted(devices.all, devices.instance))
-    info, memory_plan = choose_device(
-        far.near(ending.counted(devices.candidates, devices.instance)),
-        files.config,
-        options,
-        files.plan,
-        transient_bytes=files.transient_bytes,
-        staging=files.staging,
-        far=far.plan,
-    )
-    return devices.only or open_device(devices.instance, info, options, ending), memory_plan
+) -> tuple[Device, MemoryPlan, tuple[int, ...] | None]:
+    """Choose the device that a model fits, and open it unless it is open.
+
+    Return it with the model's plan there, and what the driver says that this process uses of its memory.
+    """
+    with ending.still():  # else what is freed between two figures would be in both, or in none
+        far = FarDevice(files.config, options, ending.counted(devices.all, devices.instance))
+        info, memory_plan = choose_device(
+            far.near(ending.counted(devices.candidates, devices.instance)),
+            files.config,
+            options,
+            files.plan,
+            transient_bytes=files.transient_bytes,
+            staging=files.staging,
+            far=far.plan,
+        )
+    device = devices.only or open_device(devices.instance, info, options, ending)
+    return device, memory_plan, driver_usage(device)
 
 
 def _load_trace(path: Path) -> LoadTrace:

@@ -113,8 +113,12 @@ class Device:
         return self.physical.heaps()
 
     def heaps_with_left(self) -> tuple[MemoryHeap, ...]:
-        """Return the heaps as of now, with what other engines have left there."""
+        """Return the heaps as of now, with what other engines have left there; blocks while that is being freed."""
         return self.heaps() if self._left is None else self._left.heaps(self.info, self.heaps)
+
+    def heaps_at_once(self) -> tuple[MemoryHeap, ...] | None:
+        """Return the same without blocking; None while a part of what is left is being freed."""
+        return self.heaps() if self._left is None else self._left.heaps_at_once(self.info, self.heaps)
 
     def wait_idle(self) -> None:
         """Block until all that was submitted is done.

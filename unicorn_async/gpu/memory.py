@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,9 +13,10 @@ from unicorn_async.gpu.binding import BufferHandle, MemoryHandle, check
 from unicorn_async.gpu.budget import HeapKind, heap_kinds
 from unicorn_async.gpu.host_pages import prefer_huge_pages
 from unicorn_async.gpu.memory_types import MemoryKind, is_mappable, rank_memory_types
+from unicorn_async.gpu.right_of_way import RightOfWay
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from unicorn_async.gpu.binding import CData
     from unicorn_async.gpu.device_context import DeviceContext
@@ -87,6 +88,7 @@ class Memory:
         """Allocate on a device; where it is short of memory, it waits for what is `left` there by others."""
         self._device = device
         self._left = left
+        self._waits = left is not None
         self._api = device.api
         self._types = device.physical.memory_types()
         heap_bytes = [heap.nbytes for heap in device.info.heaps]
@@ -105,8 +107,7 @@ class Memory:
         # event loop, would hardly get its turn between two allocations.
         self._lock = threading.Lock()
         self._map_lock = threading.Lock()
-        self._way = threading.Condition()
-        self._num_ahead = 0  # allocations under way that others give way to
+        self._way = RightOfWay()
 
     @property
     def used_bytes(self) -> tuple[int, ...]:
@@ -142,7 +143,8 @@ class Memory:
     ) -> Buffer:
         """Allocate `nbytes`, uninitialised, in a Vulkan allocation of its own: few and large ones, or an Arena.
 
-        DEVICE memory may be told the kind of `heap` that it is to lie in, and then lies nowhere else. One that
+        DEVICE memory may be told the kind of `heap` that it is to lie in, and then lies nowhere else. While others'
+        memory is being freed where it would best lie, this waits for that before it takes another heap. One that
         `gives_way` begins when no other is under way: a driver serves a thread that asks again and again before others.
 
         Raises:
@@ -161,8 +163,14 @@ class Memory:
                 raise OutOfMemoryError(f"{name}: {len(self._live)} allocations live, {info.name} allows no more")
         types = self._ranked[kind] if heap is None else self._told[heap]
         what = f"{nbytes} bytes of {kind.value if heap is None else heap.value} memory"
-        with self._giving_way() if gives_way else self._going_ahead():
+        with self._way.given() if gives_way else self._way.taken():
             return self._make(nbytes, kind, name, lambda handle: self._allocate_memory(handle, types, what, name))
+
+    def stop_waiting(self) -> None:
+        """Have who allocates wait no more for what others have left: nobody needs the memory any longer."""
+        self._waits = False
+        if self._left is not None:
+            self._left.look_again()
 
     def import_host(self, view: memoryview, *, name: str) -> Buffer:
         """Make host memory a buffer that the GPU copies from; `view` must outlive the buffer and stay where it is.
@@ -228,23 +236,6 @@ class Memory:
         for buffer in live:
             buffer.close()
 
-    @contextmanager
-    def _going_ahead(self) -> Iterator[None]:
-        with self._way:
-            self._num_ahead += 1
-        try:
-            yield
-        finally:
-            with self._way:
-                self._num_ahead -= 1
-                self._way.notify_all()
-
-    @contextmanager
-    def _giving_way(self) -> Iterator[None]:
-        with self._way:
-            self._way.wait_for(lambda: not self._num_ahead)
-        yield
-
     def _map(self, memory: MemoryHandle, nbytes: int, name: str) -> memoryview:
         api, device = self._api, self._device
         out = api.ffi.new("void **")
@@ -295,19 +286,20 @@ class Memory:
         return int(needs.size), int(needs.memoryTypeBits)
 
     def _allocate_memory(self, handle: BufferHandle, types: Sequence[int], what: str, name: str) -> _Allocation:
-        while True:
-            count = 0 if self._left is None else self._left.count()
-            try:
-                return self._try_to_allocate(handle, types, what, name)
-            except OutOfMemoryError:
-                if self._left is None or not self._left.wait(self._device.info, count):
-                    raise
-
-    def _try_to_allocate(self, handle: BufferHandle, types: Sequence[int], what: str, name: str) -> _Allocation:
-        api = self._api
         size, type_bits = self._requirements(handle)
-        available = self._lately_available(size)
         candidates = [index for index in types if type_bits >> index & 1]
+        if self._left is None:
+            return self._try_to_allocate(size, candidates, what, name)
+        return self._left.allocate(
+            self._device.info,
+            {index: self._types[index][1] for index in candidates},
+            lambda better: self._try_to_allocate(size, better, what, name),
+            is_given_up=lambda: not self._waits,
+        )
+
+    def _try_to_allocate(self, size: int, candidates: Sequence[int], what: str, name: str) -> _Allocation:
+        api = self._api
+        available = self._lately_available(size)
         refused = False
         flags = api.struct("VkMemoryAllocateFlagsInfo", flags=_ALLOCATE_DEVICE_ADDRESS)
         for index in candidates:

@@ -12,7 +12,7 @@ from unicorn_async.gpu.budget import HeapKind
 from unicorn_async.gpu.memory_types import MemoryKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from unicorn_async.gpu.arena import ArenaSlice
     from unicorn_async.gpu.memory import Memory
@@ -67,8 +67,8 @@ class BackgroundAllocator:
         await self.wait(self._heaps)
         return self.slices
 
-    async def close(self) -> None:
-        """Free everything, in a thread, after the block that is being allocated."""
+    async def close(self, keep: Collection[HeapKind] = ()) -> None:
+        """Free everything, in a thread, after the block that is being allocated; what lies in `keep` is for `free`."""
         self._is_closed = True
         self._notify()
         try:
@@ -76,11 +76,12 @@ class BackgroundAllocator:
                 await wait_to_end(self._work)
                 self._work.exception()  # who waited has it
         finally:
-            await run_to_end(self._free)
+            await run_to_end(lambda: self.free(set(HeapKind) - set(keep)))
 
-    def _free(self) -> None:
-        for arena in self._arenas.values():
-            arena.close()
+    def free(self, heaps: Collection[HeapKind] = tuple(HeapKind)) -> None:
+        """Free what lies in some kinds of memory, once this is closed."""
+        for heap in heaps:
+            self._arenas[heap].close()
 
     def _allocate(self, loop: asyncio.AbstractEventLoop) -> None:
         for block in self._blocks:

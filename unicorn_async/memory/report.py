@@ -9,6 +9,7 @@ from unicorn_async.gpu.budget import HeapKind, heap_kinds
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.device import Device
+    from unicorn_async.gpu.device_info import MemoryHeap
     from unicorn_async.memory.kv_pool import KVPool
     from unicorn_async.weights.placement import Placement
 
@@ -23,7 +24,8 @@ class HeapReport:
 
     `to_come` is what is planned and still to be allocated: a KV cache that grows. `beside` is what may be allocated
     beside the plan: frames and results, and during a load staging and adapters.
-    `driver` is by how much the driver's figure for this process grew; None where it gives none.
+    `driver` is by how much the driver's figure for this process grew; None where it gives none, and for the moments in
+    which it takes back memory that another model has left.
     """
 
     heap: HeapKind
@@ -85,9 +87,13 @@ def _heap_json(heap: HeapReport) -> dict[str, object]:
 def driver_usage(device: Device) -> tuple[int, ...] | None:
     """Return what the driver says that this process uses, per heap; None where it does not say.
 
-    What others have left, and is being freed, is not in it.
+    What others have left, and is being freed, is not in it; it blocks while a part of that is.
     """
-    return tuple(heap.used - heap.left for heap in device.heaps_with_left()) if device.info.memory_budget else None
+    return _usage(device.heaps_with_left()) if device.info.memory_budget else None
+
+
+def _usage(heaps: tuple[MemoryHeap, ...] | None) -> tuple[int, ...] | None:
+    return None if heaps is None else tuple(heap.used - heap.left for heap in heaps)
 
 
 def memory_report(
@@ -107,7 +113,7 @@ def memory_report(
     """
     to_come = {heap: 0 if kv_pool is None else kv_pool.pending_bytes(heap) for heap in HeapKind}
     beside_bytes += 0 if kv_pool is None else kv_pool.piece_bytes
-    kinds, usage = heap_kinds(device.info), driver_usage(device)
+    kinds, usage = heap_kinds(device.info), _usage(device.heaps_at_once()) if device.info.memory_budget else None
     grown = None
     if usage is not None and usage_before is not None:
         grown = [now - before for now, before in zip(usage, usage_before, strict=True)]
