@@ -88,6 +88,8 @@ async def test_answers_over_many_pieces_are_those_of_a_cache_in_one(
         assert engine._model.memory_plan.kv.pieces[0].count > 4
         heap = engine.memory.heaps[0]
         assert heap.to_come == 0 and heap.plan_agrees
+        attention, plan = engine.attention, engine._model.memory_plan.kv
+        assert attention.kv_cache_bytes == attention.kv_cache_bytes_now == plan.nbytes
 
 
 async def test_a_first_prompt_is_answered_by_the_first_pieces_and_a_long_one_waits_for_its_own(
@@ -104,6 +106,8 @@ async def test_a_first_prompt_is_answered_by_the_first_pieces_and_a_long_one_wai
         assert 0 < stats.blocks_total < stats.blocks_planned
         heap = engine.memory.heaps[0]
         assert heap.to_come > 0 and heap.plan_agrees
+        plan, attention = engine._model.memory_plan.kv, engine.attention
+        assert (attention.kv_cache_bytes, attention.kv_cache_bytes_now) == (plan.nbytes, plan.first_bytes)
         long = asyncio.create_task(answer(engine, prompt_of(450)))
         assert len((await answer(engine, prompt_of(20))).ids) == 16 if not long.done() else True
         assert not long.done()
@@ -138,6 +142,9 @@ async def test_a_cache_that_can_not_grow_stays_as_it_is_and_says_so(
             await answer(engine, prompt_of(450))
         assert (await answer(engine, prompt_of(20))).ids == expected
         assert engine.memory.heaps[0].plan_agrees is False  # not all that was planned is there
+        attention = engine.attention.to_json()
+        there = engine._model.memory_plan.kv.first_bytes
+        assert engine.kv_cache_bytes == attention["kv_cache_bytes"] == attention["kv_cache_bytes_now"] == there
 
 
 async def test_first_pieces_that_do_not_fit_are_told_to_everybody(

@@ -135,8 +135,8 @@ class Engine:
 
     @property
     def attention(self) -> AttentionInfo:
-        """Where the attention runs, and the KV cache lies."""
-        return self._model.attention
+        """Where the attention runs, and the KV cache lies; its sizes are as of now."""
+        return self._model.attention_now()
 
     @property
     def adapters(self) -> tuple[AdapterInfo, ...]:
@@ -166,8 +166,8 @@ class Engine:
 
     @property
     def kv_cache_bytes(self) -> int:
-        """Size of the KV cache on the device, once it has grown to it."""
-        return self._model.memory_plan.kv.nbytes
+        """Size that the KV cache grows to on the device; that which it has, where there was no memory for more."""
+        return self.attention.kv_cache_bytes
 
     @property
     def memory(self) -> MemoryReport:

@@ -105,6 +105,13 @@ class OpenedModel:
             kv_pool=self.kv_pool,
         )
 
+    def attention_now(self) -> AttentionInfo:
+        """Return where the attention is, with the size that the KV cache has now, and will have."""
+        pool = self.kv_pool
+        if pool is None:
+            return replace(self.attention, kv_cache_bytes_now=self.attention.kv_cache_bytes)
+        return replace(self.attention, kv_cache_bytes=pool.most_nbytes, kv_cache_bytes_now=pool.nbytes)
+
     @property
     def twin(self) -> Device | None:
         """The device that attends, if it is another logical one of the same GPU."""

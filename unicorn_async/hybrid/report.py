@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 class AttentionInfo:
     """Where the attention runs, and the KV cache lies.
 
-    `kv_dtype` is the type of the cache's elements, `kv_cache_bytes` its size, on `device`. On another device than the
-    model's, `exchange` says how the two hand over a layer, and `reason` why in this way.
+    `kv_dtype` is the type of the cache's elements, `kv_cache_bytes` the size that it grows to, on `device`, and
+    `kv_cache_bytes_now` what there is of that. On another device than the model's, `exchange` says how the two hand
+    over a layer, and `reason` why in this way.
     """
 
     kind: AttentionKind
@@ -24,6 +25,7 @@ class AttentionInfo:
     reason: str = ""
     kv_dtype: str = "f16"
     kv_cache_bytes: int = 0
+    kv_cache_bytes_now: int = 0
 
     def text(self) -> str:
         """Return a line for people."""
@@ -41,6 +43,7 @@ class AttentionInfo:
             "reason": self.reason or None,
             "kv_dtype": self.kv_dtype,
             "kv_cache_bytes": self.kv_cache_bytes,
+            "kv_cache_bytes_now": self.kv_cache_bytes_now,
         }
 
 

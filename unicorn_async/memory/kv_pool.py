@@ -42,6 +42,7 @@ class KVPool:
         self._block_size = block_size
         self._pending = list(zip(growth_order(plan.pieces), blocks, strict=True))[::-1]
         self.num_first = plan.num_first
+        self.most_nbytes = plan.nbytes  # that the pieces grow to
         self._numberings: dict[int, Numbering] = {}
         self._buffers: list[Buffer] = []
         of = plan.layer_group
@@ -51,6 +52,12 @@ class KVPool:
     def is_complete(self) -> bool:
         """Whether all pieces are there."""
         return not self._pending
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the pieces that are there."""
+        order = growth_order(self._plan.pieces)
+        return sum(self._plan.pieces[group].nbytes for group in order[: len(self._buffers)])
 
     @property
     def piece_bytes(self) -> int:
@@ -87,6 +94,7 @@ class KVPool:
     def give_up(self) -> None:
         """Plan no more pieces than there are."""
         self._pending.clear()
+        self.most_nbytes = self.nbytes
 
     def cache(self, layer: int) -> KVCache:
         """Return where a layer's cache begins, with block 0; there is a piece of its group."""
