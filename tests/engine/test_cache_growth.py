@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from unicorn_async.engine.engine_loop import EngineLoop
+from unicorn_async.engine.types import FinishReason
 from unicorn_async.errors import DeviceLostError, EngineClosedError, OutOfMemoryError, PromptTooLongError
 from unicorn_async.memory import kv_pieces
 from unicorn_async.memory.kv_pieces import Numbering, Pieces
 from unicorn_async.memory.kv_pool import KVPool
+from unicorn_async.scheduler.scheduler import Scheduler
 from unicorn_async.step.load_steps import LoadSteps
 
 from .answers import answer, prompt_of
 
 if TYPE_CHECKING:
     from unicorn_async.memory.kv_pool import NewBlocks
+    from unicorn_async.scheduler.sequence import Sequence
 
     from .conftest import OpenEngine
 
@@ -145,6 +148,33 @@ async def test_a_cache_that_can_not_grow_stays_as_it_is_and_says_so(
         attention = engine.attention.to_json()
         there = engine._model.memory_plan.kv.first_bytes
         assert engine.kv_cache_bytes == attention["kv_cache_bytes"] == attention["kv_cache_bytes_now"] == there
+
+
+@pytest.mark.parametrize("stop", [(), ("never",)])
+async def test_an_answer_that_outgrows_what_could_be_grown_has_its_last_token_and_full_length(
+    stop: tuple[str, ...], small_pieces: None, open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt = prompt_of(300)
+    async with open_engine("llama", skip_tokenizer=not stop) as engine:
+        expected = (await answer(engine, prompt, max_tokens=100, stop=stop)).ids
+        num_first = engine._model.kv_pool.num_first  # type: ignore[union-attr]
+    grower, lacks_blocks, is_stuck = Grower(monkeypatch, num_first), Scheduler.lacks_blocks, asyncio.Event()
+
+    def noted(scheduler: Scheduler, sequence: Sequence) -> bool:
+        if lacks := lacks_blocks(scheduler, sequence):
+            is_stuck.set()
+        return lacks
+
+    monkeypatch.setattr(Scheduler, "lacks_blocks", noted)
+    async with asyncio.timeout(PATIENCE_S), open_engine("llama", skip_tokenizer=not stop) as engine:
+        asking = asyncio.create_task(answer(engine, prompt, max_tokens=100, stop=stop))
+        await is_stuck.wait()
+        grower.failing = OutOfMemoryError("KV cache[9]: 65536 bytes of VRAM memory needed, 0 available")
+        grower.let()
+        found, room = await asking, engine.max_context
+        assert len(prompt) < room < len(prompt) + 100
+        assert found.ids == expected[: room + 1 - len(prompt)]
+        assert found.finish_reason is FinishReason.LENGTH
 
 
 async def test_first_pieces_that_do_not_fit_are_told_to_everybody(

@@ -76,6 +76,46 @@ def test_growth_that_ends_early_shortens_the_context_and_gives_back_what_can_nev
     scheduler.finish(long, FinishReason.CANCELLED)
 
 
+@pytest.mark.parametrize("num_prompt", [14, 15, 16])
+def test_an_answer_that_fills_what_there_is_ends_as_one_of_full_length(num_prompt: int) -> None:
+    """A last token's own position is never computed: 16 positions are enough for 17 tokens."""
+    scheduler = make_scheduler(grows=True)
+    scheduler.add_blocks(0, range(4))
+    sequence = add(scheduler, num_prompt, max_tokens=9)
+    steps = [schedule(scheduler) for _ in range(17 - num_prompt)]
+    assert scheduler.schedule() is None and not scheduler.lacks_blocks(sequence)  # a token is to come
+    assert scheduler.end_growth() == []
+    for step in steps:
+        scheduler.commit(step, [1])
+    assert (sequence.length, sequence.finish_reason) == (17, FinishReason.LENGTH)
+
+
+def test_an_answer_gets_a_last_token_where_there_is_a_position_for_the_one_before() -> None:
+    scheduler = make_scheduler(grows=True)
+    scheduler.add_blocks(0, range(4))
+    sequence = add(scheduler, 15, max_tokens=9)
+    scheduler.commit(schedule(scheduler), [1])
+    assert sequence.length == 16 and not scheduler.lacks_blocks(sequence)
+    assert scheduler.end_growth() == []
+    scheduler.commit(schedule(scheduler), [1])
+    assert sequence.finish_reason is FinishReason.LENGTH
+
+
+def test_an_answer_that_has_filled_what_there_is_lacks_blocks_and_gets_no_further() -> None:
+    scheduler = make_scheduler(grows=True)
+    scheduler.add_blocks(0, range(4))
+    sequence = add(scheduler, 16, max_tokens=9)
+    assert scheduler.lacks_blocks(sequence) is False
+    scheduler.commit(schedule(scheduler), [1])
+    assert scheduler.lacks_blocks(sequence)
+    scheduler.add_blocks(0, [9])
+    assert not scheduler.lacks_blocks(sequence)
+    for _ in range(4):
+        scheduler.commit(schedule(scheduler), [1])
+    assert scheduler.schedule() is None and scheduler.lacks_blocks(sequence)
+    assert scheduler.end_growth() == [sequence]
+
+
 def test_a_window_that_is_whole_does_not_shorten_the_context() -> None:
     scheduler = make_scheduler(grows=True, groups=(BlockGroup(6, 100),))
     scheduler.add_blocks(0, range(3))  # of 4 tokens: a window of 6 touches no more

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from unicorn_async.scheduler.batch import Batch
     from unicorn_async.scheduler.scheduler import Scheduler
     from unicorn_async.scheduler.sequence import Sequence
-    from unicorn_async.step.result import StepResult
+    from unicorn_async.step.result import SampledToken, StepResult
 
 
 _MOST_EVALUATING = 8  # steps in flight beside an open evaluation: each that has a part of it has logits for the host
@@ -120,6 +120,7 @@ class EngineLoop:
         self._growth = growth
         self._streams: dict[Sequence, RequestStream] = {}
         self._evaluations: dict[Sequence, Evaluation] = {}
+        self._held: dict[Sequence, SampledToken] = {}  # of who lacks blocks: the answer's last, if none come
         self._in_flight: deque[_StepInFlight] = deque()
         self._wake = asyncio.Event()
         self._load_collected = asyncio.Event()
@@ -147,6 +148,7 @@ class EngineLoop:
     def cancel(self, sequence: Sequence) -> None:
         """End a request; its blocks are free as soon as no step in flight uses them."""
         self._streams.pop(sequence, None)
+        self._held.pop(sequence, None)
         self._evaluations.pop(sequence, None)
         self._scheduler.finish(sequence, FinishReason.CANCELLED)
         self._wake.set()
@@ -165,6 +167,7 @@ class EngineLoop:
         for evaluation in self._evaluations.values():
             evaluation.end(error)
         self._streams.clear()
+        self._held.clear()
         self._evaluations.clear()
         self.growth_ended.set()
 
@@ -192,7 +195,14 @@ class EngineLoop:
         shortage = await growth.run(add, lambda: self._scheduler.has_work)
         for sequence in self._scheduler.end_growth():
             assert shortage is not None, "all that was planned is there"
-            self._lose(sequence, shortage)
+            held = self._held.pop(sequence, None)
+            if held is None:
+                self._lose(sequence, shortage)
+            else:
+                self._give(sequence, held, FinishReason.LENGTH)
+        for sequence, held in list(self._held.items()):
+            self._give(sequence, held, None)
+        self._held.clear()
         self.growth_ended.set()
         self._wake.set()
 
@@ -260,19 +270,31 @@ class EngineLoop:
         tokens, step_s = result.tokens, None if result.waited else result.device_s
         committed = self._scheduler.commit(result.batch, [token.id for token in tokens], step_s=step_s)
         for sequence, _, reason, row in committed:
-            stream = self._streams.get(sequence)
-            if stream is None:  # an evaluation
+            if sequence not in self._streams:  # an evaluation
                 if reason is not None and sequence in self._evaluations:
                     self._evaluations.pop(sequence).end()
                 continue
             self.counters.tokens_generated += 1
-            try:
-                reason = stream.add(tokens[row], reason)
-            except Exception as exc:  # a fault in one answer's text must not end the others
-                stream.fail(exc)
-                reason = FinishReason.CANCELLED
-            if reason is not None:
-                del self._streams[sequence]
-                self._scheduler.finish(sequence, reason)
+            if self._held:
+                held = self._held.pop(sequence, None)
+                if held is not None and self._give(sequence, held, None):
+                    continue
+            if reason is None and self._scheduler.lacks_blocks(sequence):
+                self._held[sequence] = tokens[row]
+            else:
+                self._give(sequence, tokens[row], reason)
         self.counters.host_s += time.perf_counter() - started
         self.counters.device_s += result.device_s
+
+    def _give(self, sequence: Sequence, token: SampledToken, reason: FinishReason | None) -> bool:
+        """Hand a token to who asked for it; returns whether the answer ends with it."""
+        stream = self._streams[sequence]
+        try:
+            reason = stream.add(token, reason)
+        except Exception as exc:  # a fault in one answer's text must not end the others
+            stream.fail(exc)
+            reason = FinishReason.CANCELLED
+        if reason is not None:
+            del self._streams[sequence]
+            self._scheduler.finish(sequence, reason)
+        return reason is not None

@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 from bisect import insort
 from collections import deque
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import PromptTooLongError, QueueFullError, RequestError
 from unicorn_async.scheduler.batch import Batch, Committed, ScheduledSequence
 from unicorn_async.scheduler.block_manager import BlockGroup, BlockManager
+from unicorn_async.scheduler.draft import Draft
 from unicorn_async.scheduler.prefixes import Prefixes
 from unicorn_async.scheduler.request import FinishReason
 from unicorn_async.scheduler.sequence import PENDING
@@ -24,26 +24,6 @@ if TYPE_CHECKING:
 
 
 _FED_BACK = (PENDING,)
-
-
-@dataclass(slots=True)
-class _Draft:
-    """A step in the making, and what it may still take."""
-
-    tokens_left: int
-    logit_rows_left: int  # one for each sampled token, and for each position of an evaluation
-    scheduled: list[ScheduledSequence] = field(default_factory=list)
-    num_tokens: int = 0
-    is_bounded: bool = False  # prompts may take less than there is room for
-
-    @property
-    def is_full(self) -> bool:
-        return self.tokens_left == 0 or self.logit_rows_left == 0
-
-    @property
-    def most_sampled(self) -> int:
-        """How many tokens more it can sample."""
-        return min(self.tokens_left, self.logit_rows_left)
 
 
 class Scheduler:
@@ -153,8 +133,12 @@ class Scheduler:
         """Have more blocks of a group, whose memory is there from now on."""
         self._blocks.pools[group].add(blocks)
 
+    def lacks_blocks(self, sequence: Sequence) -> bool:
+        """Whether a sequence gets no further before more blocks come, so that what it has may be all that it will."""
+        return self._blocks.is_growing and not sequence.num_pending and not self._blocks.has_room(sequence)
+
     def end_growth(self) -> list[Sequence]:
-        """Take it that no more blocks come; returns the sequences that can never end now, for who added them to end."""
+        """Take it that no more blocks come; returns the sequences that get no further, for who added them to end."""
         room = self._blocks.end_growth()
         if room is None:
             return []
@@ -190,7 +174,7 @@ class Scheduler:
         With `known_only` no step has tokens that a step in flight is to sample: it needs nothing of that step's end.
         """
         self.wants_blocks = False
-        draft = _Draft(self._max_num_batched_tokens, self._max_logit_rows)
+        draft = Draft(self._max_num_batched_tokens, self._max_logit_rows)
         decodes, prompts = self._ready(known_only)
         room = self._room_for_decodes(len(decodes), prompts, draft)
         is_stalled = not self._place_decodes(decodes, draft, room)
@@ -275,7 +259,7 @@ class Scheduler:
             (decodes if sequence.is_decoding else prompts).append(sequence)
         return decodes, prompts
 
-    def _room_for_decodes(self, num_decodes: int, prompts: SequenceOf[Sequence], draft: _Draft) -> int:
+    def _room_for_decodes(self, num_decodes: int, prompts: SequenceOf[Sequence], draft: Draft) -> int:
         """Return how many decodes the step may begin with, for prompts to get what they are promised."""
         most, block_size = draft.most_sampled, self._blocks.block_size
         if num_decodes + block_size <= most:
@@ -286,7 +270,7 @@ class Scheduler:
         half = (most + self._num_steps % 2) // 2  # of a step of one token, every other step
         return most - min(wanted, block_size, half)
 
-    def _place_decodes(self, decodes: list[Sequence], draft: _Draft, room: int) -> bool:
+    def _place_decodes(self, decodes: list[Sequence], draft: Draft, room: int) -> bool:
         """Begin the step with a token of each, as far as there is `room`; returns whether they had the blocks."""
         scheduled, is_stalled, takes_turns = draft.scheduled, False, len(decodes) > room
         if takes_turns:
@@ -335,7 +319,7 @@ class Scheduler:
             self._retire(victim)
         return True
 
-    def _bound_prompts(self, draft: _Draft) -> None:
+    def _bound_prompts(self, draft: Draft) -> None:
         """Before a step's first prompt, behind all of its decodes: leave as much room as these allow."""
         if self._step_budget is None or draft.is_bounded or not draft.scheduled:
             return
@@ -345,7 +329,7 @@ class Scheduler:
         if room < draft.tokens_left:
             draft.tokens_left, draft.is_bounded = room, True
 
-    def _place(self, sequence: Sequence, draft: _Draft) -> None:
+    def _place(self, sequence: Sequence, draft: Draft) -> None:
         """Add what fits of a prompt to the step; there is room for a token at least."""
         start, remaining = sequence.num_scheduled, sequence.num_remaining
         count = min(remaining, draft.tokens_left)

@@ -66,10 +66,14 @@ class Sequence:
         return self.num_scheduled >= self.num_given and self.state_index >= 0
 
     def confine(self, room: int) -> bool:
-        """Have no more than `room` tokens; returns whether the sequence can end by itself with these."""
-        if self.length + (not self.want_logits and self.num_pending == 0) > room:
+        """End within `room` computed positions; returns whether the sequence can, by a token that is still to come.
+
+        A last token's own position is never computed: who has as many tokens as there are positions gets one more.
+        """
+        least = self.length + (not self.want_logits and self.num_pending == 0)
+        if least - (not self.want_logits) > room:
             return False
-        self.max_length = min(self.max_length, room)
+        self.max_length = min(self.max_length, max(least, room))
         return True
 
     def token_ids(self, start: int, count: int) -> tuple[int, ...]:

@@ -1,0 +1,30 @@
+"""A step in the making."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from unicorn_async.scheduler.batch import ScheduledSequence
+
+
+@dataclass(slots=True)
+class Draft:
+    """What a step has so far, and what it may still take."""
+
+    tokens_left: int
+    logit_rows_left: int  # one for each sampled token, and for each position of an evaluation
+    scheduled: list[ScheduledSequence] = field(default_factory=list)
+    num_tokens: int = 0
+    is_bounded: bool = False  # prompts may take less than there is room for
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it has no room for anything more."""
+        return self.tokens_left == 0 or self.logit_rows_left == 0
+
+    @property
+    def most_sampled(self) -> int:
+        """How many tokens more it can sample."""
+        return min(self.tokens_left, self.logit_rows_left)
