@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +20,8 @@ from unicorn_async.errors import ConfigError, TokenizerError, UnicornError
 from unicorn_async.loader.stream import LoadStream
 from unicorn_async.memory.choice import choose_device
 from unicorn_async.resources import demo_model_dir
+from unicorn_async.tokenizer import Tokenizer
+from unicorn_async.tokenizer.encoder import WholeNeededError
 from unicorn_async.tokenizer.kept import parse_kept
 from unicorn_async.tokenizer.kept_folder import KeptFolder
 from unicorn_async.tokenizer.process import TokenizerProcess
@@ -267,6 +270,48 @@ async def test_what_is_made_of_a_kept_one_waits_until_the_model_runs(
     async with open_engine() as engine:
         await answer(engine, max_tokens=2)
     assert order == (["runner", "tokenizer"] if is_kept else ["tokenizer", "runner"])
+
+
+class HeldEncoder:
+    """Encodes once its vocabulary is there."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.pieces = tokenizer.pieces
+        self.is_there, self.asked = asyncio.Event(), asyncio.Semaphore(0)
+        self._encoder = tokenizer.encoder
+
+    def encode(self, text: str, *, with_control: bool) -> list[int]:
+        if not self.is_there.is_set():
+            raise WholeNeededError
+        return self._encoder.encode(text, with_control=with_control)
+
+    def at_once(self) -> HeldEncoder:
+        return self
+
+    async def whole(self) -> None:
+        self.asked.release()
+        await self.is_there.wait()
+
+    def close(self) -> None:
+        pass
+
+
+async def test_prompts_that_wait_for_the_tokenizer_hold_no_threads(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with asyncio.timeout(20), open_engine() as engine:
+        await engine.loaded()
+        expected = (await answer(engine, "the quick brown fox")).ids
+        encoder = HeldEncoder(engine.tokenizer)
+        tokenizer = Tokenizer(encoder, engine.tokenizer.facts)
+        monkeypatch.setattr(Engine, "tokenizer", tokenizer)
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        waiting = [asyncio.create_task(answer(engine, "the quick brown fox")) for _ in range(8)]
+        for _ in waiting:
+            await encoder.asked.acquire()
+        await asyncio.to_thread(lambda: None)
+        encoder.is_there.set()
+        assert [(await each).ids for each in waiting] == [expected] * 8
 
 
 def test_a_model_that_is_not_there_is_for_others_to_complain_about(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from unicorn_async.scheduler.block_manager import BlockGroup
 from unicorn_async.scheduler.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -38,6 +38,9 @@ STATS = {
     "tokens_generated": 7,
     "attention": None,
 }
+
+
+T = TypeVar("T")
 
 
 class FakeTokenizer:
@@ -68,6 +71,13 @@ class FakeTokenizer:
         self.options.append(options)
         words = [word for message in messages for word in (message.role, *message.content.split())]
         return list(range(len(words)))
+
+    async def encode_soon(
+        self,
+        encode: Callable[[FakeTokenizer], T],
+        run: Callable[[Callable[[], T]], Awaitable[T]],
+    ) -> T:
+        return await run(lambda: encode(self))
 
     def token_text(self, token_id: int) -> str:
         return self.token_bytes(token_id).decode("utf-8", "replace")

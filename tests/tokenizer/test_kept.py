@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +17,7 @@ from tokenizers import AddedToken, normalizers, pre_tokenizers
 from tests.tokenizer.gguf.metadata import as_read, byte_level_metadata
 from unicorn_async.errors import CheckpointError, RequestError, TokenizerError, UnicornError
 from unicorn_async.resources import demo_model_dir
-from unicorn_async.tokenizer import Tokenizer
+from unicorn_async.tokenizer import ChatMessage, Tokenizer
 from unicorn_async.tokenizer.excerpt import MAX_TEXT_CHARS, Excerpts
 from unicorn_async.tokenizer.kept import KeptTokenizer, kept_form, read_kept
 from unicorn_async.tokenizer.kept_encoder import KeptEncoder
@@ -358,6 +360,30 @@ def test_a_short_text_waits_for_nothing_and_a_long_one_for_the_whole(
     encoder.close()
 
 
+async def test_texts_that_wait_for_the_whole_hold_no_threads(
+    local: Tokenizer, held: HeldProcess, encoder: KeptEncoder
+) -> None:
+    tokenizer, long = Tokenizer(encoder, local.facts), "word " * MAX_TEXT_CHARS
+    message = [ChatMessage("user", long)]
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    async with asyncio.timeout(20):
+        waiting = [
+            asyncio.create_task(tokenizer.encode_soon(encode, asyncio.to_thread))
+            for encode in (lambda its: its.encode(long), lambda its: its.encode_chat(message))
+            for _ in range(4)
+        ]
+        soon = await tokenizer.encode_soon(lambda its: its.encode("Hello there"), asyncio.to_thread)
+        assert soon == local.encode("Hello there")
+        waiting.pop().cancel()
+        await asyncio.to_thread(lambda: None)
+        assert not any(task.done() for task in waiting) and held.texts == []
+        held.made.set()
+        found = await asyncio.gather(*waiting)
+    assert found == [local.encode(long)] * 4 + [local.encode_chat(message)] * 3
+    assert await tokenizer.encode_soon(lambda its: its.encode(long), asyncio.to_thread) == local.encode(long)
+    encoder.close()
+
+
 @pytest.mark.parametrize("error", [TokenizerError, CheckpointError])  # of a process that ended, of a file since changed
 def test_a_whole_that_can_not_be_made_is_an_error_of_what_needs_it(
     error: type[UnicornError], held: HeldProcess, encoder: KeptEncoder
@@ -366,6 +392,18 @@ def test_a_whole_that_can_not_be_made_is_an_error_of_what_needs_it(
     held.made.set()
     with pytest.raises(error, match="not to be had"):
         encoder.encode("x" * (MAX_TEXT_CHARS + 1), with_control=False)
+
+
+async def test_a_whole_that_can_not_be_made_is_an_error_of_who_awaits_it(
+    local: Tokenizer, held: HeldProcess, encoder: KeptEncoder
+) -> None:
+    held.failure = TokenizerError("not to be had")
+    tokenizer, long = Tokenizer(encoder, local.facts), "x" * (MAX_TEXT_CHARS + 1)
+    waiting = asyncio.create_task(tokenizer.encode_soon(lambda its: its.encode(long), asyncio.to_thread))
+    await asyncio.sleep(0)
+    held.made.set()
+    with pytest.raises(TokenizerError, match="not to be had"):
+        await waiting
 
 
 def test_a_text_that_is_no_unicode_is_refused(encoder: KeptEncoder) -> None:

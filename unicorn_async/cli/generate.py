@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 import time
@@ -76,10 +77,10 @@ async def _generate(options: argparse.Namespace, prompt: str, sampling: Sampling
             for text in banner(engine):
                 line.note(text)
             await show_load(engine, line)
-            if options.chat:
-                ids = engine.tokenizer.encode_chat([ChatMessage("user", prompt)])
-            else:
-                ids = engine.tokenizer.encode(prompt)
+            ids = await engine.tokenizer.encode_soon(
+                lambda its: its.encode_chat([ChatMessage("user", prompt)]) if options.chat else its.encode(prompt),
+                asyncio.to_thread,
+            )
             answer = await print_answer(engine, ids, sampling, logs, echo=not options.json)
             if options.json:
                 report = _as_json(engine, answer)

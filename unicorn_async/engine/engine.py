@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from unicorn_async.background import run_task, wait_to_end
 from unicorn_async.config import EngineConfig, SamplingParams
 from unicorn_async.engine.devices import Ending, opening_devices
+from unicorn_async.engine.prompt_encoding import PromptEncoding
 from unicorn_async.engine.types import EngineStats, LoadProgress, Token
 from unicorn_async.errors import ConfigError, EngineClosedError, EngineFailedError, UnicornError
 from unicorn_async.gpu.host_pages import return_freed_memory
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from unicorn_async.engine.types import AdapterInfo
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.instance_start import InstanceStart
-    from unicorn_async.hybrid.report import AttentionInfo, AttentionStats
+    from unicorn_async.hybrid.report import AttentionInfo
     from unicorn_async.loader.read_strategy import ReadStrategy
     from unicorn_async.memory.report import MemoryReport
     from unicorn_async.models.spec import ModelSpec
@@ -58,6 +59,7 @@ class Engine:
         self._failure: UnicornError | None = None
         self._has_failed = asyncio.Event()
         self._last_memory: MemoryReport | None = None  # once the device is closed, and can't be asked
+        self._encoding = PromptEncoding()
         self._names = (f"request-{number}" for number in itertools.count())
 
     @classmethod
@@ -74,10 +76,9 @@ class Engine:
     ) -> AsyncIterator[Engine]:
         """Open a model by its path or its name in the Hugging Face cache; close it at the end of the block.
 
-        "demo" is the bundled model. `device`, an index or a part of a name, goes before the one in `config`.
-        The engine takes the instance of `vulkan`, which may have begun before this module was imported. `leftovers`
-        free what lies in the GPU's own memory, and close the device, behind the end of the block. `on_wait` is told
-        what the opening waits for: "files", then "device", "memory" and "tokenizer".
+        "demo" is the bundled model. `device`, an index or a part of a name, goes before the one in `config`. The engine
+        takes the instance of `vulkan`, which may have begun earlier. `leftovers` free the GPU's own memory and close
+        the device behind the block. `on_wait` is told what it waits for: "files", "device", "memory", "tokenizer".
 
         It returns as soon as the model's files are checked, what all layers use has memory and the tokenizer is made
         (with `skip_tokenizer` there is none, and no token has text or ends an answer): memory for the layers is
@@ -281,7 +282,7 @@ class Engine:
         from unicorn_async.engine.request_stream import RequestStream
 
         if isinstance(prompt, str):
-            prompt = await asyncio.to_thread(self.tokenizer.encode, prompt)
+            prompt = await self._encoding.ids(self.tokenizer, prompt)
         sequence = self._sequence(prompt, sampling or SamplingParams(), request_id)
         sequence.cache_salt = cache_salt
         tokenizer = self.tokenizer if sequence.sampling.stop else self._model.tokenizer
@@ -316,6 +317,8 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """Return counters since the engine was opened, and what it holds now."""
+        from unicorn_async.step.runner import Runner
+
         counters, scheduler = self._loop.counters, self._scheduler
         return EngineStats(
             running=scheduler.num_running,
@@ -329,7 +332,7 @@ class Engine:
             preemptions=scheduler.num_preemptions,
             host_us_per_step=1e6 * counters.host_s / max(counters.steps, 1),
             device_s=counters.device_s,
-            attention=self._attention_stats(),
+            attention=None if isinstance(self._runner, Runner) else self._runner.stats(),
             bounded_steps=scheduler.num_bounded_steps,
             prompt_tokens=scheduler.prefixes.num_prompt_tokens,
             prompt_tokens_found=scheduler.prefixes.num_found,
@@ -339,11 +342,6 @@ class Engine:
     def steps(self) -> StepFeed:
         """What each step did, for who watches."""
         return self._loop.feed
-
-    def _attention_stats(self) -> AttentionStats | None:
-        from unicorn_async.step.runner import Runner
-
-        return None if isinstance(self._runner, Runner) else self._runner.stats()
 
     def kernel_times(self) -> tuple[KernelTime, ...]:
         """Return where the steps' time went; empty unless the engine was opened with `time_kernels`."""

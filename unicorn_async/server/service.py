@@ -303,31 +303,38 @@ class Service:
             ApiError: 400, the model has no chat template, or none with such options.
             UnicornError: as `Tokenizer.encode_chat`.
         """
-        return await self._templated(tokenizer, messages, options, tokenizer.encode_chat)
+        return await self._templated(tokenizer, messages, options, lambda its: its.encode_chat)
 
     async def chat_text(
         self, tokenizer: Tokenizer, messages: Sequence[ChatMessage], options: TemplateOptions = PLAIN
     ) -> str:
         """Return the text that the model's template makes of a conversation; raises as `encode_chat`."""
-        return await self._templated(tokenizer, messages, options, tokenizer.chat_text)
+        return await self._templated(tokenizer, messages, options, lambda its: its.chat_text)
 
     async def _templated(
         self,
         tokenizer: Tokenizer,
         messages: Sequence[ChatMessage],
         options: TemplateOptions,
-        make: Callable[..., T],
+        method: Callable[[Tokenizer], Callable[..., T]],
     ) -> T:
         if not tokenizer.has_chat_template:
             raise ApiError(NO_TEMPLATE, code="no_chat_template", param="model")
         num_chars = sum(len(message.content) for message in messages)
-        return await self.encoded(num_chars, partial(make, messages, **options.checked(tokenizer)))
+        arguments = options.checked(tokenizer)
+        return await self.encoded(tokenizer, num_chars, lambda its: method(its)(messages, **arguments))
 
-    async def encoded(self, num_chars: int, encode: Callable[[], T]) -> T:
-        """Return what `encode` makes of a text: of a long one where that does not hold up other clients."""
-        if self._executor is None or num_chars <= INLINE_CHARS:
-            return encode()
-        return await asyncio.get_running_loop().run_in_executor(self._executor, encode)
+    async def encoded(self, tokenizer: Tokenizer, num_chars: int, encode: Callable[[Tokenizer], T]) -> T:
+        """Return what `encode` makes of a text: of a long one where that does not hold up other clients.
+
+        Where it has to wait for the tokenizer, that holds up nobody.
+        """
+        executor = None if num_chars <= INLINE_CHARS else self._executor
+
+        async def run(work: Callable[[], T]) -> T:
+            return work() if executor is None else await asyncio.get_running_loop().run_in_executor(executor, work)
+
+        return await tokenizer.encode_soon(encode, run)
 
     def with_recommended(self, engine: EngineAPI, sampling: SamplingParams, left_out: frozenset[str]) -> SamplingParams:
         """Return the sampling parameters with the model's own where a request leaves some out, if these are wanted."""

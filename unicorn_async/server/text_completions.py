@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from unicorn_async.config import SamplingParams
     from unicorn_async.server.protocol.completion_request import CompletionRequest
     from unicorn_async.server.service import Service
+    from unicorn_async.tokenizer import Tokenizer
 
 
 async def open_completion(service: Service, request: CompletionRequest) -> Choices[CompletionAnswer]:
@@ -30,8 +31,8 @@ async def open_completion(service: Service, request: CompletionRequest) -> Choic
     asked: list[tuple[list[int], SamplingParams]] = []
     for given in request.prompts:
         if isinstance(given, str):
-            encode = partial(tokenizer.encode, given, add_bos=request.add_bos, with_control=True)
-            prompt = await service.encoded(len(given), encode)
+            encode = partial(_ids, given, add_bos=request.add_bos)
+            prompt = await service.encoded(tokenizer, len(given), encode)
         else:
             prompt = list(given)
         echo = "" if not request.echo else given if isinstance(given, str) else tokenizer.decode(prompt)
@@ -46,3 +47,7 @@ async def open_completion(service: Service, request: CompletionRequest) -> Choic
             )
     answer = TextCompletion(head, answers, sum(map(len, prompts)), n=request.n, best_of=request.best_of)
     return Choices(answer, await begin_all(service, model, head.id, asked))
+
+
+def _ids(text: str, tokenizer: Tokenizer, *, add_bos: bool) -> list[int]:
+    return tokenizer.encode(text, add_bos=add_bos, with_control=True)

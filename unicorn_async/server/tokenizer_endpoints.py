@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from starlette.routing import Route
@@ -44,8 +43,10 @@ class TokenizerEndpoints:
         if wanted.text is None:
             ids = await service.encode_chat(tokenizer, merge_system(None, wanted.messages), wanted.template)
         else:
-            encode = partial(tokenizer.encode, wanted.text, add_bos=wanted.add_bos, with_control=wanted.with_control)
-            ids = await service.encoded(len(wanted.text), encode)
+            text, add_bos, with_control = wanted.text, wanted.add_bos, wanted.with_control
+            ids = await service.encoded(
+                tokenizer, len(text), lambda its: its.encode(text, add_bos=add_bos, with_control=with_control)
+            )
 
         def told() -> str:
             tokens = [_piece(tokenizer, token_id) for token_id in ids] if wanted.with_pieces else ids
@@ -53,14 +54,14 @@ class TokenizerEndpoints:
             body = {"count": len(ids), "max_model_len": engine.max_context, "tokens": tokens, "token_strs": strings}
             return encode_object(body)
 
-        return json_response(await service.encoded(len(ids), told))
+        return json_response(await service.encoded(tokenizer, len(ids), lambda _: told()))
 
     async def _detokenize(self, request: Request) -> Response:
         from unicorn_async.server.protocol.tokenize_request import parse_detokenize_request
 
         ids, name = parse_detokenize_request(await read_object(request, self._service.options))
         tokenizer = (await self._service.models.model(name)).engine.tokenizer
-        text = await self._service.encoded(len(ids), partial(tokenizer.decode, ids, skip_special=False))
+        text = await self._service.encoded(tokenizer, len(ids), lambda its: its.decode(ids, skip_special=False))
         return json_response(encode_object({"content": text, "prompt": text}))
 
     async def _apply_template(self, request: Request) -> Response:

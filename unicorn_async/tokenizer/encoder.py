@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from unicorn_async.tokenizer.pieces import PieceBytes
 
 
+class WholeNeededError(Exception):
+    """Only the whole vocabulary can encode the text, and it is not there yet."""
+
+
 class Encoder(Protocol):
     """Encodes text by a vocabulary; any thread may call it."""
 
@@ -25,6 +29,12 @@ class Encoder(Protocol):
             RequestError: the text is not valid Unicode.
             TokenizerError: the vocabulary can't encode it, or the encoder is gone.
         """
+
+    def at_once(self) -> Encoder | None:
+        """Return one that raises `WholeNeededError` rather than wait for the vocabulary; None if it is there."""
+
+    async def whole(self) -> None:
+        """Wait until the vocabulary is there, or never will be."""
 
     @property
     def pieces(self) -> PieceBytes:
@@ -55,6 +65,12 @@ class BackendEncoder:
             except (TypeError, UnicodeEncodeError) as exc:
                 raise RequestError(f"the text is not valid Unicode: {exc}") from exc
         return ids
+
+    def at_once(self) -> None:
+        """Return nothing: the vocabulary is there."""
+
+    async def whole(self) -> None:
+        """Return at once."""
 
     def close(self) -> None:
         """Do nothing: the memory goes with the object."""

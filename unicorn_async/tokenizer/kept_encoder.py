@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
+from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import RequestError, TokenizerLostError, UnicornError
+from unicorn_async.tokenizer.encoder import WholeNeededError
 from unicorn_async.tokenizer.excerpt import Excerpts
 from unicorn_async.tokenizer.library_errors import library_errors
 
@@ -41,24 +44,38 @@ class KeptEncoder:
         self._process = process
         self._excerpts: Excerpts | None = Excerpts(kept)
         self._failure: UnicornError | None = None
-        self._whole = threading.Event()
+        self._whole: Future[None] = Future()
+        self._whole.set_running_or_notify_cancel()  # who waits for it and is cancelled leaves it to others
         threading.Thread(target=self._wait, name="whole tokenizer", daemon=True).start()
 
     def encode(self, text: str, *, with_control: bool) -> list[int]:
-        """Return the ids; see `Encoder.encode`."""
-        excerpts = self._excerpts
-        if excerpts is not None and not self._whole.is_set():
-            with library_errors("the vocabulary can't encode the text"):
-                try:
-                    ids = excerpts.encode(text, with_control=with_control)
-                except (TypeError, UnicodeEncodeError) as exc:
-                    raise RequestError(f"the text is not valid Unicode: {exc}") from exc
-            if ids is not None:
-                return ids
-        self._whole.wait()
+        """Return the ids; see `Encoder.encode`. Blocks where only the whole can tell, until that is there."""
+        ids = self.encode_part(text, with_control=with_control)
+        if ids is not None:
+            return ids
+        self._whole.result()
         if self._failure is not None and not isinstance(self._failure, TokenizerLostError):
             raise self._failure
         return self._process.encode(text, with_control=with_control)
+
+    def encode_part(self, text: str, *, with_control: bool) -> list[int] | None:
+        """Return the ids without the whole; None where it is there, or is what can tell."""
+        excerpts = self._excerpts
+        if excerpts is None or self._whole.done():
+            return None
+        with library_errors("the vocabulary can't encode the text"):
+            try:
+                return excerpts.encode(text, with_control=with_control)
+            except (TypeError, UnicodeEncodeError) as exc:
+                raise RequestError(f"the text is not valid Unicode: {exc}") from exc
+
+    def at_once(self) -> PartEncoder | None:
+        """Return one that does not wait for the whole, unless that is there."""
+        return None if self._whole.done() else PartEncoder(self)
+
+    async def whole(self) -> None:
+        """Wait until the whole is there, or never will be."""
+        await asyncio.wrap_future(self._whole)
 
     def close(self) -> None:
         """End the process."""
@@ -73,4 +90,30 @@ class KeptEncoder:
         else:
             self._excerpts = None  # with the tables that only it needs
         finally:
-            self._whole.set()  # whatever happened: nobody waits for what does not come
+            self._whole.set_result(None)  # whatever happened: nobody waits for what does not come
+
+
+class PartEncoder:
+    """Encodes by what was kept alone."""
+
+    def __init__(self, kept: KeptEncoder) -> None:
+        self._kept = kept
+        self.pieces = kept.pieces
+
+    def encode(self, text: str, *, with_control: bool) -> list[int]:
+        """Return the ids; raises `WholeNeededError` where only the whole can tell."""
+        ids = self._kept.encode_part(text, with_control=with_control)
+        if ids is None:
+            raise WholeNeededError
+        return ids
+
+    def at_once(self) -> PartEncoder:
+        """Return this."""
+        return self
+
+    async def whole(self) -> None:
+        """Wait as that does which has the whole."""
+        await self._kept.whole()
+
+    def close(self) -> None:
+        """Do nothing: what it encodes by is another's."""

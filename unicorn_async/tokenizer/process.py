@@ -68,6 +68,12 @@ class TokenizerProcess:
         """Return the ids; see `Encoder.encode`."""
         return cast("list[int]", self.ask((text, with_control)))
 
+    def at_once(self) -> None:
+        """Return nothing: nobody has the encoder before its vocabulary is there."""
+
+    async def whole(self) -> None:
+        """Return at once."""
+
     def ask(self, request: object) -> object:
         """Send a request and wait for the answer, or raise the error that it is.
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import tokenizers
 
 from unicorn_async.errors import RequestError, TokenizerError
 from unicorn_async.tokenizer.control_tokens import ControlTokens, unused_mark
-from unicorn_async.tokenizer.encoder import BackendEncoder, Encoder
+from unicorn_async.tokenizer.encoder import BackendEncoder, Encoder, WholeNeededError
 from unicorn_async.tokenizer.facts import TokenizerFacts, facts_of
 from unicorn_async.tokenizer.files import TokenizerFiles, check_model
 from unicorn_async.tokenizer.gguf.backend import backend_of
@@ -19,7 +20,7 @@ from unicorn_async.tokenizer.library_errors import library_errors
 from unicorn_async.tokenizer.stream_decoder import StreamDecoder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from unicorn_async.tokenizer.chat_template import ChatTemplate
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 THINKING_MARKS = ("<think>", "</think>")
 _SPACES = (" ", "▁")
 _MAX_SPELLING_DEPTH = 32  # a control token spelled out in plain ones, which may hold another
+
+
+T = TypeVar("T")
 
 
 class Tokenizer:
@@ -148,6 +152,29 @@ class Tokenizer:
         text, mark = self._chat_text(messages, add_generation_prompt, continue_final, variables)
         ids = self._encode_marked(text, mark) if mark in text else self._encode(text, with_control=True)
         return self._with_one_bos(ids)
+
+    async def encode_soon(
+        self,
+        encode: Callable[[Tokenizer], T],
+        run: Callable[[Callable[[], T]], Awaitable[T]],
+    ) -> T:
+        """Return what `encode` makes with this tokenizer, in whatever thread `run` has for it: none waits there.
+
+        Where only the whole of a large vocabulary can tell, and is not there yet, that is awaited, and `run` called
+        again.
+
+        Raises:
+            RequestError, TokenizerError: as what `encode` calls.
+        """
+        encoder = self._encoder.at_once()
+        if encoder is not None:
+            at_once = copy(self)
+            at_once._encoder = encoder
+            try:
+                return await run(lambda: encode(at_once))
+            except WholeNeededError:
+                await self._encoder.whole()
+        return await run(lambda: encode(self))
 
     def chat_text(
         self,
