@@ -37,3 +37,32 @@ def test_the_environment_may_ask_for_them() -> None:
 
 def test_collections_are_seldom_and_threads_take_turns_often() -> None:
     assert lines_of({})[1] == "True True"
+
+
+SETTLING = """
+import gc
+from unicorn_async.cli.interpreter import release_start, set_up_interpreter, settle_interpreter
+own = gc.get_threshold()[0]
+settle_interpreter()
+release_start()
+assert (gc.get_threshold()[0], gc.get_freeze_count()) == (own, 0)  # not set up: a program that embeds this
+
+collections = []
+gc.callbacks.append(lambda phase, info: collections.append(phase))
+set_up_interpreter()
+made = [[] for _ in range(300_000)]
+assert not collections
+settle_interpreter()
+assert gc.get_freeze_count() > len(made)
+more = [[] for _ in range(60_000)]
+assert collections
+settle_interpreter()
+release_start()
+assert gc.get_freeze_count() == 0
+print("ok")
+"""
+
+
+def test_a_start_is_not_collected_before_it_is_over_and_not_looked_at_while_its_model_is_there() -> None:
+    done = subprocess.run([sys.executable, "-c", SETTLING], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "ok\n", done.stderr

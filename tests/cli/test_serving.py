@@ -14,6 +14,8 @@ from tests.cli.command import RUN, SOFTWARE_DRIVERS, software_only
 from tests.cli.conftest import Demo
 from tests.engine.checkpoint_files import write_model
 from tests.server.fake_library import FakeLibrary, prepared
+from unicorn_async.cli import progress as cli_progress
+from unicorn_async.cli import serving as cli_serving
 from unicorn_async.cli.progress import ProgressLine
 from unicorn_async.cli.server_options import add_server_options
 from unicorn_async.cli.serving import model_catalog, while_showing_loads
@@ -69,6 +71,25 @@ async def test_a_first_load_that_fails_is_told_and_the_server_goes_on(models: Mo
     await models.begin(prepared("b")).done()
     assert not serving.done()
     assert "failed   a: /srv/a/model.safetensors: ends too early" in printed.getvalue()
+    server.end.set()
+    await serving
+
+
+async def test_python_is_settled_once_a_model_is_loaded_and_looks_at_all_again_once_that_is_gone(
+    models: ModelHost, library: FakeLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: asyncio.Queue[str] = asyncio.Queue()
+    for module in (cli_progress, cli_serving):
+        monkeypatch.setattr(module, "settle_interpreter", lambda: calls.put_nowait("settle"))
+    monkeypatch.setattr(cli_serving, "release_start", lambda: calls.put_nowait("release"))
+    server, printed, first = Server(), io.StringIO(), models.begin(prepared("b"))
+    serving = asyncio.create_task(while_showing_loads(models, first, ProgressLine(printed), server.serve()))
+    async with asyncio.timeout(10):
+        assert await calls.get() == "settle"
+        await first.done()
+        await models.begin(None).done()
+        assert {await calls.get(), await calls.get()} == {"release", "settle"}
+    assert calls.empty()
     server.end.set()
     await serving
 

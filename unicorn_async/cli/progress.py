@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Self
 
 from unicorn_async.cli.amounts import duration, rate, size
+from unicorn_async.cli.interpreter import settle_interpreter
 from unicorn_async.cli.memory_lines import measured_line
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ async def show_load(engine: EngineAPI, line: ProgressLine) -> LoadProgress:
     progress = engine.progress
     async for progress in engine.load_progress():
         line.update(load_text(progress))
+    settle_interpreter()
     speed = rate(progress.bytes_per_s)
     source = " from the cache" if progress.from_cache else ""
     made = f"; tokenizer made beside it in {duration(engine.tokenizer_s)}"

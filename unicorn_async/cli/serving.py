@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from unicorn_async.checkpoint.catalog import ModelCatalog, given_entry
+from unicorn_async.cli.interpreter import release_start, settle_interpreter
 from unicorn_async.cli.log_lines import log_lines
 from unicorn_async.cli.progress import ProgressLine, show_load
 from unicorn_async.cli.server_options import API_KEY_VARIABLE
@@ -16,6 +17,7 @@ from unicorn_async.engine.leftovers import Leftovers
 from unicorn_async.engine.model_library import ModelLibrary
 from unicorn_async.errors import ConfigError, EngineClosedError, UnicornError
 from unicorn_async.server import ModelHost, ServerOptions, serve
+from unicorn_async.server.health import is_well
 from unicorn_async.server.model_state import ModelStatus
 from unicorn_async.server.protocol.errors import ApiError
 
@@ -136,7 +138,11 @@ async def _show_loads(models: ModelHost, first: Change | None, line: ProgressLin
         elif state.status is ModelStatus.EMPTY and not is_start:
             line.note("unloaded")
         is_start = False
+        if not is_well(state):
+            settle_interpreter()
         if state.model is not shown:
+            if shown is not None:
+                release_start()
             shown = state.model
             await _show(shown, line)
 
