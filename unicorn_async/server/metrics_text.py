@@ -93,7 +93,7 @@ def _add_engine(out: Exposition, engine: EngineAPI) -> None:
     out.add("unicorn_requests_waiting", "gauge", "Requests in the queue.", stats.waiting)
     blocks = {"used": stats.blocks_used, "allocated": stats.blocks_total, "planned": stats.blocks_planned}
     out.add("unicorn_kv_blocks", "gauge", "Blocks of the KV cache.", [({"kind": k}, v) for k, v in blocks.items()])
-    out.add("unicorn_kv_cache_bytes", "gauge", "Size of the KV cache.", attention.kv_cache_bytes)
+    out.add("unicorn_kv_cache_bytes", "gauge", "Size that the KV cache grows to.", attention.kv_cache_bytes)
     heaps = [
         ({"heap": heap.heap.value, "kind": kind}, value)
         for heap in engine.memory.heaps
