@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from unicorn_async.scheduler.batch import ScheduledSequence
+    from unicorn_async.scheduler.step_budget import StepBudget
 
 
 @dataclass(slots=True)
@@ -28,3 +29,18 @@ class Draft:
     def most_sampled(self) -> int:
         """How many tokens more it can sample."""
         return min(self.tokens_left, self.logit_rows_left)
+
+    def bound_prompts(self, budget: StepBudget | None, least: int) -> None:
+        """Before a step's first prompt, behind all of its decodes: leave the room that these allow, `least` tokens."""
+        if budget is None or self.is_bounded or not self.scheduled or not self.scheduled[-1].is_decode:
+            return
+        room = max(budget.room_beside(len(self.scheduled)), least)
+        if room < self.tokens_left:
+            self.tokens_left, self.is_bounded = room, True
+
+    def add(self, part: ScheduledSequence, logit_rows: int) -> None:
+        """Add a part of a prompt."""
+        self.scheduled.append(part)
+        self.num_tokens += part.num_tokens
+        self.tokens_left -= part.num_tokens
+        self.logit_rows_left -= logit_rows

@@ -186,12 +186,12 @@ class Scheduler:
             if self.in_order:
                 self._blocks.trim(sequence, sequence.num_scheduled)
             if self._has_room(sequence):
-                self._bound_prompts(draft)
+                draft.bound_prompts(self._step_budget, self._blocks.block_size)
                 self._place(sequence, draft)
             else:
                 is_stalled = True
         while not draft.is_full and not is_stalled and self._can_admit():
-            self._bound_prompts(draft)
+            draft.bound_prompts(self._step_budget, self._blocks.block_size)
             self._place(self._admit(), draft)
         if not draft.scheduled and not room:  # left to prompts that could not go on
             self._place_decodes(decodes, draft, draft.most_sampled)
@@ -306,10 +306,8 @@ class Scheduler:
     def _has_room(self, sequence: Sequence) -> bool:
         """Make sure of at least one position more, at the cost of those who came later."""
         while not self._blocks.has_room(sequence):
-            if self._leaving:  # each of them will give up blocks in every group
-                return False
-            if self._blocks.is_growing:
-                self.wants_blocks = True
+            if self._leaving or self._blocks.is_growing:  # who leaves gives up blocks in every group
+                self.wants_blocks |= not self._leaving
                 return False
             victim = self._running[-1]
             if victim is sequence:
@@ -318,16 +316,6 @@ class Scheduler:
             self.num_preemptions += 1
             self._retire(victim)
         return True
-
-    def _bound_prompts(self, draft: Draft) -> None:
-        """Before a step's first prompt, behind all of its decodes: leave as much room as these allow."""
-        if self._step_budget is None or draft.is_bounded or not draft.scheduled:
-            return
-        if not draft.scheduled[-1].is_decode:
-            return
-        room = max(self._step_budget.room_beside(len(draft.scheduled)), self._blocks.block_size)
-        if room < draft.tokens_left:
-            draft.tokens_left, draft.is_bounded = room, True
 
     def _place(self, sequence: Sequence, draft: Draft) -> None:
         """Add what fits of a prompt to the step; there is room for a token at least."""
@@ -342,10 +330,8 @@ class Scheduler:
         samples = count == remaining and not sequence.want_logits
         self._blocks.grow(sequence, start + count)
         token_ids = sequence.token_ids(start, count)
-        draft.scheduled.append(ScheduledSequence(sequence, start, count, token_ids, samples, is_decode=False))
-        draft.num_tokens += count
-        draft.tokens_left -= count
-        draft.logit_rows_left -= count if sequence.want_logits else samples
+        part = ScheduledSequence(sequence, start, count, token_ids, samples, is_decode=False)
+        draft.add(part, count if sequence.want_logits else samples)
         sequence.num_scheduled += count
         self.prefixes.know(sequence, sequence.num_scheduled)
         self._take_turn(sequence)
