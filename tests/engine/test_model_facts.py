@@ -102,6 +102,21 @@ def test_without_vulkan_the_list_says_so_for_each_model(
     assert facts.weight_types == ("BF16",)
 
 
+def test_devices_that_could_not_be_used_are_asked_for_again(
+    folder: Path, config: EngineConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise VulkanUnavailableError("no Vulkan loader")
+
+    library = library_of(folder, config)
+    monkeypatch.setattr(model_facts, "DEVICES_AGAIN_S", 0.0)
+    with monkeypatch.context() as without_vulkan:
+        without_vulkan.setattr(model_facts, "empty_devices", fail)
+        assert facts_of(library)["tiny"].problem == "no Vulkan loader"
+    facts = facts_of(library)["tiny"]
+    assert (facts.fits, facts.problem) == (True, None)
+
+
 def test_headers_are_read_again_where_the_file_changed_alone(
     folder: Path, config: EngineConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

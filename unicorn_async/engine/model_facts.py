@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, replace
-from math import prod
+from math import inf, prod
 from typing import TYPE_CHECKING
 
 from unicorn_async.checkpoint.gguf.split import part_paths
 from unicorn_async.checkpoint.location import find_model
 from unicorn_async.engine.files import ModelFiles
 from unicorn_async.engine.placement import empty_devices, plans_on
-from unicorn_async.errors import UnicornError
+from unicorn_async.errors import DeviceError, UnicornError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _State: TypeAlias = "tuple[tuple[str, int, int], ...]"
 
 MAX_KEPT = 1024  # models
+DEVICES_AGAIN_S = 10.0  # after which devices that could not be used are asked for again
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +53,12 @@ class ModelFacts:
 class FactsReader:
     """Reads the facts of models, and keeps them for as long as size and time of their files stay the same.
 
-    It is for several threads, one of which reads at a time. Which devices there are is asked once.
+    It is for several threads, one of which reads at a time. Which devices there are is asked once, and again after a
+    while where none could be used.
     """
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[Path, EngineConfig], tuple[_State, ModelFacts]] = OrderedDict()
+        self._kept: OrderedDict[tuple[Path, EngineConfig], tuple[_State, float, ModelFacts]] = OrderedDict()
         self._devices: tuple[DeviceInfo, ...] | None = None
         self._turn = threading.Lock()
 
@@ -68,7 +71,9 @@ class FactsReader:
         path = find_model(model)
         with self._turn:
             found = self._kept.get((path, config))
-        return found[1] if found is not None and found[0] == _state(path) else None
+        if found is None or found[0] != _state(path) or found[1] < time.monotonic():
+            return None
+        return found[2]
 
     def read(self, model: str | Path, config: EngineConfig) -> ModelFacts:
         """Read the headers of a model, to be loaded by such options; it blocks on the disk, and reads no weights.
@@ -79,8 +84,8 @@ class FactsReader:
         path = find_model(model)
         state = _state(path)
         with self._turn:
-            facts = self._facts(path, state, config)
-            self._kept[path, config] = (state, facts)
+            facts, holds_s = self._facts(path, state, config)
+            self._kept[path, config] = (state, time.monotonic() + holds_s, facts)
             self._kept.move_to_end((path, config))
             if len(self._kept) > MAX_KEPT:
                 self._kept.popitem(last=False)
@@ -92,15 +97,19 @@ class FactsReader:
             self._devices = empty_devices()
         return self._devices
 
-    def _facts(self, path: Path, state: _State, config: EngineConfig) -> ModelFacts:
+    def _facts(self, path: Path, state: _State, config: EngineConfig) -> tuple[ModelFacts, float]:
+        """Return the facts, and for how many seconds they hold while the files stay the same."""
         file_bytes, kind = sum(nbytes for _, nbytes, _ in state), "safetensors" if path.is_dir() else "gguf"
         try:
             files = ModelFiles.read(path, config.weights, config.loras, is_default=True)
         except (UnicornError, OSError) as exc:
-            return ModelFacts(file_bytes, kind, problem=str(exc))
-        fits, problem = None, None
+            return ModelFacts(file_bytes, kind, problem=str(exc)), inf
+        fits, problem, holds_s = None, None, inf
         try:
             plans = plans_on(self.devices(), files, replace(config, weights=files.scheme))
+        except DeviceError as exc:
+            problem, holds_s = str(exc), DEVICES_AGAIN_S
+            self._devices = None
         except UnicornError as exc:
             problem = str(exc)
         else:
@@ -109,7 +118,7 @@ class FactsReader:
         by_type: Counter[str] = Counter()
         for chunk in files.plan.chunks:
             by_type[chunk.source_dtype.value] += chunk.nbytes
-        return ModelFacts(
+        facts = ModelFacts(
             sum(stamp.nbytes for stamp in files.checkpoint.stamps),
             kind,
             tuple(name for name, _ in by_type.most_common()),
@@ -121,6 +130,7 @@ class FactsReader:
             fits,
             problem,
         )
+        return facts, holds_s
 
 
 def _state(path: Path) -> _State:
