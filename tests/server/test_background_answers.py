@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     ServeWith = Callable[[ServerOptions], AbstractAsyncContextManager[Served]]
 
 ASK = {"input": "Hi", "background": True}
+NAME = f"resp_{'0f' * 16}"
+CHOSEN = {**ASK, "response_id": NAME}
 TEXT = "Hello there, friend"
 
 
@@ -144,6 +146,69 @@ async def test_a_resumed_answer_is_cancelled_by_its_stream_or_by_its_id(served: 
                 await client.send({"type": "unicorn.resume", "response_id": name, "stream_id": "again"})
             end = (await client.answer())[-1]
             assert (end["type"], end["response"]["status"]) == ("response.incomplete", "cancelled")
+
+
+async def test_a_client_that_is_gone_before_the_first_event_finds_its_answer_by_the_name_that_it_chose(
+    served: Served, engine: FakeEngine
+) -> None:
+    engine.hold[0] = asyncio.Event()
+    async with connected(served.ws_url) as first:
+        await first.create(background=True, response_id=NAME)
+        await engine.called.wait()
+        first.socket.transport.abort()
+    engine.hold[0].set()
+    async with connected(served.ws_url) as second:
+        await second.send({"type": "unicorn.resume", "response_id": NAME})
+        events = await second.answer()
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert {event["response"]["id"] for event in events if "response" in event} == {NAME}
+    assert text_of(events) == TEXT
+
+
+async def test_who_asks_for_an_answer_that_is_about_to_begin_waits_for_it(engine: FakeEngine) -> None:
+    opening = asyncio.Event()
+    began = asyncio.Event()
+
+    async def model(name: str | None) -> Any:
+        began.set()
+        await opening.wait()
+        return await find(name)
+
+    service = Service(ModelHost.around(engine), ServerOptions())
+    find, service.models.model = service.models.model, model  # type: ignore[method-assign]
+    request = parse_responses_request(parse_object(json.dumps(CHOSEN)), defaults=SamplingParams())
+    async with service.models, service.running():
+        creating = asyncio.create_task(service.open_background(request))
+        await began.wait()
+        with pytest.raises(ApiError, match="already"):
+            await service.open_background(request)
+        resuming = asyncio.create_task(service.resume(NAME, -1))
+        await asyncio.sleep(0)
+        assert not resuming.done()
+        creating.cancel()  # its client goes, and with it what had not begun
+        with pytest.raises(ApiError, match="not known"):
+            await resuming
+        creating = asyncio.create_task(service.open_background(request))
+        await asyncio.sleep(0)
+        deleting = asyncio.create_task(service.delete(NAME))
+        opening.set()
+        assert (await creating).id == NAME
+        await deleting
+        assert engine.calls[0].closed.is_set()
+
+
+async def test_a_name_that_is_taken_or_none_is_refused(client: httpx.AsyncClient) -> None:
+    assert (await client.post("/v1/responses", json=CHOSEN)).json()["id"] == NAME
+    cases = [
+        (CHOSEN, 409, "response_exists"),
+        ({**CHOSEN, "response_id": "resp_short"}, 400, "invalid_value"),
+        ({**CHOSEN, "response_id": f"{NAME}/../x"}, 400, "invalid_value"),
+        ({**CHOSEN, "response_id": 7}, 400, "invalid_type"),
+        ({"input": "Hi", "response_id": NAME}, 400, "unsupported_value"),
+    ]
+    for body, status, code in cases:
+        response = await client.post("/v1/responses", json=body)
+        assert (response.status_code, response.json()["error"]["code"]) == (status, code), body
 
 
 async def test_cancelling_twice_is_cancelling_once(client: httpx.AsyncClient, engine: FakeEngine) -> None:

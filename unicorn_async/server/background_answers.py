@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict, deque
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from unicorn_async.server.protocol.encoding import encode_object
 from unicorn_async.server.protocol.errors import ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine, Iterator
 
     from unicorn_async.server.active_response import ActiveResponse
     from unicorn_async.server.options import ServerOptions
@@ -136,6 +137,7 @@ class BackgroundAnswers:
         self._answers: dict[str, BackgroundAnswer] = {}
         self._ended: OrderedDict[str, asyncio.TimerHandle] = OrderedDict()
         self._tasks: dict[asyncio.Task[None], Callable[[], Awaitable[None]]] = {}
+        self._opening: dict[str, asyncio.Event] = {}  # those whose clients chose a name
         self._claimed = 0
 
     def __len__(self) -> int:
@@ -145,11 +147,13 @@ class BackgroundAnswers:
         """Return an answer, None if there is none, or none any more."""
         return self._answers.get(response_id)
 
-    def claim(self, request: ResponsesRequest) -> None:
-        """Take a place for a request, which `start` uses or `release` gives back.
+    @contextmanager
+    def opening(self, request: ResponsesRequest) -> Iterator[None]:
+        """Hold a place for a request, and its name where the client chose one; the block has to `start` its answer.
 
         Raises:
-            ApiError: 429, all are taken; 400, each of the answer's objects would be too large to be kept.
+            ApiError: 429, all are taken; 400, each of the answer's objects would be too large to be kept; 409, another
+                answer that is kept, or about to begin, has this name.
         """
         repeated = len(encode_object({"instructions": request.instructions, "metadata": request.metadata}))
         if repeated > _MAX_REPEATED_CHARS:
@@ -158,11 +162,26 @@ class BackgroundAnswers:
         limit = self._options.max_background
         if self._claimed >= limit:
             raise ApiError(f"{limit} background answers are under way already", status=429, code="background_full")
+        name = request.response_id
+        if name is not None:
+            if name in self._opening or name in self._answers:
+                raise name_taken(name)
+            self._opening[name] = asyncio.Event()
         self._claimed += 1
+        try:
+            yield
+        except BaseException:
+            self._claimed -= 1
+            raise
+        finally:
+            if name is not None:
+                self._opening.pop(name).set()
 
-    def release(self) -> None:
-        """Give a place back."""
-        self._claimed -= 1
+    async def opened(self, response_id: str) -> None:
+        """Wait until the answer of this name is there, if it is about to begin."""
+        opening = self._opening.get(response_id)
+        if opening is not None:
+            await opening.wait()
 
     def start(
         self,
@@ -170,7 +189,7 @@ class BackgroundAnswers:
         run: Callable[[Callable[[str], Awaitable[None]]], Coroutine[object, object, None]],
         close: Callable[[], Awaitable[None]],
     ) -> BackgroundAnswer:
-        """Let an answer run by itself, in a place that was claimed."""
+        """Let an answer run by itself, in a place that is held."""
         answer = BackgroundAnswer(active.id, EventLog(self._room), active)
         self._answers[active.id] = answer
         task = asyncio.create_task(self._run(answer, run, close))
@@ -211,7 +230,7 @@ class BackgroundAnswers:
         except Exception:
             logger.exception("background answer failed")
         finally:
-            self.release()
+            self._claimed -= 1
             try:
                 await close()
             finally:
@@ -225,3 +244,9 @@ class BackgroundAnswers:
         self._ended[name] = loop.call_later(self._options.keep_events_s, self.forget, name)
         while sum(self._answers[kept].chars for kept in self._ended) > self._options.max_kept_event_chars:
             self.forget(next(iter(self._ended)))
+
+
+def name_taken(response_id: str) -> ApiError:
+    """Return the error for a name that its client chose, and that another response has."""
+    message = f"there is a response {response_id!r} already"
+    return ApiError(message, status=409, code="response_exists", param="response_id")

@@ -76,7 +76,7 @@ class Channel:
     async def _answer(self, request: ResponsesRequest | ResumeEvent) -> None:
         try:
             if isinstance(request, ResumeEvent):
-                answer = self._service.resume(request.response_id, request.starting_after)
+                answer = await self._service.resume(request.response_id, request.starting_after)
                 await self._follow(answer, request.starting_after)
             elif request.background:
                 await self._follow(await self._service.open_background(request), -1)

@@ -103,9 +103,10 @@ class HttpEndpoints:
         after = parse_retrieval(request.query_params.multi_items())
         if after is None:
             return json_response(self._service.find(response_id))
+        await self._service.background.opened(response_id)
         if after < 0 and self._service.background.get(response_id) is None:
             return self._replayed(self._service.replay(response_id))
-        return self._followed(self._service.resume(response_id, after), after)
+        return self._followed(await self._service.resume(response_id, after), after)
 
     async def _delete_response(self, request: Request) -> Response:
         response_id = request.path_params["response_id"]

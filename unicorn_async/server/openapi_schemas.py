@@ -14,6 +14,7 @@ from unicorn_async.server.protocol.load_request import CHOICE_FIELDS, LOAD_FIELD
 from unicorn_async.server.protocol.messages import MAX_MESSAGES, ROLES, TEXT_PARTS
 from unicorn_async.server.protocol.reasoning import EFFORTS, FORMATS
 from unicorn_async.server.protocol.responses_request import KNOWN as RESPONSES_FIELDS
+from unicorn_async.server.protocol.responses_request import RESPONSE_ID
 from unicorn_async.server.protocol.tokenize_request import CHAT_FIELDS as TEMPLATE_FIELDS
 from unicorn_async.server.protocol.tokenize_request import TOKENIZE_FIELDS
 
@@ -143,6 +144,7 @@ FIELDS: dict[str, Schema] = {
     "reasoning_format": _one_of(FORMATS),
     "repetition_penalty": _number(0, 100),
     "response_format": _FORMAT,
+    "response_id": {"type": ["string", "null"], "pattern": f"^{RESPONSE_ID.pattern}$"},
     "seed": _integer(0, (1 << 64) - 1),
     "service_tier": _one_of(SERVICE_TIERS),
     "stop": _TEXTS,

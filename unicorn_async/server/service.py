@@ -15,7 +15,7 @@ from unicorn_async.errors import EngineClosedError, PromptTooLongError
 from unicorn_async.server.access import Access
 from unicorn_async.server.active_response import ActiveResponse
 from unicorn_async.server.archive import Archive
-from unicorn_async.server.background_answers import BackgroundAnswers
+from unicorn_async.server.background_answers import BackgroundAnswers, name_taken
 from unicorn_async.server.metrics import Metrics
 from unicorn_async.server.protocol.encoding import encode_object
 from unicorn_async.server.protocol.errors import ApiError
@@ -114,9 +114,8 @@ class Service:
         prompt = await self._prompt(engine, request, conversation)
         wanted = self.with_recommended(engine, request.sampling, request.left_out)
         sampling = self.fit(engine, prompt, wanted, request.max_output_tokens)
-        token = secrets.token_hex(16)
         state = ResponseState(
-            id=f"resp_{token}",
+            id=request.response_id or f"resp_{secrets.token_hex(16)}",
             model=engine.model_name,
             request=request,
             sampling=sampling,
@@ -162,20 +161,24 @@ class Service:
         Raises:
             UnicornError: refused; nothing is left behind.
         """
-        self.background.claim(request)
-        try:
+        name = request.response_id
+        if name is not None:
+            await self.archive.recall(name)
+            if self.store.get(name) is not None:
+                raise name_taken(name)
+        with self.background.opening(request):
             active = await self.open_response(request)
-        except BaseException:
-            self.background.release()
-            raise
-        return self.background.start(active, partial(self.run_response, active), partial(self.close_response, active))
+            run, close = partial(self.run_response, active), partial(self.close_response, active)
+            return self.background.start(active, run, close)
 
-    def resume(self, response_id: str, after: int) -> BackgroundAnswer:
+    async def resume(self, response_id: str, after: int) -> BackgroundAnswer:
         """Return a background answer whose events after the one of this number can be followed; -1 for all.
+        Waits for one that is about to begin, as `cancel` and `delete` do.
 
         Raises:
             ApiError: 404, no such response; 400, it has no such events, or its events are not kept.
         """
+        await self.background.opened(response_id)
         answer = self.background.get(response_id)
         if answer is None:
             self.find(response_id)
@@ -204,6 +207,7 @@ class Service:
         Raises:
             ApiError: 404, no such response.
         """
+        await self.background.opened(response_id)
         await self.archive.recall(response_id)
         self.find(response_id)
         answer = self.background.get(response_id)
@@ -227,6 +231,7 @@ class Service:
         Raises:
             ApiError: 404, no such response.
         """
+        await self.background.opened(response_id)
         active = self._active.get(response_id)
         if active is None:
             return self.find(response_id)

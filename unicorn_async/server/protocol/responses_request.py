@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,7 @@ USED = frozenset(
         "previous_response_id",
         "reasoning",
         "reasoning_format",
+        "response_id",
         "store",
         "stream",
         "stream_options",
@@ -54,6 +56,7 @@ USED = frozenset(
     }
 )
 KNOWN = RESPONSES_HINTS | USED | SAMPLING_FIELDS | frozenset(REFUSED)
+RESPONSE_ID = re.compile("resp_[0-9a-f]{24,64}")
 INCLUDE_LOGPROBS = "message.output_text.logprobs"
 
 
@@ -75,6 +78,7 @@ class ResponsesRequest:
     background: bool = False  # goes on when its listener goes
     stream: bool = False
     generate: bool = True
+    response_id: str | None = None  # that the client chose; None = the server does
     model: str | None = None  # that the answer has to come from; None = whichever is served
     truncate: bool = False  # leave out the oldest turns of a conversation that the context has no room for
     hints: Hints = field(default_factory=Hints)
@@ -102,12 +106,15 @@ def parse_responses_request(fields: Fields, *, defaults: SamplingParams) -> Resp
         background=fields.boolean("background") is True,
         stream=fields.boolean("stream") is True,
         generate=fields.boolean("generate") is not False,
+        response_id=fields.string("response_id"),
         model=parse_model(fields),
         truncate=fields.choice("truncation", ("auto", "disabled")) == "auto",
         hints=parse_hints(fields),
         reasoning=parse_reasoning(fields),
         left_out=left_out(fields),
     )
+    if request.response_id is not None:
+        _check_response_id(request, fields)
     if request.background and not request.store:
         raise fields.unsupported("background", "an answer in the background is stored, but store is false")
     if not request.messages and previous is None and request.instructions is None:
@@ -131,6 +138,13 @@ def refuse_format(fields: Fields, key: str) -> None:
     wanted = fields.object(key)
     if wanted is not None and wanted.string("type") not in (None, "text"):
         raise wanted.unsupported("type", "structured output is not supported; the answer is plain text")
+
+
+def _check_response_id(request: ResponsesRequest, fields: Fields) -> None:
+    if not request.background:
+        raise fields.unsupported("response_id", "only an answer in the background has a name that its client chose")
+    if RESPONSE_ID.fullmatch(request.response_id or "") is None:
+        raise fields.wrong("response_id", "resp_ and 24 to 64 of 0-9a-f", code="invalid_value")
 
 
 def _refuse_unsupported(fields: Fields) -> None:
