@@ -26,13 +26,16 @@ pytestmark = [
 PROGRAM = """
 import asyncio, sys
 from tests.server.fake_engine import FakeEngine
-from unicorn_async.server import serve
+from unicorn_async.server import ServerOptions, serve
 
 async def main():
     engine = FakeEngine()
     if sys.argv[2] == "held":
         engine.hold[1] = asyncio.Event()
-    await serve(engine, port=int(sys.argv[1]), on_ready=lambda url: print(url, flush=True))
+    if sys.argv[2] == "loading":
+        engine.loaded.clear()
+    options = ServerOptions(api_key="sesame" if sys.argv[2] == "locked" else None)
+    await serve(engine, port=int(sys.argv[1]), options=options, on_ready=lambda url: print(url, flush=True))
 
 asyncio.run(main())
 """
@@ -80,12 +83,42 @@ async def test_a_server_that_hangs_is_told_and_trusted_again_once_it_answers(bro
     async with server_process(0, "free") as url:
         await page.goto(url)
         await shows(page, "#device", "Fake GPU")
+        await ask(page, "Hi")
+        await shows(page, "#speed", "tokens/s")
         await page.route("**/health", lambda route: route.abort())
         await page.clock.fast_forward(11_000)
         await shows(page, "#status", "The server does not answer")
         await shows(page, "#device", "the server does not answer")
+        assert await page.locator("#model").inner_text() == "unicorn_async"
+        assert await page.locator("#speed").inner_text() == ""
         await page.unroute("**/health")
         await page.clock.fast_forward(11_000)
         await shows(page, "#device", "Fake GPU")
+        await shows(page, "#model", "fake-model")
         assert await page.locator("#status").inner_text() == ""
+    await page.close()
+
+
+async def test_a_question_that_waited_for_a_model_is_not_said_to_once_the_server_has_gone(browser: Browser) -> None:
+    page = await browser.new_page()
+    async with server_process(0, "loading") as url:
+        await page.goto(url)
+        await ask(page, "Hi")
+        await shows(page, ".assistant .waiting", "as soon as the model is loaded")
+    await shows(page, ".note", "goes on once it is back")
+    assert await page.locator(".assistant .waiting").inner_text() == ""
+    await page.close()
+
+
+async def test_a_server_that_wants_a_key_no_more_is_found_by_itself(browser: Browser) -> None:
+    page = await browser.new_page()
+    async with server_process(0, "locked") as url:
+        await page.goto(url)
+        await page.locator("#key-dialog").wait_for()
+        await page.keyboard.press("Escape")
+        await shows(page, "#status", "wants an API key")
+    async with server_process(int(url.rpartition(":")[2]), "free"):
+        await page.locator("#device", has_text="Fake GPU").wait_for(timeout=20_000)
+        await ask(page, "Hi")
+        await shows(page, ".assistant:not([aria-busy]) .body", "Hello there, friend")
     await page.close()

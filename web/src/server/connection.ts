@@ -1,5 +1,7 @@
 // The websocket to the server: reconnects by itself, brings the API key, hands out events.
 
+import { keep, kept } from "../chat/tab";
+
 const FIRST_DELAY_MS = 500;
 const LONGEST_DELAY_MS = 8000;
 const CONNECT_TIMEOUT_MS = 10_000;
@@ -18,7 +20,7 @@ export class Connection {
   isOpen = false;
   private socket: WebSocket | null = null;
   private delay = FIRST_DELAY_MS;
-  private isBarred = false; // by a server that wants another key
+  private isBarred = false; // by a server that wants another key; it is asked now and then whether it still does
   private timer: ReturnType<typeof setTimeout> | undefined;
 
   constructor(private readonly listener: Listener) {}
@@ -39,13 +41,14 @@ export class Connection {
 
   // The headers that a request to the API needs.
   get headers(): Record<string, string> {
-    const key = sessionStorage.getItem(KEY);
+    const key = kept(KEY);
     return key ? { authorization: `Bearer ${key}` } : {};
   }
 
   setKey(key: string): void {
-    sessionStorage.setItem(KEY, key);
+    keep(KEY, key);
     this.isBarred = false;
+    this.drop(); // what was asked without it
     this.retryNow();
   }
 
@@ -78,9 +81,14 @@ export class Connection {
 
   private opened(): void {
     clearTimeout(this.timer);
-    this.isOpen = true;
     // Also without a key: a server that wants one says so at once, another takes no notice.
-    this.send(JSON.stringify({ type: "unicorn.auth", key: sessionStorage.getItem(KEY) ?? "" }));
+    this.send(JSON.stringify({ type: "unicorn.auth", key: kept(KEY) ?? "" }));
+    if (!this.isBarred) this.ready();
+  }
+
+  private ready(): void {
+    this.isBarred = false;
+    this.isOpen = true;
     this.listener.opened();
   }
 
@@ -88,12 +96,13 @@ export class Connection {
     this.delay = FIRST_DELAY_MS;
     const event = JSON.parse(data) as ServerEvent;
     if (event.type === "error" && event["status"] === 401) {
+      const hadKey = kept(KEY) !== null;
+      keep(KEY, null);
+      if (!this.isBarred) this.listener.unauthorized(hadKey);
       this.isBarred = true;
-      const hadKey = sessionStorage.getItem(KEY) !== null;
-      sessionStorage.removeItem(KEY);
-      this.listener.unauthorized(hadKey);
       return;
     }
+    if (this.isBarred) this.ready();
     this.listener.received(event);
   }
 
@@ -103,15 +112,14 @@ export class Connection {
     this.isOpen = false;
     clearTimeout(this.timer);
     this.listener.closed();
-    if (this.isBarred) return;
     this.timer = setTimeout(() => {
       this.retryNow();
-    }, this.delay);
+    }, this.isBarred ? LONGEST_DELAY_MS : this.delay);
     this.delay = Math.min(this.delay * 2, LONGEST_DELAY_MS);
   }
 
   private retryNow(): void {
-    if (this.isBarred || this.socket) return;
+    if (this.socket) return;
     clearTimeout(this.timer);
     this.connect();
   }

@@ -1,6 +1,6 @@
 // What the server says of itself: whether it is there, which model it has, how far a load is.
 
-import { signal } from "@preact/signals";
+import { computed, signal } from "@preact/signals";
 import type { Chats } from "../chat/chats";
 import { Eight } from "../inside/eight";
 import { Inside } from "../inside/inside";
@@ -31,7 +31,8 @@ export type Link = "connecting" | "open" | "silent" | "barred";
 
 export class Session {
   readonly link = signal<Link>("connecting");
-  readonly model = signal<ModelState | null>(null); // null = nobody knows
+  // What is known now, null where that is nothing: a server that has gone or hangs may be about to change it.
+  readonly model = computed(() => (this.link.value === "open" ? this.toldModel.value : null));
   readonly load = signal<LoadProgress | null>(null);
   readonly health = signal<Health | null>(null);
   readonly keyWanted = signal<{ hadKey: boolean } | null>(null);
@@ -39,6 +40,7 @@ export class Session {
   readonly answers: Answers;
   readonly inside: Inside;
   readonly eight: Eight;
+  private readonly toldModel = signal<ModelState | null>(null);
   private healthTurn = 0;
   private lastLoad: LoadProgress | null = null; // also while nobody looks
   private hiddenAt = 0; // ms since 1970
@@ -47,6 +49,7 @@ export class Session {
     this.connection = new Connection({
       opened: () => {
         this.link.value = "open";
+        this.keyWanted.value = null;
         this.answers.connected();
         this.inside.connected();
         void this.readHealth();
@@ -108,7 +111,7 @@ export class Session {
   }
 
   private modelChanged({ model, status, error }: ModelState): void {
-    this.model.value = { model, status, error };
+    this.toldModel.value = { model, status, error };
     this.load.value = this.lastLoad = null;
     void this.readHealth();
   }
@@ -123,7 +126,7 @@ export class Session {
     this.answers.disconnected();
     this.eight.lost();
     if (this.link.value !== "barred") this.link.value = "connecting";
-    this.model.value = this.load.value = this.health.value = this.lastLoad = null;
+    this.toldModel.value = this.load.value = this.health.value = this.lastLoad = null;
   }
 
   private async readHealth(): Promise<void> {
@@ -136,7 +139,9 @@ export class Session {
       if (this.link.value === "silent") this.link.value = "open";
     } catch {
       // A server that hangs keeps its connections open.
-      if (turn === this.healthTurn && this.link.value === "open") this.link.value = "silent";
+      if (turn !== this.healthTurn || this.link.value !== "open") return;
+      this.link.value = "silent";
+      this.answers.speed.value = "";
     }
   }
 }

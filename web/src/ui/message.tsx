@@ -66,9 +66,9 @@ function Answer({ message }: { message: Message }) {
     view.current.show(answer);
     if (!isUnderWay(message)) view.current.end();
   }, [message.text, message.state]);
-  const isReady = session.model.value?.status === "ready";
+  const isLoading = ["waiting", "closing", "opening", "loading"].includes(session.model.value?.status ?? "");
   return isWaiting ? (
-    <div key="waiting" class="body"><span class="waiting">{isReady ? "" : strings.waiting}</span><Climb response={message.response} /></div>
+    <div key="waiting" class="body"><span class="waiting">{isLoading ? strings.waiting : ""}</span><Climb response={message.response} /></div>
   ) : (
     <>
       {(reasoning || isThinking) && (
