@@ -2,6 +2,7 @@
 
 import type { FileError } from "../chat/files";
 import type { Setting } from "../chat/settings";
+import type { ImportReason } from "../chat/transfer";
 import type { Statistics } from "../chat/tree";
 import { decimal } from "./decimal";
 
@@ -111,6 +112,19 @@ export const english = {
   importFile: "Import",
   imported: (count: number) => (count === 1 ? "One conversation was read" : `${count} conversations were read`),
   importFailed: (error: string) => `The file could not be read: ${error}`,
+  fileUnreadable: "the browser can't open it",
+  importErrors: {
+    json: () => "it is not JSON",
+    format: (wanted) => `it is no file of this page (format ${wanted})`,
+    version: (version) => `this page does not know its version ${version}`,
+    type: (name) => `"${name}" is missing, or of another type`,
+    many: (limit) => `a conversation has more than ${limit} messages`,
+    role: (role) => `a message is by "${role}", neither user nor assistant`,
+    state: (state) => `a message's state is "${state}"`,
+    twice: (name) => `two messages are named ${name}`,
+    parent: (name) => `what message ${name} stands below is not there`,
+    turns: (name) => `message ${name} is by the same as the one above it`,
+  } as Record<ImportReason, (value: string) => string>,
   chatDeleted: "The conversation was deleted",
   messageDeleted: "The message was deleted",
   newChatBegun: "A new chat has begun",

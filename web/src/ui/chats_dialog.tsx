@@ -1,5 +1,5 @@
 import { useRef, useState } from "preact/hooks";
-import { exported, imported } from "../chat/transfer";
+import { exported, imported, ImportError } from "../chat/transfer";
 import { titleOf } from "../chat/tree";
 import type { Conversation } from "../chat/tree";
 import { language, LANGUAGES, speak, strings } from "../strings";
@@ -106,7 +106,8 @@ function Import() {
       chats.add(found);
       notice.show(strings.imported(found.length), () => { for (const { id } of found) chats.remove(id); });
     } catch (error) {
-      notice.show(strings.importFailed(error instanceof Error ? error.message : String(error)));
+      const reason = error instanceof ImportError ? strings.importErrors[error.reason](error.value) : strings.fileUnreadable;
+      notice.show(strings.importFailed(reason));
     }
     input.value = "";
   };
