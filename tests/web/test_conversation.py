@@ -120,6 +120,61 @@ async def test_a_message_that_is_too_large_is_refused_with_its_size_and_stays(pa
     assert said(engine) == ["Hi"]
 
 
+async def test_a_question_that_is_longer_than_the_context_is_shortened(
+    page: Page, engine: FakeEngine, tmp_path: Path
+) -> None:
+    engine.max_context = 8
+    (tmp_path / "long.txt").write_text("one two three four five six seven")
+    await page.locator("#attach").set_input_files(tmp_path / "long.txt")
+    await ask(page, "What is it?")
+    await shows(page, ".note.problem", "this question alone is longer than the context")
+    assert await page.get_by_role("button", name="Leave out older messages").count() == 0
+    await page.locator(".note").get_by_role("button", name="Edit").click()
+    await page.locator(".editor").get_by_role("button", name="Remove long.txt").click()
+    await page.locator(".editor").get_by_role("button", name="Send").click()
+    await answered(page)
+    await shows(page, ".assistant .body", "Hello")
+    assert said(engine) == ["What is it?"]
+    await page.get_by_role("button", name="Previous version").first.click()
+    await shows(page, ".user .attached", "long.txt")
+
+
+async def test_a_conversation_that_is_too_large_goes_on_without_its_oldest_turns(
+    page: Page, engine: FakeEngine, tmp_path: Path
+) -> None:
+    turns = [
+        {"role": role, "text": text, "state": "done", "created": 1}
+        for index in range(4)
+        for role, text in (("user", f"{index}" + "\x01" * 225_000), ("assistant", "Yes"))
+    ]
+    messages = [{**turn, "id": f"{n}", "parent": f"{n - 1}" if n else None} for n, turn in enumerate(turns)]
+    chat = {"title": "Long", "draft": "And?", "created": 1, "changed": 1, "leaf": "7", "start": None}
+    file = tmp_path / "long.json"
+    content = {"format": "unicorn-chat", "version": 1, "conversations": [{**chat, "messages": messages[::-1]}]}
+    file.write_text(json.dumps(content))
+    await page.get_by_role("button", name="Chats").click()
+    await page.locator("#chats-import").set_input_files(file)
+    await page.locator("#chats-list .name", has_text="Long").click()
+    await page.locator("#send:enabled").click()
+    await shows(page, "#problem", "5.4 MB; the server takes 4.2 MB")
+    await page.get_by_role("button", name="Leave out older messages").click()
+    await shows(page, ".switched", "not sent any more")
+    assert await page.get_by_label(PROMPT).input_value() == "And?"
+    await page.locator("#send:enabled").click()
+    await page.locator(".assistant:not([aria-busy]) .body", has_text="Hello").wait_for()
+    assert [text[:1] for text in said(engine)] == ["2", "Y", "3", "Y", "A"]
+
+
+async def test_what_is_wrong_with_a_file_is_told_in_the_readers_language(browser: Browser, served: Served) -> None:
+    page = await browser.new_page(locale="de-DE")
+    await page.goto(served.url)
+    await page.get_by_role("button", name="Chats").click()
+    file = {"name": "x.json", "mimeType": "application/json", "buffer": b'{"format": "unicorn-chat", "version": 9}'}
+    await page.locator("#chats-import").set_input_files(files=file)  # type: ignore[arg-type]
+    await shows(page, "#notice", "diese Seite kennt ihre Version 9 nicht")
+    await page.close()
+
+
 async def test_a_question_is_edited_and_both_ways_stay(page: Page, engine: FakeEngine) -> None:
     await ask(page, "First")
     await answered(page)

@@ -17,7 +17,7 @@ from tests.web.chromium import CHROMIUM, ask, shows
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from playwright.async_api import Browser, Page
+    from playwright.async_api import Browser, Page, WebSocketRoute
 
     from tests.server.conftest import Served
 
@@ -167,6 +167,49 @@ async def test_who_stops_while_the_connection_is_cut_has_stopped(
         await shows(page, ".note", "goes on once it is back")
         await page.get_by_role("button", name="Stop").click()
         await shows(page, ".note", "Stopped")
+
+
+async def test_what_was_to_be_stopped_when_the_connection_broke_is_stopped_at_the_server(
+    page: Page, served: Served, engine: FakeEngine
+) -> None:
+    async with wire(served) as (url, ends):
+        await page.goto(url)
+        await ask_and_wait(page)
+        for end in tuple(ends):
+            end.transport.pause_reading()  # type: ignore[attr-defined]  # what the page sends comes no further
+        await page.get_by_role("button", name="Stop").click()
+        await page.locator("#stop:disabled").wait_for()
+        for end in tuple(ends):
+            end.transport.abort()
+        await shows(page, ".note", "Stopped")
+        await engine.calls[0].closed.wait()
+        engine.hold[2].set()
+        await page.reload()
+        await shows(page, ".note", "Stopped")
+        assert await page.locator(".assistant .body").inner_text() == "Hello there,"
+
+
+async def test_an_answer_whose_first_event_the_page_never_saw_is_taken_up(
+    page: Page, served: Served, engine: FakeEngine
+) -> None:
+    is_cut = True
+
+    def connected(socket: WebSocketRoute) -> None:
+        server = socket.connect_to_server()
+        server.on_message(lambda message: None if is_cut and "response." in str(message) else socket.send(message))
+
+    await page.route_web_socket("**/v1/responses*", connected)
+    await page.goto(served.url)
+    await ask(page, "Hi")
+    await engine.called.wait()
+    await page.locator(".assistant[aria-busy]").wait_for()
+    while not await page.evaluate(IS_WRITTEN.replace("'Hello there,'", "''").replace("streaming", "waiting")):
+        pass
+    is_cut = False
+    await page.reload()
+    await page.locator(".assistant[aria-busy] .body", has_text="Hello there,").wait_for()
+    engine.hold[2].set()
+    await is_whole(page, engine)
 
 
 async def test_after_a_sleep_the_answer_goes_on_over_a_new_connection(

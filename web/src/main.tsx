@@ -1,6 +1,6 @@
 // The chat page: reads what this browser keeps, shows it, and connects to the server, which keeps nothing of it.
 
-import { effect } from "@preact/signals";
+import { effect, signal } from "@preact/signals";
 import { render } from "preact";
 import { Chats } from "./chat/chats";
 import { Storage } from "./chat/storage";
@@ -33,15 +33,16 @@ async function main(root: HTMLElement): Promise<void> {
     const grows = [...(chats.all.value.get(data)?.messages.keys() ?? [])].some((id) => session.answers.isGrowing(id));
     if (!grows) void chats.reread(data).then(() => { session.answers.adopt(data); });
   });
+  const { answers, inside, eight } = session;
   addEventListener("pagehide", () => {
+    answers.leave();
     keepDraft(chats.current.value.draft);
     void chats.flush();
   });
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) void chats.flush();
   });
-  const { answers, inside, eight } = session;
-  const page = { chats, session, answers, inside, eight, notice: new Notice() };
+  const page = { chats, session, answers, inside, eight, notice: new Notice(), edited: signal(null) };
   render(<PageProvider value={page}><App icon={root.dataset["icon"] ?? ""} /></PageProvider>, root);
   session.start();
 }

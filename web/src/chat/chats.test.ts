@@ -73,7 +73,7 @@ test("what is removed is gone until it is added again", async () => {
   const removed = chats.remove(chats.currentId.value);
   await chats.flush();
   expect((await reopened(name)).listed.value).toEqual([]);
-  chats.add(removed ? [removed] : []);
+  if (removed) chats.restore(removed);
   await chats.flush();
   expect((await reopened(name)).listed.value.length).toBe(1);
 });

@@ -57,7 +57,15 @@ export class Chats {
     this.writeSoon();
   }
 
-  // Takes a conversation away and returns it, for `add` to bring it back.
+  // Brings back what `remove` took away, into what is there by now.
+  restore(removed: Conversation): void {
+    const there = this.all.value.get(removed.id);
+    const messages = [...removed.messages.values()];
+    const back = { messages, order: [...removed.messages.keys()], leaf: removed.leaf, left: null };
+    this.set(there ? reduce(there, { type: "restore", removed: back }) : removed);
+  }
+
+  // Takes a conversation away and returns it, for `restore` to bring it back.
   remove(id: string): Conversation | undefined {
     const chat = this.all.value.get(id);
     this.all.value = new Map([...this.all.value].filter(([key]) => key !== id));

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { childNames, emptyConversation, pathTo, reduce, sentFor, titleOf, trimmedStart, unanswered } from "./tree";
+import { childNames, emptyConversation, pathTo, reduce, removal, sentFor, titleOf, trimmedStart, unanswered } from "./tree";
 import type { ChatEvent, Conversation } from "./tree";
 
 function after(...events: ChatEvent[]): Conversation {
@@ -29,7 +29,7 @@ test("what is sent for an answer is the conversation above it, to its question",
 });
 
 test.each<ChatEvent>([
-  { type: "stopped", answer: "a1" },
+  { type: "stopped", answer: "a1", isTold: true },
   { type: "failed", answer: "a1", error: "no room" },
   { type: "lost", answer: "a1" },
   { type: "done", answer: "a1", isTruncated: false },
@@ -41,12 +41,12 @@ test.each<ChatEvent>([
 });
 
 test("an answer that was stopped after its first text is sent with its turn", () => {
-  const chat = after(ask(1), { type: "delta", answer: "a1", text: "half", received: 2 }, { type: "stopped", answer: "a1" }, ask(2));
+  const chat = after(ask(1), { type: "delta", answer: "a1", text: "half", received: 2 }, { type: "stopped", answer: "a1", isTold: true }, ask(2));
   expect(sentFor(chat, "a2").map(({ content }) => content)).toEqual(["question 1", "half", "question 2"]);
 });
 
 test("what comes after an answer's end changes nothing", () => {
-  const chat = after(ask(1), { type: "stopped", answer: "a1" });
+  const chat = after(ask(1), { type: "stopped", answer: "a1", isTold: true });
   expect(reduce(chat, { type: "delta", answer: "a1", text: "late", received: 2 })).toBe(chat);
   expect(reduce(chat, { type: "failed", answer: "a1", error: "late" })).toBe(chat);
   expect(reduce(chat, { type: "delta", answer: "unknown", text: "late", received: 2 })).toBe(chat);
@@ -60,7 +60,7 @@ test("a question asked again has a second answer beside the first", () => {
 });
 
 test("an edited question stands beside the old one, whose way can be chosen again to its end", () => {
-  const edit: ChatEvent = { type: "edit", message: "q1", question: "r1", answer: "s1", text: "other", at: 3 };
+  const edit: ChatEvent = { type: "edit", message: "q1", question: "r1", answer: "s1", text: "other", files: [], at: 3 };
   const chat = after(ask(1), ...answered(1), ask(2), ...answered(2), edit);
   expect(shown(chat)).toEqual(["r1", "s1"]);
   expect(sentFor(chat, "s1")).toEqual([{ role: "user", content: "other" }]);
@@ -113,4 +113,46 @@ test("an answer that is under way knows where it comes from, and one that has en
   const done = reduce(begun, { type: "done", answer: "a1", isTruncated: false });
   expect(done.messages.get("a1")).not.toHaveProperty("response");
   expect(done.messages.get("a1")).not.toHaveProperty("received");
+});
+
+test("what was deleted comes back to its place, and turns made since stay", () => {
+  const before = after(ask(1), ...answered(1), ask(2), ...answered(2));
+  const removed = removal(before, "q2");
+  const since = reduce(reduce(before, { type: "delete", message: "q2" }), ask(3));
+  const back = reduce(since, { type: "restore", removed });
+  expect([...back.messages.keys()]).toEqual(["q1", "a1", "q2", "a2", "q3", "a3"]);
+  expect(shown(back)).toEqual(["q1", "a1", "q3", "a3"]);
+  expect(childNames(back).get("a1")).toEqual(["q2", "q3"]);
+  const undone = reduce(reduce(before, { type: "delete", message: "q2" }), { type: "restore", removed });
+  expect(shown(undone)).toEqual(["q1", "a1", "q2", "a2"]);
+});
+
+test("what stood below something that is gone by now does not come back alone", () => {
+  const before = after(ask(1), ...answered(1), ask(2));
+  const removed = removal(before, "q2");
+  const gone = reduce(reduce(before, { type: "delete", message: "q2" }), { type: "delete", message: "q1" });
+  expect([...reduce(gone, { type: "restore", removed }).messages.keys()]).toEqual([]);
+});
+
+test("an answer that was stopped while the server could not be told keeps its name until it is", () => {
+  const begun = after({ ...ask(1), response: "resp_1" } as ChatEvent);
+  const stopped = reduce(begun, { type: "stopped", answer: "a1", isTold: false });
+  expect(stopped.messages.get("a1")).toMatchObject({ state: "stopped", response: "resp_1" });
+  expect(reduce(stopped, { type: "told", answer: "a1" }).messages.get("a1")).not.toHaveProperty("response");
+  expect(reduce(begun, { type: "told", answer: "a1" })).toBe(begun);
+});
+
+test("a question is edited with the files that are left", () => {
+  const files = [{ name: "a", text: "large" }, { name: "b", text: "small" }];
+  const asked: ChatEvent = { type: "ask", question: "q1", answer: "a1", text: "What?", files, at: 1 };
+  const chat = after(asked, { type: "edit", message: "q1", question: "r1", answer: "b1", text: "What?", files: files.slice(1), at: 2 });
+  expect(sentFor(chat, "b1")[0]?.content).not.toContain("large");
+  expect(sentFor(chat, "a1")[0]?.content).toContain("large");
+});
+
+test("so many turns are left out that the rest is no more than a number", () => {
+  const turns = Array.from({ length: 20 }, (_, index) => [ask(index, index ? "x" : "x".repeat(1000)), ...answered(index, "y")]).flat();
+  const chat = after(...turns, ask(20));
+  expect(trimmedStart(chat, "a20")).toBe("q1");
+  expect(trimmedStart(chat, "a20", 11)).toBe("q15");
 });

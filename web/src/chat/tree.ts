@@ -25,7 +25,7 @@ export interface Message {
   readonly code?: string; // of the error, as the server names it
   readonly model?: string;
   readonly statistics?: Statistics;
-  readonly response?: string; // its name at the server, while it is under way
+  readonly response?: string; // its name at the server, while it is under way, or until the server knows that it was stopped
   readonly received?: number; // number of the server's last event whose text is there
 }
 
@@ -57,22 +57,38 @@ export interface Sent {
 }
 
 export type ChatEvent =
-  | { type: "ask"; question: string; answer: string; text: string; files: readonly Attached[]; at: number }
-  | { type: "edit"; message: string; question: string; answer: string; text: string; at: number }
-  | { type: "retry"; message: string; answer: string; at: number }
+  | ({ type: "ask"; question: string; text: string; files: readonly Attached[] } & Begun)
+  | ({ type: "edit"; message: string; question: string; text: string; files: readonly Attached[] } & Begun)
+  | ({ type: "retry"; message: string } & Begun)
   | { type: "created"; answer: string; model: string; response: string; received: number; isJson?: boolean }
   | { type: "delta"; answer: string; text: string; received: number; calls?: readonly Call[] }
   | { type: "done"; answer: string; isTruncated: boolean; statistics?: Statistics }
-  | { type: "stopped"; answer: string }
+  | { type: "stopped"; answer: string; isTold: boolean } // at the server
+  | { type: "told"; answer: string }
   | { type: "failed"; answer: string; error: string; code?: string }
   | { type: "lost"; answer: string }
   | { type: "delete"; message: string }
+  | { type: "restore"; removed: Removed }
   | { type: "select"; message: string }
   | { type: "draft"; text: string }
   | { type: "draftFiles"; files: readonly Attached[] }
   | { type: "settings"; settings: Settings }
   | { type: "trim"; start: string | null }
   | { type: "rename"; title: string };
+
+interface Begun {
+  readonly answer: string;
+  readonly response?: string; // its name at the server
+  readonly at: number;
+}
+
+// What was deleted, and what brings it back to its place.
+export interface Removed {
+  readonly messages: readonly Message[];
+  readonly order: readonly string[]; // of all messages before
+  readonly leaf: string | null; // before
+  readonly left: string | null; // the leaf after
+}
 
 export function emptyConversation(id: string, at: number): Conversation {
   return { id, title: "", created: at, changed: at, draft: "", draftFiles: [], settings: NO_SETTINGS, leaf: null, start: null, messages: new Map() };
@@ -86,12 +102,12 @@ export function reduce(chat: Conversation, event: ChatEvent): Conversation {
       return asked(chat, chat.leaf, event, event.files);
     case "edit": {
       const old = chat.messages.get(event.message);
-      return old?.role === "user" ? asked(chat, old.parent, event, old.files ?? []) : chat;
+      return old?.role === "user" ? asked(chat, old.parent, event, event.files) : chat;
     }
     case "retry": {
       const old = chat.messages.get(event.message);
       const question = old?.role === "assistant" ? old.parent : old?.id;
-      return question ? withAnswer(chat, question, event.answer, event.at) : chat;
+      return question ? withAnswer(chat, question, event) : chat;
     }
     case "created":
       return changed(chat, event.answer, () => ({
@@ -112,7 +128,11 @@ export function reduce(chat: Conversation, event: ChatEvent): Conversation {
       return ended(chat, event.answer, () => ({ state, ...(event.statistics && { statistics: event.statistics }) }));
     }
     case "stopped":
-      return ended(chat, event.answer, () => ({ state: "stopped" }));
+      return ended(chat, event.answer, () => ({ state: "stopped" }), event.isTold);
+    case "told": {
+      const answer = chat.messages.get(event.answer);
+      return answer?.response === undefined || isUnderWay(answer) ? chat : withMessage(chat, withoutName(answer));
+    }
     case "failed":
       return ended(chat, event.answer, () => ({
         state: "failed",
@@ -123,6 +143,8 @@ export function reduce(chat: Conversation, event: ChatEvent): Conversation {
       return ended(chat, event.answer, () => ({ state: "lost" }));
     case "delete":
       return withoutSubtree(chat, event.message);
+    case "restore":
+      return restored(chat, event.removed);
     case "select":
       return chat.messages.has(event.message) ? { ...chat, leaf: latestBelow(chat, event.message) } : chat;
     case "draft":
@@ -184,14 +206,15 @@ export function startIndex(chat: Conversation, path: readonly Message[]): number
   return path.findIndex(({ id }) => id === chat.start);
 }
 
-// The question from which on at most two thirds of what an answer was told are left; null if one turn is all there is.
-export function trimmedStart(chat: Conversation, answer: string): string | null {
+// The question from which on at most two thirds of what an answer was told are left, and so many turns; null if one turn is
+// all there is.
+export function trimmedStart(chat: Conversation, answer: string, maxTurns = Infinity): string | null {
   const whole = pathTo(chat, answer).slice(0, -1);
   const path = whole.slice(Math.max(0, startIndex(chat, whole)));
   const size = path.reduce((sum, message) => sum + saidIn(message).length, 0);
   let left = size;
   for (const [index, message] of path.entries()) {
-    const isEnough = left <= (size * 2) / 3 || index === path.length - 1;
+    const isEnough = (left <= (size * 2) / 3 && path.length - index <= maxTurns) || index === path.length - 1;
     if (message.role === "user" && index > 0 && isEnough) return message.id;
     left -= saidIn(message).length;
   }
@@ -226,45 +249,84 @@ function childrenOf(chat: Conversation, parent: string | null): Message[] {
 function asked(
   chat: Conversation,
   parent: string | null,
-  event: { question: string; answer: string; text: string; at: number },
+  event: Begun & { question: string; text: string },
   files: readonly Attached[],
 ): Conversation {
   const { question: id, text, at: created } = event;
   const question: Message = { id, parent, role: "user", text, state: "done", created, ...(files.length > 0 && { files }) };
   const messages = new Map(chat.messages).set(id, question);
-  return withAnswer({ ...chat, messages }, id, event.answer, created);
+  return withAnswer({ ...chat, messages }, id, event);
 }
 
-function withAnswer(chat: Conversation, parent: string, id: string, created: number): Conversation {
-  const answer: Message = { id, parent, role: "assistant", text: "", state: "waiting", created };
-  return { ...chat, messages: new Map(chat.messages).set(id, answer), leaf: id, changed: created };
+function withAnswer(chat: Conversation, parent: string, { answer: id, response, at: created }: Begun): Conversation {
+  const answer: Message = { id, parent, role: "assistant", text: "", state: "waiting", created, ...(response && { response }) };
+  return { ...withMessage(chat, answer), leaf: id, changed: created };
+}
+
+function withMessage(chat: Conversation, message: Message): Conversation {
+  return { ...chat, messages: new Map(chat.messages).set(message.id, message) };
 }
 
 function changed(chat: Conversation, id: string, change: (answer: Message) => Partial<Message>): Conversation {
   const answer = chat.messages.get(id);
   if (!answer || !isUnderWay(answer)) return chat;
-  return { ...chat, messages: new Map(chat.messages).set(id, { ...answer, ...change(answer) }) };
+  return withMessage(chat, { ...answer, ...change(answer) });
 }
 
-// As `changed`, of an answer whose end it is: where it came from counts no longer.
-function ended(chat: Conversation, id: string, change: (answer: Message) => Partial<Message>): Conversation {
+// As `changed`, of an answer whose end it is: where it came from counts no longer once the server knows of it.
+function ended(chat: Conversation, id: string, change: (answer: Message) => Partial<Message>, isTold = true): Conversation {
   const next = changed(chat, id, change);
   const answer = next.messages.get(id);
-  if (next === chat || !answer) return chat;
+  return next === chat || !answer || !isTold ? next : withMessage(next, withoutName(answer));
+}
+
+function withoutName(answer: Message): Message {
   const left: { -readonly [Key in keyof Message]: Message[Key] } = { ...answer };
   delete left.response;
   delete left.received;
-  return { ...next, messages: new Map(next.messages).set(id, left) };
+  return left;
+}
+
+// A message and all below it, in the order in which they were made.
+export function subtree(chat: Conversation, id: string): Message[] {
+  const found = new Set([id]);
+  // A message is made after its parent, so one pass finds all below.
+  for (const message of chat.messages.values()) {
+    if (message.parent !== null && found.has(message.parent)) found.add(message.id);
+  }
+  return [...chat.messages.values()].filter((message) => found.has(message.id));
+}
+
+// What a deletion takes away.
+export function removal(chat: Conversation, id: string): Removed {
+  const messages = subtree(chat, id);
+  return { messages, order: [...chat.messages.keys()], leaf: chat.leaf, left: withoutSubtree(chat, id).leaf };
+}
+
+// Puts back what was deleted, beside all that was made since; who has gone on elsewhere stays there.
+function restored(chat: Conversation, { messages, order, leaf, left }: Removed): Conversation {
+  const back = new Map(messages.map((message) => [message.id, message]));
+  const there = (id: string): Message | undefined => chat.messages.get(id) ?? back.get(id);
+  const known = order.flatMap((id) => there(id) ?? []);
+  const all = new Map([...known, ...chat.messages.values()].map((message) => [message.id, message]));
+  const whole = withoutStrays(all);
+  const isBack = chat.leaf === left && leaf !== null && whole.has(leaf);
+  return { ...chat, messages: whole, leaf: isBack ? leaf : chat.leaf };
+}
+
+// Of messages whose parent is gone by now nothing could be shown.
+function withoutStrays(messages: ReadonlyMap<string, Message>): Map<string, Message> {
+  const left = new Map<string, Message>();
+  for (const message of messages.values()) {
+    if (message.parent === null || left.has(message.parent)) left.set(message.id, message);
+  }
+  return left;
 }
 
 function withoutSubtree(chat: Conversation, id: string): Conversation {
   const top = chat.messages.get(id);
   if (!top) return chat;
-  const gone = new Set([id]);
-  // A message is made after its parent, so one pass finds all below.
-  for (const message of chat.messages.values()) {
-    if (message.parent !== null && gone.has(message.parent)) gone.add(message.id);
-  }
+  const gone = new Set(subtree(chat, id).map((message) => message.id));
   const messages = new Map([...chat.messages].filter(([key]) => !gone.has(key)));
   const left: Conversation = { ...chat, messages };
   if (chat.leaf === null || !gone.has(chat.leaf)) return left;

@@ -1,19 +1,21 @@
 // The answers that grow in this tab: what asks for them, and the server's events, which become those of conversations.
-// An answer goes on at the server when its listener goes, and is taken up again by whichever tab is there.
+// An answer goes on at the server when its listener goes, and is taken up again by whichever tab is there: by a name that this
+// page chose, so that it is found also where the page went before the server's first event came.
 
-import { signal } from "@preact/signals";
+import { effect, signal } from "@preact/signals";
 import { isCallDelta, withCallEvent } from "../chat/calls";
 import type { Call } from "../chat/calls";
 import type { Chats } from "../chat/chats";
 import type { Attached } from "../chat/files";
 import { newId } from "../chat/id";
-import { isUnderWay, sentFor, trimmedStart } from "../chat/tree";
-import type { ChatEvent, Message } from "../chat/tree";
+import { isUnderWay, reduce, removal, sentFor, subtree, trimmedStart } from "../chat/tree";
+import type { ChatEvent, Conversation, Message, Sent } from "../chat/tree";
 import { strings } from "../strings";
 import type { Connection, ServerEvent } from "./connection";
 import { hold } from "./locks";
 
 const MAX_MESSAGE_BYTES = 4 << 20; // what the server takes as one message
+const MAX_TURNS = 4096; // that it takes as one conversation, the system prompt among them
 const DELTA_INTERVAL_MS = 25; // text that comes in this time is shown at once
 const JSON_FORMATS = new Set(["json_object", "json_schema"]);
 const NOT_THERE = new Set(["response_not_found", "events_not_kept"]);
@@ -28,8 +30,9 @@ interface ResponseObject {
 }
 
 interface Stream {
-  chat: string;
-  response: string | null; // its name at the server, once that is known
+  readonly chat: string;
+  readonly response: string; // its name at the server
+  isBegun: boolean; // as far as is known
   received: number; // number of the last event whose text is there; -1 before that
   text: string; // that has come and is not shown
   calls: readonly Call[];
@@ -43,18 +46,34 @@ interface Stream {
   release: () => void;
 }
 
+// Of no answer; where there is a start, leaving out what is above it helps.
+export interface Problem {
+  readonly text: string;
+  readonly start?: string | null;
+}
+
 export class Answers {
   readonly speed = signal("");
-  readonly problem = signal(""); // of no answer
+  readonly problem = signal<Problem | null>(null);
   readonly stopping = signal<ReadonlySet<string>>(new Set());
   private readonly growing = signal<ReadonlySet<string>>(new Set());
   private readonly streams = new Map<string, Stream>();
   private readonly awaited = new Set<string>(); // answers that another tab has, until that lets go
+  private readonly unwanted = new Map<string, { chat: string; answer: string }>(); // responses, until the server knows that
 
   constructor(
     private readonly chats: Chats,
     private readonly connection: Connection,
-  ) {}
+  ) {
+    // What this or another tab has deleted or ended is followed no longer.
+    effect(() => {
+      const all = chats.all.value;
+      for (const [answer, stream] of [...this.streams]) {
+        const message = all.get(stream.chat)?.messages.get(answer);
+        if (!message || !isUnderWay(message)) this.drop(answer, stream);
+      }
+    });
+  }
 
   // Whether this tab follows an answer.
   isGrowing(answer: string): boolean {
@@ -67,35 +86,62 @@ export class Answers {
 
   // Asks, unless what there is to send is too much; returns whether it was asked.
   ask(text: string, files: readonly Attached[] = []): boolean {
-    return this.begin((answer, at) => ({ type: "ask", question: newId(), answer, text, files, at }));
+    return this.begin({ type: "ask", question: newId(), text, files });
   }
 
   retry(message: string): boolean {
-    return this.begin((answer, at) => ({ type: "retry", message, answer, at }));
+    return this.begin({ type: "retry", message });
   }
 
-  edit(message: string, text: string): boolean {
-    return this.begin((answer, at) => ({ type: "edit", message, question: newId(), answer, text, at }));
+  edit(message: string, text: string, files: readonly Attached[] = []): boolean {
+    return this.begin({ type: "edit", message, question: newId(), text, files });
   }
 
   // Leaves out the oldest turns of what an answer was told, and asks again.
   trimAndRetry(answer: string): void {
-    const start = trimmedStart(this.chats.current.value, answer);
+    const start = this.trimmedStart(this.chats.current.value, answer);
     if (start === null) return;
     this.chats.dispatch(this.chats.currentId.value, { type: "trim", start });
     this.retry(answer);
+  }
+
+  // Whether there are older turns that can be left out.
+  canTrim(answer: string): boolean {
+    return this.trimmedStart(this.chats.current.value, answer) !== null;
   }
 
   stop(answer: string): void {
     const stream = this.streams.get(answer);
     if (!stream || this.stopping.value.has(answer)) return;
     if (!this.connection.isOpen) {
-      this.end({ type: "stopped", answer });
+      this.end({ type: "stopped", answer, isTold: false });
       return;
     }
     this.stopping.value = new Set([...this.stopping.value, answer]);
-    const which = stream.response === null ? { stream_id: answer } : { response_id: stream.response };
+    const which = stream.isBegun ? { response_id: stream.response } : { stream_id: answer };
     this.send({ type: "response.cancel", ...which });
+  }
+
+  // Takes away a message with what is below it, and ends what grows there; returns what brings it back.
+  remove(chat: string, message: string): () => void {
+    this.endAll(chat, (there) => subtree(there, message));
+    const there = this.chats.all.value.get(chat);
+    if (!there) return () => undefined;
+    const removed = removal(there, message);
+    this.chats.dispatch(chat, { type: "delete", message });
+    return () => { this.chats.dispatch(chat, { type: "restore", removed }); };
+  }
+
+  // The same of a whole conversation.
+  removeChat(chat: string): () => void {
+    this.endAll(chat, (there) => [...there.messages.values()]);
+    const removed = this.chats.remove(chat);
+    return () => { if (removed) this.chats.restore(removed); };
+  }
+
+  // The page is left: what was to be stopped is not taken up again.
+  leave(): void {
+    for (const answer of this.stopping.value) this.end({ type: "stopped", answer, isTold: false });
   }
 
   // Follows every answer that is under way and that no other tab follows; those of other tabs once these let go.
@@ -110,16 +156,24 @@ export class Answers {
   // The connection is there, for the first time or again: answers go on where they were.
   connected(): void {
     for (const [answer, stream] of this.streams) this.resume(answer, stream);
-    for (const chat of this.chats.all.value.keys()) this.adopt(chat);
+    this.adoptAll();
+    for (const [response, { chat, answer }] of [...this.unwanted]) void this.dismiss(response, chat, answer);
   }
 
-  // The connection is lost. Of an answer that has not begun nobody knows what became of it.
-  disconnected(): void {
-    for (const [answer, stream] of [...this.streams]) {
-      if (stream.response === null) this.end({ type: "lost", answer });
-      else this.show(answer, stream);
+  // What goes on at the server is taken up, and what was stopped while nobody could be told is stopped there.
+  adoptAll(): void {
+    for (const [chat, { messages }] of this.chats.all.value) {
+      this.adopt(chat);
+      for (const message of messages.values()) {
+        if (message.response !== undefined && !isUnderWay(message)) this.unwanted.set(message.response, { chat, answer: message.id });
+      }
     }
-    this.stopping.value = new Set();
+  }
+
+  // The connection is lost. What was to be stopped is, as far as this page goes; the rest is taken up over the next one.
+  disconnected(): void {
+    this.leave();
+    for (const [answer, stream] of this.streams) this.show(answer, stream);
     this.speed.value = "";
   }
 
@@ -131,7 +185,7 @@ export class Answers {
     const number = Number(event["sequence_number"]);
     switch (event.type) {
       case "response.created":
-        stream.response = response.id;
+        stream.isBegun = true;
         stream.received = number;
         this.chats.dispatch(stream.chat, {
           type: "created", answer, model: response.model, response: response.id, received: number,
@@ -146,7 +200,7 @@ export class Answers {
         this.completed(answer, response, false);
         break;
       case "response.incomplete":
-        if (response.status === "cancelled") this.end({ type: "stopped", answer });
+        if (response.status === "cancelled") this.end({ type: "stopped", answer, isTold: true });
         else this.completed(answer, response, true);
         break;
       case "response.failed":
@@ -162,7 +216,7 @@ export class Answers {
     const answer = String(event["stream_id"]);
     const isGone = NOT_THERE.has(error.code ?? "");
     if (!this.streams.has(answer)) {
-      if (!isGone) this.problem.value = error.message; // else it ended while "stop" was on its way
+      if (!isGone) this.problem.value = { text: error.message }; // else it ended while "stop" was on its way
     } else if (isGone) {
       this.end({ type: "lost", answer });
     } else {
@@ -170,28 +224,49 @@ export class Answers {
     }
   }
 
-  private begin(event: (answer: string, at: number) => ChatEvent): boolean {
+  private begin(asked: Asked): boolean {
     if (!this.connection.isOpen) return false;
     const before = this.chats.current.value;
     const answer = newId();
-    this.chats.dispatch(before.id, event(answer, Date.now()));
-    const input = sentFor(this.chats.current.value, answer);
-    const { values } = this.chats.current.value.settings;
-    const asked = { background: true, reasoning_format: "none", ...values, input }; // thoughts come with their marks
-    const message = JSON.stringify({ type: "response.create", stream_id: answer, ...asked });
-    const numBytes = new TextEncoder().encode(message).length;
-    if (numBytes > MAX_MESSAGE_BYTES) {
-      this.chats.add([before]);
-      this.problem.value = strings.tooLarge(numBytes, MAX_MESSAGE_BYTES);
+    const response = `resp_${answer}`;
+    const event: ChatEvent = { ...asked, answer, response, at: Date.now() };
+    const after = reduce(before, event);
+    const input = sentFor(after, answer);
+    const { values } = after.settings;
+    const names = { stream_id: answer, response_id: response };
+    const request = { background: true, reasoning_format: "none", ...values, input }; // thoughts come with their marks
+    const message = JSON.stringify({ type: "response.create", ...names, ...request });
+    const problem = excess(message, input, this.trimmedStart(after, answer));
+    if (problem) {
+      this.problem.value = problem;
       return false;
     }
-    this.problem.value = "";
+    this.chats.dispatch(before.id, event);
+    this.problem.value = null;
     this.speed.value = "";
     const { release } = hold(answer);
-    this.follow(answer, { ...newStream(before.id, release), isWhole: true });
+    this.follow(answer, { ...newStream(before.id, response, release), isWhole: true });
     this.connection.send(message);
     void this.chats.flush();
     return true;
+  }
+
+  private trimmedStart(chat: Conversation, answer: string): string | null {
+    return trimmedStart(chat, answer, MAX_TURNS - 1);
+  }
+
+  // Ends what is under way of some messages, here and at the server.
+  private endAll(id: string, which: (chat: Conversation) => readonly Message[]): void {
+    const chat = this.chats.all.value.get(id);
+    for (const message of chat ? which(chat).filter(isUnderWay) : []) {
+      const event = { type: "stopped", answer: message.id, isTold: false } as const;
+      if (this.streams.has(message.id)) {
+        this.end(event);
+        continue;
+      }
+      this.chats.dispatch(id, event);
+      if (message.response !== undefined) void this.dismiss(message.response, id, message.id);
+    }
   }
 
   private async adoptOne(chat: string, answer: string): Promise<void> {
@@ -200,14 +275,14 @@ export class Answers {
     await held;
     this.awaited.delete(answer);
     // What the tab that had it has written last.
-    const found = (await this.chats.kept(chat))?.messages.get(answer);
-    if (!found || !isAtServer(found) || this.streams.has(answer)) {
+    await this.chats.reread(chat);
+    const found = this.chats.all.value.get(chat)?.messages.get(answer);
+    if (!found?.response || !isAtServer(found) || this.streams.has(answer)) {
       release();
       return;
     }
-    await this.chats.reread(chat);
-    const stream = newStream(chat, release);
-    stream.response = found.response ?? null;
+    const stream = newStream(chat, found.response, release);
+    stream.isBegun = true;
     stream.received = found.received ?? -1;
     stream.calls = found.calls ?? [];
     this.follow(answer, stream);
@@ -220,7 +295,6 @@ export class Answers {
   }
 
   private resume(answer: string, stream: Stream): void {
-    if (stream.response === null) return;
     stream.isWhole = false;
     stream.tokens = 0;
     this.send({
@@ -289,22 +363,40 @@ export class Answers {
     const stream = this.streams.get(event.answer);
     if (!stream) return;
     this.show(event.answer, stream);
-    this.streams.delete(event.answer);
-    this.growing.value = new Set(this.streams.keys());
-    this.stopping.value = new Set([...this.stopping.value].filter((answer) => answer !== event.answer));
+    this.leaveAlone(event.answer, stream);
     this.chats.dispatch(stream.chat, event);
     void this.chats.flush().then(() => {
       stream.release();
-      if (stream.response !== null) this.forget(stream.response);
+      void this.dismiss(stream.response, stream.chat, event.answer);
     });
   }
 
-  // The server need not keep what this browser has.
-  private forget(response: string): void {
+  private drop(answer: string, stream: Stream): void {
+    this.leaveAlone(answer, stream);
+    stream.release();
+    void this.dismiss(stream.response, stream.chat, answer);
+  }
+
+  private leaveAlone(answer: string, stream: Stream): void {
+    clearTimeout(stream.timer);
+    this.streams.delete(answer);
+    this.growing.value = new Set(this.streams.keys());
+    this.stopping.value = new Set([...this.stopping.peek()].filter((other) => other !== answer));
+  }
+
+  // Ends an answer at the server where it is under way: it need not go on, nor be kept where this browser has it.
+  private async dismiss(response: string, chat: string, answer: string): Promise<void> {
+    this.unwanted.set(response, { chat, answer });
+    if (!this.connection.isOpen) return; // it is told over the next connection
     const { headers } = this.connection;
-    fetch(`/v1/responses/${encodeURIComponent(response)}`, { method: "DELETE", headers, keepalive: true }).catch(
-      () => undefined, // it goes there by itself after a while
-    );
+    try {
+      const told = await fetch(`/v1/responses/${encodeURIComponent(response)}`, { method: "DELETE", headers, keepalive: true });
+      if (!told.ok && told.status !== 404) return;
+    } catch {
+      return;
+    }
+    this.unwanted.delete(response);
+    this.chats.dispatch(chat, { type: "told", answer });
   }
 
   private send(event: object): void {
@@ -312,9 +404,28 @@ export class Answers {
   }
 }
 
-function newStream(chat: string, release: () => void): Stream {
+type Asked =
+  | { type: "ask"; question: string; text: string; files: readonly Attached[] }
+  | { type: "edit"; message: string; question: string; text: string; files: readonly Attached[] }
+  | { type: "retry"; message: string };
+
+// Why the server would not take a message, null if it does.
+function excess(message: string, input: readonly Sent[], start: string | null): Problem | null {
+  const numBytes = utf8Bytes(message);
+  if (numBytes <= MAX_MESSAGE_BYTES) return input.length > MAX_TURNS ? { text: strings.tooManyTurns(input.length, MAX_TURNS), start } : null;
+  const alone = utf8Bytes(JSON.stringify(input.filter(({ role }, index) => role === "system" || index === input.length - 1)));
+  if (start === null || alone > MAX_MESSAGE_BYTES) return { text: strings.messageTooLarge(alone, MAX_MESSAGE_BYTES) };
+  return { text: strings.tooLarge(numBytes, MAX_MESSAGE_BYTES), start };
+}
+
+function utf8Bytes(text: string): number {
+  return new TextEncoder().encode(text).length;
+}
+
+function newStream(chat: string, response: string, release: () => void): Stream {
   return {
-    chat, response: null, received: -1, text: "", calls: [], hasNewCalls: false, tokens: 0, askedAt: performance.now(), startedAt: 0, thoughtAt: 0,
+    chat, response, isBegun: false, received: -1, text: "", calls: [], hasNewCalls: false, tokens: 0, askedAt: performance.now(), startedAt: 0,
+    thoughtAt: 0,
     isWhole: false, timer: undefined, release,
   };
 }

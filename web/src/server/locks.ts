@@ -1,5 +1,5 @@
 // Which tab follows which answer: whoever has the lock of an answer's name. Without locks, which a page over plain HTTP
-// from another machine lacks, each tab follows what it finds.
+// from another machine lacks, and one that may keep nothing, each tab follows what it finds.
 
 export interface Hold {
   readonly held: Promise<void>; // no other tab has it any more
@@ -14,23 +14,32 @@ export function hold(answer: string): Hold {
   const locks = lockManager();
   if (!locks) return { held: Promise.resolve(), release };
   const held = new Promise<void>((resolve) => {
-    locks
-      .request(answer, () => {
+    const request = async (): Promise<void> => {
+      await locks.request(answer, () => {
         resolve();
         return released;
-      })
-      .catch(() => { resolve(); });
+      });
+    };
+    request().catch(() => { resolve(); });
   });
   return { held, release };
 }
 
 // The answers that grow in any tab.
 export async function growing(): Promise<Set<string>> {
-  const state = await lockManager()?.query();
-  return new Set(state?.held?.flatMap(({ name }) => name ?? []));
+  try {
+    const state = await lockManager()?.query();
+    return new Set(state?.held?.flatMap(({ name }) => name ?? []));
+  } catch {
+    return new Set();
+  }
 }
 
-// TypeScript has locks everywhere, browsers in secure contexts alone.
+// TypeScript has locks everywhere, browsers in secure contexts alone, and not for a page that may keep nothing.
 function lockManager(): LockManager | undefined {
-  return navigator.locks;
+  try {
+    return navigator.locks;
+  } catch {
+    return undefined;
+  }
 }

@@ -66,6 +66,8 @@ export const english = {
   sendEdited: "Send",
   editText: "The edited message",
   leaveOut: "Leave out older messages and ask again",
+  leaveOutOlder: "Leave out older messages",
+  questionTooLong: "With the system prompt, this question alone is longer than the context: shorten it.",
   leftOut: "What is above is not sent any more",
   sendAll: "Send it again",
   version: (index: number, count: number) => `${index} of ${count}`,
@@ -90,6 +92,9 @@ export const english = {
   speed: (rate: number) => `${decimal(rate, 1)} tokens/s`,
   tooLarge: (bytes: number, limit: number) =>
     `The message has, with its conversation, ${megabytes(bytes)} MB; the server takes ${megabytes(limit)} MB`,
+  messageTooLarge: (bytes: number, limit: number) =>
+    `This message alone, with its files and the system prompt, has ${megabytes(bytes)} MB; the server takes ${megabytes(limit)} MB: shorten it`,
+  tooManyTurns: (count: number, limit: number) => `The conversation has ${count} messages; the server takes ${limit}`,
   notKept: (error: string) => `Conversations can't be kept in this browser: ${error}`,
 
   key: "API key",

@@ -66,6 +66,8 @@ export const german: Strings = {
   sendEdited: "Senden",
   editText: "Die geänderte Nachricht",
   leaveOut: "Ältere Nachrichten weglassen und nochmals fragen",
+  leaveOutOlder: "Ältere Nachrichten weglassen",
+  questionTooLong: "Mit dem System-Prompt ist schon diese Frage länger als der Kontext: bitte kürzen.",
   leftOut: "Was darüber steht, wird nicht mehr gesendet",
   sendAll: "Wieder senden",
   version: (index: number, count: number) => `${index} von ${count}`,
@@ -90,6 +92,9 @@ export const german: Strings = {
   speed: (rate: number) => `${decimal(rate, 1)} Tokens/s`,
   tooLarge: (bytes: number, limit: number) =>
     `Die Nachricht hat mit ihrem Gespräch ${megabytes(bytes)} MB; der Server nimmt ${megabytes(limit)} MB`,
+  messageTooLarge: (bytes: number, limit: number) =>
+    `Schon diese Nachricht hat mit ihren Dateien und dem System-Prompt ${megabytes(bytes)} MB; der Server nimmt ${megabytes(limit)} MB: bitte kürzen`,
+  tooManyTurns: (count: number, limit: number) => `Das Gespräch hat ${count} Nachrichten; der Server nimmt ${limit}`,
   notKept: (error: string) => `Gespräche können in diesem Browser nicht aufbewahrt werden: ${error}`,
 
   key: "API-Schlüssel",

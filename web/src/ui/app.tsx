@@ -32,7 +32,8 @@ export function App({ icon }: { icon: string }) {
     const before = chats.currentId.value;
     const hadMessages = chats.path.value.length > 0;
     chats.open(null);
-    answers.speed.value = answers.problem.value = "";
+    answers.speed.value = "";
+    answers.problem.value = null;
     if (hadMessages) notice.show(strings.newChatBegun, () => { chats.open(before); });
     prompt.current?.focus();
   };

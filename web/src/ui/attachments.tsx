@@ -7,7 +7,7 @@ import type { Page } from "./context";
 
 // Reads files into what goes with the next question; what can't be read is told, and the rest goes.
 async function add({ chats, answers }: Page, files: readonly File[]): Promise<void> {
-  answers.problem.value = "";
+  answers.problem.value = null;
   const chat = chats.currentId.value;
   for (const file of files) {
     const there = chats.all.value.get(chat)?.draftFiles ?? [];
@@ -16,7 +16,7 @@ async function add({ chats, answers }: Page, files: readonly File[]): Promise<vo
       chats.dispatch(chat, { type: "draftFiles", files: [...(chats.all.value.get(chat)?.draftFiles ?? []), read] });
     } catch (error) {
       if (!(error instanceof FileError)) throw error;
-      answers.problem.value = strings.fileRefused(error);
+      answers.problem.value = { text: strings.fileRefused(error) };
     }
   }
 }

@@ -41,7 +41,7 @@ function matches(chat: Conversation, sought: string): boolean {
 }
 
 function Item({ chat, onOpen }: { chat: Conversation; onOpen: () => void }) {
-  const { chats, notice } = usePage();
+  const { chats, answers, notice } = usePage();
   const [title, setTitle] = useState<string | null>(null); // while it is renamed
   const input = useRef<HTMLInputElement>(null);
   const rename = useRef<HTMLButtonElement>(null);
@@ -68,10 +68,7 @@ function Item({ chat, onOpen }: { chat: Conversation; onOpen: () => void }) {
       </li>
     );
   }
-  const remove = (): void => {
-    const removed = chats.remove(chat.id);
-    if (removed) notice.show(strings.chatDeleted, () => { chats.add([removed]); });
-  };
+  const remove = (): void => { notice.show(strings.chatDeleted, answers.removeChat(chat.id)); };
   return (
     <li class="chat">
       <button type="button" class="model" {...(chat.id === chats.currentId.value && { "aria-current": true })} onClick={onOpen}>
@@ -97,14 +94,14 @@ function Languages() {
 }
 
 function Import() {
-  const { chats, notice } = usePage();
+  const { chats, answers, notice } = usePage();
   const read = async (input: HTMLInputElement): Promise<void> => {
     const file = input.files?.[0];
     if (!file) return;
     try {
       const found = imported(await file.text());
       chats.add(found);
-      notice.show(strings.imported(found.length), () => { for (const { id } of found) chats.remove(id); });
+      notice.show(strings.imported(found.length), () => { for (const { id } of found) answers.removeChat(id); });
     } catch (error) {
       const reason = error instanceof ImportError ? strings.importErrors[error.reason](error.value) : strings.fileUnreadable;
       notice.show(strings.importFailed(reason));

@@ -31,7 +31,7 @@ export function Composer({ prompt, onSettings }: { prompt: RefObject<HTMLTextAre
   };
   return (
     <footer>
-      {answers.problem.value && <p id="problem" class="problem" role="alert">{answers.problem.value}</p>}
+      <Problem />
       <Files files={files} onRemove={(index) => {
         chats.dispatch(chats.currentId.value, { type: "draftFiles", files: files.filter((_, other) => other !== index) });
       }} />
@@ -60,6 +60,25 @@ export function Composer({ prompt, onSettings }: { prompt: RefObject<HTMLTextAre
       </form>
       <Status />
     </footer>
+  );
+}
+
+// What keeps a question from being asked, and what can be done about it.
+function Problem() {
+  const { chats, answers } = usePage();
+  const problem = answers.problem.value;
+  if (!problem) return null;
+  const { text, start } = problem;
+  return (
+    <p id="problem" class="problem" role="alert">
+      {text}{" "}
+      {start && (
+        <button type="button" class="quiet" onClick={() => {
+          chats.dispatch(chats.currentId.value, { type: "trim", start });
+          answers.problem.value = null;
+        }}>{strings.leaveOutOlder}</button>
+      )}
+    </p>
   );
 }
 

@@ -1,6 +1,7 @@
 // What every part of the page works on.
 
 import { signal } from "@preact/signals";
+import type { Signal } from "@preact/signals";
 import { createContext } from "preact";
 import { useContext } from "preact/hooks";
 import type { Chats } from "../chat/chats";
@@ -16,6 +17,7 @@ export interface Page {
   readonly inside: Inside;
   readonly eight: Eight;
   readonly notice: Notice;
+  readonly edited: Signal<string | null>; // the question whose text is being changed
 }
 
 const PageContext = createContext<Page | null>(null);

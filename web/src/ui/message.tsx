@@ -25,7 +25,9 @@ export interface MessageProps {
 
 export const MessageView = memo(function MessageView(props: MessageProps) {
   const { message, isUnanswered } = props;
-  const [isEdited, setEdited] = useState(false);
+  const { edited } = usePage();
+  const isEdited = edited.value === message.id;
+  const setEdited = (is: boolean): void => { edited.value = is ? message.id : null; };
   const area = useRef<HTMLTextAreaElement>(null);
   const edit = useRef<HTMLButtonElement>(null);
   useFocusBack(isEdited, area, edit);
@@ -113,8 +115,9 @@ function Interrupted({ message }: { message: Message }) {
 
 // How an answer ended, where it did not end by itself, and what can be done then.
 function Ending({ message, isLast }: { message: Message; isLast: boolean }) {
-  const { session, answers } = usePage();
+  const { session, answers, edited } = usePage();
   const { id, state, error, code } = message;
+  const isTooLong = code === "context_length_exceeded";
   const text = saidIn(message);
   if (message.role === "user" || isUnderWay(message)) return null;
   const note = {
@@ -134,9 +137,14 @@ function Ending({ message, isLast }: { message: Message; isLast: boolean }) {
       <span>{note}</span>
       {isLast && (
         <span class="ways">
-          {code === "context_length_exceeded" && (
+          {isTooLong && (answers.canTrim(id) ? (
             <button type="button" class="quiet" disabled={!isOpen} onClick={() => { answers.trimAndRetry(id); }}>{strings.leaveOut}</button>
-          )}
+          ) : (
+            <>
+              <span>{strings.questionTooLong}</span>
+              <button type="button" class="quiet" onClick={() => { edited.value = message.parent; }}>{strings.edit}</button>
+            </>
+          ))}
           {text && state !== "failed" && (
             <button type="button" class="quiet" disabled={!isOpen} onClick={() => answers.ask(strings.goOnText)}>{strings.goOn}</button>
           )}
@@ -156,11 +164,7 @@ function Actions(props: MessageProps & { edit: RefObject<HTMLButtonElement | nul
   const select = (id: string | undefined): void => {
     if (id) chats.dispatch(chat, { type: "select", message: id });
   };
-  const remove = (): void => {
-    const before = chats.current.value;
-    chats.dispatch(chat, { type: "delete", message: message.id });
-    notice.show(strings.messageDeleted, () => { chats.add([before]); });
-  };
+  const remove = (): void => { notice.show(strings.messageDeleted, answers.remove(chat, message.id)); };
   const isOpen = session.link.value === "open";
   const { statistics } = message;
   return (
@@ -196,11 +200,14 @@ function CopyButton({ text }: { text: string }) {
 function Editor({ area, message, onEnd }: { area: RefObject<HTMLTextAreaElement | null>; message: Message; onEnd: () => void }) {
   const { session, answers } = usePage();
   const [text, setText] = useState(message.text);
+  const [files, setFiles] = useState(message.files ?? []);
+  const isEmpty = !text.trim() && !files.length;
   return (
     <form class="editor" onSubmit={(event) => {
       event.preventDefault();
-      if (text.trim() && answers.edit(message.id, text)) onEnd();
+      if (!isEmpty && answers.edit(message.id, text, files)) onEnd();
     }}>
+      <Files files={files} onRemove={(index) => { setFiles(files.filter((_, other) => other !== index)); }} />
       <textarea ref={area} dir="auto" aria-label={strings.editText} value={text} rows={4}
         onInput={(event) => { setText(event.currentTarget.value); }}
         onKeyDown={(event) => {
@@ -210,7 +217,7 @@ function Editor({ area, message, onEnd }: { area: RefObject<HTMLTextAreaElement 
         }} />
       <span class="ways">
         <button type="button" class="quiet" onClick={onEnd}>{strings.cancel}</button>
-        <button type="submit" class="quiet" disabled={!text.trim() || session.link.value !== "open"}>{strings.sendEdited}</button>
+        <button type="submit" class="quiet" disabled={isEmpty || session.link.value !== "open"}>{strings.sendEdited}</button>
       </span>
     </form>
   );
