@@ -182,7 +182,7 @@ async def test_what_was_to_be_stopped_when_the_connection_broke_is_stopped_at_th
         for end in tuple(ends):
             end.transport.abort()
         await shows(page, ".note", "Stopped")
-        await engine.calls[0].closed.wait()
+        await asyncio.wait_for(engine.calls[0].closed.wait(), 20)
         engine.hold[2].set()
         await page.reload()
         await shows(page, ".note", "Stopped")
@@ -203,8 +203,9 @@ async def test_an_answer_whose_first_event_the_page_never_saw_is_taken_up(
     await ask(page, "Hi")
     await engine.called.wait()
     await page.locator(".assistant[aria-busy]").wait_for()
-    while not await page.evaluate(IS_WRITTEN.replace("'Hello there,'", "''").replace("streaming", "waiting")):
-        pass
+    async with asyncio.timeout(20):
+        while not await page.evaluate(IS_WRITTEN.replace("'Hello there,'", "''").replace("streaming", "waiting")):
+            pass
     is_cut = False
     await page.reload()
     await page.locator(".assistant[aria-busy] .body", has_text="Hello there,").wait_for()

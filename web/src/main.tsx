@@ -3,64 +3,72 @@
 import { effect, signal } from "@preact/signals";
 import { render } from "preact";
 import { Chats } from "./chat/chats";
-import { Storage } from "./chat/storage";
+import { problemOf, Storage } from "./chat/storage";
+import { keep, kept, otherTabs } from "./chat/tab";
 import { growing } from "./server/locks";
 import { Session } from "./server/session";
-import { language } from "./strings";
+import { language, strings } from "./strings";
 import { App } from "./ui/app";
 import { Notice, PageProvider } from "./ui/context";
 
 const CURRENT = "unicorn-chat"; // which conversation this tab shows
 const DRAFT = "unicorn-draft"; // what was written there when the page went: a database writes too late then
+const PATIENCE_MS = 1500; // with the database, before the page is shown without what it keeps
 
 async function main(root: HTMLElement): Promise<void> {
   document.documentElement.lang = language;
-  const tabs = new BroadcastChannel("unicorn-chats");
-  const { storage, error } = await openStorage();
-  const chats = new Chats(storage, (id) => {
-    tabs.postMessage(id);
-  });
-  chats.storageError.value = error;
-  await chats.load(await growing());
-  chats.open(sessionStorage.getItem(CURRENT));
-  const draft = sessionStorage.getItem(DRAFT);
-  if (draft) chats.dispatch(chats.currentId.value, { type: "draft", text: draft });
-  effect(() => {
-    sessionStorage.setItem(CURRENT, chats.currentId.value);
-  });
+  const tabs = otherTabs();
+  const chats = new Chats(tabs.tell);
   const session = new Session(chats);
-  tabs.addEventListener("message", ({ data }: MessageEvent<string>) => {
-    const grows = [...(chats.all.value.get(data)?.messages.keys() ?? [])].some((id) => session.answers.isGrowing(id));
-    if (!grows) void chats.reread(data).then(() => { session.answers.adopt(data); });
-  });
   const { answers, inside, eight } = session;
+  const notice = new Notice();
+  const shown = kept(CURRENT);
+  const reading = read(chats);
+  await Promise.race([reading, new Promise((resolve) => { setTimeout(resolve, PATIENCE_MS); })]);
+  const isLate = chats.problem.value?.kind === "slow";
+  chats.open(shown);
+  takeDraft(chats);
+  effect(() => {
+    keep(CURRENT, chats.currentId.value);
+  });
+  tabs.listen((id) => {
+    void chats.reread(id).then(() => { answers.adopt(id); });
+  });
   addEventListener("pagehide", () => {
     answers.leave();
-    keepDraft(chats.current.value.draft);
+    keep(DRAFT, chats.current.value.draft);
     void chats.flush();
   });
+  addEventListener("pageshow", () => { keep(DRAFT, null); });
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) void chats.flush();
   });
-  const page = { chats, session, answers, inside, eight, notice: new Notice(), edited: signal(null) };
+  const page = { chats, session, answers, inside, eight, notice, edited: signal(null) };
   render(<PageProvider value={page}><App icon={root.dataset["icon"] ?? ""} /></PageProvider>, root);
   session.start();
+  void reading.then(() => {
+    if (chats.numDamaged.value) notice.show(strings.damaged(chats.numDamaged.value));
+    if (!isLate) return;
+    if (!chats.listed.value.includes(chats.current.value)) chats.open(shown);
+    answers.adoptAll();
+  });
 }
 
-function keepDraft(text: string): void {
+// Reads what is kept, however long that takes.
+async function read(chats: Chats): Promise<void> {
+  chats.problem.value = { kind: "slow", text: "" };
   try {
-    sessionStorage.setItem(DRAFT, text);
-  } catch {
-    sessionStorage.removeItem(DRAFT); // too long: what the database has is older, and better than nothing
-  }
-}
-
-async function openStorage(): Promise<{ storage: Storage | null; error: string }> {
-  try {
-    return { storage: await Storage.open(), error: "" };
+    await chats.load(await Storage.open(), await growing());
   } catch (error) {
-    return { storage: null, error: error instanceof Error ? error.message : String(error) };
+    chats.problem.value = problemOf(error);
   }
+}
+
+// Of the draft the tab knows what it was at last, also that it was empty; a tab made from this one has its own.
+function takeDraft(chats: Chats): void {
+  const draft = kept(DRAFT);
+  keep(DRAFT, null);
+  if (draft !== null) chats.dispatch(chats.currentId.value, { type: "draft", text: draft });
 }
 
 const root = document.getElementById("page");

@@ -16,13 +16,18 @@ export const strings: Strings = TEXTS[language];
 
 // All that is shown is made anew; what is kept stays.
 export function speak(other: Language): void {
-  localStorage.setItem(KEY, other);
-  location.reload();
+  try {
+    localStorage.setItem(KEY, other);
+    location.reload();
+  } catch {
+    location.search = `?language=${other}`; // in a browser that keeps nothing for this page
+  }
 }
 
 function chosen(): Language {
-  const wanted = [storedLanguage(), ...(typeof navigator === "undefined" ? [] : navigator.languages)];
-  const found = wanted.map((tag) => tag?.slice(0, 2).toLowerCase()).find((tag) => tag !== undefined && tag in TEXTS);
+  const asked = typeof location === "undefined" ? null : new URLSearchParams(location.search).get("language");
+  const wanted = [storedLanguage(), asked, ...(typeof navigator === "undefined" ? [] : navigator.languages)];
+  const found = wanted.map((tag) => tag?.slice(0, 2).toLowerCase()).find((tag) => tag !== undefined && Object.hasOwn(TEXTS, tag));
   return (found as Language | undefined) ?? "en";
 }
 

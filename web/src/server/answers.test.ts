@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { Chats } from "../chat/chats";
-import { emptyConversation, reduce } from "../chat/tree";
-import type { ChatEvent, Conversation } from "../chat/tree";
+import { emptyConversation } from "../chat/tree";
+import type { Conversation, Message } from "../chat/tree";
 import { Answers } from "./answers";
 import type { Connection } from "./connection";
 
@@ -31,7 +31,7 @@ afterEach(() => { vi.unstubAllGlobals(); });
 function made(...kept: Conversation[]): Made {
   const sent: Sent[] = [];
   const connection = { isOpen: true, headers: {}, send: (text: string) => { sent.push(JSON.parse(text) as Sent); } };
-  const chats = new Chats(null);
+  const chats = new Chats();
   chats.add(kept);
   chats.open(kept[0]?.id ?? null);
   return { chats, answers: new Answers(chats, connection as unknown as Connection), sent, connection };
@@ -85,7 +85,8 @@ test("an answer of which the server's first event never came is taken up from it
   const leaf = page.chats.path.value.at(-1);
   expect(page.sent).toEqual([{ type: "unicorn.resume", stream_id: leaf?.id, response_id: leaf?.response }]);
   page.answers.refused({ type: "error", stream_id: leaf?.id, error: { code: "response_not_found", message: "x" } });
-  expect(page.chats.path.value.at(-1)?.state).toBe("lost");
+  await settled();
+  expect([page.chats.path.value.at(-1)?.state, deleted.mock.calls]).toEqual(["lost", []]);
 });
 
 test.each(["before", "after"])("an answer that is stopped %s the connection breaks is stopped at the server once that is back", async (when) => {
@@ -117,6 +118,19 @@ test("an answer that was stopped before the page was loaded anew is stopped at t
   page.answers.connected();
   await settled();
   expect(message(page, answer)).not.toHaveProperty("response");
+});
+
+test("what was stopped is stopped at the server also where the database tells of it late", async () => {
+  const before = made();
+  const { answer, response } = begun(before);
+  lose(before);
+  before.answers.stop(answer);
+  const page = made();
+  page.answers.connected();
+  page.chats.add([before.chats.current.value]);
+  page.answers.adoptAll();
+  await settled();
+  expect(deleted.mock.calls.map(([url]) => url)).toEqual([`/v1/responses/${response}`]);
 });
 
 test("a question that is deleted while it is answered comes back with what had come, and has been stopped", async () => {
@@ -167,12 +181,13 @@ test("an answer whose message another tab deleted is followed no longer, here an
 });
 
 function long(turns: number, text: string): Conversation {
-  const events: ChatEvent[] = Array.from({ length: turns }, (_, index): ChatEvent[] => [
-    { type: "ask", question: `q${index}`, answer: `a${index}`, text: `${text}${index}`, files: [], at: index },
-    { type: "delta", answer: `a${index}`, text: "yes", received: 1 },
-    { type: "done", answer: `a${index}`, isTruncated: false },
-  ]).flat();
-  return events.reduce(reduce, emptyConversation("c", 0));
+  const messages = new Map<string, Message>();
+  for (let index = 0; index < turns; index += 1) {
+    const above = index ? `a${index - 1}` : null;
+    messages.set(`q${index}`, { id: `q${index}`, parent: above, role: "user", text: `${text}${index}`, state: "done", created: index });
+    messages.set(`a${index}`, { id: `a${index}`, parent: `q${index}`, role: "assistant", text: "yes", state: "done", created: index });
+  }
+  return { ...emptyConversation("c", 0), leaf: `a${turns - 1}`, messages };
 }
 
 test.each([

@@ -157,7 +157,6 @@ export class Answers {
   connected(): void {
     for (const [answer, stream] of this.streams) this.resume(answer, stream);
     this.adoptAll();
-    for (const [response, { chat, answer }] of [...this.unwanted]) void this.dismiss(response, chat, answer);
   }
 
   // What goes on at the server is taken up, and what was stopped while nobody could be told is stopped there.
@@ -168,6 +167,7 @@ export class Answers {
         if (message.response !== undefined && !isUnderWay(message)) this.unwanted.set(message.response, { chat, answer: message.id });
       }
     }
+    for (const [response, { chat, answer }] of [...this.unwanted]) void this.dismiss(response, chat, answer);
   }
 
   // The connection is lost. What was to be stopped is, as far as this page goes; the rest is taken up over the next one.
@@ -215,13 +215,14 @@ export class Answers {
     const error = event["error"] as { message: string; code: string | null };
     const answer = String(event["stream_id"]);
     const isGone = NOT_THERE.has(error.code ?? "");
-    if (!this.streams.has(answer)) {
+    const stream = this.streams.get(answer);
+    if (!stream) {
       if (!isGone) this.problem.value = { text: error.message }; // else it ended while "stop" was on its way
-    } else if (isGone) {
-      this.end({ type: "lost", answer });
-    } else {
-      this.end({ type: "failed", answer, error: error.message, ...(error.code && { code: error.code }) });
+      return;
     }
+    const isThere = stream.isBegun && error.code !== "response_not_found";
+    if (isGone) this.end({ type: "lost", answer }, isThere);
+    else this.end({ type: "failed", answer, error: error.message, ...(error.code && { code: error.code }) }, isThere);
   }
 
   private begin(asked: Asked): boolean {
@@ -359,7 +360,7 @@ export class Answers {
     if (rate !== null) this.speed.value = strings.speed(rate);
   }
 
-  private end(event: ChatEvent & { answer: string }): void {
+  private end(event: ChatEvent & { answer: string }, isThere = true): void {
     const stream = this.streams.get(event.answer);
     if (!stream) return;
     this.show(event.answer, stream);
@@ -367,7 +368,7 @@ export class Answers {
     this.chats.dispatch(stream.chat, event);
     void this.chats.flush().then(() => {
       stream.release();
-      void this.dismiss(stream.response, stream.chat, event.answer);
+      if (isThere) void this.dismiss(stream.response, stream.chat, event.answer);
     });
   }
 

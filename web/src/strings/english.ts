@@ -2,6 +2,7 @@
 
 import type { FileError } from "../chat/files";
 import type { Setting } from "../chat/settings";
+import type { StorageProblem } from "../chat/storage";
 import type { ImportReason } from "../chat/transfer";
 import type { Statistics } from "../chat/tree";
 import { decimal } from "./decimal";
@@ -95,7 +96,16 @@ export const english = {
   messageTooLarge: (bytes: number, limit: number) =>
     `This message alone, with its files and the system prompt, has ${megabytes(bytes)} MB; the server takes ${megabytes(limit)} MB: shorten it`,
   tooManyTurns: (count: number, limit: number) => `The conversation has ${count} messages; the server takes ${limit}`,
-  notKept: (error: string) => `Conversations can't be kept in this browser: ${error}`,
+  notKept: ({ kind, text }: StorageProblem) =>
+    ({
+      slow: "This browser's database does not answer (yet): until it does nothing is kept. Another tab of this page may be in its way",
+      full: "This browser's storage is full: the last changes are not kept. Export conversations, and delete some",
+      failed: `Conversations can't be kept in this browser: ${text}`,
+    })[kind],
+  damaged: (count: number) =>
+    count === 1
+      ? "One record of this browser's database is damaged; what could be read of it is shown"
+      : `${count} records of this browser's database are damaged; what could be read of them is shown`,
 
   key: "API key",
   keyRefused: "The server did not take this key.",

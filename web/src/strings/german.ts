@@ -2,6 +2,7 @@
 
 import type { FileError } from "../chat/files";
 import type { Setting } from "../chat/settings";
+import type { StorageProblem } from "../chat/storage";
 import type { Statistics } from "../chat/tree";
 import type { Strings } from "../strings";
 import { decimal } from "./decimal";
@@ -95,7 +96,16 @@ export const german: Strings = {
   messageTooLarge: (bytes: number, limit: number) =>
     `Schon diese Nachricht hat mit ihren Dateien und dem System-Prompt ${megabytes(bytes)} MB; der Server nimmt ${megabytes(limit)} MB: bitte kürzen`,
   tooManyTurns: (count: number, limit: number) => `Das Gespräch hat ${count} Nachrichten; der Server nimmt ${limit}`,
-  notKept: (error: string) => `Gespräche können in diesem Browser nicht aufbewahrt werden: ${error}`,
+  notKept: ({ kind, text }: StorageProblem) =>
+    ({
+      slow: "Die Datenbank dieses Browsers antwortet (noch) nicht: bis dahin wird nichts aufbewahrt. Vielleicht ist ihr ein anderer Tab dieser Seite im Weg",
+      full: "Der Speicher dieses Browsers ist voll: die letzten Änderungen sind nicht aufbewahrt. Bitte Gespräche exportieren und einige löschen",
+      failed: `Gespräche können in diesem Browser nicht aufbewahrt werden: ${text}`,
+    })[kind],
+  damaged: (count: number) =>
+    count === 1
+      ? "Ein Eintrag der Datenbank dieses Browsers ist beschädigt; was davon lesbar war, wird gezeigt"
+      : `${count} Einträge der Datenbank dieses Browsers sind beschädigt; was davon lesbar war, wird gezeigt`,
 
   key: "API-Schlüssel",
   keyRefused: "Der Server hat diesen Schlüssel nicht angenommen.",

@@ -24,6 +24,7 @@ export function ChatsDialog({ onClose }: { onClose: () => void }) {
       <ul id="chats-list" class="models">
         {found.map((chat) => <Item key={chat.id} chat={chat} onOpen={() => { chats.open(chat.id); onClose(); }} />)}
       </ul>
+      {chats.numDamaged.value > 0 && <p class="problem">{strings.damaged(chats.numDamaged.value)}</p>}
       {!found.length && <p role="status">{all.length ? strings.nothingFound : strings.noChats}</p>}
       <div class="buttons">
         <Languages />
@@ -101,7 +102,10 @@ function Import() {
     try {
       const found = imported(await file.text());
       chats.add(found);
-      notice.show(strings.imported(found.length), () => { for (const { id } of found) answers.removeChat(id); });
+      notice.show(strings.imported(found.length), () => {
+        // What has been gone on with stays.
+        for (const { id, messages } of found) if (chats.all.value.get(id)?.messages.size === messages.size) answers.removeChat(id);
+      });
     } catch (error) {
       const reason = error instanceof ImportError ? strings.importErrors[error.reason](error.value) : strings.fileUnreadable;
       notice.show(strings.importFailed(reason));

@@ -104,7 +104,7 @@ function Status() {
   const share = used && limit ? Math.min(1, used / limit) : null;
   const isFull = share !== null && share >= NEARLY_FULL;
   const text = { open: "", connecting: strings.connecting, silent: strings.silent, barred: strings.keyNeeded }[link];
-  const storage = chats.storageError.value;
+  const storage = chats.problem.value;
   return (
     <p class="status">
       <span id="status" role="status" class={text || isFull || storage ? "problem" : ""}>
