@@ -89,6 +89,17 @@ test("an answer of which the server's first event never came is taken up from it
   expect([page.chats.path.value.at(-1)?.state, deleted.mock.calls]).toEqual(["lost", []]);
 });
 
+test("an answer that is taken up and waits for its model is stopped by its stream: the server does not know it yet", async () => {
+  const before = made();
+  before.answers.ask("Hi");
+  const page = made(before.chats.current.value);
+  page.answers.connected();
+  await settled();
+  const answer = page.chats.path.value.at(-1)?.id ?? "";
+  page.answers.stop(answer);
+  expect(page.sent.at(-1)).toEqual({ type: "response.cancel", stream_id: answer });
+});
+
 test.each(["before", "after"])("an answer that is stopped %s the connection breaks is stopped at the server once that is back", async (when) => {
   const page = made();
   const { answer, response } = begun(page);
@@ -211,5 +222,5 @@ test.each([
 test("a single message that is too large is told apart, since nothing above it helps", () => {
   const page = made(long(3, "short"));
   expect(page.answers.ask("x".repeat(5_000_000))).toBe(false);
-  expect(page.answers.problem.value).toEqual({ text: expect.stringContaining("This message alone") as string });
+  expect(page.answers.problem.value).toEqual({ text: expect.stringContaining("This message alone") as string, chat: "c" });
 });

@@ -49,6 +49,7 @@ interface Stream {
 // Of no answer; where there is a start, leaving out what is above it helps.
 export interface Problem {
   readonly text: string;
+  readonly chat?: string; // that it is about
   readonly start?: string | null;
 }
 
@@ -237,9 +238,9 @@ export class Answers {
     const names = { stream_id: answer, response_id: response };
     const request = { background: true, reasoning_format: "none", ...values, input }; // thoughts come with their marks
     const message = JSON.stringify({ type: "response.create", ...names, ...request });
-    const problem = excess(message, input, this.trimmedStart(after, answer));
+    const problem = excess(message, input, () => this.trimmedStart(after, answer));
     if (problem) {
-      this.problem.value = problem;
+      this.problem.value = { ...problem, chat: before.id };
       return false;
     }
     this.chats.dispatch(before.id, event);
@@ -283,7 +284,7 @@ export class Answers {
       return;
     }
     const stream = newStream(chat, found.response, release);
-    stream.isBegun = true;
+    stream.isBegun = found.received !== undefined;
     stream.received = found.received ?? -1;
     stream.calls = found.calls ?? [];
     this.follow(answer, stream);
@@ -411,9 +412,11 @@ type Asked =
   | { type: "retry"; message: string };
 
 // Why the server would not take a message, null if it does.
-function excess(message: string, input: readonly Sent[], start: string | null): Problem | null {
+function excess(message: string, input: readonly Sent[], startOf: () => string | null): Problem | null {
   const numBytes = utf8Bytes(message);
-  if (numBytes <= MAX_MESSAGE_BYTES) return input.length > MAX_TURNS ? { text: strings.tooManyTurns(input.length, MAX_TURNS), start } : null;
+  if (numBytes <= MAX_MESSAGE_BYTES && input.length <= MAX_TURNS) return null;
+  const start = startOf();
+  if (numBytes <= MAX_MESSAGE_BYTES) return { text: strings.tooManyTurns(input.length, MAX_TURNS), start };
   const alone = utf8Bytes(JSON.stringify(input.filter(({ role }, index) => role === "system" || index === input.length - 1)));
   if (start === null || alone > MAX_MESSAGE_BYTES) return { text: strings.messageTooLarge(alone, MAX_MESSAGE_BYTES) };
   return { text: strings.tooLarge(numBytes, MAX_MESSAGE_BYTES), start };

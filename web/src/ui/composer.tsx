@@ -67,14 +67,15 @@ export function Composer({ prompt, onSettings }: { prompt: RefObject<HTMLTextAre
 function Problem() {
   const { chats, answers } = usePage();
   const problem = answers.problem.value;
-  if (!problem) return null;
+  const chat = chats.currentId.value;
+  if (!problem || (problem.chat ?? chat) !== chat) return null;
   const { text, start } = problem;
   return (
     <p id="problem" class="problem" role="alert">
       {text}{" "}
       {start && (
         <button type="button" class="quiet" onClick={() => {
-          chats.dispatch(chats.currentId.value, { type: "trim", start });
+          chats.dispatch(chat, { type: "trim", start });
           answers.problem.value = null;
         }}>{strings.leaveOutOlder}</button>
       )}
