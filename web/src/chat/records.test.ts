@@ -54,6 +54,12 @@ test("where what is above is missing, or stands in a circle, turns go on alterna
   }
 });
 
+test("a question below one whose answer was deleted is as it should be, here and in a file", () => {
+  const { chat, numDamaged, path } = shown([row("q", null, "user"), row("r", "q", "user"), row("b", "r", "assistant")], { ...head, leaf: "b" });
+  expect([numDamaged, path.length]).toEqual([0, 3]);
+  expect(imported(exported([chat]))[0]?.messages.size).toBe(3);
+});
+
 test("a conversation's record may lack everything but its name", () => {
   const { chat, numDamaged } = shown([row("q", null, "user")], { id: "c" });
   expect(chat).toMatchObject({ id: "c", title: "", draft: "", leaf: "q", start: null });

@@ -102,7 +102,7 @@ function draftOf(row: Found): { draft: Draft; isDamaged: boolean } | null {
   return { draft, isDamaged };
 }
 
-// Each message after the one above it. Where that is not there, or says as whom this one speaks, an empty one stands between.
+// Each message after the one above it. An answer whose question is not there gets an empty one.
 function inTree(drafts: readonly Draft[], mended: Set<string>): Map<string, Message> {
   const byName = new Map(drafts.map((draft) => [draft.id, draft]));
   const placed = new Map<string, Message>();
@@ -121,15 +121,14 @@ function inTree(drafts: readonly Draft[], mended: Set<string>): Map<string, Mess
 
 function place(draft: Draft, placed: Map<string, Message>, mended: Set<string>): void {
   const above = draft.parent === null ? undefined : placed.get(draft.parent);
-  const turn = above?.role === "user" ? "assistant" : "user"; // whose it is
-  const role = draft.role ?? turn;
+  const role = draft.role ?? (above?.role === "user" ? "assistant" : "user");
   let parent = above?.id ?? null;
   if (parent !== draft.parent) mended.add(draft.id);
-  if (role !== turn) {
-    const between: Message = { id: `${draft.id}-above`, parent, role: turn, text: "", state: turn === "user" ? "done" : "lost", created: draft.created };
-    placed.set(between.id, between);
-    mended.add(between.id).add(draft.id);
-    parent = between.id;
+  if (role === "assistant" && above?.role !== "user") {
+    const question: Message = { id: `${draft.id}-above`, parent, role: "user", text: "", state: "done", created: draft.created };
+    placed.set(question.id, question);
+    mended.add(question.id).add(draft.id);
+    parent = question.id;
   }
   placed.set(draft.id, { ...draft, parent, role });
 }

@@ -116,6 +116,16 @@ test("an answer whose question another tab deleted is not written again, nor wha
   expect(await rows(name)).toEqual(["c-a", "c-q"]);
 });
 
+test("a deletion takes with it what another tab has written below meanwhile", async () => {
+  const name = fresh();
+  const [one, other] = [await Storage.open(name), await Storage.open(name)];
+  const chat = conversation();
+  await one.put(chat, undefined);
+  await other.put(reduce(chat, { type: "ask", question: "r", answer: "b", text: "And?", files: [], at: 2 }), chat);
+  await one.put(reduce(chat, { type: "delete", message: "c-a" }), chat);
+  expect(await rows(name)).toEqual(["c-q"]);
+});
+
 test("after a deletion messages are kept in the order in which they are", async () => {
   const storage = await Storage.open(fresh());
   const event = (id: string) => ({ type: "retry", message: "c-a", answer: id, at: 1 }) as const;

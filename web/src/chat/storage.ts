@@ -46,12 +46,7 @@ export class Storage {
   async all(): Promise<Kept> {
     const heads = await this.read("conversations");
     const rows = await this.read("messages");
-    const byChat = new Map<unknown, Row[]>();
-    for (const row of rows.found) {
-      const found = byChat.get(row.conversation);
-      if (found) found.push(row);
-      else byChat.set(row.conversation, [row]);
-    }
+    const byChat = grouped(rows.found, ({ conversation }) => conversation);
     let numDamaged = heads.numDamaged + rows.numDamaged;
     const chats = heads.found.flatMap((head) => {
       const chat = this.joined(head, byChat.get(head.id) ?? []);
@@ -79,6 +74,8 @@ export class Storage {
     const { messages, ...head } = chat;
     const places = new Map([...(old?.messages.keys() ?? [])].map((id, place) => [id, place]));
     const gone = new Set([...places.keys()].filter((id) => !there.has(id) && !this.mended.has(id)));
+    const deleted = [...places.keys()].filter((id) => !messages.has(id));
+    const below = deleted.length ? withBelow(deleted, await store.index("conversation").getAll(chat.id)) : [];
     const written: string[] = [];
     const writes: Promise<unknown>[] = [heads.put(head)];
     let isWhole = true;
@@ -94,7 +91,7 @@ export class Storage {
       }
       order += 1;
     }
-    for (const id of places.keys()) {
+    for (const id of below) {
       if (!messages.has(id)) writes.push(store.delete(id));
     }
     await settled([...writes, transaction.done]);
@@ -166,6 +163,26 @@ function makeStores(database: Database, transaction: IDBPTransaction<Schema, Sto
 function isComplete(database: Database): boolean {
   if (!STORES.every((name) => database.objectStoreNames.contains(name))) return false;
   return database.transaction("messages").store.indexNames.contains("conversation");
+}
+
+function grouped<Key>(rows: readonly Row[], keyOf: (row: Row) => Key): Map<Key, Row[]> {
+  const groups = new Map<Key, Row[]>();
+  for (const row of rows) {
+    const found = groups.get(keyOf(row));
+    if (found) found.push(row);
+    else groups.set(keyOf(row), [row]);
+  }
+  return groups;
+}
+
+// The names of messages, and of all below them: another tab may have written some that this one has not seen.
+function withBelow(names: readonly string[], rows: readonly Row[]): ReadonlySet<string> {
+  const children = grouped(rows, ({ parent }) => parent);
+  const found = new Set(names);
+  for (const id of found) {
+    for (const child of children.get(id) ?? []) found.add(child.id); // which this loop comes to, too
+  }
+  return found;
 }
 
 // Waits for all, so that no refusal is left over that nobody hears of; the transaction, which comes last, knows the reason.

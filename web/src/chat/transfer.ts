@@ -92,7 +92,7 @@ function message(value: Record<string, unknown>, names: Map<string, string>, abo
   if (names.has(old)) throw new ImportError("twice", old);
   const parent = value["parent"] === null ? null : names.get(string(value["parent"], "parent"));
   if (parent === undefined) throw new ImportError("parent", old);
-  if ((above.get(parent ?? "")?.role ?? "assistant") === role) throw new ImportError("turns", old);
+  if (role === "assistant" && above.get(parent ?? "")?.role !== "user") throw new ImportError("turns", old);
   const id = newId();
   names.set(old, id);
   const files = role === "user" ? filesOf(value["files"]) : [];

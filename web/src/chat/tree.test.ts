@@ -82,6 +82,13 @@ test("deleting one way leaves the one that is shown", () => {
   expect(shown(reduce(chat, { type: "delete", message: "a1" }))).toEqual(["q1", "b1"]);
 });
 
+test("a question whose answer was deleted is not sent with what is asked then", () => {
+  const chat = after(ask(1), ...answered(1), { type: "delete", message: "a1" }, ask(2), ...answered(2), ask(3));
+  expect(shown(chat)).toEqual(["q1", "q2", "a2", "q3", "a3"]);
+  expect(unanswered(pathTo(chat, chat.leaf))).toEqual(new Set(["q1"]));
+  expect(sentFor(chat, "a3").map(({ content }) => content)).toEqual(["question 2", "answer 2", "question 3"]);
+});
+
 test("an answer under way is not unanswered, and has the model that gives it", () => {
   const chat = after(ask(1), { type: "created", answer: "a1", model: "m", response: "r", received: 0 });
   expect(unanswered(pathTo(chat, chat.leaf))).toEqual(new Set());

@@ -176,14 +176,14 @@ export function pathTo(chat: Conversation, id: string | null): Message[] {
   return path.reverse();
 }
 
-// A question is unanswered if what stands below it on the way has no text: such a turn is shown, and never sent, since
-// templates want turns to alternate.
+// A question is unanswered if what stands below it on the way has no text, or is another question, where its answer was
+// deleted: such a turn is shown, and never sent, since templates want turns to alternate.
 export function unanswered(path: readonly Message[]): Set<string> {
   const found = new Set<string>();
   path.forEach((message, index) => {
     if (message.role !== "user") return;
     const answer = path[index + 1];
-    if (!answer || (!saidIn(answer) && !isUnderWay(answer))) found.add(message.id);
+    if (answer?.role !== "assistant" || (!saidIn(answer) && !isUnderWay(answer))) found.add(message.id);
   });
   return found;
 }

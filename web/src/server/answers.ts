@@ -168,6 +168,11 @@ export class Answers {
         if (message.response !== undefined && !isUnderWay(message)) this.unwanted.set(message.response, { chat, answer: message.id });
       }
     }
+    this.dismissAll();
+  }
+
+  // Tells the server, where it could not be told before, what it need not go on with or keep.
+  dismissAll(): void {
     for (const [response, { chat, answer }] of [...this.unwanted]) void this.dismiss(response, chat, answer);
   }
 

@@ -136,6 +136,7 @@ export class Session {
       const health = (await response.json()) as Health;
       if (turn !== this.healthTurn || !this.connection.isOpen) return;
       this.health.value = health;
+      this.answers.dismissAll();
       if (this.link.value === "silent") this.link.value = "open";
     } catch {
       // A server that hangs keeps its connections open.

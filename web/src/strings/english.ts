@@ -138,7 +138,7 @@ export const english = {
     state: (state) => `a message's state is "${state}"`,
     twice: (name) => `two messages are named ${name}`,
     parent: (name) => `what message ${name} stands below is not there`,
-    turns: (name) => `message ${name} is by the same as the one above it`,
+    turns: (name) => `answer ${name} stands below no question`,
   } as Record<ImportReason, (value: string) => string>,
   chatDeleted: "The conversation was deleted",
   messageDeleted: "The message was deleted",

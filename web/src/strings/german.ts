@@ -138,7 +138,7 @@ export const german: Strings = {
     state: (state) => `der Zustand einer Nachricht ist "${state}"`,
     twice: (name) => `zwei Nachrichten heißen ${name}`,
     parent: (name) => `worunter die Nachricht ${name} steht, ist nicht da`,
-    turns: (name) => `die Nachricht ${name} ist vom selben wie die darüber`,
+    turns: (name) => `die Antwort ${name} steht unter keiner Frage`,
   },
   chatDeleted: "Das Gespräch wurde gelöscht",
   messageDeleted: "Die Nachricht wurde gelöscht",
