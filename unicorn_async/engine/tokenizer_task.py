@@ -15,6 +15,7 @@ from unicorn_async.errors import CheckpointError, ConfigError
 from unicorn_async.tokenizer.files import LARGE_BYTES
 from unicorn_async.tokenizer.kept import parse_kept
 from unicorn_async.tokenizer.kept_encoder import KeptEncoder
+from unicorn_async.tokenizer.on_demand import OnDemandProcess
 from unicorn_async.tokenizer.process import TokenizerProcess
 from unicorn_async.tokenizer.tokenizer import Tokenizer
 from unicorn_async.tokenizer.worker import make_tokenizer
@@ -49,6 +50,7 @@ class TokenizerTask:
         self._kept: memoryview | None = None  # the file's content: to take it apart keeps other threads waiting
         self._source: Source | None = None
         self._process: TokenizerProcess | None = None
+        self._long_texts: OnDemandProcess | None = None
         self._looking = threading.Thread(target=self._look, args=(model,), name="kept tokenizer")
         self._looking.start()
 
@@ -75,9 +77,12 @@ class TokenizerTask:
         assert self._source is not None, "it has begun"
         if self._process is None:
             tokenizer = make_tokenizer(self._source)
+            if _has_interpreter():
+                self._long_texts = OnDemandProcess(self._source)
+                tokenizer = tokenizer.with_apart(self._long_texts)
         elif self._kept is not None:
             kept, self._kept = parse_kept(self._kept), None  # its tables go when the whole is there
-            tokenizer = Tokenizer(KeptEncoder(kept, self._process), kept.facts)
+            tokenizer = Tokenizer(KeptEncoder(kept, self._process), kept.facts, apart=self._process)
         else:
             tokenizer = self._process.tokenizer()
         return MadeTokenizer(tokenizer, time.monotonic() - self._started)
@@ -87,6 +92,8 @@ class TokenizerTask:
         self._looking.join()
         if self._process is not None:
             self._process.close()
+        if self._long_texts is not None:
+            self._long_texts.close()
 
     def _look(self, model: str | Path) -> None:
         if self._folder is None:

@@ -6,12 +6,15 @@ import threading
 from typing import TYPE_CHECKING, Protocol
 
 from unicorn_async.errors import RequestError
+from unicorn_async.tokenizer.apart import LONG_CHARS
+from unicorn_async.tokenizer.byte_bound import byte_bound
 from unicorn_async.tokenizer.library_errors import library_errors
 from unicorn_async.tokenizer.pieces import Pieces
 
 if TYPE_CHECKING:
     import tokenizers
 
+    from unicorn_async.tokenizer.byte_bound import ByteBound
     from unicorn_async.tokenizer.pieces import PieceBytes
 
 
@@ -40,6 +43,9 @@ class Encoder(Protocol):
     def pieces(self) -> PieceBytes:
         """The bytes of the tokens."""
 
+    def least_tokens(self, text: str) -> int:
+        """Return how many tokens a text is sure to have at least; 0 where nobody can tell before it is encoded."""
+
     def close(self) -> None:
         """Free what it holds; a second call does nothing."""
 
@@ -55,13 +61,15 @@ class BackendEncoder:
         self.backend = backend
         self.pieces = Pieces(backend)
         self._lock = threading.Lock()
+        self._bound: ByteBound | None = None
+        self._has_bound = False
 
     def encode(self, text: str, *, with_control: bool) -> list[int]:
         """Return the ids; see `Encoder.encode`."""
         with self._lock, library_errors("the vocabulary can't encode the text"):
             self.backend.encode_special_tokens = not with_control
             try:
-                ids: list[int] = self.backend.encode(text, add_special_tokens=False).ids
+                ids = self._ids(text)
             except (TypeError, UnicodeEncodeError) as exc:
                 raise RequestError(f"the text is not valid Unicode: {exc}") from exc
         return ids
@@ -71,6 +79,21 @@ class BackendEncoder:
 
     async def whole(self) -> None:
         """Return at once."""
+
+    def least_tokens(self, text: str) -> int:
+        """Return how many tokens a text is sure to have; see `Encoder`."""
+        with self._lock:
+            if not self._has_bound:
+                self._bound, self._has_bound = byte_bound(self.backend, self.pieces), True
+        return 0 if self._bound is None else self._bound.least_tokens(text)
+
+    def _ids(self, text: str) -> list[int]:
+        if len(text) > LONG_CHARS:  # the one that lets go of Python's global lock, for which a short text is too short
+            encoding = self.backend.encode_batch_fast([text], add_special_tokens=False)[0]
+        else:
+            encoding = self.backend.encode(text, add_special_tokens=False)
+        ids: list[int] = encoding.ids
+        return ids
 
     def close(self) -> None:
         """Do nothing: the memory goes with the object."""

@@ -77,6 +77,10 @@ class KeptEncoder:
         """Wait until the whole is there, or never will be."""
         await asyncio.wrap_future(self._whole)
 
+    def least_tokens(self, text: str) -> int:
+        """Return 0: nobody can tell."""
+        return 0
+
     def close(self) -> None:
         """End the process."""
         self._process.close()
@@ -106,6 +110,10 @@ class PartEncoder:
         if ids is None:
             raise WholeNeededError
         return ids
+
+    def least_tokens(self, text: str) -> int:
+        """Return 0: nobody can tell."""
+        return 0
 
     def at_once(self) -> PartEncoder:
         """Return this."""

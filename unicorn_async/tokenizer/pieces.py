@@ -47,6 +47,11 @@ class Pieces:
             self._add_step(step)
         self._byte_of_char = _byte_of_char() if self._byte_level else {}
 
+    @property
+    def byte_tokens(self) -> tuple[str, ...] | None:
+        """The tokens of single bytes in a byte-level vocabulary, None in others."""
+        return tuple(self._byte_of_char) if self._byte_level else None
+
     def __getitem__(self, token_id: int) -> bytes:
         """Bytes of a token, special ones included; empty for an id outside of the vocabulary."""
         piece = self._cache.get(token_id)

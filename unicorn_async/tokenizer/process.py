@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, cast
 from unicorn_async.errors import TokenizerLostError, UnicornError
 from unicorn_async.tokenizer.pieces import PieceTable
 from unicorn_async.tokenizer.tokenizer import Tokenizer
-from unicorn_async.tokenizer.worker import Work
+from unicorn_async.tokenizer.worker import BESIDE, Work
 
 if TYPE_CHECKING:
+    from array import array
     from pathlib import Path
 
+    from unicorn_async.tokenizer.apart import Call
     from unicorn_async.tokenizer.facts import TokenizerFacts
     from unicorn_async.tokenizer.worker import Source
 
@@ -62,7 +64,7 @@ class TokenizerProcess:
         with self._lock:
             answer = self._answered(self._work)
         facts, self.pieces.strip = cast("tuple[TokenizerFacts, tuple[bytes, int]]", answer)
-        return Tokenizer(self, facts)
+        return Tokenizer(self, facts, apart=self)
 
     def encode(self, text: str, *, with_control: bool) -> list[int]:
         """Return the ids; see `Encoder.encode`."""
@@ -73,6 +75,54 @@ class TokenizerProcess:
 
     async def whole(self) -> None:
         """Return at once."""
+
+    def least_tokens(self, text: str) -> int:
+        """Return 0: what is long enough to be refused by its bytes is looked at where it is encoded, by `run`."""
+        return 0
+
+    def run(self, call: Call) -> list[int]:
+        """Have a copy of the process make a call, beside whatever the process is asked meanwhile; see `Apart`."""
+        try:
+            return self._run(call)
+        except TokenizerLostError:
+            if self._is_closed:
+                raise
+            return self._run(call)
+
+    def _run(self, call: Call) -> list[int]:
+        connection, theirs = _connected()
+        with connection:
+            with theirs:
+                self._hand_over(theirs.fileno())
+            try:
+                connection.send(call)
+                answer = cast("array[int] | UnicornError", connection.recv())
+            except (OSError, EOFError) as exc:
+                raise TokenizerLostError("the process that encoded the text has ended") from exc
+        if isinstance(answer, UnicornError):
+            raise answer
+        return answer.tolist()
+
+    def _hand_over(self, descriptor: int) -> None:
+        """Have the process make a copy of itself that serves the other end of a socket."""
+        with self._lock:
+            try:
+                self._send_descriptor(descriptor)
+            except OSError:
+                _kill(self._process)  # if it has not ended, it waits for what does not come
+                self._start_again()
+                try:
+                    self._send_descriptor(descriptor)
+                except OSError as exc:
+                    raise TokenizerLostError(f"the tokenizer's process can't be reached: {exc.strerror}") from exc
+
+    def _send_descriptor(self, descriptor: int) -> None:
+        self._connection.send(BESIDE)
+        ours = socket.socket(fileno=self._connection.fileno())  # no copy of it, for which there may be no room
+        try:
+            socket.send_fds(ours, [b"\0"], [descriptor])
+        finally:
+            ours.detach()
 
     def ask(self, request: object) -> object:
         """Send a request and wait for the answer, or raise the error that it is.
@@ -119,9 +169,8 @@ class TokenizerProcess:
 
 def _started() -> tuple[Connection, subprocess.Popen[bytes]]:
     """Start a process; return this end of its socket, and the process."""
-    ours, theirs = socket.socketpair()
+    connection, theirs = _connected()
     with theirs:
-        connection = Connection(ours.detach())
         try:
             process = subprocess.Popen(
                 [sys.executable, "-c", _MAIN, json.dumps(sys.path), str(theirs.fileno())],
@@ -135,6 +184,15 @@ def _started() -> tuple[Connection, subprocess.Popen[bytes]]:
             connection.close()
             raise TokenizerLostError(f"the tokenizer's process can't be started: {exc.strerror}") from exc
     return connection, process
+
+
+def _connected() -> tuple[Connection, socket.socket]:
+    """Return both ends of a new socket."""
+    try:
+        ours, theirs = socket.socketpair()
+    except OSError as exc:
+        raise TokenizerLostError(f"the tokenizer's process can't be reached: {exc.strerror}") from exc
+    return Connection(ours.detach()), theirs
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 import tokenizers
 
-from unicorn_async.errors import RequestError, TokenizerError
+from unicorn_async.errors import PromptTooLongError, RequestError, TokenizerError
+from unicorn_async.tokenizer.apart import LONG_CHARS, Call
 from unicorn_async.tokenizer.control_tokens import ControlTokens, unused_mark
 from unicorn_async.tokenizer.encoder import BackendEncoder, Encoder, WholeNeededError
 from unicorn_async.tokenizer.facts import TokenizerFacts, facts_of
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from unicorn_async.tokenizer.apart import Apart
     from unicorn_async.tokenizer.chat_template import ChatTemplate
     from unicorn_async.tokenizer.message import ChatMessage
 
@@ -40,11 +42,13 @@ class Tokenizer:
     Control tokens (those that tokenizer.json, the vocabulary or the model's configuration marks as special, and the end
     tokens) come from the chat template alone: typed by a user they are plain text. `pieces` has the tokens' bytes,
     `control_ids` the control tokens; `hidden_ids`, all of these but the marks of thoughts, are no part of a text.
-    `encoder` does what the vocabulary is needed for; who made it closes it.
+    `encoder` does what the vocabulary is needed for, `apart` all that is done with long texts; who made them closes
+    them.
     """
 
-    def __init__(self, encoder: Encoder, facts: TokenizerFacts) -> None:
+    def __init__(self, encoder: Encoder, facts: TokenizerFacts, apart: Apart | None = None) -> None:
         self._encoder = encoder
+        self._apart = apart
         self._facts = facts
         self.eos_token_ids = facts.eos_token_ids
         self.bos_token_id = facts.bos_token_id
@@ -86,6 +90,10 @@ class Tokenizer:
         encoder = BackendEncoder(backend)
         return cls(encoder, facts_of(backend, files))
 
+    def with_apart(self, apart: Apart) -> Tokenizer:
+        """Return the same tokenizer, which has long texts encoded elsewhere."""
+        return Tokenizer(self._encoder, self._facts, apart)
+
     @property
     def encoder(self) -> Encoder:
         """What encodes plain text."""
@@ -106,20 +114,27 @@ class Tokenizer:
         """Whether conversations can be encoded."""
         return self._template is not None
 
-    def encode(self, text: str, *, add_bos: bool = True, with_control: bool = False) -> list[int]:
+    def encode(
+        self, text: str, *, add_bos: bool = True, with_control: bool = False, max_context: int | None = None
+    ) -> list[int]:
         """Return the ids of raw text; control tokens' strings in it are plain text, unless `with_control`.
 
         `add_bos` puts the beginning token in front where the model wants one, and the text does not begin with it.
+        `max_context` has to have room for the ids and one more; a text that is sure to have more is not encoded to find
+        that out.
 
         Raises:
-            RequestError: the text is not valid Unicode.
+            RequestError: the text is not valid Unicode; as PromptTooLongError, there is no such room.
         """
+        if self._apart is not None and len(text) > LONG_CHARS:
+            named = {"add_bos": add_bos, "with_control": with_control, "max_context": max_context}
+            return self._apart.run(Call("encode", (text,), named))
+        self._check_bytes(text, max_context)
         if self._facts.puts_space_once and text.startswith(_SPACES):
             text = " " + text  # as SentencePiece, by which such models were trained, puts one whatever is there
         ids = self._encode(text, with_control=with_control)
-        if with_control and self._prefix and ids[:1] == self._prefix:
-            return ids
-        return self._prefix + ids if add_bos else ids
+        has_bos = with_control and bool(self._prefix) and ids[:1] == self._prefix
+        return check_room(self._prefix + ids if add_bos and not has_bos else ids, max_context)
 
     @property
     def thinks(self) -> bool:
@@ -138,20 +153,32 @@ class Tokenizer:
         add_generation_prompt: bool = True,
         continue_final: bool = False,
         variables: Mapping[str, object] | None = None,
+        max_context: int | None = None,
     ) -> list[int]:
         """Return the ids of a conversation, beginning token included, ready for the answer.
 
         The template's control tokens are control tokens; what looks like one in a message is plain text. With
         `continue_final` the ids end with the last message's text, for the answer to go on with it. The template sees
-        `variables`, whose texts are taken as if it had them itself.
+        `variables`, whose texts are taken as if it had them itself. `max_context` is as in `encode`.
 
         Raises:
-            RequestError: the template refuses the conversation, a role is unknown, or a text is not valid Unicode.
+            RequestError: the template refuses the conversation, a role is unknown, or a text is not valid Unicode; as
+                PromptTooLongError, it is too long.
             TokenizerError: there is no chat template, or it fails.
         """
+        if self._apart is not None and sum(len(message.content) for message in messages) > LONG_CHARS:
+            named = {
+                "add_generation_prompt": add_generation_prompt,
+                "continue_final": continue_final,
+                "variables": variables,
+                "max_context": max_context,
+            }
+            return self._apart.run(Call("encode_chat", (tuple(messages),), named))
         text, mark = self._chat_text(messages, add_generation_prompt, continue_final, variables)
-        ids = self._encode_marked(text, mark) if mark in text else self._encode(text, with_control=True)
-        return self._with_one_bos(ids)
+        is_marked = mark in text
+        self._check_bytes(text.replace(mark, "") if is_marked else text, max_context)
+        ids = self._encode_marked(text, mark) if is_marked else self._encode(text, with_control=True)
+        return check_room(self._with_one_bos(ids), max_context)
 
     async def encode_soon(
         self,
@@ -169,7 +196,7 @@ class Tokenizer:
         encoder = self._encoder.at_once()
         if encoder is not None:
             at_once = copy(self)
-            at_once._encoder = encoder
+            at_once._encoder, at_once._apart = encoder, None
             try:
                 return await run(lambda: encode(at_once))
             except WholeNeededError:
@@ -221,6 +248,16 @@ class Tokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         """Return the bytes of one token as they stand inside a text, UTF-8; none for an unknown id."""
         return self.pieces[token_id]
+
+    def _check_bytes(self, text: str, max_context: int | None) -> None:
+        if max_context is None or len(text) < max_context:  # of which each may be a token
+            return
+        least = self._encoder.least_tokens(text)
+        if least >= max_context:
+            message = (
+                f"the prompt has {least} tokens at least; a context of {max_context} has no room for an answer to it"
+            )
+            raise PromptTooLongError(message)
 
     def _render(
         self,
@@ -284,6 +321,14 @@ class Tokenizer:
             return ids
         count = next((index for index, token_id in enumerate(ids) if token_id != self.bos_token_id), len(ids))
         return ([self.bos_token_id] if count else self._prefix) + ids[count:]
+
+
+def check_room(ids: list[int], max_context: int | None) -> list[int]:
+    """Return the ids if a context has room for them and one more; else raise PromptTooLongError."""
+    if max_context is not None and len(ids) >= max_context:
+        message = f"the prompt has {len(ids)} tokens; a context of {max_context} has no room for an answer to it"
+        raise PromptTooLongError(message)
+    return ids
 
 
 def _chat_template(facts: TokenizerFacts) -> ChatTemplate | None:

@@ -10,6 +10,8 @@ import contextlib
 import gc
 import os
 import signal
+import socket
+from array import array
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -22,9 +24,12 @@ from unicorn_async.tokenizer.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from unicorn_async.tokenizer.apart import Call
+
 Source: TypeAlias = "Path | Mapping[str, object]"
 """A model's directory, or the metadata of a GGUF file."""
 
+BESIDE = "beside"  # a request: the end of a socket follows, for a copy of the process to serve
 _NICENESS = 10
 _STEP = 4096  # tokens that are put into the table while nobody waits, about 10 ms
 
@@ -89,8 +94,40 @@ def _keep(connection: Connection, tokenizer: Tokenizer, table: PieceTable, file:
         os._exit(0)
 
 
+def _serve_beside(connection: Connection, tokenizer: Tokenizer) -> None:
+    """Have a copy of this process answer one call at the end of a socket that comes: its memory goes when it ends."""
+    ours = socket.socket(fileno=connection.fileno())
+    try:
+        _, (descriptor,), _, _ = socket.recv_fds(ours, 1, 1)
+    finally:
+        ours.detach()
+    tokenizer.encoder.least_tokens("")  # what copies would find out each for itself
+    try:
+        is_copy = not os.fork()
+    except OSError:  # as many processes as there may be: the other end sees that nobody serves it
+        is_copy = False
+    if not is_copy:
+        os.close(descriptor)
+        return
+    try:  # no error may lead out of here: the copy would go on as this process
+        os.nice(_NICENESS)
+        connection.close()
+        with Connection(descriptor) as other:
+            call: Call = other.recv()
+            try:
+                ids = getattr(tokenizer, call.method)(*call.arguments, **call.named)
+                other.send(array("I", ids))
+            except UnicornError as exc:
+                other.send(exc)
+    finally:
+        os._exit(0)
+
+
 def _serve(connection: Connection, tokenizer: Tokenizer, keep_in: Path | None) -> None:
-    """Answer (text, with_control) with ids or an error, and an id with its bytes, or with the table once it is made."""
+    """Answer (text, with_control) with ids or an error, and an id with its bytes, or with the table once it is made.
+
+    What comes behind `BESIDE` is served by another process.
+    """
     table, num_ids = PieceTable(), tokenizer.facts.num_ids
     while True:
         while len(table) < num_ids and not connection.poll():
@@ -100,6 +137,9 @@ def _serve(connection: Connection, tokenizer: Tokenizer, keep_in: Path | None) -
             _keep(connection, tokenizer, table, keep_in)
             keep_in = None
         request = connection.recv()
+        if request == BESIDE:
+            _serve_beside(connection, tokenizer)
+            continue
         if isinstance(request, int):
             connection.send(tokenizer.pieces[request] if len(table) < num_ids else table)
             continue
