@@ -12,7 +12,7 @@ import unicorn_async
 
 PACKAGE = Path(unicorn_async.__file__).parent
 # Every room may import these.
-BASE = {"errors", "converted", "config", "tensor", "resources", "background", "trace_file"}
+BASE = {"errors", "converted", "config", "tensor", "resources", "background", "trace_file", "round_robin"}
 FILES = {*BASE, "gpu", "ops", "checkpoint", "weights", "lora", "loader", "cache"}  # from a checkpoint to device memory
 MODELS = {*BASE, "gpu", "ops", "checkpoint", "weights", "models"}
 STEPS = {*FILES, "models", "scheduler", "npu", "memory", "step"}
@@ -25,6 +25,7 @@ ALLOWED = {
     "tensor": {"errors", "config"},
     "resources": {"errors"},
     "background": set(),
+    "round_robin": set(),
     "trace_file": {"errors", "background"},
     "public_text": set(),
     "demo": set(),
@@ -32,7 +33,7 @@ ALLOWED = {
     "npu": BASE,
     "ops": {*BASE, "gpu"},
     "tokenizer": {"errors"},
-    "scheduler": {"errors", "config"},
+    "scheduler": {"errors", "config", "round_robin"},
     "checkpoint": BASE,
     "hub": {*BASE, "checkpoint"},
     "weights": {*BASE, "gpu", "checkpoint"},

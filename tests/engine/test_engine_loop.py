@@ -14,6 +14,7 @@ from unicorn_async.config import SamplingParams
 from unicorn_async.engine.engine_loop import EngineLoop
 from unicorn_async.engine.request_stream import RequestStream
 from unicorn_async.engine.types import FinishReason
+from unicorn_async.errors import QueueFullError
 from unicorn_async.scheduler.block_manager import BlockGroup
 from unicorn_async.scheduler.scheduler import Scheduler
 from unicorn_async.scheduler.sequence import PENDING, Sequence
@@ -232,6 +233,19 @@ async def test_an_evaluation_that_is_cancelled_as_it_ends_harms_nobody(tokenizer
         evaluation.done.cancel()
         runner.gate.set()
         assert len(await all_tokens(stream)) == 5
+
+
+async def test_who_gives_up_its_place_in_a_full_queue_is_told(tokenizer: Tokenizer) -> None:
+    async with running(make_scheduler(max_num_seqs=1, max_waiting=3), FakeRunner()) as loop:
+        streams = [RequestStream(request(str(number)), tokenizer) for number in range(5)]
+        streams[-1].sequence.client = "another"
+        for stream in streams:
+            loop.add(stream)
+        with pytest.raises(QueueFullError, match="4 requests wait, and those of other clients have their turn"):
+            await streams[3].get()
+        assert loop._scheduler.num_waiting == 4
+        with pytest.raises(QueueFullError):
+            loop.add(RequestStream(request(), tokenizer))
 
 
 async def test_a_failed_step_ends_the_loop_and_its_error_reaches_everybody(tokenizer: Tokenizer) -> None:

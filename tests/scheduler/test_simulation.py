@@ -81,6 +81,7 @@ class World:
             sampling=SamplingParams(max_tokens=random.choice((1, 2, 25, 60, 60)), ignore_eos=random.random() < 0.8),
             seed=random.randrange(1000),
             want_logits=random.random() < 0.1,
+            client=random.choice(("", "anna", "ben")),
         )
         if self.shares:
             self.begin_alike(sequence)
@@ -132,9 +133,12 @@ class World:
         assert sum(item.num_tokens if item.sequence.want_logits else item.samples for item in batch.scheduled) <= (
             self.max_num_seqs + 3
         )
-        running, waiting = self.scheduler._running, self.scheduler._waiting
-        arrivals = [sequence.arrival for sequence in (*running, *waiting)]
-        assert arrivals == sorted(arrivals)
+        running, waiting = self.scheduler._running, list(self.scheduler._waiting)
+        places = [sequence.place for sequence in (*running, *(one for one in waiting if one.place >= 0))]
+        assert places == sorted(places)
+        for client in {sequence.client for sequence in waiting}:
+            arrivals = [one.arrival for one in waiting if one.client == client and one.place < 0]
+            assert arrivals == sorted(arrivals)
         assert len({item.sequence for item in batch.scheduled}) == len(batch.scheduled) <= self.max_num_seqs
         for item in batch.scheduled:
             assert item.num_tokens == len(item.token_ids) > 0
@@ -159,7 +163,8 @@ class World:
                 self.arrive()
             if self.random.random() < 0.03:
                 self.cancel_one()
-            oldest = next((seq for seq in self.requests if seq.finish_reason is None and seq.state_index >= 0), None)
+            running = [seq for seq in self.requests if seq.finish_reason is None and seq.state_index >= 0]
+            oldest = min(running, key=lambda seq: seq.place, default=None)
             progress = oldest.num_scheduled if oldest else 0
             is_submitted = len(self.gpu.submitted) < self.num_frames and self.submit()
             assert oldest is None or oldest.num_scheduled >= progress

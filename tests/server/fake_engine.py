@@ -55,7 +55,9 @@ class FakeTokenizer:
         self.texts: list[tuple[str, bool, bool]] = []
         self.conversations: list[tuple[ChatMessage, ...]] = []
 
-    def encode(self, text: str, *, add_bos: bool = True, with_control: bool = False) -> list[int]:
+    def encode(
+        self, text: str, *, add_bos: bool = True, with_control: bool = False, max_context: int | None = None
+    ) -> list[int]:
         self.texts.append((text, add_bos, with_control))
         return list(range(len(text.split())))
 
@@ -68,6 +70,7 @@ class FakeTokenizer:
 
     def encode_chat(self, messages: Sequence[ChatMessage], **options: object) -> list[int]:
         self.conversations.append(tuple(messages))
+        options.pop("max_context", None)
         self.options.append(options)
         words = [word for message in messages for word in (message.role, *message.content.split())]
         return list(range(len(words)))
@@ -102,6 +105,7 @@ class Call:
     prompt: str | Sequence[int]
     sampling: SamplingParams
     request_id: str | None
+    client: str = ""
     closed: asyncio.Event = field(default_factory=asyncio.Event)
     given: int = 0
 
@@ -150,6 +154,7 @@ class FakeEngine:
         self.layers_active = 1
         self.load_seconds = 0.5
         self.prompts: dict[str, int] = {}
+        self.waiting: set[str] = set()
         self.load_moved = asyncio.Condition()
         self.scheduler = Scheduler(
             groups=(BlockGroup(0, 8),),
@@ -224,10 +229,11 @@ class FakeEngine:
         sampling: SamplingParams = SamplingParams(),  # noqa: B008
         *,
         request_id: str | None = None,
+        client: str = "",
     ) -> AsyncGenerator[Token, None]:
         if self.refuse is not None and len(self.calls) >= self.refuse_after:
             raise self.refuse
-        call = Call(prompt, sampling, request_id)
+        call = Call(prompt, sampling, request_id, client)
         self.calls.append(call)
         self.called.set()
         try:
@@ -244,6 +250,9 @@ class FakeEngine:
                 yield token
         finally:
             call.closed.set()
+
+    def is_waiting(self, request_id: str) -> bool:
+        return request_id in self.waiting
 
     async def logits(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         return np.zeros((len(token_ids), 4), dtype=np.float32)

@@ -17,7 +17,6 @@ from unicorn_async.background import run_task, wait_to_end
 from unicorn_async.config import EngineConfig, SamplingParams
 from unicorn_async.engine.devices import Ending, opening_devices
 from unicorn_async.engine.prompt_encoding import PromptEncoding
-from unicorn_async.engine.types import EngineStats, LoadProgress, Token
 from unicorn_async.errors import ConfigError, EngineClosedError, EngineFailedError, UnicornError
 from unicorn_async.gpu.host_pages import return_freed_memory
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from unicorn_async.engine.leftovers import Leftovers
     from unicorn_async.engine.opening import OpenedModel
     from unicorn_async.engine.step_feed import StepFeed
-    from unicorn_async.engine.types import AdapterInfo
+    from unicorn_async.engine.types import AdapterInfo, EngineStats, LoadProgress, Token
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.instance_start import InstanceStart
     from unicorn_async.hybrid.report import AttentionInfo
@@ -269,11 +268,13 @@ class Engine:
         *,
         request_id: str | None = None,
         cache_salt: str = "",
+        client: str = "",
     ) -> AsyncGenerator[Token, None]:
         """Generate tokens for a text, or for token ids; leaving the loop, or cancelling its task, ends the request.
 
-        `sampling` is greedy without one. What is computed of the prompt is there for later requests with the same
-        `cache_salt` that begin alike, and for no others: how long those take could tell what was asked.
+        `sampling` is greedy without one. Where requests wait for a place, clients take turns. What is computed of the
+        prompt is there for later requests with the same `cache_salt` that begin alike, and for no others: how long
+        those take could tell what was asked.
 
         Raises:
             RequestError: at the first iteration, when the request is refused.
@@ -282,9 +283,9 @@ class Engine:
         from unicorn_async.engine.request_stream import RequestStream
 
         if isinstance(prompt, str):
-            prompt = await self._encoding.ids(self.tokenizer, prompt)
+            prompt = await self._encoding.ids(self.tokenizer, prompt, self.max_context)
         sequence = self._sequence(prompt, sampling or SamplingParams(), request_id)
-        sequence.cache_salt = cache_salt
+        sequence.cache_salt, sequence.client = cache_salt, client
         tokenizer = self.tokenizer if sequence.sampling.stop else self._model.tokenizer
         stream = RequestStream(sequence, tokenizer)
         self._loop.add(stream)
@@ -296,6 +297,10 @@ class Engine:
                     return
         finally:
             self._loop.cancel(sequence)
+
+    def is_waiting(self, request_id: str) -> bool:
+        """Whether a request waits for a place beside those that run, for the first time or again."""
+        return self._scheduler.is_waiting(request_id)
 
     async def logits(self, token_ids: SequenceOf[int]) -> NDArray[np.float32]:
         """Return the logits after every token, (tokens, vocabulary), as the device computed them.
@@ -317,26 +322,11 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """Return counters since the engine was opened, and what it holds now."""
+        from unicorn_async.engine.stats import engine_stats
         from unicorn_async.step.runner import Runner
 
-        counters, scheduler = self._loop.counters, self._scheduler
-        return EngineStats(
-            running=scheduler.num_running,
-            waiting=scheduler.num_waiting,
-            blocks_used=sum(scheduler.blocks_used),
-            blocks_total=sum(scheduler.blocks_total),
-            blocks_planned=sum(group.num_blocks for group in scheduler.groups),
-            steps=counters.steps,
-            tokens_generated=counters.tokens_generated,
-            tokens_prefilled=counters.tokens_prefilled,
-            preemptions=scheduler.num_preemptions,
-            host_us_per_step=1e6 * counters.host_s / max(counters.steps, 1),
-            device_s=counters.device_s,
-            attention=None if isinstance(self._runner, Runner) else self._runner.stats(),
-            bounded_steps=scheduler.num_bounded_steps,
-            prompt_tokens=scheduler.prefixes.num_prompt_tokens,
-            prompt_tokens_found=scheduler.prefixes.num_found,
-        )
+        attention = None if isinstance(self._runner, Runner) else self._runner.stats()
+        return engine_stats(self._loop.counters, self._scheduler, attention)
 
     @property
     def steps(self) -> StepFeed:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from unicorn_async.engine.running_time import RunningTime
 from unicorn_async.engine.step_feed import StepFeed
 from unicorn_async.engine.types import FinishReason
+from unicorn_async.errors import QueueFullError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.engine.cache_growth import CacheGrowth
     from unicorn_async.engine.request_stream import RequestStream
-    from unicorn_async.errors import OutOfMemoryError
+    from unicorn_async.errors import UnicornError
     from unicorn_async.memory.kv_pool import NewBlocks
     from unicorn_async.scheduler.batch import Batch
     from unicorn_async.scheduler.scheduler import Scheduler
@@ -134,16 +135,23 @@ class EngineLoop:
         Raises:
             RequestError: the scheduler refuses it.
         """
-        self._scheduler.add(stream.sequence)
+        self._add(stream.sequence)
         self._streams[stream.sequence] = stream
-        self._wake.set()
 
     def add_evaluation(self, sequence: Sequence) -> Evaluation:
         """Begin an evaluation request; raises as `add` does."""
-        self._scheduler.add(sequence)
+        self._add(sequence)
         evaluation = self._evaluations[sequence] = Evaluation()
-        self._wake.set()
         return evaluation
+
+    def _add(self, sequence: Sequence) -> None:
+        displaced = self._scheduler.add(sequence)
+        if displaced is not None:
+            waiting = self._scheduler.num_waiting - 1
+            self._lose(
+                displaced, QueueFullError(f"{waiting} requests wait, and those of other clients have their turn")
+            )
+        self._wake.set()
 
     def cancel(self, sequence: Sequence) -> None:
         """End a request; its blocks are free as soon as no step in flight uses them."""
@@ -206,7 +214,7 @@ class EngineLoop:
         self.growth_ended.set()
         self._wake.set()
 
-    def _lose(self, sequence: Sequence, error: OutOfMemoryError) -> None:
+    def _lose(self, sequence: Sequence, error: UnicornError) -> None:
         stream, evaluation = self._streams.get(sequence), self._evaluations.get(sequence)
         if stream is not None:
             stream.fail(error)

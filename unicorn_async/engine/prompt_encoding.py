@@ -19,9 +19,9 @@ class PromptEncoding:
     def __init__(self) -> None:
         self._turns = asyncio.Semaphore(_MOST)
 
-    async def ids(self, tokenizer: Tokenizer, text: str) -> list[int]:
-        """Return a text's ids; raises as `Tokenizer.encode`."""
-        return await tokenizer.encode_soon(lambda its: its.encode(text), self._in_thread)
+    async def ids(self, tokenizer: Tokenizer, text: str, max_context: int) -> list[int]:
+        """Return a text's ids, for which a context has to have room; raises as `Tokenizer.encode`."""
+        return await tokenizer.encode_soon(lambda its: its.encode(text, max_context=max_context), self._in_thread)
 
     async def _in_thread(self, work: Callable[[], list[int]]) -> list[int]:
         async with self._turns:

@@ -169,13 +169,18 @@ class EngineAPI(Protocol):
         *,
         request_id: str | None = None,
         cache_salt: str = "",
+        client: str = "",
     ) -> AsyncGenerator[Token, None]:
-        """Generate tokens; closing the generator cancels the request. Only requests with the same salt share prefixes.
+        """Generate tokens; closing the generator cancels the request. Of those that wait, clients take turns. Only
+        requests with the same salt share prefixes.
 
         Raises:
             RequestError: at the first iteration, when the request is refused.
             UnicornError: when the engine fails or is closed meanwhile.
         """
+
+    def is_waiting(self, request_id: str) -> bool:
+        """Whether a request waits for a place beside those that run."""
 
     async def logits(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         """Return the logits after every token, (tokens, vocabulary)."""

@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence as SequenceOf
+
     from unicorn_async.scheduler.batch import ScheduledSequence
+    from unicorn_async.scheduler.sequence import Sequence
     from unicorn_async.scheduler.step_budget import StepBudget
 
 
@@ -44,3 +47,16 @@ class Draft:
         self.num_tokens += part.num_tokens
         self.tokens_left -= part.num_tokens
         self.logit_rows_left -= logit_rows
+
+
+def ready(running: SequenceOf[Sequence], *, known_only: bool) -> tuple[list[Sequence], list[Sequence]]:
+    """Return what runs and has positions to compute: decodes, and prompts, each in order of admission."""
+    decodes: list[Sequence] = []
+    prompts: list[Sequence] = []
+    for sequence in running:
+        if not sequence.num_remaining:
+            continue
+        if known_only and sequence.num_pending:  # a step that samples takes all that is known before it
+            continue
+        (decodes if sequence.is_decoding else prompts).append(sequence)
+    return decodes, prompts

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from bisect import insort
 from collections import deque
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import PromptTooLongError, QueueFullError, RequestError
 from unicorn_async.scheduler.batch import Batch, Committed, ScheduledSequence
 from unicorn_async.scheduler.block_manager import BlockGroup, BlockManager
-from unicorn_async.scheduler.draft import Draft
+from unicorn_async.scheduler.draft import Draft, ready
 from unicorn_async.scheduler.prefixes import Prefixes
 from unicorn_async.scheduler.request import FinishReason
 from unicorn_async.scheduler.sequence import PENDING
+from unicorn_async.scheduler.waiting_queue import WaitingQueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,11 +27,11 @@ _FED_BACK = (PENDING,)
 
 
 class Scheduler:
-    """Continuous batching, first come, first served, with steps in flight.
+    """Continuous batching with steps in flight: clients take turns, and each is served in the order of arrival.
 
     `schedule` is called while earlier steps run: it takes for granted that each of them yields its tokens and that no
     sequence ends. `commit` sets that right, in the order in which the batches were scheduled. Every running sequence
-    arrived before every waiting one, and nobody can preempt the oldest, so that it always goes on.
+    was admitted before every waiting one, and nobody can preempt the first of them, so that it always goes on.
 
     With a `step_budget` prompts get as many tokens beside decoding sequences as the budget allows, and a block's at
     least; without decoding sequences they get all there is room for. Where a step has no room for all sequences that
@@ -76,8 +76,8 @@ class Scheduler:
         self._step_budget = step_budget
         self.in_order = in_order
         self.prefixes = Prefixes(self._blocks, shares=shares_prefixes)
-        self._waiting: list[Sequence] = []  # in order of arrival, as is _running
-        self._running: list[Sequence] = []
+        self._waiting = WaitingQueue()
+        self._running: list[Sequence] = []  # in order of their first admission
         self._leaving: list[Sequence] = []  # ended or preempted, with steps in flight that use their blocks
         self._in_flight: deque[Batch] = deque()
         self._free_states = list(range(max_num_seqs - 1, -1, -1))
@@ -103,6 +103,10 @@ class Scheduler:
     def num_waiting(self) -> int:
         """Sequences that wait for a place, for the first time or again."""
         return len(self._waiting)
+
+    def is_waiting(self, request_id: str) -> bool:
+        """Whether a request waits for a place, for the first time or again."""
+        return any(sequence.request_id == request_id for sequence in self._waiting)
 
     @property
     def max_context(self) -> int:
@@ -145,12 +149,14 @@ class Scheduler:
         self._max_context = min(self._max_context, room)
         return [sequence for sequence in (*self._running, *self._waiting) if not sequence.confine(room)]
 
-    def add(self, sequence: Sequence) -> None:
+    def add(self, sequence: Sequence) -> Sequence | None:
         """Accept a new sequence, and give it its place in the order of arrival.
+
+        Returns one that has to end for it, for who added that to end it: the queue is full, mostly of one client's.
 
         Raises:
             PromptTooLongError: the context has no room for the prompt and one token.
-            QueueFullError: max_num_seqs + max_waiting sequences are here already.
+            QueueFullError: max_num_seqs + max_waiting sequences are here already, in fair shares.
             RequestError: the prompt is empty, or prompt and answer can never fit the KV cache.
         """
         num_prompt = len(sequence.prompt_ids)
@@ -162,11 +168,15 @@ class Scheduler:
         if not sequence.want_logits:
             sequence.max_length = min(num_prompt + sequence.sampling.max_tokens, self._max_context)
         self._blocks.check_fits(sequence)
+        displaced: Sequence | None = None
         if len(self._waiting) + self._max_num_seqs - len(self._free_states) >= self._max_num_seqs + self._max_waiting:
-            raise QueueFullError(f"{len(self._waiting)} requests wait already, at most {self._max_waiting} may")
+            displaced = self._waiting.place_for(sequence)
+            if displaced is None:
+                raise QueueFullError(f"{len(self._waiting)} requests wait already, at most {self._max_waiting} may")
         sequence.arrival = self._num_arrivals
         self._num_arrivals += 1
-        self._waiting.append(sequence)
+        self._waiting.add(sequence)
+        return displaced
 
     def schedule(self, *, known_only: bool = False) -> Batch | None:
         """Return the next step, or None where nothing can be computed before a step in flight is committed.
@@ -175,7 +185,7 @@ class Scheduler:
         """
         self.wants_blocks = False
         draft = Draft(self._max_num_batched_tokens, self._max_logit_rows)
-        decodes, prompts = self._ready(known_only)
+        decodes, prompts = ready(self._running, known_only=known_only)
         room = self._room_for_decodes(len(decodes), prompts, draft)
         is_stalled = not self._place_decodes(decodes, draft, room)
         for sequence in prompts:
@@ -243,21 +253,8 @@ class Scheduler:
         """
         if sequence.finish_reason is None:
             sequence.finish_reason = reason
-            if sequence in self._waiting:
-                self._waiting.remove(sequence)
+            self._waiting.remove(sequence)
             self._retire(sequence)
-
-    def _ready(self, known_only: bool) -> tuple[list[Sequence], list[Sequence]]:
-        """Return what runs and has positions to compute: decodes, and prompts, each in order of arrival."""
-        decodes: list[Sequence] = []
-        prompts: list[Sequence] = []
-        for sequence in self._running:
-            if not sequence.num_remaining:
-                continue
-            if known_only and sequence.num_pending:  # a step that samples takes all that is known before it
-                continue
-            (decodes if sequence.is_decoding else prompts).append(sequence)
-        return decodes, prompts
 
     def _room_for_decodes(self, num_decodes: int, prompts: SequenceOf[Sequence], draft: Draft) -> int:
         """Return how many decodes the step may begin with, for prompts to get what they are promised."""
@@ -266,7 +263,7 @@ class Scheduler:
             return most
         wanted = sum([prompt.num_remaining for prompt in prompts])
         if wanted < block_size and self._can_admit():
-            wanted += self._waiting[0].length
+            wanted += self._waiting.first.length
         half = (most + self._num_steps % 2) // 2  # of a step of one token, every other step
         return most - min(wanted, block_size, half)
 
@@ -343,7 +340,7 @@ class Scheduler:
         """Whether the first in the queue fits beside what runs, with a block more for each that runs."""
         if not self._waiting or not self._free_states or any(sequence.preempted for sequence in self._leaving):
             return False
-        first = self._waiting[0]
+        first = self._waiting.first
         found = self.prefixes.find(first)
         if found is None:
             return False
@@ -372,7 +369,7 @@ class Scheduler:
         return self._blocks.shortage(sequence, length, min(sequence.num_remaining, self._max_num_batched_tokens))
 
     def _admit(self) -> Sequence:
-        sequence = self._waiting.pop(0)
+        sequence = self._waiting.pop()
         sequence.state_index = self._free_states.pop()
         sequence.preempted = False
         sequence.num_given = sequence.length
@@ -397,4 +394,4 @@ class Scheduler:
             sequence.state_index = -1
         if sequence.finish_reason is None:
             sequence.num_scheduled = sequence.num_computed = 0
-            insort(self._waiting, sequence, key=lambda waiting: waiting.arrival)
+            self._waiting.put_back(sequence)

@@ -28,6 +28,7 @@ class Sequence:
     arrival: int = -1  # order of arrival, given by `Scheduler.add`
     want_logits: bool = False
     cache_salt: str = ""  # blocks are shared among sequences with the same one
+    client: str = ""  # clients take turns where sequences wait
 
     output_ids: list[int] = field(default_factory=list)  # tokens that the host has seen
     length: int = field(init=False)  # tokens of prompt and output, with those that steps in flight will sample
@@ -35,6 +36,7 @@ class Sequence:
     num_scheduled: int = 0  # positions computed or in flight
     num_in_flight: int = 0  # steps in flight that contain the sequence
     num_pending: int = 0  # tokens that steps in flight will sample
+    place: int = -1  # order of its first admission among all, given by `WaitingQueue`
     last_turn: int = 0  # number of its latest turn among all: a part of its prompt, or a token where not all had one
     num_given: int = 0  # length at admission; tokens from here on were sampled into the present state
     max_length: int = 0  # prompt and output may have so many tokens together

@@ -1,0 +1,33 @@
+"""The counters of an engine, as it tells them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unicorn_async.engine.types import EngineStats
+
+if TYPE_CHECKING:
+    from unicorn_async.engine.engine_loop import LoopCounters
+    from unicorn_async.hybrid.report import AttentionStats
+    from unicorn_async.scheduler.scheduler import Scheduler
+
+
+def engine_stats(counters: LoopCounters, scheduler: Scheduler, attention: AttentionStats | None) -> EngineStats:
+    """Return what a loop and its scheduler have counted, and what they hold now."""
+    return EngineStats(
+        running=scheduler.num_running,
+        waiting=scheduler.num_waiting,
+        blocks_used=sum(scheduler.blocks_used),
+        blocks_total=sum(scheduler.blocks_total),
+        blocks_planned=sum(group.num_blocks for group in scheduler.groups),
+        steps=counters.steps,
+        tokens_generated=counters.tokens_generated,
+        tokens_prefilled=counters.tokens_prefilled,
+        preemptions=scheduler.num_preemptions,
+        host_us_per_step=1e6 * counters.host_s / max(counters.steps, 1),
+        device_s=counters.device_s,
+        attention=attention,
+        bounded_steps=scheduler.num_bounded_steps,
+        prompt_tokens=scheduler.prefixes.num_prompt_tokens,
+        prompt_tokens_found=scheduler.prefixes.num_found,
+    )
