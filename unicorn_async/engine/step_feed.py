@@ -8,14 +8,18 @@ from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
+from unicorn_async.engine.block_runs import BlockRuns
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from unicorn_async.scheduler.scheduler import Scheduler
+    from unicorn_async.scheduler.sequence import Sequence
     from unicorn_async.step.result import StepResult
 
 _KEPT_STEPS = 1024
 _CLOCK_WINDOW_S = 2.0  # in which two clocks of 50 ppm drift apart by 0.1 ms
+_MAPS_LAST_S = 0.05
 
 
 class StepPart(NamedTuple):
@@ -98,6 +102,9 @@ class StepFeed:
         self._records: deque[StepRecord] = deque(maxlen=_KEPT_STEPS)
         self._num_noted = 0
         self._clock_offset = _ClockOffset()
+        self._runs: dict[Sequence, list[BlockRuns]] = {}
+        self._maps: tuple[BlockMap, ...] = ()
+        self._maps_until_s = 0.0
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -112,6 +119,7 @@ class StepFeed:
                 self.is_watched = False
                 self._records.clear()
                 self._clock_offset = _ClockOffset()
+                self._runs = {}
 
     @property
     def num_noted(self) -> int:
@@ -141,26 +149,34 @@ class StepFeed:
         return records, num_new - num_kept
 
     def block_maps(self) -> tuple[BlockMap, ...]:
-        """Return who has which blocks of the KV cache now."""
+        """Return who has which blocks of the KV cache: now, or some milliseconds ago, the same for all that watch."""
+        now_s = time.perf_counter()
+        if now_s >= self._maps_until_s:
+            self._maps, self._maps_until_s = self._block_maps(), now_s + _MAPS_LAST_S
+        return self._maps
+
+    def _block_maps(self) -> tuple[BlockMap, ...]:
         scheduler, maps = self._scheduler, []
+        sequences = scheduler.with_blocks
+        self._runs = {sequence: self._runs_of(sequence) for sequence in sequences}
         counts = zip(scheduler.groups, scheduler.blocks_total, scheduler.blocks_used, strict=True)
         for index, (group, num_blocks, num_used) in enumerate(counts):
             owners = tuple(
-                BlockOwner(sequence.arrival, sequence.request_id, tuple(_runs(sequence.block_tables[index])))
-                for sequence in scheduler.with_blocks
+                BlockOwner(
+                    sequence.arrival,
+                    sequence.request_id,
+                    self._runs[sequence][index].update(sequence.first_blocks[index]),
+                )
+                for sequence in sequences
             )
             maps.append(BlockMap(group.window, num_blocks, group.num_blocks, num_used, owners))
         return tuple(maps)
 
-
-def _runs(blocks: Iterable[int]) -> Iterator[tuple[int, int]]:
-    first, count = -1, 0
-    for block in blocks:
-        if count and block == first + count:
-            count += 1
-            continue
-        if count:
-            yield first, count
-        first, count = block, int(block >= 0)  # -1 = freed
-    if count:
-        yield first, count
+    def _runs_of(self, sequence: Sequence) -> list[BlockRuns]:
+        """What is known of a sequence's tables, unless it has others by now."""
+        known = self._runs.get(sequence)
+        if known is not None and all(
+            runs.table is table for runs, table in zip(known, sequence.block_tables, strict=True)
+        ):
+            return known
+        return [BlockRuns(table) for table in sequence.block_tables]
