@@ -13,9 +13,13 @@ if TYPE_CHECKING:
 
 
 def cache_directory() -> Path:
-    """Return the user's folder for what can be made anew."""
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "unicorn_async"
+    """Return the user's folder for what can be made anew.
+
+    A relative XDG_CACHE_HOME is invalid, and ignored (XDG Base Directory Specification 0.8): the folder would be
+    another one wherever a command is started.
+    """
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (base if base.is_absolute() else Path("~/.cache").expanduser()) / "unicorn_async"
 
 
 def weight_cache_directory() -> Path:

@@ -91,8 +91,10 @@ def build_dir() -> Path:
     chosen = os.environ.get("UNICORN_NPU_BUILD")
     if chosen:
         return Path(chosen)
-    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(data) / "unicorn" / "npu"
+    data = Path(os.environ.get("XDG_DATA_HOME", ""))
+    if not data.is_absolute():  # invalid, says its specification, and to be ignored
+        data = Path.home() / ".local" / "share"
+    return data / "unicorn" / "npu"
 
 
 def build_name(chip: Chip, head_dim: int) -> str:

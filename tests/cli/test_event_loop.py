@@ -1,0 +1,50 @@
+"""How signals end a command."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from unicorn_async.cli.event_loop import run_async
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def hangups_ignored() -> Iterator[None]:
+    earlier = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGHUP, earlier)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_command_in_order_and_is_its_status(number: signal.Signals) -> None:
+    ended: list[str] = []
+
+    async def main() -> int:
+        os.kill(os.getpid(), number)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("in order")
+        return 0
+
+    earlier = signal.getsignal(number)
+    assert run_async(main()) == 128 + number
+    assert ended == ["in order"]
+    assert signal.getsignal(number) == earlier
+
+
+@pytest.mark.usefixtures("hangups_ignored")
+def test_who_ignores_hangups_goes_on() -> None:
+    async def main() -> int:
+        os.kill(os.getpid(), signal.SIGHUP)
+        await asyncio.sleep(0)
+        return 7
+
+    assert run_async(main()) == 7
