@@ -123,7 +123,7 @@ def test_a_cache_folder_that_cannot_be_written_is_a_warning(tmp_path: Path) -> N
 
 
 def test_an_empty_api_key_is_refused() -> None:
-    check_refused(unicorn("serve", "demo", environ={"UNICORN_API_KEY": " "}), "api_key")
+    check_refused(unicorn("serve", "demo", environ={"UNICORN_API_KEY": ""}), "UNICORN_API_KEY", "empty")
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,8 @@ def test_what_a_client_has_to_say_is_what_is_required(name: str) -> None:
     for field in CLIENT_EVENTS[name].required:
         with pytest.raises(ApiError, match=f"{field}: expected"):
             parse_client_event(parse_object(json.dumps({"type": name})), defaults=SamplingParams())
-    values = {"response_id": "resp_1", "stream_id": "a", "starting_after": 3, "interval_ms": 100, "key": "k"}
+    values: dict[str, object] = {"response_id": "resp_1", "stream_id": "a", "starting_after": 3, "skip_missing": True}
+    values |= {"interval_ms": 100, "key": "k"}
     event = {"type": name, **{field: values[field] for field in CLIENT_EVENTS[name].fields}}
     Draft202012Validator(payload).validate(event)
     parse_client_event(parse_object(json.dumps(event)), defaults=SamplingParams())

@@ -18,10 +18,11 @@ from unicorn_async.engine.types import Token
 from unicorn_async.errors import ConfigError, DeviceLostError
 from unicorn_async.server import ModelHost, ServerOptions
 from unicorn_async.server.active_response import ActiveResponse
-from unicorn_async.server.background_answers import EventLog
+from unicorn_async.server.background_answers import EventLog, EventsGoneError
 from unicorn_async.server.protocol.errors import ApiError
 from unicorn_async.server.protocol.fields import parse_object
 from unicorn_async.server.protocol.responses_request import parse_responses_request
+from unicorn_async.server.protocol.retrieval import Retrieval
 from unicorn_async.server.service import Service
 
 if TYPE_CHECKING:
@@ -333,7 +334,10 @@ async def test_what_can_not_be_resumed_is_refused_with_the_reason(
         (name, {"stream": "true", "starting_after": "9" * 5000}, 400, "invalid_value"),
         (name, {"starting_after": "1"}, 400, "invalid_value"),
         (name, {"stream": "yes"}, 400, "invalid_value"),
-        (name, {"include": "usage"}, 400, "unknown_parameter"),
+        (name, {"include": "usage"}, 400, "invalid_value"),
+        (name, {"include_obfuscation": "no"}, 400, "invalid_value"),
+        (name, {"skip_missing": "true"}, 400, "invalid_value"),
+        (name, {"excluded": "usage"}, 400, "unknown_parameter"),
     ]
     for response_id, query, status, expected in cases:
         response = await client.get(f"/v1/responses/{response_id}", params=query)
@@ -387,12 +391,16 @@ async def test_a_log_keeps_the_newest_events_and_numbers_them_on() -> None:
 
     await log.follow(89, emit)
     assert seen == [f"event {index}" for index in range(90, 100)]
-    log.check(99)
+    log.check(Retrieval(99))
     for after, words_of_it in ((88, "no longer kept"), (100, "at most 99")):
         with pytest.raises(ApiError, match=words_of_it):
-            log.check(after)
+            log.check(Retrieval(after))
     with pytest.raises(ApiError, match="no longer kept"):
         await log.follow(5, emit)
+    seen.clear()
+    log.check(Retrieval(5, skip_missing=True))
+    await log.follow(5, emit, skip_missing=True)
+    assert seen == [f"event {index}" for index in range(90, 100)]
     room = 300
     await log.append("the last one")
     assert log.chars <= 300
@@ -427,14 +435,61 @@ async def test_an_answer_that_has_ended_holds_its_request_no_longer(serve_with: 
 async def test_who_falls_behind_is_told_by_an_error_event(
     client: httpx.AsyncClient, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def behind(log: EventLog, after: int, emit: Callable[[str], Awaitable[None]]) -> None:
-        raise ApiError("events up to 7 are no longer kept, got 3", code="events_not_kept", param="starting_after")
+    async def behind(log: EventLog, after: int, emit: Callable[[str], Awaitable[None]], *, skip_missing: bool) -> None:
+        raise EventsGoneError(4, 8)
 
     monkeypatch.setattr(EventLog, "follow", behind)
     response = await client.post("/v1/responses", json={**ASK, "stream": True})
     assert response.text.startswith("event: error\n")
     (event,) = events_of(response.text)
-    assert (event["type"], event["code"], event["param"]) == ("error", "events_not_kept", "starting_after")
+    assert event.pop("message").startswith("starting_after: events up to 7 are no longer kept, got 3")
+    expected = {"type": "error", "sequence_number": 4, "code": "events_not_kept", "param": "starting_after"}
+    assert event == expected
+
+
+async def test_the_closing_events_can_be_had_when_earlier_ones_are_gone(
+    serve_with: ServeWith, engine: FakeEngine
+) -> None:
+    engine.script = words(" ".join(["word"] * 200))
+    options = ServerOptions(max_event_chars=4096)
+    async with serve_with(options) as served, httpx.AsyncClient(base_url=served.url) as client:
+        name = (await client.post("/v1/responses", json=ASK)).json()["id"]
+        await engine.calls[0].closed.wait()
+        place = {"stream": "true", "starting_after": "5", "skip_missing": "true"}
+        events = events_of((await client.get(f"/v1/responses/{name}", params=place)).text)
+        assert events[-1]["type"] == "response.completed"
+        numbers = [event["sequence_number"] for event in events]
+        assert numbers == list(range(numbers[0], numbers[-1] + 1))
+        assert numbers[0] > 6
+        async with connected(served.ws_url) as socket:
+            await socket.send({"type": "unicorn.resume", "response_id": name, "skip_missing": True})
+            assert (await socket.answer())[-1]["type"] == "response.completed"
+
+
+async def test_a_log_that_is_forgotten_is_held_by_no_follower() -> None:
+    log, may_go_on = EventLog(lambda: 1_000_000), asyncio.Event()
+    for index in range(10):
+        await log.append(f"event {index}")
+    log.end()
+
+    async def emit(event: str) -> None:
+        await may_go_on.wait()
+
+    following = asyncio.create_task(log.follow(-1, emit))
+    await asyncio.sleep(0)
+    log.forget()
+    assert log.chars == 0
+    may_go_on.set()
+    with pytest.raises(EventsGoneError, match="up to 9"):
+        await following
+
+
+async def test_retrieval_takes_what_openais_client_sends(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    name = (await client.post("/v1/responses", json=ASK)).json()["id"]
+    query = [("stream", "true"), ("include_obfuscation", "false"), ("include[]", "message.output_text.logprobs")]
+    events = events_of((await client.get(f"/v1/responses/{name}", params=query)).text)
+    assert events[-1]["type"] == "response.completed"
+    assert (await client.get(f"/v1/responses/{name}", params=query[2:])).json()["id"] == name
 
 
 async def test_who_gets_much_at_once_leaves_others_their_turn() -> None:

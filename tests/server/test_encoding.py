@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, cast
 from tests.tokenizer.test_kept import HeldProcess, kept_of
 from unicorn_async.resources import demo_model_dir
 from unicorn_async.server.options import ServerOptions
-from unicorn_async.server.service import INLINE_CHARS, Service
-from unicorn_async.tokenizer import ChatMessage, Tokenizer, excerpt
+from unicorn_async.server.service import Service
+from unicorn_async.tokenizer import LONG_CHARS, ChatMessage, Tokenizer, excerpt
 from unicorn_async.tokenizer.kept_encoder import KeptEncoder
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SHORT = [ChatMessage("user", "Why?")]
 LONGER = [ChatMessage("user", "Why is that so? " * 8)]
-LONG = [ChatMessage("user", "word " * INLINE_CHARS)]
+LONG = [ChatMessage("user", "word " * LONG_CHARS)]
 
 
 async def test_conversations_that_wait_for_the_whole_vocabulary_hold_nobody_up(
@@ -36,7 +36,7 @@ async def test_conversations_that_wait_for_the_whole_vocabulary_hold_nobody_up(
         waiting = [asyncio.create_task(service.encode_chat(tokenizer, each)) for each in (LONGER, LONG, LONG)]
         assert await service.encode_chat(tokenizer, SHORT) == local.encode_chat(SHORT)
         idle = threading.Event()
-        service._executor.submit(idle.set)  # type: ignore[union-attr]
+        service._tokenizing._long.submit(idle.set)  # type: ignore[union-attr]
         assert await asyncio.to_thread(idle.wait, 10)
         assert not any(task.done() for task in waiting)
         held.made.set()

@@ -96,10 +96,10 @@ async def test_an_answer_that_does_not_end_in_time_or_at_a_second_signal_is_cut_
     writer.transport.abort()
 
 
-@pytest.mark.combinations("either signal amid either kind of answer")
+@pytest.mark.combinations("each signal amid either kind of answer")
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("path", ANSWERS)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_a_signal_ends_an_answer_under_way_and_the_server_at_once(number: signal.Signals, path: str) -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", PROGRAM, "0", stdout=asyncio.subprocess.PIPE, cwd=Path(__file__).parents[2]
@@ -117,3 +117,19 @@ async def test_a_signal_ends_an_answer_under_way_and_the_server_at_once(number: 
     assert time.monotonic() - signalled < 1.5
     assert output.decode() == "streams closed: [True]\n"
     writer.transport.abort()
+
+
+async def test_who_ignores_hangups_goes_on_serving() -> None:
+    program = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n" + PROGRAM
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, "0", stdout=asyncio.subprocess.PIPE, cwd=Path(__file__).parents[2]
+    )
+    assert process.stdout is not None
+    host, port = (await process.stdout.readline()).decode().strip().removeprefix("http://").split(":")
+    process.send_signal(signal.SIGHUP)
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"GET /ready HTTP/1.1\r\nhost: x\r\n\r\n")
+    assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+    writer.transport.abort()
+    process.send_signal(signal.SIGTERM)
+    assert await process.wait() == 0

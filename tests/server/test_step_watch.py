@@ -156,3 +156,27 @@ async def test_the_end_of_the_server_ends_the_watch(engine: FakeEngine) -> None:
         await client.send({"type": "unicorn.watch"})
         await client.until("unicorn.steps")
     assert not engine.steps.is_watched
+
+
+async def test_another_interval_keeps_the_place(served: Served, engine: FakeEngine) -> None:
+    async with connected(served.ws_url) as client:
+        await client.send({"type": "unicorn.watch", "interval_ms": 60_000})
+        await client.until("unicorn.steps")
+        for number in range(3):
+            note_step(engine, number, "somebody")
+        await client.send({"type": "unicorn.watch", "interval_ms": 100})
+        event = await steps_of(client)
+        assert [step["number"] for step in event["steps"]] == [0, 1, 2]
+
+
+async def test_asking_often_brings_no_more_events(served: Served, engine: FakeEngine) -> None:
+    async with connected(served.ws_url) as client:
+        num_events, started_s = 0, asyncio.get_running_loop().time()
+        for number in range(30):
+            note_step(engine, number, "somebody")
+            await client.send({"type": "unicorn.watch", "interval_ms": 100 + number % 2})
+            if number % 3 == 0:
+                await client.send({"type": "unicorn.watch", "interval_ms": 0})
+        await client.send({"type": "unicorn.nothing"})
+        num_events = [event["type"] for event in await client.until("error")].count("unicorn.steps")
+        assert num_events <= 1 + (asyncio.get_running_loop().time() - started_s) / 0.1

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.cli.log_format import add_log_options
 from unicorn_async.cli.options import count, port_number, step_seconds
+from unicorn_async.cli.server_limits import add_limit_options
 
 if TYPE_CHECKING:
     import argparse
@@ -20,7 +21,17 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("server")
     group.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
     group.add_argument("--port", type=port_number, default=8000, help="0 takes any free one (default 8000)")
-    group.add_argument("--api-key", metavar="KEY", help=f"clients must send it; or set {API_KEY_VARIABLE}")
+    group.add_argument(
+        "--api-key",
+        metavar="KEY",
+        help=f"clients must send it; others on this machine can see it here: {API_KEY_VARIABLE} or a file hides it",
+    )
+    group.add_argument(
+        "--api-key-file",
+        type=Path,
+        metavar="FILE",
+        help="keys that clients must send, one a line: NAME KEY [use] [manage] [metrics] [max_requests=N]",
+    )
     group.add_argument(
         "--allow-host", action="append", default=[], metavar="NAME", help="further name that browsers may use"
     )
@@ -63,3 +74,4 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
         help="how long answers under way go on at SIGTERM; others are refused (default 0: they end at once)",
     )
     group.add_argument("--keep-model", action="store_true", help="clients can't load, unload or switch models")
+    add_limit_options(parser)

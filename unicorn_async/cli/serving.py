@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING
 from unicorn_async.checkpoint.catalog import ModelCatalog, given_entry
 from unicorn_async.cli.interpreter import release_start, settle_interpreter
 from unicorn_async.cli.log_lines import log_lines
+from unicorn_async.cli.process_limits import make_room_for, return_large_blocks
 from unicorn_async.cli.progress import ProgressLine, show_load
+from unicorn_async.cli.server_limits import limits
 from unicorn_async.cli.server_options import API_KEY_VARIABLE
 from unicorn_async.engine.leftovers import Leftovers
 from unicorn_async.engine.model_library import ModelLibrary
 from unicorn_async.errors import ConfigError, EngineClosedError, UnicornError
 from unicorn_async.server import ModelHost, ServerOptions, serve
 from unicorn_async.server.health import is_well
+from unicorn_async.server.keys import read_keys
 from unicorn_async.server.model_state import ModelStatus
 from unicorn_async.server.protocol.errors import ApiError
 
@@ -36,15 +39,25 @@ _OPEN_HOSTS = ("0.0.0.0", "::", "")
 
 
 def server_options(options: argparse.Namespace) -> ServerOptions:
-    """Return how the server behaves; the key on the command line comes before the environment's."""
-    key = options.api_key if options.api_key is not None else os.environ.get(API_KEY_VARIABLE)
+    """Return how the server behaves; the key on the command line comes before the environment's.
+
+    Raises:
+        ConfigError: a key is empty, or the file of keys can't be used.
+    """
+    key, name = options.api_key, "--api-key"
+    if key is None:
+        key, name = os.environ.get(API_KEY_VARIABLE), API_KEY_VARIABLE
+    if key is not None and not key.strip():
+        raise ConfigError(f"{name}: expected a key, got an empty one")
     return ServerOptions(
         api_key=key,
+        api_keys=read_keys(options.api_key_file) if options.api_key_file is not None else (),
         allowed_hosts=tuple(options.allow_host),
         recommended_sampling=options.generation_config == "auto",
         store_file=options.store,
         drain_s=options.drain,
         otlp_endpoint=options.otlp_endpoint,
+        **limits(options),
     )
 
 
@@ -74,6 +87,8 @@ async def serve_models(
             server keeps can't be loaded.
     """
     catalog, behaviour = model_catalog(options), server_options(options)
+    make_room_for(2 * behaviour.max_connections)  # busy ones, and as many idle ones
+    return_large_blocks()
     with ProgressLine() as line, log_lines(line):
         introduce, leftovers = partial(_introduce, line), Leftovers()
         library = ModelLibrary(catalog, config, on_open=introduce, vulkan=vulkan, leftovers=leftovers)
@@ -88,8 +103,8 @@ async def serve_models(
 
             def announce(address: str) -> None:
                 line.note(f"address  {address} (chat page; API under {address}/v1); Ctrl-C ends it")
-                if options.host in _OPEN_HOSTS and behaviour.api_key is None:
-                    line.note("         anybody who reaches this port may use it; --api-key changes that")
+                if options.host in _OPEN_HOSTS and not behaviour.keys:
+                    line.note("         anybody who reaches this port may use it; --api-key-file changes that")
 
             serving = serve(models, listener=listener, options=behaviour, on_ready=announce)
             await while_showing_loads(models, first, line, serving)

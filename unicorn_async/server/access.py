@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import ipaddress
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from unicorn_async.server.client import Client, client_at
+from unicorn_async.server.keys import Right
 from unicorn_async.server.protocol.errors import ApiError
 
 # Names that nobody can have a public name server answer for: RFC 6761, RFC 6762, ICANN's resolution 2024.07.29.06 and
@@ -16,46 +19,75 @@ _PRIVATE_ENDINGS = (".localhost", ".local", ".internal", ".home.arpa")
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from unicorn_async.server.keys import ApiKey
     from unicorn_async.server.options import ServerOptions
 
 
 class Access:
-    """Decides by a request's headers alone (names in lower case)."""
+    """Decides by a request's headers (names in lower case) and by the address that it comes from."""
 
     def __init__(self, options: ServerOptions) -> None:
-        self._key = options.api_key.encode() if options.api_key is not None else None
+        self._keys = [(_spellings(key), _owner(key)) for key in options.keys]
         self._allowed_hosts = frozenset(host.lower() for host in options.allowed_hosts)
 
-    def check(self, headers: Mapping[str, str]) -> None:
-        """Let an HTTP request pass.
+    def check(self, headers: Mapping[str, str], host: str | None = None, right: Right = Right.USE) -> Client:
+        """Let an HTTP request pass, and return whose it is.
 
         Raises:
-            ApiError: 401 for a missing or wrong key, 403 for another site's page or a name that may be one's.
+            ApiError: 401 for a missing or wrong key, 403 for another site's page or a name that may be one's, and for
+                what the client has no right to.
         """
-        if self._key is not None:
-            self.check_key(_bearer(headers))
-            return
-        self.check_host(headers)
-        self._check_origin(headers)
+        client = self._client(headers, host)
+        if right not in client.rights:
+            if self._keys:
+                message = f"the API key of {client.name!r} is not good for this: it has no right to {right.value}"
+                raise ApiError(message, status=403, code="no_right")
+            message = f"from another machine ({client.name}) this needs an API key, and the server has none"
+            raise ApiError(message, status=403, code="key_needed")
+        return client
 
-    def check_upgrade(self, headers: Mapping[str, str]) -> bool:
-        """Let a websocket's handshake pass; return whether the first frame still has to bring the key.
+    def check_upgrade(self, headers: Mapping[str, str], host: str | None = None) -> Client | None:
+        """Let a websocket's handshake pass; return whose it is, None if the first frame still has to bring the key.
 
         A browser can't set headers on a websocket, and always sends its origin: it alone may bring the key later.
         """
-        if self._key is not None and "origin" in headers and "authorization" not in headers:
-            return True
-        self.check(headers)
-        return False
+        if self._keys and "origin" in headers and "authorization" not in headers:
+            return None
+        return self.check(headers, host)
 
-    def check_key(self, key: str | None) -> None:
-        """Raise unless the key is the server's; without one configured any key is good."""
-        if self._key is None:
-            return
+    def check_key(self, key: str | None) -> Client:
+        """Return whose key it is; raise if it is nobody's, or not good for questions."""
+        client = self._owner(None if key is None else key.encode("utf-8", "replace"))
+        if Right.USE not in client.rights:
+            message = f"the API key of {client.name!r} is not good for this: it has no right to use"
+            raise ApiError(message, status=403, code="no_right")
+        return client
+
+    def caller(self, headers: Mapping[str, str], host: str | None) -> Client:
+        """Return whose request it seems to be, before it is let pass: the address counts where there is no good key."""
+        try:
+            return self._client(headers, host)
+        except ApiError:
+            return client_at(host)
+
+    def _client(self, headers: Mapping[str, str], host: str | None) -> Client:
+        if self._keys:
+            return self._owner(_bearer(headers))
+        self.check_host(headers)
+        self._check_origin(headers)
+        return client_at(host)
+
+    def _owner(self, key: bytes | None) -> Client:
         if key is None:
             raise ApiError("this server wants an API key", status=401, code="missing_api_key")
-        if not hmac.compare_digest(key.encode("utf-8", "replace"), self._key):
-            raise ApiError("this API key is not the server's", status=401, code="invalid_api_key")
+        found: Client | None = None
+        for spellings, client in self._keys:  # all of them, whichever it is: the time tells nothing
+            for spelling in spellings:
+                if hmac.compare_digest(key, spelling):
+                    found = client
+        if found is None:
+            raise ApiError("this API key is not one of the server's", status=401, code="invalid_api_key")
+        return found
 
     def check_host(self, headers: Mapping[str, str]) -> None:
         """Raise if the request is for a host name that another site's page may have; a server with a key takes any.
@@ -63,7 +95,7 @@ class Access:
         Browsers send no origin where a page reads from its own host, so the name alone tells such pages apart.
         """
         host = headers.get("host")
-        if self._key is None and host is not None and not self._is_own_name(host):
+        if not self._keys and host is not None and not self._is_own_name(host):
             message = f"host name {host[:200]!r} is not allowed; allow it with --allow-host, or set an API key"
             raise ApiError(message, status=403, code="foreign_host")
 
@@ -91,6 +123,18 @@ class Access:
         return True
 
 
-def _bearer(headers: Mapping[str, str]) -> str | None:
+def _bearer(headers: Mapping[str, str]) -> bytes | None:
     scheme, _, key = headers.get("authorization", "").partition(" ")
-    return key.strip() if scheme.lower() == "bearer" and key.strip() else None
+    return key.strip().encode("latin-1", "replace") if scheme.lower() == "bearer" and key.strip() else None
+
+
+def _spellings(key: ApiKey) -> tuple[bytes, ...]:
+    """The bytes that stand for a key in a header: clients write what is not ASCII in one of two encodings."""
+    spellings = [key.key.encode()]
+    with contextlib.suppress(UnicodeEncodeError):
+        spellings.append(key.key.encode("latin-1"))
+    return tuple(dict.fromkeys(spellings))
+
+
+def _owner(key: ApiKey) -> Client:
+    return Client(key.name, key.rights, key.max_requests)

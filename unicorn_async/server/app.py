@@ -7,6 +7,7 @@ import contextlib
 import logging
 import signal
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import uvicorn
@@ -14,14 +15,14 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.routing import WebSocketRoute
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from unicorn_async.resources import resource_dir
 from unicorn_async.server.completion_endpoints import CompletionEndpoints
-from unicorn_async.server.connection import ABORT
+from unicorn_async.server.gate import Gate
 from unicorn_async.server.guard import unrouted
 from unicorn_async.server.http import HttpEndpoints
-from unicorn_async.server.listener import BACKLOG, address_of, bind
+from unicorn_async.server.http_protocol import HttpProtocol, IdleConnections
+from unicorn_async.server.listener import BACKLOG, address_of, bind, drop_silent
 from unicorn_async.server.model_endpoints import ModelEndpoints
 from unicorn_async.server.model_host import ModelHost
 from unicorn_async.server.observer import Observer
@@ -29,23 +30,23 @@ from unicorn_async.server.operation import OperationEndpoints
 from unicorn_async.server.options import ServerOptions
 from unicorn_async.server.page import page_routes
 from unicorn_async.server.service import Service
+from unicorn_async.server.stall import Unread
 from unicorn_async.server.tokenizer_endpoints import TokenizerEndpoints
 from unicorn_async.server.websocket import WebSocketEndpoint
+from unicorn_async.server.websocket_protocol import WebSocketProtocol
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import AsyncIterator, Awaitable, Callable, Generator
-    from typing import Any
 
     from starlette.requests import Request
     from starlette.responses import Response
-    from uvicorn.server import ServerState
 
     from unicorn_async.engine.types import EngineAPI
 
 logger = logging.getLogger(__name__)
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def create_app(engine: EngineAPI, options: ServerOptions | None = None) -> Starlette:
@@ -77,7 +78,10 @@ def _application(service: Service, host: contextlib.AbstractAsyncContextManager[
     ]
     # Starlette's types want a handler of any exception, which it never calls with another than the one named here.
     handlers = {HTTPException: cast("Callable[[Request, Exception], Awaitable[Response]]", unrouted)}
-    middleware = [Middleware(Observer, metrics=service.metrics, tracing=lambda: service.tracing)]
+    middleware = [
+        Middleware(Observer, metrics=service.metrics, tracing=lambda: service.tracing),
+        Middleware(Gate, access=service.access, options=service.options),
+    ]
     return Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers, middleware=middleware)
 
 
@@ -90,7 +94,7 @@ async def serve(
     options: ServerOptions | None = None,
     on_ready: Callable[[str], None] | None = None,
 ) -> None:
-    """Serve until SIGINT or SIGTERM comes, or the task is cancelled; engine or host stay open, their owner closes them.
+    """Serve until SIGINT, SIGTERM or SIGHUP comes, or the task is cancelled; who owns engine or host closes them.
 
     With an engine this server keeps that one model; a host, entered by the caller, may be asked to change it.
     `port` 0 takes any free one; `listener`, a socket from `bind`, is used in place of both and closed at the end.
@@ -101,6 +105,7 @@ async def serve(
         ConfigError: the port is in use, or the host is not one of this machine's.
     """
     with listener or bind(host, port) as sock:
+        drop_silent(sock, (options or ServerOptions()).send_timeout_s)
         if isinstance(models, ModelHost):
             service = Service(models, options or ServerOptions())
             app = _application(service, contextlib.nullcontext())
@@ -132,10 +137,11 @@ def _announce(listener: socket.socket, on_ready: Callable[[str], None] | None) -
 
 
 def _uvicorn_config(app: Starlette, options: ServerOptions) -> uvicorn.Config:
+    idle, unread = IdleConnections(options.max_connections), Unread(options.max_all_unread_bytes)
     return uvicorn.Config(
         app,
-        http=cast("type[asyncio.Protocol]", _http_protocol),
-        ws="websockets-sansio",
+        http=cast("type[asyncio.Protocol]", partial(HttpProtocol, idle, unread, options)),
+        ws=cast("type[asyncio.Protocol]", partial(WebSocketProtocol, unread, options)),
         ws_max_size=options.max_message_bytes,
         ws_per_message_deflate=False,  # tokens are small and many: compressing each costs more than sending it
         lifespan="on",
@@ -143,29 +149,10 @@ def _uvicorn_config(app: Starlette, options: ServerOptions) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=options.max_connections,
+        timeout_keep_alive=cast("int", options.idle_timeout_s),  # it is given to the loop, which takes fractions
         timeout_graceful_shutdown=max(1, round(options.shutdown_timeout_s)),
         backlog=BACKLOG,
     )
-
-
-def _http_protocol(
-    config: uvicorn.Config,
-    server_state: ServerState,
-    app_state: dict[str, Any],
-    _loop: asyncio.AbstractEventLoop | None = None,
-) -> asyncio.Protocol:
-    """Return uvicorn's protocol for a connection, with the way to drop that connection in its requests' state.
-
-    A websocket's protocol takes over the state, and the transport, of the HTTP protocol that it grows out of.
-    """
-
-    def abort() -> None:
-        protocol.transport.abort()
-
-    make = cast("Callable[..., Any]", AutoHTTPProtocol)
-    protocol = make(config=config, server_state=server_state, app_state={**app_state, ABORT: abort}, _loop=_loop)
-    return cast("asyncio.Protocol", protocol)
 
 
 class _Server(uvicorn.Server):
@@ -196,7 +183,9 @@ class _Server(uvicorn.Server):
 def _stop_on_signals(
     server: uvicorn.Server, drain: Callable[[], Awaitable[None]] | None, drain_s: float
 ) -> Generator[None, None, None]:
-    """End the server in order at the first signal, at once at the second; only the main thread gets signals.
+    """End the server in order at the first signal (a terminal that is closed sends one, too), at once at the second.
+
+    Only the main thread gets signals.
 
     At SIGTERM `drain` comes first, if there is one, for so long at most.
     """
@@ -221,7 +210,9 @@ def _stop_on_signals(
         yield
         return
     earlier = {number: signal.getsignal(number) for number in SIGNALS}
-    for number in SIGNALS:
+    if earlier[signal.SIGHUP] is signal.SIG_IGN:
+        del earlier[signal.SIGHUP]  # it is to outlive its terminal: nohup
+    for number in earlier:
         loop.add_signal_handler(number, stop, number)
     try:
         yield

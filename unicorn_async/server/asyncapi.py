@@ -37,6 +37,7 @@ CLIENT_EVENTS: dict[str, Event] = {
         {
             "response_id": _ID,
             "starting_after": {"type": ["integer", "null"], "minimum": 0, "maximum": MAX_SEQUENCE_NUMBER},
+            "skip_missing": {"type": ["boolean", "null"]},
             "stream_id": _STREAM,
         },
         ("response_id",),

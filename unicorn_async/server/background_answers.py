@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from unicorn_async.server.ledger import Lease, Ledger
 from unicorn_async.server.protocol.encoding import encode_object
 from unicorn_async.server.protocol.errors import ApiError
 
@@ -18,12 +19,23 @@ if TYPE_CHECKING:
     from unicorn_async.server.active_response import ActiveResponse
     from unicorn_async.server.options import ServerOptions
     from unicorn_async.server.protocol.responses_request import ResponsesRequest
+    from unicorn_async.server.protocol.retrieval import Retrieval
 
 logger = logging.getLogger(__name__)
 
 _TURN = 32  # kept events that a listener gets before others have their turn
 _EVENT_CHARS = 64  # what an event takes beside its text, about
 _MAX_REPEATED_CHARS = 64 << 10  # of what a request has in each Response object
+
+
+class EventsGoneError(ApiError):
+    """Events that are wanted are no longer kept; `number` is the first of them."""
+
+    def __init__(self, number: int, first: int) -> None:
+        message = f"starting_after: events up to {first - 1} are no longer kept, got {number - 1}"
+        message += "; skip_missing begins with those that are"
+        super().__init__(message, code="events_not_kept", param="starting_after")
+        self.number = number
 
 
 class EventLog:
@@ -61,30 +73,38 @@ class EventLog:
         while not self._has_ended:
             await self._changed.wait()
 
-    def check(self, after: int) -> None:
-        """See whether all events after the one of this number are there, or will be; -1 is before the first one.
+    def forget(self) -> None:
+        """Keep no event any more, not for listeners either that have not come to the end."""
+        self._first += len(self._events)
+        self._events.clear()
+        self.chars = 0
+        self._wake()
+
+    def check(self, place: Retrieval) -> None:
+        """See whether all the events that are wanted are there, or will be.
 
         Raises:
             ApiError: 400, some are no longer kept, or there is no event of this number.
         """
-        end = self._first + len(self._events)
-        if after + 1 < self._first:
-            message = f"starting_after: events up to {self._first - 1} are no longer kept, got {after}"
-            raise ApiError(message, code="events_not_kept", param="starting_after")
+        after, end = place.after, self._first + len(self._events)
+        if after + 1 < self._first and not (place.skip_missing and self._events):
+            raise EventsGoneError(after + 1, self._first)
         if after >= end:
             message = f"starting_after: expected the number of an event, at most {end - 1}, got {after}"
             raise ApiError(message, code="invalid_value", param="starting_after")
 
-    async def follow(self, after: int, emit: Callable[[str], Awaitable[None]]) -> None:
+    async def follow(self, after: int, emit: Callable[[str], Awaitable[None]], *, skip_missing: bool = False) -> None:
         """Send the events after the one of this number, to the last that there will be.
 
         Raises:
-            ApiError: 400, the listener was so slow that events went which it has not seen.
+            EventsGoneError: some are no longer kept, and are not to be skipped; or there are none any more.
         """
         number = after + 1
         while True:
             if number < self._first:
-                self.check(number - 1)
+                if not (skip_missing and self._events):
+                    raise EventsGoneError(number, self._first)
+                number = self._first
             changed = self._changed
             if number < self._first + len(self._events):
                 await emit(self._events[number - self._first])
@@ -108,6 +128,7 @@ class BackgroundAnswer:
     id: str
     log: EventLog
     active: ActiveResponse | None  # None when it has ended
+    owner: str  # name of the client whose it is
     _ended_body: str = ""
 
     @property
@@ -139,6 +160,9 @@ class BackgroundAnswers:
         self._tasks: dict[asyncio.Task[None], Callable[[], Awaitable[None]]] = {}
         self._opening: dict[str, asyncio.Event] = {}  # those whose clients chose a name
         self._claimed = 0
+        self._clients = Ledger(
+            options.max_client_background, what="background answers under way", code="background_full"
+        )
 
     def __len__(self) -> int:
         return len(self._answers)
@@ -148,8 +172,8 @@ class BackgroundAnswers:
         return self._answers.get(response_id)
 
     @contextmanager
-    def opening(self, request: ResponsesRequest) -> Iterator[None]:
-        """Hold a place for a request, and its name where the client chose one; the block has to `start` its answer.
+    def opening(self, request: ResponsesRequest, client: str) -> Iterator[Lease]:
+        """Hold a place of a client for a request, and the name that it chose, if any; the block `start`s its answer.
 
         Raises:
             ApiError: 429, all are taken; 400, each of the answer's objects would be too large to be kept; 409, another
@@ -163,15 +187,16 @@ class BackgroundAnswers:
         if self._claimed >= limit:
             raise ApiError(f"{limit} background answers are under way already", status=429, code="background_full")
         name = request.response_id
-        if name is not None:
-            if name in self._opening or name in self._answers:
-                raise name_taken(name)
-            self._opening[name] = asyncio.Event()
+        if name is not None and (name in self._opening or name in self._answers):
+            raise name_taken(name)
+        lease = self._clients.claim(client)
         self._claimed += 1
+        if name is not None:
+            self._opening[name] = asyncio.Event()
         try:
-            yield
+            yield lease
         except BaseException:
-            self._claimed -= 1
+            self._release(lease)
             raise
         finally:
             if name is not None:
@@ -188,11 +213,13 @@ class BackgroundAnswers:
         active: ActiveResponse,
         run: Callable[[Callable[[str], Awaitable[None]]], Coroutine[object, object, None]],
         close: Callable[[], Awaitable[None]],
+        lease: Lease,
+        owner: str,
     ) -> BackgroundAnswer:
-        """Let an answer run by itself, in a place that is held."""
-        answer = BackgroundAnswer(active.id, EventLog(self._room), active)
+        """Let an answer run by itself, in a place that is held, and give that back at its end."""
+        answer = BackgroundAnswer(active.id, EventLog(self._room), active, owner)
         self._answers[active.id] = answer
-        task = asyncio.create_task(self._run(answer, run, close))
+        task = asyncio.create_task(self._run(answer, run, close, lease))
         self._tasks[task] = close
         task.add_done_callback(self._tasks.pop)
         return answer
@@ -205,7 +232,7 @@ class BackgroundAnswers:
         timer = self._ended.pop(response_id, None)
         if timer is not None:
             timer.cancel()
-            del self._answers[response_id]
+            self._answers.pop(response_id).log.forget()
 
     async def close(self) -> None:
         """End all."""
@@ -224,13 +251,14 @@ class BackgroundAnswers:
         answer: BackgroundAnswer,
         run: Callable[[Callable[[str], Awaitable[None]]], Coroutine[object, object, None]],
         close: Callable[[], Awaitable[None]],
+        lease: Lease,
     ) -> None:
         try:
             await run(answer.log.append)
         except Exception:
             logger.exception("background answer failed")
         finally:
-            self._claimed -= 1
+            self._release(lease)
             try:
                 await close()
             finally:
@@ -238,12 +266,22 @@ class BackgroundAnswers:
                 self._keep(answer)
 
     def _keep(self, answer: BackgroundAnswer) -> None:
-        """Keep an answer that has just ended for a while; those that ended first go where there is no room."""
+        """Keep an answer that has just ended for a while; where there is no room, the oldest of who has most goes."""
         name = answer.id
         loop = asyncio.get_running_loop()
         self._ended[name] = loop.call_later(self._options.keep_events_s, self.forget, name)
-        while sum(self._answers[kept].chars for kept in self._ended) > self._options.max_kept_event_chars:
-            self.forget(next(iter(self._ended)))
+        chars: dict[str, int] = {}
+        for kept in map(self._answers.__getitem__, self._ended):
+            chars[kept.owner] = chars.get(kept.owner, 0) + kept.chars
+        while sum(chars.values()) > self._options.max_kept_event_chars:
+            owner = max(chars, key=chars.__getitem__)
+            oldest = next(kept for kept in map(self._answers.__getitem__, self._ended) if kept.owner == owner)
+            chars[owner] -= oldest.chars
+            self.forget(oldest.id)
+
+    def _release(self, lease: Lease) -> None:
+        lease.release()
+        self._claimed -= 1
 
 
 def name_taken(response_id: str) -> ApiError:

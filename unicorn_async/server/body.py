@@ -7,22 +7,40 @@ from typing import TYPE_CHECKING
 
 from starlette.requests import ClientDisconnect
 
+from unicorn_async.server.connection import LEASES
 from unicorn_async.server.generation import ClientGoneError
 from unicorn_async.server.protocol.errors import ApiError
 from unicorn_async.server.protocol.fields import parse_object
+from unicorn_async.server.request_context import asking
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from unicorn_async.server.ledger import Lease, Ledger
     from unicorn_async.server.options import ServerOptions
     from unicorn_async.server.protocol.fields import Fields
 
 
-async def read_object(request: Request, options: ServerOptions, *, may_be_empty: bool = False) -> Fields:
-    """Read a JSON object; no body at all is an empty one where it may be.
+def hold_body(request: Request, ledger: Ledger) -> Lease:
+    """Begin to count the bytes of a request's body, until the request has ended or somebody else takes the lease."""
+    lease = ledger.claim(asking.get().name, 0)
+    leases_of(request).append(lease)
+    return lease
+
+
+def leases_of(request: Request) -> list[Lease]:
+    """Return what is given back at a request's end."""
+    leases: list[Lease] = request.scope["state"][LEASES]
+    return leases
+
+
+async def read_object(
+    request: Request, options: ServerOptions, *, may_be_empty: bool = False, lease: Lease | None = None
+) -> Fields:
+    """Read a JSON object; no body at all is an empty one where it may be. `lease` counts its bytes.
 
     Raises:
-        ApiError: 413 too large, 408 too slow, 400 not a JSON object.
+        ApiError: 413 too large, 408 too slow, 429 too much of the client's, 400 not a JSON object.
         ClientGoneError: the client went before it had sent everything.
     """
     limit = options.max_message_bytes
@@ -33,6 +51,8 @@ async def read_object(request: Request, options: ServerOptions, *, may_be_empty:
     try:
         async with asyncio.timeout(options.receive_timeout_s):
             async for chunk in request.stream():
+                if lease is not None:
+                    lease.add(len(chunk))
                 body += chunk
                 if len(body) > limit:
                     raise _too_large(limit)

@@ -10,17 +10,33 @@ from unicorn_async.server.generation import ClientGoneError
 from unicorn_async.server.protocol.client_event import ResumeEvent
 from unicorn_async.server.protocol.encoding import encode_object
 from unicorn_async.server.protocol.errors import ApiError, describe_error
+from unicorn_async.server.protocol.retrieval import Retrieval
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from unicorn_async.server.active_response import ActiveResponse
     from unicorn_async.server.background_answers import BackgroundAnswer
+    from unicorn_async.server.ledger import Lease
     from unicorn_async.server.protocol.responses_request import ResponsesRequest
     from unicorn_async.server.service import Service
     from unicorn_async.server.store import ResponseStore
 
 logger = logging.getLogger(__name__)
+
+
+class Input:
+    """The bytes of a request that waits or is answered, as its connection and its client hold them."""
+
+    def __init__(self, connection: Lease, client: Lease) -> None:
+        self.client = client  # of one that is handed over somebody else gives it back
+        self._connection = connection
+
+    def release(self) -> None:
+        """Give back what is held; a second call does nothing."""
+        self._connection.release()
+        if not self.client.is_handed_over:
+            self.client.release()
 
 
 class Channel:
@@ -41,11 +57,11 @@ class Channel:
         self._store = store
         self._emit = emit
         self._began = began
-        self._waiting: deque[ResponsesRequest | ResumeEvent] = deque()
+        self._waiting: deque[tuple[ResponsesRequest | ResumeEvent, Input]] = deque()
         self._cancels_next = False  # asked for before the request had a response
 
-    def put(self, request: ResponsesRequest | ResumeEvent) -> None:
-        """Queue a request.
+    def put(self, request: ResponsesRequest | ResumeEvent, held: Input) -> None:
+        """Queue a request, and give back what it holds when it is answered.
 
         Raises:
             ApiError: 429, the channel is full.
@@ -53,7 +69,7 @@ class Channel:
         limit = self._service.options.max_queued
         if len(self._waiting) >= limit:
             raise ApiError(f"{limit} requests wait in this stream already", status=429, code="stream_full")
-        self._waiting.append(request)
+        self._waiting.append((request, held))
 
     def cancel(self) -> bool:
         """End the request in flight; return whether there was one."""
@@ -69,17 +85,26 @@ class Channel:
         """Answer until nothing waits; a lost client ends it too."""
         try:
             while self._waiting:
-                await self._answer(self._waiting.popleft())
+                request, held = self._waiting.popleft()
+                try:
+                    await self._answer(request, held)
+                finally:
+                    held.release()
         except ClientGoneError:
-            self._waiting.clear()
+            pass  # what waits is given back below
+        finally:
+            while self._waiting:
+                self._waiting.popleft()[1].release()
 
-    async def _answer(self, request: ResponsesRequest | ResumeEvent) -> None:
+    async def _answer(self, request: ResponsesRequest | ResumeEvent, held: Input) -> None:
         try:
             if isinstance(request, ResumeEvent):
-                answer = await self._service.resume(request.response_id, request.starting_after)
-                await self._follow(answer, request.starting_after)
+                answer = await self._service.resume(request.response_id, request.place)
+                await self._follow(answer, request.place)
             elif request.background:
-                await self._follow(await self._service.open_background(request), -1)
+                held.client.is_handed_over = True
+                answer = await self._service.open_background(request, held.client)
+                await self._follow(answer, Retrieval())
             else:
                 await self._run(request)
         except ClientGoneError:
@@ -100,7 +125,7 @@ class Channel:
         finally:
             await self._service.close_response(active, local=self._store)
 
-    async def _follow(self, answer: BackgroundAnswer, after: int) -> None:
+    async def _follow(self, answer: BackgroundAnswer, place: Retrieval) -> None:
         """Send a background answer's events, with this channel's name on each."""
         if answer.active is not None:
             self._begin(answer.active)
@@ -110,7 +135,7 @@ class Channel:
         async def emit(event: str) -> None:
             await self._emit(event[:-1] + tail)
 
-        await answer.log.follow(after, emit)
+        await answer.log.follow(place.after, emit, skip_missing=place.skip_missing)
 
     def _begin(self, active: ActiveResponse) -> None:
         self.current = active

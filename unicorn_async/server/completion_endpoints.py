@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from starlette.routing import Route
 
-from unicorn_async.server.body import read_object
+from unicorn_async.server.body import hold_body, read_object
 from unicorn_async.server.completions import open_chat
 from unicorn_async.server.guard import guarded
 from unicorn_async.server.protocol.chat_request import parse_chat_request
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from unicorn_async.server.choices import Choices
+    from unicorn_async.server.protocol.fields import Fields
     from unicorn_async.server.reply import Reply
     from unicorn_async.server.service import Service
 
@@ -43,7 +44,7 @@ class CompletionEndpoints:
 
     async def _create_chat(self, request: Request) -> Reply:
         options = self._service.options
-        wanted = parse_chat_request(await read_object(request, options), defaults=options.default_sampling)
+        wanted = parse_chat_request(await self._read(request), defaults=options.default_sampling)
         return self._reply(await open_chat(self._service, wanted), stream=wanted.stream)
 
     async def _create_completion(self, request: Request) -> Reply:
@@ -51,13 +52,16 @@ class CompletionEndpoints:
         from unicorn_async.server.text_completions import open_completion
 
         options = self._service.options
-        wanted = parse_completion_request(await read_object(request, options), defaults=options.default_sampling)
+        wanted = parse_completion_request(await self._read(request), defaults=options.default_sampling)
         return self._reply(await open_completion(self._service, wanted), stream=wanted.stream)
 
+    async def _read(self, request: Request) -> Fields:
+        service = self._service
+        return await read_object(request, service.options, lease=hold_body(request, service.input_bytes))
+
     def _reply(self, choices: Choices[Any], *, stream: bool) -> Reply:
-        timeout_s, answer = self._service.options.send_timeout_s, choices.answer
+        options, answer = self._service.options, choices.answer
         if stream:
-            return EventStreamReply(
-                choices.run, choices.close, send_timeout_s=timeout_s, encode=encode_chunk, tail=DONE
-            )
+            return EventStreamReply.of(options, choices.run, choices.close, encode=encode_chunk, tail=DONE)
+        timeout_s = options.send_timeout_s
         return WholeReply(choices.run, choices.close, send_timeout_s=timeout_s, answer=answer, to_json=answer.to_json)

@@ -31,7 +31,8 @@ async def open_chat(service: Service, request: ChatRequest) -> Choices[ChatAnswe
     engine = model.engine
     tokenizer, reasoning = engine.tokenizer, request.reasoning
     options = request.template.beside(reasoning.variables(tokenizer))
-    prompt = await service.encode_chat(tokenizer, merge_system(None, request.messages), options)
+    messages = merge_system(None, request.messages)
+    prompt = await service.encode_chat(tokenizer, messages, options, engine.max_context)
     wanted = service.with_recommended(engine, request.sampling, request.left_out)
     sampling = service.fit(engine, prompt, wanted, request.max_tokens)
     head = head_of("chatcmpl", model, include_usage=request.include_usage)

@@ -15,7 +15,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ABORT = "unicorn_async.abort"  # key in a scope's state: a function that drops the connection at once
+# Keys in a scope's state.
+ABORT = "unicorn_async.abort"  # a function that drops the connection at once
+HALF_CLOSED = "unicorn_async.half_closed"  # an event: the client sends nothing more, and may be gone
+LEASES = "unicorn_async.leases"  # what the request holds, given back at its end
+
+
+def host_of(scope: Scope) -> str | None:
+    """Return the address that a request comes from, None of a socket in the file system."""
+    client: tuple[str, int] | None = scope.get("client")
+    return None if client is None else client[0]
 
 
 class Outlet:
@@ -31,6 +40,8 @@ class Outlet:
         self._client = scope.get("client")
         self._call_later = asyncio.get_running_loop().call_later
         self._is_gone = False
+        self.num_sent = 0
+        self.is_sending = False
 
     async def send(self, message: Message) -> None:
         """Send one message.
@@ -41,6 +52,7 @@ class Outlet:
         if self._is_gone:
             raise ClientGoneError
         timer = self._call_later(self._timeout_s, self._give_up)
+        self.is_sending = True
         try:
             await self._send(message)
         except (OSError, RuntimeError) as exc:  # uvicorn: lost, or closed by itself after an unanswered ping
@@ -48,6 +60,8 @@ class Outlet:
             raise ClientGoneError from exc
         finally:
             timer.cancel()
+            self.is_sending = False
+            self.num_sent += 1
         if self._is_gone:
             raise ClientGoneError
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from unicorn_async.engine.types import FinishReason
 from unicorn_async.errors import UnicornError
-from unicorn_async.server.protocol.errors import describe_error
+from unicorn_async.server.protocol.errors import ApiError, describe_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -21,6 +21,13 @@ logger = logging.getLogger(__name__)
 
 class ClientGoneError(Exception):
     """The client can't be reached any more; whoever generates for it stops."""
+
+
+class QueueWait(NamedTuple):
+    """How long a request may wait for a place beside those that are answered, and whether it waits for one now."""
+
+    is_waiting: Callable[[], bool]
+    timeout_s: float
 
 
 class Generation:
@@ -36,10 +43,14 @@ class Generation:
         *,
         keepalive_s: float,
         explained: Callable[[UnicornError], UnicornError] = lambda error: error,
+        queue: QueueWait | None = None,
+        on_close: Callable[[], None] = lambda: None,
     ) -> None:
         self._stream = stream
         self._keepalive_s = keepalive_s
         self._explained = explained  # makes of an engine's error what the client is told
+        self._queue = queue
+        self._on_close = on_close
         self._first: asyncio.Task[Token | None] | None = None
         self._task: asyncio.Task[object] | None = None
         self._interruptible = False
@@ -85,6 +96,12 @@ class Generation:
             ClientGoneError: by way of `emit`.
         """
         self._task = asyncio.current_task()
+        try:
+            await self._run(answer, emit)
+        finally:
+            self._task = None  # which may hold the error that ends it, and that all that was to be sent
+
+    async def _run(self, answer: Answer, emit: Callable[[str], Awaitable[None]]) -> None:
         for event in answer.begin():
             await emit(event)
         try:
@@ -105,6 +122,7 @@ class Generation:
         try:
             await self._release()
         finally:
+            self._on_close()
             self._ended.set()
 
     async def _release(self) -> None:
@@ -124,13 +142,16 @@ class Generation:
         try:
             return await self._pump(answer, emit)
         except asyncio.CancelledError:
-            task = self._task
-            if not self.cancelled or task is None or task.uncancel() > 0:
+            if not self._was_meant():
                 raise
             await self._release()  # before the client, who may be slow, is told
             return self._cancelled()
         finally:
             self._interruptible = False
+
+    def _was_meant(self) -> bool:
+        """Whether `cancel` alone has cancelled this task, which no frame of the traceback is to have."""
+        return self.cancelled and self._task is not None and self._task.uncancel() == 0
 
     def _cancelled(self) -> FinishReason:
         if self._cause is not None:
@@ -155,10 +176,19 @@ class Generation:
     async def _wait_first(self, answer: Answer, emit: Callable[[str], Awaitable[None]]) -> Token | None:
         """Return the first token, None for an empty answer; show signs of life while it does not come."""
         assert self._first is not None, "start comes before run"
+        loop, queue = asyncio.get_running_loop(), self._queue
+        end_s = None if queue is None else loop.time() + queue.timeout_s
         while True:
-            done, _ = await asyncio.wait((self._first,), timeout=self._keepalive_s)
+            left_s = self._keepalive_s if end_s is None else min(self._keepalive_s, max(0.0, end_s - loop.time()))
+            done, _ = await asyncio.wait((self._first,), timeout=left_s)
             if done:
                 return self._first.result()
+            if queue is not None and end_s is not None and loop.time() >= end_s:
+                end_s = None  # who has a place by now keeps it
+                if queue.is_waiting():
+                    message = f"the request has waited {queue.timeout_s:g} s for others to end, and got no place"
+                    raise ApiError(message, status=503, code="queue_timeout")
+                continue
             event = answer.heartbeat()
             if event is not None:
                 await emit(event)

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from starlette.responses import PlainTextResponse, Response
 
 from unicorn_async.server.generation import ClientGoneError
+from unicorn_async.server.keys import Right
 from unicorn_async.server.protocol.encoding import encode_object
 from unicorn_async.server.protocol.errors import ApiError, describe_error
+from unicorn_async.server.request_context import asking
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -28,11 +30,16 @@ logger = logging.getLogger(__name__)
 _API = ("/v1", "/health", "/ready", "/tokenize", "/detokenize", "/apply-template", "/metrics")
 
 
-def guarded(access: Access, handler: Handler) -> Handler:
-    """Return the handler behind the access check, with errors as JSON."""
+def guarded(access: Access, handler: Handler, right: Right = Right.USE) -> Handler:
+    """Return the handler behind the access check, with errors as JSON; who asks is told by `asking`."""
 
     async def checked(request: Request) -> Response | Reply:
-        access.check(request.headers)
+        host = request.client.host if request.client is not None else None
+        try:
+            asking.set(access.check(request.headers, host, right))
+        except ApiError as exc:
+            logger.warning("refused %s %s of client %s: %s", request.method, request.url.path[:200], host, exc)
+            raise
         return await handler(request)
 
     return told(checked)

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 from starlette.routing import Route
 
-from unicorn_async.server.body import read_object
+from unicorn_async.server.background_answers import EventsGoneError
+from unicorn_async.server.body import hold_body, leases_of, read_object
 from unicorn_async.server.guard import guarded, json_response, told
 from unicorn_async.server.health import health, is_ready, is_well
 from unicorn_async.server.protocol.encoding import encode_object
-from unicorn_async.server.protocol.errors import ApiError, describe_error
+from unicorn_async.server.protocol.errors import ApiError, error_event
 from unicorn_async.server.protocol.responses_request import parse_responses_request
-from unicorn_async.server.protocol.retrieval import parse_retrieval
+from unicorn_async.server.protocol.retrieval import Retrieval, parse_retrieval
 from unicorn_async.server.reply import EventStreamReply, WholeReply, encode_response_event
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from unicorn_async.server.background_answers import BackgroundAnswer
+    from unicorn_async.server.ledger import Lease
     from unicorn_async.server.protocol.responses_request import ResponsesRequest
     from unicorn_async.server.reply import Reply
     from unicorn_async.server.service import Service
@@ -51,10 +53,12 @@ class HttpEndpoints:
     async def _create_response(self, request: Request) -> Response | Reply:
         service = self._service
         options = service.options
-        fields = await read_object(request, options)
+        lease = hold_body(request, service.input_bytes)
+        fields = await read_object(request, options, lease=lease)
         wanted = parse_responses_request(fields, defaults=options.default_sampling)
         if wanted.background:
-            return await self._create_background(wanted)
+            leases_of(request).remove(lease)
+            return await self._create_background(wanted, lease)
         active = await service.open_response(wanted)
 
         async def run(emit: Callable[[str], Awaitable[None]]) -> None:
@@ -63,50 +67,45 @@ class HttpEndpoints:
         async def close() -> None:
             await service.close_response(active)
 
-        timeout_s = options.send_timeout_s
         if wanted.stream:
-            return EventStreamReply(run, close, send_timeout_s=timeout_s, encode=encode_response_event)
-        answer = active.answer
+            return EventStreamReply.of(options, run, close, encode=encode_response_event)
+        answer, timeout_s = active.answer, options.send_timeout_s
         return WholeReply(run, close, send_timeout_s=timeout_s, answer=answer, to_json=answer.state.to_json)
 
-    async def _create_background(self, wanted: ResponsesRequest) -> Response | Reply:
-        answer = await self._service.open_background(wanted)
+    async def _create_background(self, wanted: ResponsesRequest, lease: Lease) -> Response | Reply:
+        answer = await self._service.open_background(wanted, lease)
         if wanted.stream:
-            return self._followed(answer, -1)
+            return self._followed(answer, Retrieval())
         return json_response(answer.body)
 
-    def _followed(self, answer: BackgroundAnswer, after: int) -> Reply:
+    def _followed(self, answer: BackgroundAnswer, place: Retrieval) -> Reply:
         """Return the events of an answer after the one of this number; the answer goes on when the client goes."""
 
         async def run(emit: Callable[[str], Awaitable[None]]) -> None:
             try:
-                await answer.log.follow(after, emit)
-            except ApiError as exc:
-                error = describe_error(exc)
-                fields = {"code": error.code, "message": error.message, "param": error.param}
-                await emit(encode_object({"type": "error", **fields}))
+                await answer.log.follow(place.after, emit, skip_missing=place.skip_missing)
+            except EventsGoneError as exc:
+                await emit(error_event(exc, exc.number))
 
-        timeout_s = self._service.options.send_timeout_s
-        return EventStreamReply(run, _nothing, send_timeout_s=timeout_s, encode=encode_response_event)
+        return EventStreamReply.of(self._service.options, run, _nothing, encode=encode_response_event)
 
     def _replayed(self, events: list[str]) -> Reply:
         async def run(emit: Callable[[str], Awaitable[None]]) -> None:
             for event in events:
                 await emit(event)
 
-        timeout_s = self._service.options.send_timeout_s
-        return EventStreamReply(run, _nothing, send_timeout_s=timeout_s, encode=encode_response_event)
+        return EventStreamReply.of(self._service.options, run, _nothing, encode=encode_response_event)
 
     async def _get_response(self, request: Request) -> Response | Reply:
         response_id = request.path_params["response_id"]
         await self._service.archive.recall(response_id)
-        after = parse_retrieval(request.query_params.multi_items())
-        if after is None:
+        place = parse_retrieval(request.query_params.multi_items())
+        if place is None:
             return json_response(self._service.find(response_id))
         await self._service.background.opened(response_id)
-        if after < 0 and self._service.background.get(response_id) is None:
+        if place.after < 0 and self._service.background.get(response_id) is None:
             return self._replayed(self._service.replay(response_id))
-        return self._followed(await self._service.resume(response_id, after), after)
+        return self._followed(await self._service.resume(response_id, place), place)
 
     async def _delete_response(self, request: Request) -> Response:
         response_id = request.path_params["response_id"]
@@ -130,7 +129,7 @@ class HttpEndpoints:
         from unicorn_async.server.protocol.input_items import INPUT_TOKENS_FIELDS
 
         options = self._service.options
-        fields = await read_object(request, options)
+        fields = await read_object(request, options, lease=hold_body(request, self._service.input_bytes))
         fields.refuse_unknown(INPUT_TOKENS_FIELDS)
         wanted = parse_responses_request(fields, defaults=options.default_sampling)
         count = await self._service.input_tokens(wanted)

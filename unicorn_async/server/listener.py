@@ -31,3 +31,12 @@ def address_of(listener: socket.socket) -> str:
     """Return the URL of a listening socket."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def drop_silent(listener: socket.socket, timeout_s: float) -> None:
+    """Have connections end whose peer has not acknowledged, or taken, what was sent for so long.
+
+    Linux does that for what lies in its own buffers, where no program sees it.
+    """
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * timeout_s))

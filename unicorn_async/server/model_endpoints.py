@@ -12,6 +12,7 @@ from unicorn_async.engine.model_library import ListedModel
 from unicorn_async.errors import CheckpointError, ConfigError, DeviceError, RequestError
 from unicorn_async.server.body import read_object
 from unicorn_async.server.guard import guarded, json_response
+from unicorn_async.server.keys import Right
 from unicorn_async.server.model_state import ModelStatus
 from unicorn_async.server.protocol.encoding import encode_object
 from unicorn_async.server.protocol.errors import ApiError, describe_error
@@ -46,9 +47,9 @@ class ModelEndpoints:
         """Return the routes."""
         return [
             Route("/v1/models", guarded(self._access, self._list), methods=["GET"]),
-            Route("/v1/models/load", guarded(self._access, self._load), methods=["POST"]),
-            Route("/v1/models/unload", guarded(self._access, self._unload), methods=["POST"]),
-            Route("/v1/models/placement", guarded(self._access, self._placement), methods=["POST"]),
+            Route("/v1/models/load", guarded(self._access, self._load, Right.MANAGE), methods=["POST"]),
+            Route("/v1/models/unload", guarded(self._access, self._unload, Right.MANAGE), methods=["POST"]),
+            Route("/v1/models/placement", guarded(self._access, self._placement, Right.MANAGE), methods=["POST"]),
             Route("/v1/models/{model:path}", guarded(self._access, self._get), methods=["GET"]),
         ]
 

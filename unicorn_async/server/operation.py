@@ -9,6 +9,7 @@ from starlette.routing import Route
 
 from unicorn_async.server.guard import guarded, json_response, told
 from unicorn_async.server.health import package_version
+from unicorn_async.server.keys import Right
 from unicorn_async.server.protocol.encoding import encode_object
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class OperationEndpoints:
         """Return the routes."""
         access = self._service.access
         return [
-            Route("/metrics", guarded(access, self._metrics), methods=["GET"]),
+            Route("/metrics", guarded(access, self._metrics, Right.METRICS), methods=["GET"]),
             Route("/openapi.json", told(self._describe), methods=["GET"]),
             Route("/asyncapi.json", told(self._describe_websocket), methods=["GET"]),
         ]

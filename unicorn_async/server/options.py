@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.config import SamplingParams
 from unicorn_async.errors import ConfigError
+from unicorn_async.server.keys import ApiKey, check_keys
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,23 +23,52 @@ _COUNTS = (
     "max_background",
     "max_event_chars",
     "max_kept_event_chars",
+    "max_input_bytes",
+    "max_unread_bytes",
+    "max_all_unread_bytes",
+    "max_client_connections",
+    "max_client_requests",
+    "max_client_input_bytes",
+    "max_client_background",
 )
-_TIMES = ("send_timeout_s", "receive_timeout_s", "keepalive_s", "shutdown_timeout_s", "keep_events_s")
+_TIMES = (
+    "header_timeout_s",
+    "idle_timeout_s",
+    "queue_timeout_s",
+    "send_timeout_s",
+    "receive_timeout_s",
+    "keepalive_s",
+    "shutdown_timeout_s",
+    "keep_events_s",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
     """Limits, deadlines and defaults; sizes in bytes, times in seconds."""
 
-    api_key: str | None = None  # None = anybody who reaches the port may ask
+    api_key: str | None = None  # good for everything; without any key whoever reaches the port may ask
+    api_keys: tuple[ApiKey, ...] = ()  # further ones, each with its own rights
     allowed_hosts: tuple[str, ...] = ()  # further names by which browsers may reach this server
     default_sampling: SamplingParams = field(default_factory=SamplingParams)  # for what a request leaves out
     recommended_sampling: bool = True  # the model's own, in place of these, for what a request leaves out
     default_max_tokens: int | None = None  # None = as many as the context has room for
     max_message_bytes: int = 4 << 20  # one websocket message or HTTP body
-    max_connections: int = 1024
+    max_connections: int = 1024  # with a request under way, or a websocket; /health and /ready are answered beside them
     max_channels: int = 32  # channels of a connection with something to do
     max_queued: int = 16  # requests that wait in one channel
+    max_input_bytes: int = 64 << 20  # of the requests that wait or are answered, a websocket
+    max_unread_bytes: int = 64 << 10  # of a connection, that the client has not taken; what comes after it waits
+    max_all_unread_bytes: int = 256 << 20  # of all connections that have more than that; the oldest of these goes
+    max_client_connections: int = 256
+    max_client_requests: int = 128  # under way, those that wait for the model among them
+    max_client_input_bytes: int = 128 << 20  # of its requests that wait or are answered
+    max_client_background: int = 64  # of the `max_background`
+    queue_timeout_s: float = 600.0  # in which a request has to get a place beside those that are answered
+    header_timeout_s: float = (
+        15.0  # in which a request's head has to come, from its first byte or the connection's begin
+    )
+    idle_timeout_s: float = 75.0  # an HTTP connection without a request is closed
     send_timeout_s: float = 30.0  # a client that takes nothing for so long is cut off
     receive_timeout_s: float = 30.0  # an HTTP body, or the key in a websocket's first frame, has to come in this time
     keepalive_s: float = 5.0  # between signs of life while no token has come
@@ -56,8 +86,7 @@ class ServerOptions:
     web_dir: Path | None = None  # the page; None = the one that came with the package
 
     def __post_init__(self) -> None:
-        if self.api_key is not None and not self.api_key.strip():
-            raise ConfigError("api_key: expected a key, got an empty one")
+        check_keys(self.keys)
         if self.otlp_endpoint is not None:
             _check_endpoint(self.otlp_endpoint)
         for name in _COUNTS:
@@ -68,6 +97,11 @@ class ServerOptions:
         for name in _TIMES:
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name}: expected more than 0, got {getattr(self, name)}")
+
+    @property
+    def keys(self) -> tuple[ApiKey, ...]:
+        """All keys; none = whoever reaches the port may ask."""
+        return self.api_keys if self.api_key is None else (ApiKey("api_key", self.api_key), *self.api_keys)
 
 
 def _check_endpoint(address: str) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Self
 
-from unicorn_async.server.connection import Outlet
+from unicorn_async.server.connection import HALF_CLOSED, Outlet
 from unicorn_async.server.generation import ClientGoneError
 from unicorn_async.server.protocol.encoding import encode_object
+from unicorn_async.server.protocol.errors import ApiError, describe_error
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -16,9 +18,12 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
+    from unicorn_async.server.options import ServerOptions
     from unicorn_async.server.protocol.answer import Answer
     from unicorn_async.server.protocol.completion_object import CompletionObject
 
+PROBE_INTERVAL_S = 0.5
+_COMMENT = {"type": "http.response.body", "body": b": still here\n\n", "more_body": True}
 SSE_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -57,21 +62,38 @@ class Reply(ABC):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Generate and send, unless the client goes first."""
         outlet = Outlet(scope, send, timeout_s=self._send_timeout_s)
+        half_closed: asyncio.Event | None = scope.get("state", {}).get(HALF_CLOSED)
         try:
             work = asyncio.create_task(self._respond(outlet))
-            watcher = asyncio.create_task(_disconnected(receive))
+            tasks = [work, asyncio.create_task(_disconnected(receive))]
+            if half_closed is not None:
+                tasks.append(asyncio.create_task(self._when_half_closed(half_closed, outlet)))
             try:
-                await asyncio.wait((work, watcher), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                for task in (work, watcher):
+                for task in tasks:
                     task.cancel()
-                await asyncio.wait((work, watcher))
+                await asyncio.wait(tasks)
+                for watcher in tasks[1:]:
+                    watcher.cancelled() or watcher.exception()  # that the client is gone: then the work has ended, too
             if not work.cancelled():
-                work.result()
+                error = work.exception()  # not raised anew: its traceback would have the task, and that the error
+                if error is not None and not isinstance(error, ClientGoneError):
+                    raise error
+            elif half_closed is not None and half_closed.is_set():
+                await self._end_half_closed(outlet)
         except ClientGoneError:
             return
         finally:
             await self._close()
+
+    @abstractmethod
+    async def _when_half_closed(self, half_closed: asyncio.Event, outlet: Outlet) -> None:
+        """Wait until the client sends nothing more, and return if the answer is to end then."""
+
+    @abstractmethod
+    async def _end_half_closed(self, outlet: Outlet) -> None:
+        """Say, if it can be said, why the answer has ended."""
 
     @abstractmethod
     async def _respond(self, outlet: Outlet) -> None:
@@ -87,12 +109,29 @@ class EventStreamReply(Reply):
         close: Callable[[], Awaitable[None]],
         *,
         send_timeout_s: float,
+        keepalive_s: float,
         encode: Callable[[str], bytes],
         tail: bytes = b"",
     ) -> None:
+        """A comment is sent where there was nothing else for `keepalive_s`."""
         super().__init__(run, close, send_timeout_s=send_timeout_s)
+        self._keepalive_s = keepalive_s
         self._encode = encode
         self._tail = tail
+
+    @classmethod
+    def of(
+        cls,
+        options: ServerOptions,
+        run: Callable[[Callable[[str], Awaitable[None]]], Coroutine[object, object, None]],
+        close: Callable[[], Awaitable[None]],
+        *,
+        encode: Callable[[str], bytes],
+        tail: bytes = b"",
+    ) -> Self:
+        """Return a reply with a server's deadlines."""
+        timeout_s, keepalive_s = options.send_timeout_s, options.keepalive_s
+        return cls(run, close, send_timeout_s=timeout_s, keepalive_s=keepalive_s, encode=encode, tail=tail)
 
     async def _respond(self, outlet: Outlet) -> None:
         encode = self._encode
@@ -101,8 +140,33 @@ class EventStreamReply(Reply):
             await outlet.send({"type": "http.response.body", "body": encode(text), "more_body": True})
 
         await outlet.send({"type": "http.response.start", "status": 200, "headers": SSE_HEADERS})
-        await self._run(emit)
+        signs = asyncio.create_task(self._show_life(outlet))
+        try:
+            await self._run(emit)
+        finally:
+            signs.cancel()
+            await asyncio.wait((signs,))
         await outlet.send({"type": "http.response.body", "body": self._tail})
+
+    async def _show_life(self, outlet: Outlet) -> None:
+        """Send comments where nothing else is sent: proxies and clients give up on a connection that says nothing."""
+        with suppress(ClientGoneError):
+            while True:
+                num_sent = outlet.num_sent
+                await asyncio.sleep(self._keepalive_s)
+                if outlet.num_sent == num_sent and not outlet.is_sending:
+                    await outlet.send(_COMMENT)
+
+    async def _when_half_closed(self, half_closed: asyncio.Event, outlet: Outlet) -> None:
+        """Go on: an answer to the first of these comments, or to a token, tells if nobody is there any more."""
+        await half_closed.wait()
+        while True:
+            if outlet.num_sent and not outlet.is_sending:
+                await outlet.send(_COMMENT)
+            await asyncio.sleep(PROBE_INTERVAL_S)
+
+    async def _end_half_closed(self, outlet: Outlet) -> None:
+        """Say nothing: the client is gone."""
 
 
 class WholeReply(Reply):
@@ -124,9 +188,22 @@ class WholeReply(Reply):
     async def _respond(self, outlet: Outlet) -> None:
         await self._run(_nowhere)
         error = self._answer.error
-        body = encode_object({"error": error.to_json()} if error else self._to_json()).encode()
+        await self._send(
+            outlet, error.status if error else 200, {"error": error.to_json()} if error else self._to_json()
+        )
+
+    async def _when_half_closed(self, half_closed: asyncio.Event, outlet: Outlet) -> None:
+        """End: nothing is written until the whole answer is there, so that nobody could tell if it has a reader."""
+        await half_closed.wait()
+
+    async def _end_half_closed(self, outlet: Outlet) -> None:
+        message = "the client closed its side of the connection before the answer was there; keep it open, or stream"
+        error = describe_error(ApiError(message, code="half_closed"))
+        await self._send(outlet, error.status, {"error": error.to_json()})
+
+    async def _send(self, outlet: Outlet, status: int, value: dict[str, object]) -> None:
+        body = encode_object(value).encode()
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-        status = error.status if error else 200
         await outlet.send({"type": "http.response.start", "status": status, "headers": headers})
         await outlet.send({"type": "http.response.body", "body": body})
 

@@ -1,9 +1,11 @@
-"""Which request the code that runs belongs to, for log records."""
+"""Which request the code that runs belongs to, for log records, and whose it is."""
 
 from __future__ import annotations
 
 from contextvars import ContextVar
 from typing import NamedTuple
+
+from unicorn_async.server.client import LOCAL, Client
 
 
 class RequestContext(NamedTuple):
@@ -14,3 +16,4 @@ class RequestContext(NamedTuple):
 
 
 current: ContextVar[RequestContext | None] = ContextVar("unicorn_request", default=None)
+asking: ContextVar[Client] = ContextVar("unicorn_client", default=LOCAL)  # once it was let pass

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.engine.types import EngineAPI, Token
     from unicorn_async.errors import UnicornError
+    from unicorn_async.server.generation import QueueWait
 
 END_TIMEOUT_S = 0.25
 
@@ -33,16 +34,26 @@ class ServedModel:
         self._end: UnicornError | None = None
         self._generations: WeakSet[Generation] = WeakSet()
 
-    async def generate(self, stream: AsyncGenerator[Token, None], *, keepalive_s: float) -> Generation:
-        """Begin an answer; its `close` has to follow.
+    async def generate(
+        self,
+        stream: AsyncGenerator[Token, None],
+        *,
+        keepalive_s: float,
+        queue: QueueWait | None = None,
+        on_close: Callable[[], None] = lambda: None,
+    ) -> Generation:
+        """Begin an answer; its `close` has to follow. `on_close` is called then, or when it is refused.
 
         Raises:
             RequestError: the engine refused it at once.
             UnicornError: the model is on its way out.
         """
         if self._end is not None:
+            on_close()
             raise self._end
-        generation = Generation(stream, keepalive_s=keepalive_s, explained=self.explained)
+        generation = Generation(
+            stream, keepalive_s=keepalive_s, explained=self.explained, queue=queue, on_close=on_close
+        )
         self._generations.add(generation)
         try:
             await generation.start()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -16,18 +15,21 @@ from unicorn_async.server.access import Access
 from unicorn_async.server.active_response import ActiveResponse
 from unicorn_async.server.archive import Archive
 from unicorn_async.server.background_answers import BackgroundAnswers, name_taken
+from unicorn_async.server.generation import QueueWait
+from unicorn_async.server.ledger import Ledger
 from unicorn_async.server.metrics import Metrics
 from unicorn_async.server.protocol.encoding import encode_object
-from unicorn_async.server.protocol.errors import ApiError
+from unicorn_async.server.protocol.errors import ApiError, unknown_response
 from unicorn_async.server.protocol.messages import merge_system
 from unicorn_async.server.protocol.response_object import ResponseState, ResponseStatus
 from unicorn_async.server.protocol.responses_answer import ResponsesAnswer
 from unicorn_async.server.protocol.sampling import recommended
 from unicorn_async.server.protocol.template_options import TemplateOptions
+from unicorn_async.server.request_context import asking
 from unicorn_async.server.step_watch import StepWatchers
-from unicorn_async.server.store import ResponseStore, StoredResponse
+from unicorn_async.server.store import ResponseStore
+from unicorn_async.server.tokenizing import Tokenizing
 from unicorn_async.server.truncation import fitting_prompt
-from unicorn_async.tokenizer import ChatMessage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -36,15 +38,15 @@ if TYPE_CHECKING:
     from unicorn_async.engine.types import EngineAPI
     from unicorn_async.server.background_answers import BackgroundAnswer
     from unicorn_async.server.generation import Generation
+    from unicorn_async.server.ledger import Lease
     from unicorn_async.server.model_host import ModelHost
     from unicorn_async.server.options import ServerOptions
     from unicorn_async.server.protocol.responses_request import ResponsesRequest
+    from unicorn_async.server.protocol.retrieval import Retrieval
     from unicorn_async.server.served_model import ServedModel
     from unicorn_async.server.tracing import Tracing
-    from unicorn_async.tokenizer import Tokenizer
+    from unicorn_async.tokenizer import ChatMessage, Tokenizer
 
-# Longer conversations are tokenised in a thread, where they do not hold up other clients' tokens.
-INLINE_CHARS = 8192
 DRAINING_RETRY_S = 5  # for the next server to be there
 PLAIN = TemplateOptions()
 T = TypeVar("T")
@@ -62,16 +64,20 @@ class Service:
         self.archive = Archive(self.store, options)
         self.background = BackgroundAnswers(options)
         self.watchers = StepWatchers()
+        self.input_bytes = Ledger(
+            options.max_client_input_bytes, what="bytes of requests under way", code="too_much_input"
+        )
+        self._requests = Ledger(options.max_client_requests, what="requests under way", code="too_many_requests")
         self.metrics = Metrics()
         self.tracing: Tracing | None = None  # while the server runs, if spans are wanted
         self.is_draining = False
         self._active: dict[str, ActiveResponse] = {}
-        self._executor: ThreadPoolExecutor | None = None
+        self._tokenizing: Tokenizing | None = None
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Hold what the service needs while the server runs."""
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="unicorn-tokenize")
+        self._tokenizing = Tokenizing()
         if self.options.otlp_endpoint is not None:
             from unicorn_async.server.tracing import Tracing
 
@@ -83,7 +89,7 @@ class Service:
             await self.archive.close()
             if self.tracing is not None:
                 await asyncio.to_thread(self.tracing.close)
-            self._executor.shutdown(wait=False, cancel_futures=True)
+            self._tokenizing.close()
 
     async def drain(self) -> None:
         """Refuse further requests, and wait until no answer is under way."""
@@ -124,7 +130,7 @@ class Service:
         splitter = request.reasoning.splitter(engine.tokenizer, prompt)
         answer = ResponsesAnswer(state, engine.tokenizer.token_bytes, stream_id=stream_id, splitter=splitter)
         generation = await self.generate(model, prompt, sampling, state.id) if request.generate else None
-        active = ActiveResponse(answer, generation, conversation)
+        active = ActiveResponse(answer, generation, conversation, asking.get().name)
         self._active[active.id] = active
         return active
 
@@ -141,38 +147,46 @@ class Service:
 
     async def close_response(self, active: ActiveResponse, *, local: ResponseStore | None = None) -> None:
         """End what is left of a response, and keep it if it is to be kept."""
-        state = active.answer.state
         self._active.pop(active.id, None)
-        if state.status not in (ResponseStatus.IN_PROGRESS, ResponseStatus.FAILED):
-            answer = (ChatMessage("assistant", state.text),) if state.text else ()
-            earlier = active.conversation
-            entry = StoredResponse(active.id, encode_object(state.to_json()), earlier + answer, len(earlier))
-            for store in (self.store if state.request.store else None, local):
-                if store is not None:
-                    store.put(entry)
-            if state.request.store:
+        entry = active.entry()
+        if entry is not None:
+            if local is not None:
+                local.put(entry)
+            if active.answer.state.request.store:
+                self.store.put(entry)
                 await self.archive.keep(entry)
         if active.generation is not None:
             await active.generation.close()
 
-    async def open_background(self, request: ResponsesRequest) -> BackgroundAnswer:
+    async def open_background(self, request: ResponsesRequest, lease: Lease | None = None) -> BackgroundAnswer:
         """Check a request and begin its answer, which then runs by itself and is closed at its end.
+
+        `lease` is what the request holds, to be given back then.
 
         Raises:
             UnicornError: refused; nothing is left behind.
         """
-        name = request.response_id
-        if name is not None:
-            await self.archive.recall(name)
-            if self.store.get(name) is not None:
-                raise name_taken(name)
-        with self.background.opening(request):
-            active = await self.open_response(request)
-            run, close = partial(self.run_response, active), partial(self.close_response, active)
-            return self.background.start(active, run, close)
+        client, name = asking.get().name, request.response_id
+        with ExitStack() as held:
+            if lease is not None:
+                held.callback(lease.release)
+            if name is not None:
+                await self.archive.recall(name)
+                if self.store.get(name) is not None:
+                    raise name_taken(name)
+            with self.background.opening(request, client) as place:
+                active = await self.open_response(request)
+                given = held.pop_all()
 
-    async def resume(self, response_id: str, after: int) -> BackgroundAnswer:
-        """Return a background answer whose events after the one of this number can be followed; -1 for all.
+                async def close() -> None:
+                    with given:
+                        await self.close_response(active)
+
+                return self.background.start(active, partial(self.run_response, active), close, place, client)
+
+    async def resume(self, response_id: str, place: Retrieval) -> BackgroundAnswer:
+        """Return a background answer that has the events of a place, or will have them.
+
         Waits for one that is about to begin, as `cancel` and `delete` do.
 
         Raises:
@@ -184,7 +198,7 @@ class Service:
             self.find(response_id)
             message = f"response {response_id!r} has no events to send again: only those of background answers are kept"
             raise ApiError(message, code="events_not_kept", param="response_id")
-        answer.log.check(after)
+        answer.log.check(place)
         return answer
 
     def replay(self, response_id: str) -> list[str]:
@@ -202,7 +216,7 @@ class Service:
         return replayed(body)
 
     async def delete(self, response_id: str) -> None:
-        """Forget a response; one that runs in the background is ended first.
+        """Forget a response; one that is under way is ended, and not kept.
 
         Raises:
             ApiError: 404, no such response.
@@ -210,9 +224,13 @@ class Service:
         await self.background.opened(response_id)
         await self.archive.recall(response_id)
         self.find(response_id)
+        active = self._active.pop(response_id, None)
+        if active is not None:
+            active.is_deleted = True
+            if active.generation is not None:
+                active.generation.cancel()
         answer = self.background.get(response_id)
         if answer is not None:
-            await self.cancel(response_id)
             await answer.log.ended()
             self.background.forget(response_id)
         await self.archive.remove(response_id)
@@ -284,6 +302,8 @@ class Service:
         await self.archive.recall(response_id)
         stored = local.get(response_id) if local is not None else None
         stored = stored or self.store.get(response_id)
+        if stored is None and (active := self._active.get(response_id)) and active.answer.state.request.store:
+            stored = active.entry()  # its client has got all of it, and asked on before it was closed
         if stored is None:
             raise unknown_response(response_id, "previous_response_not_found", "previous_response_id", status=400)
         return stored.messages
@@ -295,20 +315,26 @@ class Service:
         encode = partial(self.encode_chat, engine.tokenizer, options=options)
         messages = merge_system(request.instructions, conversation)
         if not request.truncate:
-            return await encode(messages)
+            return await encode(messages, max_context=engine.max_context)
         limit = request.max_output_tokens or self.options.default_max_tokens
         return await fitting_prompt(messages, encode, engine.max_context, limit)
 
     async def encode_chat(
-        self, tokenizer: Tokenizer, messages: Sequence[ChatMessage], options: TemplateOptions = PLAIN
+        self,
+        tokenizer: Tokenizer,
+        messages: Sequence[ChatMessage],
+        options: TemplateOptions = PLAIN,
+        max_context: int | None = None,
     ) -> list[int]:
-        """Return the ids of a conversation, ready for the answer.
+        """Return the ids of a conversation, ready for the answer; `max_context`, if given, has to have room for it.
 
         Raises:
             ApiError: 400, the model has no chat template, or none with such options.
             UnicornError: as `Tokenizer.encode_chat`.
         """
-        return await self._templated(tokenizer, messages, options, lambda its: its.encode_chat)
+        return await self._templated(
+            tokenizer, messages, options, lambda its: partial(its.encode_chat, max_context=max_context)
+        )
 
     async def chat_text(
         self, tokenizer: Tokenizer, messages: Sequence[ChatMessage], options: TemplateOptions = PLAIN
@@ -330,14 +356,11 @@ class Service:
         return await self.encoded(tokenizer, num_chars, lambda its: method(its)(messages, **arguments))
 
     async def encoded(self, tokenizer: Tokenizer, num_chars: int, encode: Callable[[Tokenizer], T]) -> T:
-        """Return what `encode` makes of a text: of a long one where that does not hold up other clients.
-
-        Where it has to wait for the tokenizer, that holds up nobody.
-        """
-        executor = None if num_chars <= INLINE_CHARS else self._executor
+        """Return what `encode` makes of a text, where it holds nobody up, nor does what it has to wait for."""
+        tokenizing, client = self._tokenizing, asking.get().name
 
         async def run(work: Callable[[], T]) -> T:
-            return work() if executor is None else await asyncio.get_running_loop().run_in_executor(executor, work)
+            return work() if tokenizing is None else await tokenizing.run(num_chars, work, client)
 
         return await tokenizer.encode_soon(encode, run)
 
@@ -372,14 +395,11 @@ class Service:
         """
         if self.is_draining:
             raise ApiError("the server is about to end", status=503, code="draining", retry_s=DRAINING_RETRY_S)
-        engine = model.engine
-        stream = self.metrics.timed(engine.stream(prompt, sampling, request_id=request_id), len(prompt))
+        engine, client, options = model.engine, asking.get(), self.options
+        lease = self._requests.claim(client.name, limit=client.max_requests)
+        given = engine.stream(prompt, sampling, request_id=request_id, client=client.name)
+        stream = self.metrics.timed(given, len(prompt))
         if self.tracing is not None:
             stream = self.tracing.traced(stream, engine.model_name, request_id, len(prompt), sampling)
-        return await model.generate(stream, keepalive_s=self.options.keepalive_s)
-
-
-def unknown_response(response_id: str, code: str, param: str, *, status: int = 404) -> ApiError:
-    """Return the error for a response that is not, or no longer, known."""
-    shown = response_id[:100]
-    return ApiError(f"response {shown!r} is not known here (any more)", status=status, code=code, param=param)
+        queue = QueueWait(partial(engine.is_waiting, request_id), options.queue_timeout_s)
+        return await model.generate(stream, keepalive_s=options.keepalive_s, queue=queue, on_close=lease.release)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from unicorn_async.server.protocol.errors import ApiError
-from unicorn_async.server.protocol.steps_event import steps_event
+from unicorn_async.server.protocol.steps_event import CacheText, steps_event
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -21,10 +22,11 @@ _HEAPS_INTERVAL_S = 1.0  # a driver is asked for them
 
 
 class StepWatchers:
-    """How many watch; made once a server."""
+    """How many watch, and what they share; made once a server."""
 
     def __init__(self) -> None:
         self.num_watching = 0
+        self.cache = CacheText()
 
     def claim(self) -> None:
         """Count one more; `release` has to follow.
@@ -41,37 +43,65 @@ class StepWatchers:
         self.num_watching -= 1
 
 
-async def watch_steps(
-    models: ModelHost,
-    interval_s: float,
-    own: Callable[[], Mapping[str, str | None]],
-    emit: Callable[[str], Awaitable[None]],
-) -> None:
-    """Send an event each `interval_s` in which something changed, and each second, of the open model, until cancelled.
+class StepWatch:
+    """What one client is told, and how often: also one that changes its mind gets no more than it may."""
 
-    `own` says which responses are the client's. A client that takes its time gets fewer events, and is told how many
-    steps it has missed.
-    """
-    watched: EngineAPI | None = None
-    num_seen, last, heaps_s = 0, "", 0.0
-    with ExitStack() as watching:
-        while True:
-            model = models.state.model
-            engine = None if model is None else model.engine
-            if engine is not watched:
-                watching.close()
-                watched, last, heaps_s = engine, "", 0.0
-                if engine is not None:
-                    watching.enter_context(engine.steps.watching())
-                    num_seen = engine.steps.num_noted
-            if engine is not None:
+    def __init__(
+        self,
+        models: ModelHost,
+        own: Callable[[], Mapping[str, str | None]],
+        cache: CacheText,
+    ) -> None:
+        """`own` says which responses are the client's; `cache` is shared by all that watch."""
+        self._models = models
+        self._own = own
+        self._cache = cache
+        self._interval_s = 0.0
+        self._looked_s = -math.inf
+        self._changed = asyncio.Event()
+
+    def set_interval(self, interval_s: float) -> None:
+        """Look as often as that from now on, without losing the place in what is noted."""
+        self._interval_s = interval_s
+        self._changed.set()
+
+    async def run(self, emit: Callable[[str], Awaitable[None]]) -> None:
+        """Send an event each interval in which something changed, and each second, of the open model, until cancelled.
+
+        A client that takes its time gets fewer events, and is told how many steps it has missed.
+        """
+        watched: EngineAPI | None = None
+        num_seen, last, heaps_s = 0, "", 0.0
+        with ExitStack() as watching:
+            while True:
+                model = self._models.state.model
+                engine = None if model is None else model.engine
+                if engine is not watched:
+                    watching.close()
+                    watched, last, heaps_s = engine, "", 0.0
+                    if engine is not None:
+                        watching.enter_context(engine.steps.watching())
+                        num_seen = engine.steps.num_noted
+                await self._interval()
+                if engine is None:
+                    continue
                 records, dropped = engine.steps.since(num_seen)
                 num_seen += len(records) + dropped
                 now_s = time.perf_counter()
                 with_heaps = now_s - heaps_s >= _HEAPS_INTERVAL_S
                 heaps_s = now_s if with_heaps else heaps_s
-                event = steps_event(engine, records, dropped, now_s=now_s, own=own(), with_heaps=with_heaps)
+                event = steps_event(
+                    engine, records, dropped, now_s=now_s, own=self._own(), with_heaps=with_heaps, cache=self._cache
+                )
                 if records or with_heaps or event != last:
                     await emit(event)
                     last = event
-            await asyncio.sleep(interval_s)
+
+    async def _interval(self) -> None:
+        """Wait until the client may be told something again."""
+        while (left_s := self._looked_s + self._interval_s - time.perf_counter()) > 0:
+            self._changed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await self._changed.wait()
+        self._looked_s = time.perf_counter()

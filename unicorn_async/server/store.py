@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ class StoredResponse:
     body: str  # JSON
     messages: tuple[ChatMessage, ...]
     num_inputs: int  # of the messages: all but the answer
+    owner: str = ""  # name of the client whose it is
 
     @property
     def chars(self) -> int:
@@ -26,37 +27,64 @@ class StoredResponse:
 
 
 class ResponseStore:
-    """Keeps the responses used last, bounded by their number and by their characters in all."""
+    """Keeps responses, bounded by their number and by their characters in all.
+
+    Where there is no room, that goes which was not used for longest, of the client who has most of what is short: so
+    that one who fills the store loses its own.
+    """
 
     def __init__(self, max_entries: int, max_chars: int) -> None:
         self._max_entries = max_entries
         self._max_chars = max_chars
         self._chars = 0
-        self._entries: OrderedDict[str, StoredResponse] = OrderedDict()
+        self._shares: dict[str, _Share] = {}
+        self._owners: dict[str, str] = {}
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._owners)
 
     def get(self, response_id: str) -> StoredResponse | None:
         """Return a response and count that as a use."""
-        entry = self._entries.get(response_id)
-        if entry is not None:
-            self._entries.move_to_end(response_id)
-        return entry
+        owner = self._owners.get(response_id)
+        if owner is None:
+            return None
+        entries = self._shares[owner].entries
+        entries.move_to_end(response_id)
+        return entries[response_id]
 
     def put(self, entry: StoredResponse) -> None:
-        """Keep a response; those not used for longest go where there is no room."""
+        """Keep a response."""
         self.remove(entry.id)
-        self._entries[entry.id] = entry
+        share = self._shares.setdefault(entry.owner, _Share())
+        share.entries[entry.id] = entry
+        share.chars += entry.chars
         self._chars += entry.chars
-        while self._entries and (len(self._entries) > self._max_entries or self._chars > self._max_chars):
-            _, oldest = self._entries.popitem(last=False)
-            self._chars -= oldest.chars
+        self._owners[entry.id] = entry.owner
+        while len(self._owners) > self._max_entries:
+            self._remove_oldest(max(self._shares.values(), key=lambda one: len(one.entries)))
+        while self._chars > self._max_chars:
+            self._remove_oldest(max(self._shares.values(), key=lambda one: one.chars))
 
     def remove(self, response_id: str) -> bool:
         """Forget a response; return whether it was there."""
-        entry = self._entries.pop(response_id, None)
-        if entry is None:
+        owner = self._owners.pop(response_id, None)
+        if owner is None:
             return False
+        share = self._shares[owner]
+        entry = share.entries.pop(response_id)
+        share.chars -= entry.chars
         self._chars -= entry.chars
+        if not share.entries:
+            del self._shares[owner]
         return True
+
+    def _remove_oldest(self, share: _Share) -> None:
+        self.remove(next(iter(share.entries)))
+
+
+@dataclass(slots=True)
+class _Share:
+    """What one client has, the one used last at the end."""
+
+    entries: OrderedDict[str, StoredResponse] = field(default_factory=OrderedDict)
+    chars: int = 0

@@ -31,7 +31,7 @@ async def open_completion(service: Service, request: CompletionRequest) -> Choic
     asked: list[tuple[list[int], SamplingParams]] = []
     for given in request.prompts:
         if isinstance(given, str):
-            encode = partial(_ids, given, add_bos=request.add_bos)
+            encode = partial(_ids, given, add_bos=request.add_bos, max_context=model.engine.max_context)
             prompt = await service.encoded(tokenizer, len(given), encode)
         else:
             prompt = list(given)
@@ -49,5 +49,5 @@ async def open_completion(service: Service, request: CompletionRequest) -> Choic
     return Choices(answer, await begin_all(service, model, head.id, asked))
 
 
-def _ids(text: str, tokenizer: Tokenizer, *, add_bos: bool) -> list[int]:
-    return tokenizer.encode(text, add_bos=add_bos, with_control=True)
+def _ids(text: str, tokenizer: Tokenizer, *, add_bos: bool, max_context: int) -> list[int]:
+    return tokenizer.encode(text, add_bos=add_bos, with_control=True, max_context=max_context)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from starlette.routing import Route
 
-from unicorn_async.server.body import read_object
+from unicorn_async.server.body import hold_body, read_object
 from unicorn_async.server.guard import guarded, json_response
 from unicorn_async.server.protocol.encoding import encode_object
 from unicorn_async.server.protocol.messages import merge_system
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+    from unicorn_async.server.protocol.fields import Fields
     from unicorn_async.server.service import Service
     from unicorn_async.tokenizer import Tokenizer
 
@@ -37,7 +38,7 @@ class TokenizerEndpoints:
     async def _tokenize(self, request: Request) -> Response:
         from unicorn_async.server.protocol.tokenize_request import parse_tokenize_request
 
-        wanted = parse_tokenize_request(await read_object(request, self._service.options))
+        wanted = parse_tokenize_request(await self._read(request))
         engine = (await self._service.models.model(wanted.model)).engine
         tokenizer, service = engine.tokenizer, self._service
         if wanted.text is None:
@@ -56,10 +57,14 @@ class TokenizerEndpoints:
 
         return json_response(await service.encoded(tokenizer, len(ids), lambda _: told()))
 
+    async def _read(self, request: Request) -> Fields:
+        service = self._service
+        return await read_object(request, service.options, lease=hold_body(request, service.input_bytes))
+
     async def _detokenize(self, request: Request) -> Response:
         from unicorn_async.server.protocol.tokenize_request import parse_detokenize_request
 
-        ids, name = parse_detokenize_request(await read_object(request, self._service.options))
+        ids, name = parse_detokenize_request(await self._read(request))
         tokenizer = (await self._service.models.model(name)).engine.tokenizer
         text = await self._service.encoded(tokenizer, len(ids), lambda its: its.decode(ids, skip_special=False))
         return json_response(encode_object({"content": text, "prompt": text}))
@@ -67,7 +72,7 @@ class TokenizerEndpoints:
     async def _apply_template(self, request: Request) -> Response:
         from unicorn_async.server.protocol.tokenize_request import parse_template_request
 
-        messages, options, name = parse_template_request(await read_object(request, self._service.options))
+        messages, options, name = parse_template_request(await self._read(request))
         tokenizer = (await self._service.models.model(name)).engine.tokenizer
         text = await self._service.chat_text(tokenizer, merge_system(None, messages), options)
         return json_response(encode_object({"prompt": text}))

@@ -6,15 +6,17 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers
 
 from unicorn_async.errors import UnicornError
-from unicorn_async.server.channel import Channel, error_event
-from unicorn_async.server.connection import Outlet
+from unicorn_async.server.channel import Channel, Input, error_event
+from unicorn_async.server.connection import Outlet, host_of
 from unicorn_async.server.generation import ClientGoneError
+from unicorn_async.server.ledger import Ledger
 from unicorn_async.server.model_state import ModelStatus
 from unicorn_async.server.protocol.client_event import (
     AuthEvent,
@@ -26,11 +28,11 @@ from unicorn_async.server.protocol.client_event import (
     parse_client_event,
 )
 from unicorn_async.server.protocol.encoding import encode_object
-from unicorn_async.server.protocol.errors import ApiError, describe_error
+from unicorn_async.server.protocol.errors import ApiError, describe_error, unknown_response
 from unicorn_async.server.protocol.fields import parse_object
 from unicorn_async.server.protocol.model_event import failure_event, model_event, progress_event
-from unicorn_async.server.service import unknown_response
-from unicorn_async.server.step_watch import watch_steps
+from unicorn_async.server.request_context import asking
+from unicorn_async.server.step_watch import StepWatch
 from unicorn_async.server.store import ResponseStore
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from unicorn_async.engine.types import EngineAPI
+    from unicorn_async.server.client import Client
     from unicorn_async.server.protocol.client_event import ClientEvent
     from unicorn_async.server.protocol.fields import Fields
     from unicorn_async.server.protocol.responses_request import ResponsesRequest
@@ -61,13 +64,13 @@ class WebSocketEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection from its handshake to its end."""
         try:
-            needs_key = self._service.access.check_upgrade(Headers(scope=scope))
+            client = self._service.access.check_upgrade(Headers(scope=scope), host_of(scope))
         except ApiError as exc:
             await reject(exc, scope, send)
             return
-        connection = Connection(self._service, scope, receive, send)
+        connection = Connection(self._service, client, scope, receive, send)
         try:
-            await connection.serve(needs_key=needs_key)
+            await connection.serve()
         except* ClientGoneError:
             logger.debug("client %s went away", scope.get("client"))
 
@@ -75,24 +78,34 @@ class WebSocketEndpoint:
 class Connection:
     """One client: reads its events, runs its channels, and ends both when either side goes."""
 
-    def __init__(self, service: Service, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, service: Service, client: Client | None, scope: Scope, receive: Receive, send: Send) -> None:
+        """`client` is None where the first frame still has to bring the key."""
         self._service = service
+        self._client = client
+        self._address = host_of(scope)
         self._receive = receive
         self._outlet = Outlet(scope, send, timeout_s=service.options.send_timeout_s)
+        self._inputs = Ledger(
+            service.options.max_input_bytes, what="bytes of requests in this connection", code="too_much_input"
+        )
         self._store = ResponseStore(LOCAL_RESPONSES, service.options.max_stored_chars // LOCAL_RESPONSES)
         self._channels: dict[str | None, Channel] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._watching: asyncio.Task[None] | None = None
         self._responses: deque[tuple[str, str | None]] = deque(maxlen=RECENT_RESPONSES)
+        self._watch_of_steps = StepWatch(service.models, partial(dict, self._responses), service.watchers.cache)
         query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
         self._wants_progress = "unicorn" in query.get("events", [])
 
-    async def serve(self, *, needs_key: bool) -> None:
+    async def serve(self) -> None:
         """Accept, and serve until the client goes or is sent away."""
         await self._receive()  # websocket.connect
         await self._outlet.send({"type": "websocket.accept"})
-        if needs_key and not await self._authenticate():
+        if self._client is None:
+            self._client = await self._authenticate()
+        if self._client is None:
             return
+        asking.set(self._client)
         async with asyncio.TaskGroup() as group:
             try:
                 if self._wants_progress:
@@ -114,22 +127,23 @@ class Connection:
         text: str | bytes | None = message.get("text")
         return text if text is not None else bytes(message.get("bytes") or b"")
 
-    async def _authenticate(self) -> bool:
-        """Take the key from the first frame; return whether it is the right one."""
+    async def _authenticate(self) -> Client | None:
+        """Take the key from the first frame; return whose it is, None if it is nobody's."""
         try:
             async with asyncio.timeout(self._service.options.receive_timeout_s):
                 text = await self._next_message()
             if text is None:
-                return False
+                return None
             event = self._parse(parse_object(text))
-            self._service.access.check_key(event.key if isinstance(event, AuthEvent) else None)
+            client = self._service.access.check_key(event.key if isinstance(event, AuthEvent) else None)
         except (ApiError, TimeoutError) as exc:
             refusal = exc if isinstance(exc, ApiError) else ApiError("no API key came", status=401)
+            logger.warning("refused the websocket of client %s: %s", self._address, refusal)
             await self.send(error_event(refusal, None))
             await self._outlet.send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": "API key"})
-            return False
+            return None
         await self.send(encode_object({"type": "unicorn.authenticated"}))
-        return True
+        return client
 
     def _parse(self, fields: Fields) -> ClientEvent:
         return parse_client_event(fields, defaults=self._service.options.default_sampling)
@@ -142,9 +156,9 @@ class Connection:
             stream_id = channel_of(fields)
             event = self._parse(fields)
             if isinstance(event, CreateEvent):
-                self._put(event.request, event.stream_id, group)
+                self._put(event.request, event.stream_id, len(text), group)
             elif isinstance(event, ResumeEvent):
-                self._put(event, event.stream_id, group)
+                self._put(event, event.stream_id, len(text), group)
             elif isinstance(event, CancelEvent):
                 self._cancel(event)
             elif isinstance(event, WatchEvent):
@@ -154,16 +168,24 @@ class Connection:
                 logger.exception("event failed")
             await self.send(error_event(exc, stream_id))
 
-    def _put(self, request: ResponsesRequest | ResumeEvent, stream_id: str | None, group: asyncio.TaskGroup) -> None:
+    def _put(
+        self, request: ResponsesRequest | ResumeEvent, stream_id: str | None, size: int, group: asyncio.TaskGroup
+    ) -> None:
+        held = Input(self._inputs.claim("it", size), self._service.input_bytes.claim(asking.get().name, 0))
         channel = self._channels.get(stream_id)
-        if channel is not None:
-            channel.put(request)
-            return
-        limit = self._service.options.max_channels
-        if len(self._channels) >= limit:
-            raise ApiError(f"{limit} streams are busy already", status=429, code="too_many_streams")
-        channel = Channel(self._service, self._store, self.send, stream_id, self._responses)
-        channel.put(request)
+        try:
+            held.client.add(size)
+            if channel is not None:
+                channel.put(request, held)
+                return
+            limit = self._service.options.max_channels
+            if len(self._channels) >= limit:
+                raise ApiError(f"{limit} streams are busy already", status=429, code="too_many_streams")
+            channel = Channel(self._service, self._store, self.send, stream_id, self._responses)
+            channel.put(request, held)
+        except ApiError:
+            held.release()
+            raise
         self._channels[stream_id] = channel
         self._start(group, self._run_channel(channel))
 
@@ -186,18 +208,21 @@ class Connection:
         raise unknown_response(event.response_id or "of this stream", "response_not_found", "response_id")
 
     def _watch(self, event: WatchEvent, group: asyncio.TaskGroup) -> None:
-        if self._watching is not None:
-            self._watching.cancel()
-            self._watching = None
-        if event.interval_ms:
+        if event.interval_ms == 0:
+            if self._watching is not None:
+                self._watching.cancel()
+                self._watching = None
+            return
+        if self._watching is None:
             watchers = self._service.watchers
             watchers.claim()
-            self._watching = self._start(group, self._report_steps(event.interval_ms / 1000))
+            self._watching = self._start(group, self._report_steps())
             self._watching.add_done_callback(lambda _: watchers.release())
+        self._watch_of_steps.set_interval(event.interval_ms / 1000)
 
-    async def _report_steps(self, interval_s: float) -> None:
+    async def _report_steps(self) -> None:
         with contextlib.suppress(ClientGoneError):
-            await watch_steps(self._service.models, interval_s, lambda: dict(self._responses), self.send)
+            await self._watch_of_steps.run(self.send)
 
     async def _report_models(self) -> None:
         """Tell which model is served and how its load goes, from one model to the next."""

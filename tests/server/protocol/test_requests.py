@@ -97,3 +97,21 @@ def test_instructions_and_leading_system_messages_become_one() -> None:
 def test_numbers_that_are_not_numbers_are_not_json(text: str) -> None:
     with pytest.raises(ApiError, match="not valid JSON"):
         parse_object(text)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "words"),
+    [
+        ({str(number): "" for number in range(17)}, "at most 16 pairs, got 17"),
+        ({"k" * 65: ""}, "at most 64 characters, got 65"),
+        ({"k": "v" * 513}, "at most 512 characters, got 513"),
+    ],
+)
+def test_metadata_has_openais_limits(metadata: dict[str, str], words: str) -> None:
+    body = parse_object(json.dumps({"input": "Hi", "metadata": metadata}))
+    with pytest.raises(ApiError, match=words) as caught:
+        parse_responses_request(body, defaults=DEFAULTS)
+    assert (caught.value.param or "").startswith("metadata")
+    within = {"k" * 64: "v" * 512, **{str(number): "" for number in range(15)}}
+    request = parse_responses_request(parse_object(json.dumps({"input": "", "metadata": within})), defaults=DEFAULTS)
+    assert request.metadata == within

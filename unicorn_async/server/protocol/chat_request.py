@@ -102,7 +102,7 @@ def _refuse_unsupported(fields: Fields) -> None:
         raise fields.unsupported("web_search_options", "this server does not search the web")
     if fields.boolean("store"):
         raise fields.unsupported("store", "chat completions are not kept here; the Responses API keeps its answers")
-    if fields.string_map("metadata"):
+    if fields.metadata():
         raise fields.unsupported("metadata", "is kept with a completion, and completions are not kept here")
     refuse_tool_choice(fields)
     refuse_format(fields, "response_format")

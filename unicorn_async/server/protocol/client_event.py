@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.server.protocol.errors import ApiError
 from unicorn_async.server.protocol.responses_request import parse_responses_request
-from unicorn_async.server.protocol.retrieval import MAX_SEQUENCE_NUMBER
+from unicorn_async.server.protocol.retrieval import MAX_SEQUENCE_NUMBER, Retrieval
 
 if TYPE_CHECKING:
     from unicorn_async.config import SamplingParams
@@ -37,10 +37,10 @@ class CancelEvent:
 
 @dataclass(frozen=True, slots=True)
 class ResumeEvent:
-    """`unicorn.resume`: send the events of a background answer after the one of this number; -1 is before the first."""
+    """`unicorn.resume`: send these events of a background answer."""
 
     response_id: str
-    starting_after: int
+    place: Retrieval
     stream_id: str | None
 
 
@@ -84,7 +84,8 @@ def parse_client_event(fields: Fields, *, defaults: SamplingParams) -> ClientEve
         if response_id is None:
             raise fields.wrong("response_id", "a string")
         after = fields.integer("starting_after", 0, MAX_SEQUENCE_NUMBER)
-        return ResumeEvent(response_id, -1 if after is None else after, stream_id)
+        place = Retrieval(-1 if after is None else after, fields.boolean("skip_missing") is True)
+        return ResumeEvent(response_id, place, stream_id)
     if kind == "unicorn.watch":
         interval_ms = fields.integer("interval_ms", 0, MAX_WATCH_INTERVAL_MS)
         if interval_ms is None:

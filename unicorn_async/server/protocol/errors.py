@@ -14,6 +14,7 @@ from unicorn_async.errors import (
     TokenizerLostError,
     UnicornError,
 )
+from unicorn_async.server.protocol.encoding import encode_object
 
 
 class ApiError(RequestError):
@@ -91,3 +92,16 @@ def describe_error(exc: BaseException) -> ErrorInfo:
     if isinstance(exc, UnicornError):
         return ErrorInfo(500, str(exc), "engine_error")
     return ErrorInfo(500, "internal error; the server's log has the details", "internal_error")
+
+
+def error_event(exc: BaseException, sequence_number: int) -> str:
+    """Return the Responses API's `error` event, in the place of the event of this number."""
+    error = describe_error(exc)
+    fields = {"sequence_number": sequence_number, "code": error.code, "message": error.message, "param": error.param}
+    return encode_object({"type": "error", **fields})
+
+
+def unknown_response(response_id: str, code: str, param: str, *, status: int = 404) -> ApiError:
+    """Return the error for a response that is not, or no longer, known."""
+    shown = response_id[:100]
+    return ApiError(f"response {shown!r} is not known here (any more)", status=status, code=code, param=param)

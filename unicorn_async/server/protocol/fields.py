@@ -22,6 +22,9 @@ JSON_TYPES: dict[type, str] = {
 }
 
 
+MAX_PAIRS, MAX_KEY, MAX_VALUE = 16, 64, 512  # of metadata, the last two in characters
+
+
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
@@ -155,14 +158,19 @@ class Fields:
             raise self.wrong(key, "an object")
         return Fields(value, self.name(key))
 
-    def string_map(self, key: str) -> dict[str, str]:
-        """Return an object of strings, empty where it is absent."""
+    def metadata(self) -> dict[str, str]:
+        """Return the object of strings that clients attach, within OpenAI's limits; empty where it is absent."""
+        key = "metadata"
         fields = self.object(key)
         if fields is None:
             return {}
+        if len(fields._data) > MAX_PAIRS:
+            message = f"{self.name(key)}: expected at most {MAX_PAIRS} pairs, got {len(fields._data)}"
+            raise ApiError(message, code="invalid_value", param=self.name(key))
         found: dict[str, str] = {}
         for name in fields._data:
-            text = fields.string(checked_text(name, self.name(key)))
+            checked_text(name, self.name(key), max_length=MAX_KEY)
+            text = fields.string(name, max_length=MAX_VALUE)
             if text is None:
                 raise fields.wrong(name, "a string")
             found[name] = text

@@ -101,7 +101,7 @@ def parse_responses_request(fields: Fields, *, defaults: SamplingParams) -> Resp
         instructions=fields.string("instructions"),
         max_output_tokens=fields.integer("max_output_tokens", 1, MAX_TOKENS),
         previous_response_id=previous,
-        metadata=fields.string_map("metadata"),
+        metadata=fields.metadata(),
         store=fields.boolean("store") is not False,
         background=fields.boolean("background") is True,
         stream=fields.boolean("stream") is True,

@@ -23,6 +23,7 @@ def steps_event(
     now_s: float,
     own: Mapping[str, str | None],
     with_heaps: bool,
+    cache: CacheText,
 ) -> str:
     """Return the event; `own` are the client's responses, with the streams that they are sent in.
 
@@ -42,14 +43,27 @@ def steps_event(
         "running": stats.running,
         "waiting": stats.waiting,
         "preemptions": stats.preemptions,
-        "cache": _cache(maps),
     }
     if with_heaps:
         event["heaps"] = [
             {"heap": heap.heap.value, "planned": heap.planned, "allocated": heap.allocated}
             for heap in engine.memory.heaps
         ]
-    return encode_object(event)
+    return f'{encode_object(event)[:-1]},"cache":{cache.of(maps)}}}'
+
+
+class CacheText:
+    """What is told of the KV cache, as JSON: made once for all that watch, of each state that they see."""
+
+    def __init__(self) -> None:
+        self._maps: Sequence[BlockMap] | None = None
+        self._text = ""
+
+    def of(self, maps: Sequence[BlockMap]) -> str:
+        """Return the JSON of a state."""
+        if maps is not self._maps:
+            self._maps, self._text = maps, encode_object(_cache(maps))
+        return self._text
 
 
 def _step(record: StepRecord, now_s: float) -> dict[str, object]:

@@ -1,0 +1,110 @@
+"""In which order conversations become token ids."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from functools import partial
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from unicorn_async.errors import PromptTooLongError
+from unicorn_async.server import ServerOptions
+from unicorn_async.server.tokenizing import Tokenizing
+from unicorn_async.tokenizer import LONG_CHARS, ChatMessage
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
+
+    from tests.server.conftest import Served
+    from tests.server.fake_engine import FakeEngine
+
+    ServeWith = Callable[[ServerOptions], AbstractAsyncContextManager[Served]]
+
+LONG = "x" * (LONG_CHARS + 1)
+
+
+class SlowTokenizer:
+    """Takes for a long conversation as long as the test wants it to."""
+
+    def __init__(self) -> None:
+        self.go = threading.Semaphore(0)
+        self.begun: list[str] = []
+
+    def encode_chat(
+        self, messages: Sequence[ChatMessage], *, max_context: int | None = None, **others: object
+    ) -> list[int]:
+        text = messages[0].content
+        self.begun.append(text.strip("x"))
+        if text == "bad":
+            raise PromptTooLongError("too long")
+        if len(text) > LONG_CHARS:
+            assert self.go.acquire(timeout=5)
+        return [max_context or 0]
+
+
+@pytest.fixture
+async def tokenizing() -> AsyncIterator[Tokenizing]:
+    made = Tokenizing()
+    yield made
+    made.close()
+
+
+def begin(tokenizing: Tokenizing, slow: SlowTokenizer, text: str, client: str = "anna") -> asyncio.Task[list[int]]:
+    work = partial(slow.encode_chat, [ChatMessage("user", text)], max_context=7)
+    return asyncio.create_task(tokenizing.run(len(text), work, client))
+
+
+async def test_a_short_conversation_waits_for_no_long_one(tokenizing: Tokenizing) -> None:
+    slow = SlowTokenizer()
+    long = [begin(tokenizing, slow, LONG) for _ in range(5)]
+    assert await begin(tokenizing, slow, "Hi") == [7]
+    with pytest.raises(PromptTooLongError):
+        await begin(tokenizing, slow, "bad")
+    assert not any(task.done() for task in long)
+    slow.go.release(5)
+    assert await asyncio.gather(*long) == [[7]] * 5
+
+
+async def test_clients_with_long_conversations_take_turns(tokenizing: Tokenizing) -> None:
+    slow = SlowTokenizer()
+    tasks = [begin(tokenizing, slow, f"a{number}{LONG}") for number in range(6)]
+    tasks.append(begin(tokenizing, slow, f"b{LONG}", "ben"))
+    await begin(tokenizing, slow, "Hi")
+    tasks[2].cancel()
+    await asyncio.sleep(0)
+    slow.go.release(7)
+    await asyncio.wait(tasks)
+    order = [name for name in slow.begun if name != "Hi"]
+    assert sorted(order[:2]) == ["a0", "a1"]
+    assert "b" in order[2:4]
+    assert "a2" not in order
+    assert len(order) == 6
+
+
+async def test_who_goes_while_its_conversation_is_encoded_takes_no_turn_with_it(tokenizing: Tokenizing) -> None:
+    slow = SlowTokenizer()
+    gone = [begin(tokenizing, slow, LONG) for _ in range(2)]
+    await begin(tokenizing, slow, "Hi")
+    for task in gone:
+        task.cancel()
+    await asyncio.wait(gone)
+    waits = begin(tokenizing, slow, LONG)
+    await asyncio.sleep(0)
+    slow.go.release(3)
+    assert await waits == [7]
+
+
+async def test_the_loop_goes_on_while_a_conversation_is_encoded(serve_with: ServeWith, engine: FakeEngine) -> None:
+    slow = SlowTokenizer()
+    engine.fake_tokenizer.encode_chat = slow.encode_chat  # type: ignore[method-assign, assignment]
+    async with serve_with(ServerOptions()) as served, httpx.AsyncClient(base_url=served.url) as client:
+        asking = asyncio.create_task(client.post("/v1/responses", json={"input": LONG}))
+        while not slow.begun:
+            assert (await client.get("/ready")).status_code == 200
+        assert (await client.post("/v1/responses", json={"input": "Hi"})).status_code == 200
+        slow.go.release()
+        assert (await asking).status_code == 200

@@ -1,0 +1,100 @@
+"""API keys: whose they are, what they are good for, and the file that they come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from unicorn_async.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_MAX_FILE_BYTES = 1 << 20
+_REQUESTS = "max_requests="
+
+
+class Right(Enum):
+    """What a client may do."""
+
+    USE = "use"  # have questions answered, and see which models there are
+    MANAGE = "manage"  # load and unload models
+    METRICS = "metrics"  # see how the server does
+
+
+ALL_RIGHTS = frozenset(Right)
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """A key: `name` says whose it is, in the log and where clients are told apart."""
+
+    name: str
+    key: str = field(repr=False)
+    rights: frozenset[Right] = ALL_RIGHTS
+    max_requests: int | None = None  # under way at a time; None = as many as any client
+
+
+def read_keys(path: Path) -> tuple[ApiKey, ...]:
+    """Read a file of keys, one a line: `NAME KEY [RIGHT …] [max_requests=N]`, or a key alone. `#` begins a comment.
+
+    A key without a right named has all of them.
+
+    Raises:
+        ConfigError: the file can't be read, holds no key, or a line is none; no message has a key in it.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_FILE_BYTES + 1)
+        text = data.decode()
+    except OSError as exc:
+        raise ConfigError(f"{path}: the API keys can't be read: {exc.strerror}") from exc
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"{path}: the API keys are not UTF-8: {exc.reason} at byte {exc.start}") from exc
+    if len(data) > _MAX_FILE_BYTES:
+        raise ConfigError(f"{path}: expected at most {_MAX_FILE_BYTES} bytes of API keys")
+    keys: list[ApiKey] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.split()
+        if words and not words[0].startswith("#"):
+            keys.append(_parse(words, f"{path}, line {number}", number))
+    if not keys:
+        raise ConfigError(f"{path}: expected an API key a line, got none")
+    check_keys(keys)
+    return tuple(keys)
+
+
+def check_keys(keys: list[ApiKey] | tuple[ApiKey, ...]) -> None:
+    """Raise a ConfigError if a key is empty, or a name or a key is there twice."""
+    names: set[str] = set()
+    for key in keys:
+        if not key.key.strip():
+            raise ConfigError(f"API key {key.name!r}: expected a key, got an empty one")
+        if key.name in names:
+            raise ConfigError(f"API key {key.name!r}: the name is there twice")
+        names.add(key.name)
+    if len({key.key for key in keys}) < len(keys):
+        raise ConfigError("API keys: one of them is there under two names")
+
+
+def _parse(words: list[str], where: str, number: int) -> ApiKey:
+    if len(words) == 1:
+        return ApiKey(f"key {number}", words[0])
+    name, key, *rest = words
+    rights, max_requests = set[Right](), None
+    for word in rest:
+        if word.startswith("#"):
+            break
+        if word.startswith(_REQUESTS):
+            value = word.removeprefix(_REQUESTS)
+            if not (value.isascii() and value.isdigit() and int(value) > 0):
+                raise ConfigError(f"{where}: max_requests: expected a positive whole number, got {value!r}")
+            max_requests = int(value)
+            continue
+        try:
+            rights.add(Right(word))
+        except ValueError:
+            known = ", ".join(right.value for right in Right)
+            raise ConfigError(f"{where}: expected {known} or max_requests=N behind the key of {name!r}") from None
+    return ApiKey(name, key, frozenset(rights) or ALL_RIGHTS, max_requests)

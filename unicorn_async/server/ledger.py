@@ -1,0 +1,67 @@
+"""How much of one thing each client holds, bounded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unicorn_async.server.protocol.errors import ApiError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Ledger:
+    """Counts one thing for each client, by name; who holds nothing is not in it. Used in one event loop alone."""
+
+    def __init__(self, limit: int, *, what: str, code: str) -> None:
+        """A client holds `limit` at most; `what` and `code` are for whoever is refused more."""
+        self._limit = limit
+        self._what = what
+        self._code = code
+        self._held: dict[str, int] = {}
+
+    @property
+    def held(self) -> Mapping[str, int]:
+        """What each client holds now."""
+        return self._held
+
+    def claim(self, client: str, amount: int = 1, *, limit: int | None = None) -> Lease:
+        """Take an amount; `limit` is this client's own.
+
+        Raises:
+            ApiError: 429, it would be more than the client may hold.
+        """
+        lease = Lease(self, client, limit)
+        lease.add(amount)
+        return lease
+
+    def _add(self, client: str, amount: int, limit: int | None) -> None:
+        limit, held = self._limit if limit is None else limit, self._held.get(client, 0)
+        if amount > 0 and held + amount > limit:
+            message = f"{self._what}: {client} has {held} of at most {limit}, and asks for {amount} more"
+            raise ApiError(message, status=429, code=self._code)
+        if held + amount:
+            self._held[client] = held + amount
+        else:
+            self._held.pop(client, None)
+
+
+class Lease:
+    """What one request holds."""
+
+    def __init__(self, ledger: Ledger, client: str, limit: int | None) -> None:
+        self._ledger = ledger
+        self._client = client
+        self._limit = limit
+        self._amount = 0
+        self.is_handed_over = False  # somebody else gives it back than who claimed it
+
+    def add(self, amount: int) -> None:
+        """Take more; raises as `Ledger.claim` does, and then holds what it held."""
+        self._ledger._add(self._client, amount, self._limit)
+        self._amount += amount
+
+    def release(self) -> None:
+        """Give all of it back; a second call does nothing."""
+        amount, self._amount = self._amount, 0
+        self._ledger._add(self._client, -amount, None)
