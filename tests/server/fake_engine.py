@@ -106,6 +106,7 @@ class Call:
     sampling: SamplingParams
     request_id: str | None
     client: str = ""
+    cache_salt: str = ""
     closed: asyncio.Event = field(default_factory=asyncio.Event)
     given: int = 0
 
@@ -230,10 +231,11 @@ class FakeEngine:
         *,
         request_id: str | None = None,
         client: str = "",
+        cache_salt: str = "",
     ) -> AsyncGenerator[Token, None]:
         if self.refuse is not None and len(self.calls) >= self.refuse_after:
             raise self.refuse
-        call = Call(prompt, sampling, request_id, client)
+        call = Call(prompt, sampling, request_id, client, cache_salt)
         self.calls.append(call)
         self.called.set()
         try:

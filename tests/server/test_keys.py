@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.server.conftest import Served
+    from tests.server.fake_engine import FakeEngine
 
     ServeWith = Callable[[ServerOptions], AbstractAsyncContextManager[Served]]
 
@@ -133,3 +134,17 @@ async def test_a_refusal_is_a_line_of_the_log_without_a_traceback(
     assert len(lines) == 3, [record.getMessage() for record in lines]
     assert all("127.0.0.1" in line.getMessage() and not line.exc_info for line in lines)
     assert not any(word in line.getMessage() for line in lines for word in ("sesame", "Bearer"))
+
+
+@pytest.mark.parametrize("shares", [False, True])
+async def test_what_is_computed_of_a_key_s_prompts_is_there_for_others_if_they_share(
+    serve_with: ServeWith, engine: FakeEngine, shares: bool
+) -> None:
+    keys = (ApiKey("anna", "s-1"), ApiKey("ben", "s-2"))
+    async with serve_with(ServerOptions(api_keys=keys, share_prefixes=shares)) as served:
+        for key in ("s-1", "s-2", "s-1"):
+            async with httpx.AsyncClient(base_url=served.url, headers={"authorization": f"Bearer {key}"}) as client:
+                assert (await client.post("/v1/responses", json={"input": "hi"})).status_code == 200
+    first, second, third = (call.cache_salt for call in engine.calls)
+    assert first == third
+    assert (first == second) is shares

@@ -33,6 +33,11 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
         help="keys that clients must send, one a line: NAME KEY [use] [manage] [metrics] [max_requests=N]",
     )
     group.add_argument(
+        "--share-prefixes",
+        action="store_true",
+        help="what is computed of one key's prompts is there for other keys, too: times then tell what others asked",
+    )
+    group.add_argument(
         "--allow-host", action="append", default=[], metavar="NAME", help="further name that browsers may use"
     )
     group.add_argument(

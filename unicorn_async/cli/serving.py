@@ -52,6 +52,7 @@ def server_options(options: argparse.Namespace) -> ServerOptions:
     return ServerOptions(
         api_key=key,
         api_keys=read_keys(options.api_key_file) if options.api_key_file is not None else (),
+        share_prefixes=options.share_prefixes,
         allowed_hosts=tuple(options.allow_host),
         recommended_sampling=options.generation_config == "auto",
         store_file=options.store,

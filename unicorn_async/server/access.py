@@ -27,7 +27,7 @@ class Access:
     """Decides by a request's headers (names in lower case) and by the address that it comes from."""
 
     def __init__(self, options: ServerOptions) -> None:
-        self._keys = [(_spellings(key), _owner(key)) for key in options.keys]
+        self._keys = [(_spellings(key), _owner(key, shares=options.share_prefixes)) for key in options.keys]
         self._allowed_hosts = frozenset(host.lower() for host in options.allowed_hosts)
 
     def check(self, headers: Mapping[str, str], host: str | None = None, right: Right = Right.USE) -> Client:
@@ -136,5 +136,5 @@ def _spellings(key: ApiKey) -> tuple[bytes, ...]:
     return tuple(dict.fromkeys(spellings))
 
 
-def _owner(key: ApiKey) -> Client:
-    return Client(key.name, key.rights, key.max_requests)
+def _owner(key: ApiKey, *, shares: bool) -> Client:
+    return Client(key.name, key.rights, key.max_requests, "" if shares else f"key {key.name}")

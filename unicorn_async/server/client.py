@@ -17,6 +17,7 @@ class Client:
     name: str
     rights: frozenset[Right] = ALL_RIGHTS
     max_requests: int | None = None  # under way at a time; None = as many as any client
+    cache_salt: str = ""  # what was computed of a prompt is there for those with the same one
 
 
 LOCAL = Client("local")

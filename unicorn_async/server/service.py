@@ -397,7 +397,8 @@ class Service:
             raise ApiError("the server is about to end", status=503, code="draining", retry_s=DRAINING_RETRY_S)
         engine, client, options = model.engine, asking.get(), self.options
         lease = self._requests.claim(client.name, limit=client.max_requests)
-        given = engine.stream(prompt, sampling, request_id=request_id, client=client.name)
+        salt = client.cache_salt
+        given = engine.stream(prompt, sampling, request_id=request_id, client=client.name, cache_salt=salt)
         stream = self.metrics.timed(given, len(prompt))
         if self.tracing is not None:
             stream = self.tracing.traced(stream, engine.model_name, request_id, len(prompt), sampling)
