@@ -10,6 +10,7 @@
 const uint LANES = 128;
 layout(local_size_x = LANES) in;  // grid: (chunks, rows)
 layout(constant_id = 0) const uint CHUNK = 2048;
+layout(constant_id = 1) const uint MASKED = 0;  // 1 = rows may have masks
 
 layout(push_constant) uniform P {
     Logits logits;
@@ -17,6 +18,7 @@ layout(push_constant) uniform P {
     Counts counts;
     Parts parts;
     RowBounds row_bounds;
+    Masks masks;
     uint vocab;
     uint has_counts;
 } p;
@@ -35,6 +37,7 @@ void main() {
     uint end = min(start + CHUNK, p.vocab);
     Best best = Best(0, NO_TOKEN);
     for (uint id = start + gl_LocalInvocationID.x; id < end; id += LANES) {
+        if (MASKED != 0 && !is_allowed(p.masks, r.mask, p.vocab, id)) continue;
         float logit = clean(p.logits.logits[row * p.vocab + id]);
         if (has_penalties) logit = penalised(logit, r, p.counts.counts[r.state_index * p.vocab + id]);
         uint key = key_of(logit);

@@ -11,6 +11,7 @@
 const uint LANES = 128;
 layout(local_size_x = LANES) in;  // grid: (rows)
 layout(constant_id = 0) const uint CHUNK = 2048;
+layout(constant_id = 1) const uint MASKED = 0;  // 1 = rows may have masks
 
 layout(push_constant) uniform P {
     Logits logits;
@@ -20,6 +21,7 @@ layout(push_constant) uniform P {
     RowBounds row_bounds;
     LastToken last_token;
     Results results;
+    Masks masks;
     uint vocab;
     uint num_chunks;
     uint has_counts;
@@ -55,6 +57,7 @@ float log_sum(uint max_key) {
     for (uint chunk = 0; chunk < p.num_chunks; ++chunk) {
         uint part = row * p.num_chunks + chunk;
         uint key = p.parts.parts[part].raw_key;
+        if (MASKED != 0 && key == 0) continue;  // nothing of the chunk may come
         float scale = key == max_key ? 1.0 : exp_of(value_of(key) - value_of(max_key));
         sum += p.parts.parts[part].raw_sum * scale;
     }
@@ -66,11 +69,12 @@ float logprob_of(uint key, uint max_key, float log_sum) {
 }
 
 // The chunk's best token below `found` takes its place among the chunks' best.
-void search_below(Best found) {
+void search_below(Best found, uint mask) {
     uint chunk = found.id / CHUNK;
     uint end = min((chunk + 1) * CHUNK, p.vocab);
     Best best = Best(0, NO_TOKEN);
     for (uint id = chunk * CHUNK + gl_LocalInvocationID.x; id < end; id += LANES) {
+        if (MASKED != 0 && !is_allowed(p.masks, mask, p.vocab, id)) continue;
         uint key = key_of(clean(p.logits.logits[row * p.vocab + id]));
         bool below = key < found.key || (key == found.key && id > found.id);
         if (below && key > best.key) best = Best(key, id);
@@ -83,7 +87,7 @@ void search_below(Best found) {
     }
 }
 
-void list_top(uint wanted, Best first, float log_sum) {
+void list_top(uint wanted, Best first, float log_sum, uint mask) {
     Best found = first;
     uint count = 0;
     while (count < wanted && found.key != 0) {
@@ -93,7 +97,7 @@ void list_top(uint wanted, Best first, float log_sum) {
         }
         ++count;
         if (count == wanted) break;
-        search_below(found);
+        search_below(found, mask);
         found = best_raw();
     }
     if (gl_LocalInvocationID.x == 0) p.results.results[row].num_top = count;
@@ -119,5 +123,5 @@ void main() {
         uint key = key_of(clean(p.logits.logits[row * p.vocab + token]));
         p.results.results[row].logprob = logprob_of(key, first.key, sum);
     }
-    list_top(min(uint(r.top_logprobs), MAX_TOP), first, sum);
+    list_top(min(uint(r.top_logprobs), MAX_TOP), first, sum, r.mask);
 }

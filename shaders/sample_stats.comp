@@ -9,12 +9,14 @@
 const uint LANES = 128;
 layout(local_size_x = LANES) in;  // grid: (chunks, rows)
 layout(constant_id = 0) const uint CHUNK = 2048;
+layout(constant_id = 1) const uint MASKED = 0;  // 1 = rows may have masks
 
 layout(push_constant) uniform P {
     Logits logits;
     Rows rows;
     Counts counts;
     Parts parts;
+    Masks masks;
     uint vocab;
     uint has_counts;
 } p;
@@ -41,10 +43,11 @@ float workgroup_sum(float own) {
     return sum;
 }
 
-float chunk_sum(uint row, uint start, uint end, uint max_key) {
+float chunk_sum(uint row, uint mask, uint start, uint end, uint max_key) {
     float largest = value_of(max_key);
     precise float sum = 0.0;
     for (uint id = start + gl_LocalInvocationID.x; id < end; id += LANES) {
+        if (MASKED != 0 && !is_allowed(p.masks, mask, p.vocab, id)) continue;
         float logit = clean(p.logits.logits[row * p.vocab + id]);
         sum += key_of(logit) == max_key ? 1.0 : exp_of(logit - largest);
     }
@@ -61,6 +64,7 @@ void main() {
     Best raw = Best(0, NO_TOKEN);
     Best best = raw;
     for (uint id = start + gl_LocalInvocationID.x; id < end; id += LANES) {
+        if (MASKED != 0 && !is_allowed(p.masks, r.mask, p.vocab, id)) continue;
         float logit = p.logits.logits[row * p.vocab + id];
         uint key = key_of(clean(logit));
         if (key > raw.key) raw = Best(key, id);
@@ -71,7 +75,7 @@ void main() {
     }
     raw = workgroup_best(raw);
     best = has_penalties ? workgroup_best(best) : raw;
-    float sum = r.top_logprobs >= 0 ? chunk_sum(row, start, end, raw.key) : 0.0;
+    float sum = r.top_logprobs >= 0 ? chunk_sum(row, r.mask, start, end, raw.key) : 0.0;
     if (gl_LocalInvocationID.x == 0) {
         uint part = row * gl_NumWorkGroups.x + gl_WorkGroupID.x;
         p.parts.parts[part].raw_key = raw.key;

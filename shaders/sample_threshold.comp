@@ -13,6 +13,7 @@
 
 layout(constant_id = 0) const uint LANES = 256;  // at least 32
 layout(constant_id = 1) const uint UNROLL = 4;  // logits that a lane has on their way at once
+layout(constant_id = 2) const uint MASKED = 0;  // 1 = rows may have masks
 layout(local_size_x = 256, local_size_x_id = 0) in;  // grid: (rows)
 
 layout(push_constant) uniform P {
@@ -21,6 +22,7 @@ layout(push_constant) uniform P {
     Counts counts;
     Parts parts;
     RowBounds row_bounds;
+    Masks masks;
     uint vocab;
     uint num_chunks;
     uint has_counts;
@@ -60,7 +62,8 @@ Row r;
 uint row;
 Best best;
 
-uint key_at(uint id) {
+uint key_at(uint id) {  // 0 = it may not come
+    if (MASKED != 0 && !is_allowed(p.masks, r.mask, p.vocab, id)) return 0;
     float logit = p.logits.logits[row * p.vocab + id];
     if (r.penalised == 0 || p.has_counts == 0) return key_of(clean(logit));
     return key_of(penalised(logit, r, p.counts.counts[r.state_index * p.vocab + id]));
@@ -101,6 +104,7 @@ void fill(uint histogram, Range range) {
         uint keys[UNROLL];
         for (uint i = 0; i < UNROLL; ++i) keys[i] = key_at(min(first + i * LANES, p.vocab - 1));
         for (uint i = 0; i < UNROLL; ++i) {
+            if (MASKED != 0 && keys[i] == 0) continue;
             if (first + i * LANES < p.vocab) add_in_range(histogram, range, keys[i]);
         }
     }

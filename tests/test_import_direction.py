@@ -12,16 +12,17 @@ import unicorn_async
 
 PACKAGE = Path(unicorn_async.__file__).parent
 # Every room may import these.
-BASE = {"errors", "converted", "config", "tensor", "resources", "background", "trace_file", "round_robin"}
+BASE = {"errors", "converted", "config", "grammar", "tensor", "resources", "background", "trace_file", "round_robin"}
 FILES = {*BASE, "gpu", "ops", "checkpoint", "weights", "lora", "loader", "cache"}  # from a checkpoint to device memory
 MODELS = {*BASE, "gpu", "ops", "checkpoint", "weights", "models"}
 STEPS = {*FILES, "models", "scheduler", "npu", "memory", "step"}
-OPENING = {*STEPS, "public_text", "tune", "tokenizer", "hybrid"}
+OPENING = {*STEPS, "public_text", "tune", "tokenizer", "guidance", "hybrid"}
 # From the ground up: what each room may import.
 ALLOWED = {
     "errors": set(),
     "converted": {"errors"},
-    "config": {"errors", "converted"},
+    "grammar": {"errors"},
+    "config": {"errors", "converted", "grammar"},
     "tensor": {"errors", "config"},
     "resources": {"errors"},
     "background": set(),
@@ -33,6 +34,7 @@ ALLOWED = {
     "npu": BASE,
     "ops": {*BASE, "gpu"},
     "tokenizer": {"errors"},
+    "guidance": {"errors", "grammar"},
     "scheduler": {"errors", "config", "round_robin"},
     "checkpoint": BASE,
     "hub": {*BASE, "checkpoint"},

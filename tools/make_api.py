@@ -29,7 +29,7 @@ SECTIONS = {
         "SplitMode",
         "ExchangeKind",
     ),
-    "Requests": ("SamplingParams", "Token", "FinishReason", "ChatMessage", "Tokenizer"),
+    "Requests": ("SamplingParams", "Grammar", "GrammarKind", "Token", "FinishReason", "ChatMessage", "Tokenizer"),
     "What an engine says of itself": (
         "LoadProgress",
         "EngineStats",

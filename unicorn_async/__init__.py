@@ -31,6 +31,8 @@ if TYPE_CHECKING:
         DownloadError,
         EngineClosedError,
         EngineFailedError,
+        GrammarError,
+        GrammarLostError,
         MissingFeatureError,
         ModelNotFoundError,
         NpuBuildError,
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     )
     from unicorn_async.gpu.device_info import DeviceInfo, DeviceType
     from unicorn_async.gpu.instance_start import InstanceStart
+    from unicorn_async.grammar import Grammar, GrammarKind
     from unicorn_async.hybrid.report import AttentionInfo, AttentionStats
     from unicorn_async.loader.progress import LoadProgress
     from unicorn_async.loader.read_strategy import ReadMode, ReadStrategy
@@ -87,6 +90,10 @@ __all__ = [
     "EngineStats",
     "ExchangeKind",
     "FinishReason",
+    "Grammar",
+    "GrammarError",
+    "GrammarKind",
+    "GrammarLostError",
     "HeapReport",
     "InstanceStart",
     "KVDType",
@@ -139,6 +146,8 @@ _MODULES = {  # by name; those of errors alone are not there
     "EngineStats": "engine.types",
     "ExchangeKind": "config",
     "FinishReason": "scheduler.request",
+    "Grammar": "grammar",
+    "GrammarKind": "grammar",
     "HeapReport": "memory.report",
     "InstanceStart": "gpu.instance_start",
     "KVDType": "config",

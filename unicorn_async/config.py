@@ -10,6 +10,7 @@ from typing import Literal
 
 from unicorn_async.converted import Converted, member_of, path_of
 from unicorn_async.errors import ConfigError
+from unicorn_async.grammar import Grammar
 
 BLOCK_SIZES = (8, 16, 32, 64)
 MAX_TOP_LOGPROBS = 20
@@ -274,6 +275,9 @@ class SamplingParams:
     transformers; `presence_penalty` and `frequency_penalty` (0 = off) count the output alone, as in OpenAI's API.
     `seed` None draws one. `top_logprobs` None gives no log-probabilities, 0 the chosen token's alone. Log-probabilities
     are of the model's distribution, before penalties and temperature.
+
+    With a `grammar` only tokens are chosen with which the answer can still become what it describes: for all of the
+    above, log-probabilities too, the others are not there, so that there may be fewer than `top_logprobs`.
     """
 
     max_tokens: int = 512
@@ -289,6 +293,7 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     top_logprobs: int | None = None
+    grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
         checks: tuple[tuple[str, bool, str], ...] = (
@@ -322,6 +327,7 @@ class SamplingParams:
                 or (_is_whole(self.top_logprobs) and 0 <= self.top_logprobs <= MAX_TOP_LOGPROBS),
                 f"a whole number, 0 to {MAX_TOP_LOGPROBS}",
             ),
+            ("grammar", self.grammar is None or isinstance(self.grammar, Grammar), "a Grammar"),
         )
         for name, good, wanted in checks:
             if not good:

@@ -24,7 +24,9 @@ UnicornError
 │       └── NpuContextLostError the driver gave up on a run and its context
 ├── RequestError                a request that is refused; the server goes on
 │   ├── PromptTooLongError      prompt and answer exceed the context
-│   └── QueueFullError          too many requests wait already
+│   ├── QueueFullError          too many requests wait already
+│   └── GrammarError            a grammar that can't be used, or that an answer ran into the limits of
+├── GrammarLostError            the process that follows grammars ended
 ├── EngineFailedError           a fault within the engine ended it
 └── EngineClosedError           the engine was closed while the call waited
 """
@@ -130,6 +132,14 @@ class PromptTooLongError(RequestError):
 
 class QueueFullError(RequestError):
     """Too many requests wait already."""
+
+
+class GrammarError(RequestError):
+    """A grammar is not well-formed, can't be fulfilled, or exceeds what is set for its size, or for a token's time."""
+
+
+class GrammarLostError(UnicornError):
+    """The process that follows grammars has ended, or can't be started; the next request starts it again."""
 
 
 class EngineFailedError(UnicornError):

@@ -1,7 +1,7 @@
 // What the sampling kernels share: the arrays they work on, and logits as integers that order like the logits do.
 //
 // A NaN and -inf count as the smallest finite number, +inf as the largest, -0 as 0. Keys are u32, larger for larger
-// logits, never 0.
+// logits, never 0. A token that its row's mask forbids is passed over, as if the vocabulary did not have it.
 
 struct Row {  // one row to sample, written by the host
     uint state_index;  // of its sequence; NO_STATE = the row is padding
@@ -18,8 +18,8 @@ struct Row {  // one row to sample, written by the host
     float frequency;
     int top_logprobs;  // -1 = no log-probabilities at all
     uint penalised;  // 1 = the three penalties above apply
-    uint reserved_0;
-    uint reserved_1;
+    uint mask;  // its row of the masks; NO_MASK = every token may come
+    uint reserved;
 };
 
 struct Part {  // what one workgroup found in its chunk of a row
@@ -59,7 +59,10 @@ layout(buffer_reference, std430, buffer_reference_align = 4) buffer RowBounds { 
 layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer LastToken { uint tokens[]; };  // (states)
 layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer Results { Result results[]; };  // (rows)
 
+layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer Masks { uint words[]; };  // (masks, vocab / 32)
+
 const uint NO_STATE = 0xffffffffu;
+const uint NO_MASK = 0xffffffffu;
 const uint NO_TOKEN = 0xffffffffu;
 const uint IN_PROMPT = 0x80000000u;  // of a count: the token occurs in the prompt; the other bits count it in the output
 
@@ -92,4 +95,9 @@ float penalised(float logit, Row row, uint count) {
         value -= sum;
     }
     return clean(value);
+}
+
+// Whether a row's mask lets a token come: a bit for each token, the lowest of a word first.
+bool is_allowed(Masks masks, uint mask, uint vocab, uint id) {
+    return mask == NO_MASK || (masks.words[mask * ((vocab + 31) / 32) + id / 32] >> (id % 32) & 1) != 0;
 }

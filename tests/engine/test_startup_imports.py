@@ -61,6 +61,7 @@ def test_what_a_start_imports_it_imports_in_threads(device_info: DeviceInfo, cac
     parts = LATER | {"unicorn_async.engine.opening", "unicorn_async.engine.runner"}
     assert in_threads >= parts - {"tokenizers"}  # which a large vocabulary has in a process of its own
     assert not in_loop & parts
+    assert not (in_loop | in_threads) & {"llguidance", "unicorn_async.guidance.process"}  # nor without a grammar
 
 
 SERVED = """

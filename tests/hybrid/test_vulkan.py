@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from unicorn_async.config import AttentionKind, AttentionTarget, ExchangeKind, K
 from unicorn_async.errors import CheckpointError, ConfigError, DeviceLostError, OutOfMemoryError, UnicornError
 from unicorn_async.gpu.budget import HeapKind
 from unicorn_async.gpu.queue import Queue
+from unicorn_async.grammar import Grammar
 from unicorn_async.hybrid.vulkan_attention import VulkanFarAttention, VulkanPass
 
 if TYPE_CHECKING:
@@ -96,6 +98,33 @@ async def test_steps_in_flight_beside_each_other_give_the_same_tokens(
     async with open_engine(attention=there, attention_split=split, **small) as engine:
         assert await together(engine) == expected
         await check_all_freed(engine)
+
+
+async def test_answers_follow_their_grammars_there_too(open_engine: OpenEngine, there: AttentionTarget) -> None:
+    grammar = Grammar.regex(r"[a-z]{5} [0-9]{5}(, [a-z]{2}){4}")
+
+    async def texts(engine: Engine) -> list[str]:
+        asked = (
+            answer(
+                engine,
+                (5, 9 + n),
+                grammar=grammar if n % 2 else None,
+                temperature=1.0,
+                seed=n,
+                ignore_eos=False,
+                max_tokens=40,
+            )
+            for n in range(6)
+        )
+        return [found.text for found in await asyncio.gather(*asked)]
+
+    async with open_engine(MODEL) as engine:
+        expected = await texts(engine)
+    async with open_engine(MODEL, attention=there, attention_split=SplitMode.ALWAYS) as engine:
+        found = await texts(engine)
+        await check_all_freed(engine)
+    assert found[1::2] == expected[1::2]
+    assert all(re.fullmatch(grammar.source, text) for text in found[1::2])
 
 
 @pytest.mark.whole("that a trained model's answers are the same; small random ones are compared always")

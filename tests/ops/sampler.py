@@ -56,8 +56,9 @@ class Sampler:
         positions: Sequence[int] | None = None,
         state_indices: Sequence[int] | None = None,
         seen: Sequence[tuple[list[int], list[int]]] | None = None,
+        allowed: Sequence[NDArray[np.bool_] | None] | None = None,
     ) -> Outcome:
-        """`seen` has each row's prompt and output tokens."""
+        """`seen` has each row's prompt and output tokens, `allowed` the tokens that may come, None = all."""
         num_rows, vocab = logits.shape
         state_indices = state_indices or list(range(num_rows))
         seeds = seeds or [0] * num_rows
@@ -67,6 +68,7 @@ class Sampler:
             sample_rows.write_row(
                 rows[i : i + 1], request, state_index=state_indices[i], seed=seeds[i], position=positions[i]
             )
+        masks = None if allowed is None else self._put(_masks(rows, allowed, vocab))
         scratch_bytes = sampling.scratch_bytes(num_rows, vocab)
         with_counts = seen is not None
         last_token = self._put(np.full(max(num_rows, 8), 77, np.uint32))
@@ -80,6 +82,7 @@ class Sampler:
             last_token=last_token.address,
             results=results.address,
             counts=counts.address if counts else 0,
+            masks=masks.address if masks else 0,
         )
         marks = _marks(seen or [], state_indices)
         self._submit(args, path, marks)
@@ -136,3 +139,18 @@ def _marks(seen: Sequence[tuple[list[int], list[int]]], state_indices: Sequence[
     for state_index, (prompt, output) in zip(state_indices, seen, strict=False):
         listed += [(state_index, token) for token in prompt] + [(state_index, token | OUTPUT_MARK) for token in output]
     return np.array([*listed, (NO_STATE, 0)], sample_rows.SAMPLE_MARK)
+
+
+def _masks(rows: NDArray[np.void], allowed: Sequence[NDArray[np.bool_] | None], vocab: int) -> NDArray[np.uint32]:
+    """Masks in reverse order, so that none has its row's number; each is written into its row. Spare bits are set."""
+    words = sample_rows.mask_words(vocab)
+    masks = np.full((len(allowed), words), 0xFFFFFFFF, np.uint32)
+    for row, tokens in enumerate(allowed):
+        if tokens is None:
+            continue
+        index = len(allowed) - 1 - row
+        bits = np.ones(words * 32, np.uint8)
+        bits[:vocab] = tokens
+        masks[index] = np.packbits(bits, bitorder="little").view("<u4")
+        rows["mask"][row] = index
+    return masks

@@ -10,6 +10,7 @@ import pytest
 
 from unicorn_async.config import SamplingParams
 from unicorn_async.errors import RequestError
+from unicorn_async.grammar import Grammar
 from unicorn_async.scheduler.block_manager import BlockGroup, num_blocks_spanned
 from unicorn_async.scheduler.request import FinishReason
 from unicorn_async.scheduler.scheduler import Scheduler
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 MAX_CONTEXT = 70
 EOS_TOKEN_IDS = frozenset({3})
+GRAMMAR = Grammar.choice(["a"])  # of whichever requests the host has to say what may come next
 
 
 @dataclass
@@ -41,6 +43,7 @@ class World:
     in_order: bool = False
     grows: bool = False
     shares: bool = False
+    guided_share: float = 0.0  # of the requests, that have a grammar
     requests: list[Sequence] = field(default_factory=list)
     cancelled: set[Sequence] = field(default_factory=set)
     num_computed: int = 0
@@ -85,6 +88,9 @@ class World:
         )
         if self.shares:
             self.begin_alike(sequence)
+        if not sequence.want_logits and random.random() < self.guided_share:
+            sequence.sampling = replace(sequence.sampling, grammar=GRAMMAR)
+            sequence.mask = b"first"
         try:
             self.scheduler.add(sequence)
         except RequestError:
@@ -115,7 +121,10 @@ class World:
     def submit(self) -> bool:
         """Schedule a step; False where nothing can be computed now."""
         known_only = self.random.random() < 0.2
+        self.give_masks(0.5)
         batch = self.scheduler.schedule(known_only=known_only)
+        if batch is None and not self.gpu.submitted and self.give_masks(1.0):
+            batch = self.scheduler.schedule(known_only=known_only)
         if batch is None:
             assert self.gpu.submitted or not self.scheduler.has_work or self.scheduler.wants_blocks
             assert any(self.to_come) or not self.scheduler.wants_blocks
@@ -125,6 +134,17 @@ class World:
         self.num_computed += batch.num_tokens
         self.gpu.submit(batch)
         return True
+
+    def give_masks(self, share: float) -> int:
+        """Let some of those that wait for their mask have it; returns how many."""
+        waiting = [
+            sequence
+            for sequence in self.requests
+            if sequence.sampling.grammar is not None and sequence.mask is None and self.random.random() < share
+        ]
+        for sequence in waiting:
+            sequence.mask = b"next"
+        return len(waiting)
 
     def check(self, batch: Batch) -> None:
         decodes = [item.is_decode for item in batch.scheduled]
@@ -144,6 +164,8 @@ class World:
             assert item.num_tokens == len(item.token_ids) > 0
             assert item.sequence.finish_reason is None
             assert item.sequence.length <= item.sequence.max_length
+            if item.samples and item.sequence.sampling.grammar is not None:
+                assert item.sequence.mask is not None and item.sequence.num_pending == 1
 
     def commit(self) -> None:
         batch, sampled = self.gpu.run_oldest()
@@ -215,6 +237,7 @@ def random_world(seed: int) -> World:
         prompt_lengths=(2, 7, 9) if is_crowded else (1, 2, 7, 8, 16, 40),
         max_step_s=random.choice((None, 1e-9, 0.01, 0.5)),
         in_order=random.random() < 0.5,
+        guided_share=random.choice((0.0, 0.0, 0.3, 1.0)),
     )
 
 

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from unicorn_async.config import SamplingParams
+from unicorn_async.grammar import Grammar
 from unicorn_async.ops.runs import LAST_OF_RUN, TOKEN_RUN
-from unicorn_async.ops.sample_rows import NO_STATE, SAMPLE_MARK, SAMPLE_ROW
+from unicorn_async.ops.sample_rows import NO_MASK, NO_STATE, SAMPLE_MARK, SAMPLE_ROW
 from unicorn_async.scheduler.block_manager import BlockGroup
 from unicorn_async.scheduler.scheduler import Scheduler
 from unicorn_async.scheduler.sequence import Sequence
@@ -42,6 +43,13 @@ class Grids:
         return (num_tiles, 1, 1)
 
 
+class PlainMasks(dict[int, bytes]):
+    """Masks by their row."""
+
+    def write(self, index: int, mask: bytes) -> None:
+        self[index] = mask
+
+
 @dataclass
 class PlainFrame:
     """A frame's arrays in ordinary memory, filled with what nothing may read."""
@@ -53,6 +61,7 @@ class PlainFrame:
     num_decodes: int = 0
     grids: Any = None
     arguments: Any = None
+    masks: Any = None
     arrays: Any = None  # those of the attention, which stand in here for an `AttentionArguments`'s
 
     def __post_init__(self) -> None:
@@ -76,6 +85,7 @@ class PlainFrame:
         }
         arrays = {name: np.zeros(shape, dtype) for name, (dtype, shape) in shapes.items()}
         self.arguments, self.arrays = SimpleNamespace(arrays=arrays), arrays
+        self.masks = PlainMasks()
         self.last_blocks = np.zeros((groups, sequences), np.uint32)
 
     def seen(self, batch: Batch, num_rows: int) -> dict[str, Any]:
@@ -166,3 +176,36 @@ def test_a_step_says_where_each_token_stands_among_those_of_its_sequence() -> No
     assert set(runs["state_index"][6 : shape.tokens].tolist()) == {NO_STATE}
     last = LAST_OF_RUN
     assert runs["offset"][:6].tolist() == [0, 1, 2 + last, last, 0, 1 + last]
+
+
+def test_masks_are_written_for_each_step_and_named_in_their_rows() -> None:
+    scheduler = make_scheduler()
+    writer, used = BatchWriter(LIMITS), PlainFrame()
+    grammar = Grammar.choice(["a"])
+    sequences = [
+        Sequence(
+            str(number),
+            (1, 2, 3),
+            SamplingParams(max_tokens=20, ignore_eos=True, grammar=grammar if number % 2 else None),
+            seed=number,
+        )
+        for number in range(4)
+    ]
+    for sequence in sequences:
+        scheduler.add(sequence)
+    for step in range(6):
+        for number in (1, 3):
+            sequences[number].mask = b"%d %d" % (step, number)
+        batch = scheduler.schedule()
+        assert batch is not None and batch.num_samples == 4
+        shape = writer.write(batch, cast("Frame", used))
+        assert shape.has_masks
+        rows = used.arrays["sample_rows"]["mask"][:4].tolist()
+        for item, row in zip(batch.scheduled, rows, strict=True):
+            assert (None if row == NO_MASK else used.masks[row]) == item.sequence.mask
+        scheduler.commit(batch, [5] * 4)
+        assert sequences[1].mask is None
+    batch = scheduler.schedule()
+    assert batch is not None
+    assert [item.sequence for item in batch.scheduled] == [sequences[0], sequences[2]]
+    assert not writer.write(batch, cast("Frame", used)).has_masks

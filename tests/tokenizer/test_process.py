@@ -71,6 +71,20 @@ def test_pieces_are_the_same_before_and_after_the_table_of_all_has_come(director
     assert remote.pieces[5] == local.pieces[5]
 
 
+def test_the_table_of_all_pieces_may_be_asked_for_at_any_time(directory: Path, local: Tokenizer) -> None:
+    expected = local.piece_table()
+    assert len(expected) == local.facts.num_ids
+    process = TokenizerProcess(directory)
+    try:
+        remote = process.tokenizer()
+        for _ in range(2):
+            table = remote.piece_table()
+            assert (table.data, table.ends) == (expected.data, expected.ends)
+        assert remote.pieces[5] == local.pieces[5]
+    finally:
+        process.close()
+
+
 def test_the_vocabulary_of_a_gguf_file_goes_there_too() -> None:
     metadata = as_read(byte_level_metadata(builders.byte_level(), "llama-bpe", {"bos": "<bos>"}))
     process = TokenizerProcess(metadata)

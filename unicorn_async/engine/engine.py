@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from unicorn_async.engine.types import AdapterInfo, EngineStats, LoadProgress, Token
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.instance_start import InstanceStart
+    from unicorn_async.grammar import Grammar
     from unicorn_async.hybrid.report import AttentionInfo
     from unicorn_async.loader.read_strategy import ReadStrategy
     from unicorn_async.memory.report import MemoryReport
@@ -48,13 +49,15 @@ class Engine:
     """Runs one model on one device; made by `Engine.open`, usable while the model still loads."""
 
     def __init__(self, model: OpenedModel) -> None:
+        from unicorn_async.engine.guides import Guides
         from unicorn_async.engine.loop_opening import make_loop
 
         self.config = model.options
         self.recommended_sampling = model.files.sampling
         self._model = model
         self._runner = model.runner
-        self._scheduler, self._loop = make_loop(model)
+        self._guides = Guides(model.tokenizer, model.files.config.vocab_size)
+        self._scheduler, self._loop = make_loop(model, self._guides)
         self._failure: UnicornError | None = None
         self._has_failed = asyncio.Event()
         self._last_memory: MemoryReport | None = None  # once the device is closed, and can't be asked
@@ -115,6 +118,7 @@ class Engine:
                     await wait_to_end(*tasks)
                 finally:
                     engine._fail(EngineClosedError("the engine is closed"))
+                    await engine._guides.close()
                     engine._runner.abandon_load()  # a loop that was cancelled before it began can't say so
                     engine._last_memory = engine.memory
 
@@ -288,8 +292,11 @@ class Engine:
         sequence.cache_salt, sequence.client = cache_salt, client
         tokenizer = self.tokenizer if sequence.sampling.stop else self._model.tokenizer
         stream = RequestStream(sequence, tokenizer)
-        self._loop.add(stream)
         try:
+            if sequence.sampling.grammar is not None:
+                await self._guides.begin(sequence)
+                self._check()
+            self._loop.add(stream)
             while True:
                 token = await stream.get()
                 yield token
@@ -301,6 +308,15 @@ class Engine:
     def is_waiting(self, request_id: str) -> bool:
         """Whether a request waits for a place beside those that run, for the first time or again."""
         return self._scheduler.is_waiting(request_id)
+
+    async def check_grammar(self, grammar: Grammar) -> None:
+        """Compile a grammar, so that a request with it begins at once; the first one of an engine may take seconds.
+
+        GrammarError says that it can't be used.
+        """
+        self._check()
+        await self._guides.check(grammar)
+        self._check()
 
     async def logits(self, token_ids: SequenceOf[int]) -> NDArray[np.float32]:
         """Return the logits after every token, (tokens, vocabulary), as the device computed them.

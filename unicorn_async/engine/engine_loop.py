@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unicorn_async.engine.cache_growth import CacheGrowth
+    from unicorn_async.engine.guides import Guides
     from unicorn_async.engine.request_stream import RequestStream
     from unicorn_async.errors import UnicornError
     from unicorn_async.memory.kv_pool import NewBlocks
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from unicorn_async.step.result import SampledToken, StepResult
 
 
+_MASKS_SHARE = 0.25  # of a step's time, in which the next one waits for masks while the device has something to do
 _MOST_EVALUATING = 8  # steps in flight beside an open evaluation: each that has a part of it has logits for the host
 
 
@@ -111,14 +113,25 @@ class Evaluation:
 
 
 class EngineLoop:
-    """Joins the scheduler, the runner, the growth of the KV cache, if it grows, and the streams of requests."""
+    """Joins the scheduler, the runner, the growth of the KV cache, if it grows, and the streams of requests.
 
-    def __init__(self, scheduler: Scheduler, runner: StepRunner, growth: CacheGrowth | None = None) -> None:
+    Sequences with a grammar have begun with `guides` before they are added; without these there are none.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: StepRunner,
+        growth: CacheGrowth | None = None,
+        guides: Guides | None = None,
+    ) -> None:
         self.counters = LoopCounters()
         self.feed = StepFeed(scheduler)
         self._scheduler = scheduler
         self._runner = runner
         self._growth = growth
+        self._guides = guides
+        self._last_step_s = 0.0
         self._streams: dict[Sequence, RequestStream] = {}
         self._evaluations: dict[Sequence, Evaluation] = {}
         self._held: dict[Sequence, SampledToken] = {}  # of who lacks blocks: the answer's last, if none come
@@ -159,6 +172,7 @@ class EngineLoop:
         self._held.pop(sequence, None)
         self._evaluations.pop(sequence, None)
         self._scheduler.finish(sequence, FinishReason.CANCELLED)
+        self._end_guide(sequence)
         self._wake.set()
 
     def prompt_layers(self, request_id: str) -> int | None:
@@ -214,6 +228,20 @@ class EngineLoop:
         self.growth_ended.set()
         self._wake.set()
 
+    def _end_guide(self, sequence: Sequence) -> None:
+        if self._guides is not None:
+            self._guides.end(sequence)
+
+    def _guide(self, sequence: Sequence, token_id: int) -> None:
+        """Ask what may follow a token, where not everything may."""
+        if self._guides is not None and sequence.sampling.grammar is not None:
+            self._guides.advance(sequence, token_id, self._guided)
+
+    def _guided(self, sequence: Sequence, error: UnicornError | None) -> None:
+        if error is not None:
+            self._lose(sequence, error)
+        self._wake.set()
+
     def _lose(self, sequence: Sequence, error: UnicornError) -> None:
         stream, evaluation = self._streams.get(sequence), self._evaluations.get(sequence)
         if stream is not None:
@@ -225,6 +253,8 @@ class EngineLoop:
     async def _run_steps(self) -> None:
         in_flight = self._in_flight
         while True:
+            if self._guides is not None and self._guides.is_busy and (in_flight or self._runner.max_in_flight > 1):
+                await self._guides.settle(_MASKS_SHARE * self._last_step_s)
             started = time.perf_counter()
             is_loading, batch = self._runner.is_loading, None
             if not is_loading and not any(step.in_load for step in in_flight):
@@ -277,7 +307,8 @@ class EngineLoop:
                 evaluation.rows.append(rows)
         tokens, step_s = result.tokens, None if result.waited else result.device_s
         committed = self._scheduler.commit(result.batch, [token.id for token in tokens], step_s=step_s)
-        for sequence, _, reason, row in committed:
+        self._last_step_s = 0.0 if result.waited else result.device_s
+        for sequence, token_id, reason, row in committed:
             if sequence not in self._streams:  # an evaluation
                 if reason is not None and sequence in self._evaluations:
                     self._evaluations.pop(sequence).end()
@@ -289,8 +320,10 @@ class EngineLoop:
                     continue
             if reason is None and self._scheduler.lacks_blocks(sequence):
                 self._held[sequence] = tokens[row]
-            else:
-                self._give(sequence, tokens[row], reason)
+            elif self._give(sequence, tokens[row], reason):
+                continue
+            if token_id is not None:
+                self._guide(sequence, token_id)
         self.counters.host_s += time.perf_counter() - started
         self.counters.device_s += result.device_s
 
@@ -305,4 +338,5 @@ class EngineLoop:
         if reason is not None:
             del self._streams[sequence]
             self._scheduler.finish(sequence, reason)
+            self._end_guide(sequence)
         return reason is not None

@@ -12,10 +12,11 @@ from unicorn_async.step.buckets import bucket_sizes
 
 if TYPE_CHECKING:
     from unicorn_async.config import EngineConfig
+    from unicorn_async.engine.guides import Guides
     from unicorn_async.engine.opening import OpenedModel
 
 
-def make_loop(model: OpenedModel) -> tuple[Scheduler, EngineLoop]:
+def make_loop(model: OpenedModel, guides: Guides) -> tuple[Scheduler, EngineLoop]:
     """Return them, as the model's options and its plan of memory want them."""
     config, runner = model.options, model.runner
     scheduler = Scheduler(
@@ -33,7 +34,7 @@ def make_loop(model: OpenedModel) -> tuple[Scheduler, EngineLoop]:
         shares_prefixes=_shares_prefixes(model),
     )
     growth = None if model.kv_pool is None else CacheGrowth(model.kv_pool)
-    return scheduler, EngineLoop(scheduler, runner, growth)
+    return scheduler, EngineLoop(scheduler, runner, growth, guides)
 
 
 def _shares_prefixes(model: OpenedModel) -> bool:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from unicorn_async.engine.step_feed import StepFeed
     from unicorn_async.errors import UnicornError
     from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.grammar import Grammar
     from unicorn_async.hybrid.report import AttentionInfo, AttentionStats
     from unicorn_async.lora.adapter import LoraAdapter
     from unicorn_async.memory.report import MemoryReport
@@ -181,6 +182,9 @@ class EngineAPI(Protocol):
 
     def is_waiting(self, request_id: str) -> bool:
         """Whether a request waits for a place beside those that run."""
+
+    async def check_grammar(self, grammar: Grammar) -> None:
+        """Make sure that a grammar can be used, which may take a moment; raises GrammarError where it can't."""
 
     async def logits(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         """Return the logits after every token, (tokens, vocabulary)."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 NO_STATE = 0xFFFFFFFF  # state index of a padded row, mark or reset: nothing is done for it
+NO_MASK = 0xFFFFFFFF  # mask of a row whose next token may be any
 OUTPUT_MARK = 0x80000000  # added to a mark's token when it belongs to the output
 
 _SMALLEST_TEMPERATURE = 1e-5  # below it a request is greedy
@@ -38,7 +39,8 @@ SAMPLE_ROW = np.dtype(
         ("frequency", "<f4"),
         ("top_logprobs", "<i4"),
         ("penalised", "<u4"),
-        ("reserved", "<u4", (2,)),
+        ("mask", "<u4"),
+        ("reserved", "<u4"),
     ]
 )
 SAMPLE_RESULT = np.dtype(
@@ -52,6 +54,11 @@ SAMPLE_RESULT = np.dtype(
     ]
 )
 SAMPLE_MARK = np.dtype([("state_index", "<u4"), ("token", "<u4")])
+
+
+def mask_words(vocab_size: int) -> int:
+    """Words of one mask: a bit for each token, the lowest of a word first, set where the token may come."""
+    return -(-vocab_size // 32)
 
 
 def is_greedy(params: SamplingParams) -> bool:
@@ -71,6 +78,7 @@ def write_row(row: NDArray[np.void], params: SamplingParams, *, state_index: int
     """Fill one element of a SAMPLE_ROW array, given as a slice of length 1.
 
     `seed` has 64 bits; `position` is the new token's index in its sequence, and no two draws of a sequence share it.
+    The row has no mask.
     """
     row[0] = (
         state_index,
@@ -87,5 +95,6 @@ def write_row(row: NDArray[np.void], params: SamplingParams, *, state_index: int
         params.frequency_penalty,
         -1 if params.top_logprobs is None else params.top_logprobs,
         int(params.has_penalties),
-        (0, 0),
+        NO_MASK,
+        0,
     )

@@ -7,6 +7,9 @@ Ties go to the lowest token id. Tokens with equal logits pass top-k and top-p to
 NaN or -inf logit counts as the smallest finite number, +inf as the largest. Top-p takes the fewest tokens that hold the
 wanted share of what top-k left. A choice is the argmax of logits with Gumbel noise from a counter-based generator: it
 depends on seed, position and the row's logits alone, not on the batch or the device.
+
+Where a row has a mask, the tokens that it forbids are passed over in all of that. So are they in log-probabilities,
+which are of the distribution over the tokens that may come.
 """
 
 from __future__ import annotations
@@ -67,6 +70,7 @@ class SampleArguments:
     last_token: int  # (states) u32
     results: int  # (rows) SAMPLE_RESULT
     counts: int = 0  # (states, vocab) u32, counts_bytes(num_states, vocab_size); 0 = no row has penalties
+    masks: int = 0  # (masks, mask_words(vocab)) u32, each with a bit set at least; 0 = no row has one
 
     def __post_init__(self) -> None:
         if len(self.logits.shape) != 2 or self.logits.dtype is not DType.F32 or 0 in self.logits.shape:
@@ -88,17 +92,23 @@ class SampleArguments:
         return num_chunks(self.vocab_size)
 
     @property
+    def constants(self) -> dict[str, int]:
+        """Constants of the kernels that share a row by chunks."""
+        return {"CHUNK": CHUNK, "MASKED": int(self.masks != 0)}
+
+    @property
     def row_bounds(self) -> int:
         """Address of the rows' bounds, behind the chunks' parts in the scratch memory."""
         return self.scratch + self.num_rows * self.num_chunks * _PART_BYTES
 
 
-def _threshold_constants(info: DeviceInfo) -> dict[str, int]:
+def _threshold_constants(info: DeviceInfo, args: SampleArguments) -> dict[str, int]:
     """One workgroup has a whole row: a GPU needs many loads under way, a software device few and cheap barriers."""
+    masked = int(args.masks != 0)
     if info.is_software:
-        return {"LANES": 64, "UNROLL": 1}
+        return {"LANES": 64, "UNROLL": 1, "MASKED": masked}
     lanes = min(1024, info.max_workgroup_invocations, 32 * info.subgroup_size)  # some drivers take 32 subgroups
-    return {"LANES": lanes, "UNROLL": 8}
+    return {"LANES": lanes, "UNROLL": 8, "MASKED": masked}
 
 
 def record_sampling(
@@ -134,8 +144,10 @@ def record_greedy(recorder: Recorder, kernels: Kernels, args: SampleArguments) -
     Parameters of the rows other than the state index are ignored. Barriers before and after are the caller's; the one
     between the dispatches is recorded here.
     """
-    argmax = kernels.get("sample_argmax", constants={"CHUNK": CHUNK})
-    push = argmax.pack(logits=args.logits.address, rows=args.rows, parts=args.scratch, vocab=args.vocab_size)
+    argmax = kernels.get("sample_argmax", constants=args.constants)
+    push = argmax.pack(
+        logits=args.logits.address, rows=args.rows, parts=args.scratch, masks=args.masks, vocab=args.vocab_size
+    )
     recorder.dispatch(argmax, push, args.num_chunks, args.num_rows)
     recorder.barrier()
     pick = kernels.get("sample_pick")
@@ -161,20 +173,21 @@ def record_full(recorder: Recorder, kernels: Kernels, info: DeviceInfo, args: Sa
         "rows": args.rows,
         "counts": args.counts,
         "parts": args.scratch,
+        "masks": args.masks,
         "vocab": args.vocab_size,
         "has_counts": int(args.counts != 0),
     }
-    stats = kernels.get("sample_stats", constants={"CHUNK": CHUNK})
+    stats = kernels.get("sample_stats", constants=args.constants)
     recorder.dispatch(stats, stats.pack(**shared), chunks, rows)
     recorder.barrier()
     shared["row_bounds"] = args.row_bounds
-    threshold = kernels.get("sample_threshold", constants=_threshold_constants(info))
+    threshold = kernels.get("sample_threshold", constants=_threshold_constants(info, args))
     recorder.dispatch(threshold, threshold.pack(**shared, num_chunks=chunks), rows)
     recorder.barrier()
-    draw = kernels.get("sample_draw", constants={"CHUNK": CHUNK})
+    draw = kernels.get("sample_draw", constants=args.constants)
     recorder.dispatch(draw, draw.pack(**shared), chunks, rows)
     recorder.barrier()
-    finish = kernels.get("sample_finish", constants={"CHUNK": CHUNK})
+    finish = kernels.get("sample_finish", constants=args.constants)
     push = finish.pack(**shared, last_token=args.last_token, results=args.results, num_chunks=chunks)
     recorder.dispatch(finish, push, rows)
 

@@ -56,7 +56,7 @@ def ready(running: SequenceOf[Sequence], *, known_only: bool) -> tuple[list[Sequ
     for sequence in running:
         if not sequence.num_remaining:
             continue
-        if known_only and sequence.num_pending:  # a step that samples takes all that is known before it
+        if sequence.awaits_mask or (known_only and sequence.num_pending):  # all before a sampled token is known
             continue
         (decodes if sequence.is_decoding else prompts).append(sequence)
     return decodes, prompts

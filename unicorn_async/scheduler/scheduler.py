@@ -341,7 +341,7 @@ class Scheduler:
         if not self._waiting or not self._free_states or any(sequence.preempted for sequence in self._leaving):
             return False
         first = self._waiting.first
-        found = self.prefixes.find(first)
+        found = None if first.awaits_mask else self.prefixes.find(first)
         if found is None:
             return False
         self._num_found = found

@@ -29,6 +29,7 @@ class Sequence:
     want_logits: bool = False
     cache_salt: str = ""  # blocks are shared among sequences with the same one
     client: str = ""  # clients take turns where sequences wait
+    mask: bytes | None = None  # with a grammar, a bit for each token that may come next; None until that is known
 
     output_ids: list[int] = field(default_factory=list)  # tokens that the host has seen
     length: int = field(init=False)  # tokens of prompt and output, with those that steps in flight will sample
@@ -63,6 +64,11 @@ class Sequence:
         return self.length - self.num_scheduled
 
     @property
+    def awaits_mask(self) -> bool:
+        """Whether steps go on without it: the host has yet to see its last token, and to say which ones may follow."""
+        return self.sampling.grammar is not None and (self.num_pending > 0 or self.mask is None)
+
+    @property
     def is_decoding(self) -> bool:
         """Whether all that the sequence was admitted with is scheduled: the next step takes one sampled token."""
         return self.num_scheduled >= self.num_given and self.state_index >= 0
@@ -91,6 +97,7 @@ class Sequence:
     def accept(self, token_id: int, eos_token_ids: frozenset[int]) -> None:
         """Append a token that the GPU has sampled, and see whether it ends the sequence."""
         self.output_ids.append(token_id)
+        self.mask = None
         is_eos = token_id in eos_token_ids and not self.sampling.ignore_eos
         if is_eos or token_id in self.sampling.stop_token_ids:
             self.finish_reason = FinishReason.STOP

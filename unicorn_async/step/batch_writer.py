@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unicorn_async.ops.runs import LAST_OF_RUN
-from unicorn_async.ops.sample_rows import NO_STATE, OUTPUT_MARK, sampling_path, write_row
+from unicorn_async.ops.sample_rows import NO_MASK, NO_STATE, OUTPUT_MARK, sampling_path, write_row
 from unicorn_async.scheduler.sequence import PENDING
 from unicorn_async.step.buckets import bucket_for, bucket_sizes
 from unicorn_async.step.frame import StepShape, WrittenDecodes
@@ -36,6 +36,8 @@ class BatchWriter:
         known = frame.decodes
         if known is not None and known.sequences == sequences and known.state_indices == state_indices:
             self._write_positions(batch, frame)
+            if known.shape.has_masks:
+                self._write_masks(batch, frame)
             return known.shape
         shape = self._write_all(batch, frame)
         frame.decodes = WrittenDecodes(sequences, state_indices, shape)
@@ -58,6 +60,7 @@ class BatchWriter:
             samples=bucket_for(num_samples, self.sequence_buckets) if num_samples else 0,
             path=sampling_path(item.sequence.sampling for item in batch.scheduled if item.samples),
             has_counts=self._write_counts(batch, frame),
+            has_masks=self._write_masks(batch, frame),
         )
 
     def _write_tokens(self, batch: Batch, frame: Frame) -> int:
@@ -121,6 +124,18 @@ class BatchWriter:
             arrays["sample_rows"]["state_index"][len(sampled) : stop] = NO_STATE
             del known[len(sampled) :]
         return count, len(sampled)
+
+    def _write_masks(self, batch: Batch, frame: Frame) -> bool:
+        """Write which tokens may come next in sequences with a grammar; returns whether there is one."""
+        masks = [item.sequence.mask for item in batch.scheduled if item.samples]
+        if not any(masks):
+            return False
+        for index, mask in enumerate(masks):
+            if mask is not None:
+                frame.masks.write(index, mask)
+        indices = [NO_MASK if mask is None else index for index, mask in enumerate(masks)]
+        frame.arguments.arrays["sample_rows"]["mask"][: len(masks)] = indices
+        return True
 
     def _write_counts(self, batch: Batch, frame: Frame) -> bool:
         """Write the tokens that sequences with penalties have to count; returns whether there is such a sequence."""

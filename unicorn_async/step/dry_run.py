@@ -113,10 +113,11 @@ class DryRun:
         self._decoder.record_head(self._listing, _ARRAYS, num_rows, num_rows)
         return self._listing.take()
 
-    def sampling(self, path: SamplingPath, *, counts: bool = False) -> tuple[ListedDispatch, ...]:
-        """List what chooses tokens, and what `counts` those that were seen."""
+    def sampling(self, path: SamplingPath, *, counts: bool = False, masked: bool = False) -> tuple[ListedDispatch, ...]:
+        """List what chooses tokens, where it is `masked` among those that may come, and what `counts` those seen."""
         logits = Tensor(0, (1, self._spec.vocab_size), DType.F32)
-        record_sampling(self._listing, self._listing, self._info, path, SampleArguments(logits, 0, 0, 0, 0))
+        arguments = SampleArguments(logits, 0, 0, 0, 0, masks=_PLACE if masked else 0)
+        record_sampling(self._listing, self._listing, self._info, path, arguments)
         if counts:
             vocab_size = self._spec.vocab_size
             record_counts(
@@ -182,6 +183,7 @@ def step_kernels(
         run.sampling(SamplingPath.FULL, counts=True),
         *(run.unique_layers(size) for size in others),
         *(run.head(rows) for rows in other_rows),
+        *(run.sampling(path, masked=True) for path in SamplingPath),
     )
     return unique_requests([*_requests(first), *seam, *_requests(then)])
 

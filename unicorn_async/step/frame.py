@@ -13,6 +13,7 @@ from unicorn_async.models.step_arrays import StepArrays
 from unicorn_async.ops.runs import TOKEN_RUN
 from unicorn_async.ops.sample_rows import SAMPLE_MARK, SAMPLE_RESULT, SAMPLE_ROW
 from unicorn_async.step.mapped_arrays import Field, made_block
+from unicorn_async.step.mask_rows import MaskRows
 
 if TYPE_CHECKING:
     from unicorn_async.config import EngineConfig, SamplingParams
@@ -37,6 +38,7 @@ class StepShape:
     samples: int
     path: SamplingPath
     has_counts: bool  # a sequence of the step has penalties
+    has_masks: bool = False  # not every token may come next in a sequence of the step
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,8 @@ class Frame:
         with contextlib.ExitStack() as made:  # closes what there is if the next does not fit
             self.arguments = made_block(made, device, fields, MemoryKind.ARGUMENTS, f"frame {index}")
             self.results = made_block(made, device, results, MemoryKind.STAGING, f"results {index}")
+            self.masks = MaskRows(device, sequences, f"masks {index}")
+            made.callback(self.masks.close)
             self._made = made.pop_all()
         address = self.arguments.address
         self.step = StepArrays(
@@ -128,10 +132,10 @@ class Frame:
     @property
     def nbytes(self) -> int:
         """Size of its memory."""
-        return sum(block.buffer.nbytes for block in (self.arguments, self.results))
+        return sum(block.buffer.nbytes for block in (self.arguments, self.results)) + self.masks.nbytes
 
     def record_copy(self, recorder: CommandRecorder, other: Frame) -> None:
-        """Record a copy of the arguments into another frame of the same limits."""
+        """Record a copy of the arguments, without masks, into another frame of the same limits."""
         source, target = self.arguments.buffer, other.arguments.buffer
         recorder.copy(source, 0, target, 0, source.nbytes)
 

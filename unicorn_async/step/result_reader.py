@@ -22,6 +22,7 @@ def read_tokens(frame: Frame, shape: StepShape, batch: Batch) -> tuple[SampledTo
     ids = samples["token"].tolist()
     if shape.path is SamplingPath.GREEDY:
         return tuple(map(SampledToken, ids))
+    found = samples["num_top"].tolist()  # fewer than asked for where fewer tokens may come
     asking = (item.sequence.sampling.top_logprobs for item in batch.scheduled if item.samples)
     return tuple(
         SampledToken(token_id)
@@ -31,8 +32,8 @@ def read_tokens(frame: Frame, shape: StepShape, batch: Batch) -> tuple[SampledTo
             float(samples["logprob"][row]),
             tuple(
                 zip(
-                    samples["top_ids"][row, :num_top].tolist(),
-                    samples["top_logprobs"][row, :num_top].tolist(),
+                    samples["top_ids"][row, : min(num_top, found[row])].tolist(),
+                    samples["top_logprobs"][row, : min(num_top, found[row])].tolist(),
                     strict=True,
                 )
             ),

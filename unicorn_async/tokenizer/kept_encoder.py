@@ -32,6 +32,11 @@ class KeptPieces:
         """Bytes of a token, special ones included; empty for an id outside of the vocabulary."""
         return self._table[token_id]
 
+    def table(self, num_ids: int) -> PieceTable:
+        """Return the bytes of all tokens; see `PieceBytes`."""
+        del num_ids  # they were kept with all of them
+        return self._table
+
 
 class KeptEncoder:
     """An `Encoder` that has no vocabulary to wait for: of short texts the part that they need is enough.

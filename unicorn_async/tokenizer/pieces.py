@@ -25,6 +25,9 @@ class PieceBytes(Protocol):
     def __getitem__(self, token_id: int) -> bytes:
         """Bytes of a token, special ones included; empty for an id outside of the vocabulary."""
 
+    def table(self, num_ids: int) -> PieceTable:
+        """Return the bytes of all tokens below `num_ids`, borrowed; of a large vocabulary it may take a second."""
+
 
 class Pieces:
     """Token ids to bytes, by the rules of the tokenizer's decoder.
@@ -59,6 +62,13 @@ class Pieces:
             token = self._tokenizer.id_to_token(token_id) if token_id >= 0 else None
             piece = self._cache[token_id] = b"" if token is None else self._bytes(token)
         return piece
+
+    def table(self, num_ids: int) -> PieceTable:
+        """Return the bytes of all tokens; see `PieceBytes`."""
+        table = PieceTable()
+        for token_id in range(num_ids):
+            table.append(self[token_id])
+        return table
 
     def _bytes(self, token: str) -> bytes:
         if self._byte_level:

@@ -228,3 +228,10 @@ class RemotePieces:
                 return answer[token_id]
             piece = self._known[token_id] = cast("bytes", answer)
         return piece
+
+    def table(self, num_ids: int) -> PieceTable:
+        """Return the bytes of all tokens; see `PieceBytes`."""
+        del num_ids  # the process knows it
+        if self._table is None:
+            self._table = cast("PieceTable", self._process.ask(None))
+        return self._table

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from unicorn_async.tokenizer.apart import Apart
     from unicorn_async.tokenizer.chat_template import ChatTemplate
     from unicorn_async.tokenizer.message import ChatMessage
+    from unicorn_async.tokenizer.pieces import PieceTable
 
 THINKING_MARKS = ("<think>", "</think>")
 _SPACES = (" ", "▁")
@@ -258,6 +259,10 @@ class Tokenizer:
                 f"the prompt has {least} tokens at least; a context of {max_context} has no room for an answer to it"
             )
             raise PromptTooLongError(message)
+
+    def piece_table(self) -> PieceTable:
+        """Return the bytes of all tokens, borrowed; a large vocabulary takes up to a second."""
+        return self.pieces.table(self._facts.num_ids)
 
     def _render(
         self,

@@ -126,13 +126,17 @@ def _serve_beside(connection: Connection, tokenizer: Tokenizer) -> None:
 def _serve(connection: Connection, tokenizer: Tokenizer, keep_in: Path | None) -> None:
     """Answer (text, with_control) with ids or an error, and an id with its bytes, or with the table once it is made.
 
-    What comes behind `BESIDE` is served by another process.
+    What comes behind `BESIDE` is served by another process. None asks for the table, however long that takes.
     """
     table, num_ids = PieceTable(), tokenizer.facts.num_ids
+
+    def add(most: int) -> None:
+        for token_id in range(len(table), min(len(table) + most, num_ids)):
+            table.append(tokenizer.pieces[token_id])
+
     while True:
         while len(table) < num_ids and not connection.poll():
-            for token_id in range(len(table), min(len(table) + _STEP, num_ids)):
-                table.append(tokenizer.pieces[token_id])
+            add(_STEP)
         if keep_in is not None and len(table) == num_ids:
             _keep(connection, tokenizer, table, keep_in)
             keep_in = None
@@ -142,6 +146,10 @@ def _serve(connection: Connection, tokenizer: Tokenizer, keep_in: Path | None) -
             continue
         if isinstance(request, int):
             connection.send(tokenizer.pieces[request] if len(table) < num_ids else table)
+            continue
+        if request is None:
+            add(num_ids)
+            connection.send(table)
             continue
         text, with_control = request
         try:

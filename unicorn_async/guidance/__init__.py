@@ -1,0 +1,1 @@
+"""Follows grammars: which tokens may come next, told by llguidance in a process of its own."""

@@ -1,0 +1,182 @@
+"""Grammars compiled against a vocabulary, and where answers stand in them. The one module that imports llguidance."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+
+from unicorn_async.errors import GrammarError
+from unicorn_async.grammar import GrammarKind
+
+if TYPE_CHECKING:
+    from unicorn_async.grammar import Grammar
+    from unicorn_async.guidance.vocabulary import Vocabulary
+
+_MAX_KEPT = 32  # grammars that stay compiled when no answer follows them any more
+_MAX_KEPT_CHARS = 1 << 20  # of all of them
+_WHITE_SPACE = r"(?: |\n {0,32})?"  # between tokens of JSON: a model that prints nothing else comes to an end
+_FREE = '%llguidance {"no_forcing": true}\n'  # what must come next may come in any tokens: the model's own are best
+_PANIC = "PanicException"  # of Rust; it can't be imported, and is no Exception
+_MAX_MESSAGE = 300
+# About a fifth of a second to compile, and some milliseconds a token, at most.
+_LIMITS = LLParserLimits(
+    initial_lexer_fuel=1_000_000,
+    step_lexer_fuel=100_000,
+    step_max_items=50_000,
+    max_lexer_states=50_000,
+    max_grammar_size=100_000,
+    verbose_errors=False,
+)
+
+
+class _Tokens:
+    """A vocabulary as llguidance asks for it."""
+
+    bos_token_id = None
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.tokens = vocabulary.tokens()
+        self.special_token_ids = sorted(vocabulary.control.keys() | set(vocabulary.eos_token_ids))
+        self.eos_token_id = vocabulary.eos_token_ids[0]
+
+    def __call__(self, text: bytes) -> list[int]:
+        """Encode nothing: that would serve to force tokens, which `_FREE` keeps from happening."""
+        del text
+        return []
+
+
+class Matchers:
+    """Where each answer stands, by its key. Any thread may call, one at a time for the same answer."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        """Prepare the vocabulary: a large one takes seconds, for which Python's global lock is held.
+
+        Raises:
+            GrammarError: no token ends an answer.
+        """
+        ends = [token_id for token_id in vocabulary.eos_token_ids if token_id < vocabulary.size]
+        if not ends:
+            raise GrammarError("the model has no token that ends an answer")
+        self._mask_bytes = vocabulary.mask_bytes
+        vocabulary = vocabulary._replace(eos_token_ids=tuple(ends))
+        self._tokenizer = LLTokenizer(TokenizerWrapper(_Tokens(vocabulary)), eos_token=ends)
+        self._matchers: dict[int, LLMatcher] = {}
+        self._kept: OrderedDict[Grammar, LLMatcher] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._matchers)
+
+    def compile(self, grammar: Grammar) -> LLMatcher:
+        """Return the beginning of a grammar, to be copied.
+
+        Raises:
+            GrammarError: it can't be used.
+        """
+        with self._lock:
+            matcher = self._kept.get(grammar)
+            if matcher is not None:
+                self._kept.move_to_end(grammar)
+                return matcher
+        try:
+            matcher = LLMatcher(self._tokenizer, _compilable(grammar), log_level=0, limits=_LIMITS)
+        except ValueError as exc:
+            raise GrammarError(_shown(str(exc))) from exc
+        except BaseException as exc:
+            if type(exc).__name__ != _PANIC:
+                raise
+            raise GrammarError(f"the grammar can't be compiled ({_shown(str(exc))})") from exc
+        _check(matcher)
+        self._mask(matcher)  # limits that the first token runs into are the grammar's fault, too
+        with self._lock:
+            self._kept[grammar] = matcher
+            while (
+                len(self._kept) > _MAX_KEPT or sum(len(kept.source) for kept in self._kept) > _MAX_KEPT_CHARS
+            ) and len(self._kept) > 1:
+                self._kept.popitem(last=False)
+        return matcher
+
+    def open(self, key: int, grammar: Grammar) -> bytes:
+        """Begin an answer; returns which tokens may come first, a bit for each.
+
+        Raises:
+            GrammarError: the grammar can't be used.
+        """
+        matcher = self.compile(grammar).deep_copy()
+        mask = self._mask(matcher)
+        self._matchers[key] = matcher
+        return mask
+
+    def advance(self, key: int, token_id: int) -> bytes:
+        """Take an answer's next token; returns which may follow. After its end only end tokens may.
+
+        Raises:
+            GrammarError: a limit of time or memory was reached.
+        """
+        matcher = self._matchers.get(key)
+        if matcher is None:
+            raise GrammarError("the answer has ended")
+        if not matcher.is_stopped():
+            matcher.consume_token(token_id)
+        return self._mask(matcher)
+
+    def close(self, key: int) -> None:
+        """Forget an answer."""
+        self._matchers.pop(key, None)
+
+    def _mask(self, matcher: LLMatcher) -> bytes:
+        mask = matcher.compute_bitmask()
+        _check(matcher)
+        mask = mask[: self._mask_bytes].ljust(self._mask_bytes, b"\0")
+        if not any(mask):
+            raise GrammarError("no token of the vocabulary can go on with the answer")
+        return mask
+
+
+def _compilable(grammar: Grammar) -> str:
+    """Return a grammar as llguidance takes it.
+
+    Raises:
+        GrammarError: it is not well-formed.
+    """
+    match grammar.kind:
+        case GrammarKind.JSON_SCHEMA:
+            schema = _object(grammar.source)
+            schema["x-guidance"] = {"whitespace_pattern": _WHITE_SPACE, "lenient": not grammar.strict}
+            return f"{_FREE}start: %json {json.dumps(schema)}"
+        case GrammarKind.REGEX:
+            made = json.loads(LLMatcher.grammar_from_regex(grammar.source))
+            return f"{_FREE}{made['grammars'][0]['lark_grammar']}"
+        case GrammarKind.LARK:
+            return f"{_FREE}{grammar.source}"
+        case GrammarKind.CHOICE:
+            texts = (json.dumps(text, ensure_ascii=False) for text in json.loads(grammar.source))
+            return f"{_FREE}start: {' | '.join(texts)}"
+
+
+def _object(schema: str) -> dict[str, object]:
+    """Return a JSON schema as an object, which one that is true or false becomes."""
+    try:
+        found = json.loads(schema)
+    except (ValueError, RecursionError) as exc:
+        raise GrammarError(f"the schema is not JSON: {exc}") from exc
+    if isinstance(found, bool):
+        found = {} if found else {"allOf": [False]}
+    if not isinstance(found, dict):
+        raise GrammarError(f"expected a JSON schema, got {_shown(repr(found))}")
+    return found
+
+
+def _check(matcher: LLMatcher) -> None:
+    if matcher.is_error():
+        reason = matcher.get_error().replace("<non-verbose/>", "").strip()
+        raise GrammarError(_shown(reason) or "the grammar is too complex")
+
+
+def _shown(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _MAX_MESSAGE else f"{text[:_MAX_MESSAGE]} …"
