@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.errors import UnicornError
     from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.grammar import Grammar
     from unicorn_async.tokenizer import ChatMessage, Tokenizer
 
 STATS = {
@@ -146,6 +147,8 @@ class FakeEngine:
         self.fake_tokenizer = FakeTokenizer()
         self.fake_device = FakeDevice()
         self.calls: list[Call] = []
+        self.grammars: list[Grammar] = []
+        self.refused_grammar: Exception | None = None
         self.called = asyncio.Event()
         self.loaded = asyncio.Event()
         self.loaded.set()
@@ -255,6 +258,11 @@ class FakeEngine:
 
     def is_waiting(self, request_id: str) -> bool:
         return request_id in self.waiting
+
+    async def check_grammar(self, grammar: Grammar) -> None:
+        self.grammars.append(grammar)
+        if self.refused_grammar is not None:
+            raise self.refused_grammar
 
     async def logits(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         return np.zeros((len(token_ids), 4), dtype=np.float32)

@@ -143,7 +143,8 @@ BAD_CHATS = [
     ({**CHAT, "tools": [{"type": "function"}]}, "unsupported_value", "tools"),
     ({**CHAT, "tool_choice": "required"}, "unsupported_value", "tool_choice"),
     ({**CHAT, "logit_bias": {"5": 1}}, "unsupported_value", "logit_bias"),
-    ({**CHAT, "response_format": {"type": "json_object"}}, "unsupported_value", "response_format.type"),
+    ({**CHAT, "response_format": {"type": "xml"}}, "invalid_value", "response_format.type"),
+    ({**CHAT, "response_format": {"type": "json_schema"}}, "invalid_type", "response_format.json_schema"),
     ({**CHAT, "modalities": ["audio"]}, "unsupported_value", "modalities"),
     ({**CHAT, "top_logprobs": 3}, "unsupported_value", "top_logprobs"),
     ({**CHAT, "logprobs": True, "top_logprobs": 21}, "invalid_value", "top_logprobs"),
@@ -197,7 +198,6 @@ BAD_RESPONSES = [
     ({"input": "Hi", "background": True, "store": False}, "background"),
     ({"input": "Hi", "conversation": "conv_1"}, "conversation"),
     ({"input": "Hi", "prompt": {"id": "p"}}, "prompt"),
-    ({"input": "Hi", "text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.type"),
     ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].type"),
     ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0].type"),
 ]

@@ -310,10 +310,7 @@ class Engine:
         return self._scheduler.is_waiting(request_id)
 
     async def check_grammar(self, grammar: Grammar) -> None:
-        """Compile a grammar, so that a request with it begins at once; the first one of an engine may take seconds.
-
-        GrammarError says that it can't be used.
-        """
+        """Compile a grammar: a request with it begins at once then. GrammarError says that it can't be used."""
         self._check()
         await self._guides.check(grammar)
         self._check()

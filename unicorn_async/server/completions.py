@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.server.choices import Choices, close_all, seeded
 from unicorn_async.server.fingerprint import fingerprint
+from unicorn_async.server.format_check import check_format
 from unicorn_async.server.protocol.chat_answer import ChatAnswer
 from unicorn_async.server.protocol.completion_object import CompletionHead, CompletionObject
 from unicorn_async.server.protocol.messages import merge_system
@@ -29,6 +30,7 @@ async def open_chat(service: Service, request: ChatRequest) -> Choices[ChatAnswe
     """
     model = await service.models.model(request.model)
     engine = model.engine
+    await check_format(engine, request.format)
     tokenizer, reasoning = engine.tokenizer, request.reasoning
     options = request.template.beside(reasoning.variables(tokenizer))
     messages = merge_system(None, request.messages)

@@ -117,6 +117,7 @@ FIELDS: dict[str, Schema] = {
             "prompt_cache_options",
             "reasoning",
             "stream_options",
+            "structured_outputs",
             "text",
         ),
         _OBJECT,

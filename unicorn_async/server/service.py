@@ -15,6 +15,7 @@ from unicorn_async.server.access import Access
 from unicorn_async.server.active_response import ActiveResponse
 from unicorn_async.server.archive import Archive
 from unicorn_async.server.background_answers import BackgroundAnswers, name_taken
+from unicorn_async.server.format_check import check_format
 from unicorn_async.server.generation import QueueWait
 from unicorn_async.server.ledger import Ledger
 from unicorn_async.server.metrics import Metrics
@@ -115,6 +116,7 @@ class Service:
         """
         model = await self.models.model(request.model)
         engine = model.engine
+        await check_format(engine, request.format)
         earlier = await self._earlier(request, local)
         conversation = earlier + request.messages
         prompt = await self._prompt(engine, request, conversation)

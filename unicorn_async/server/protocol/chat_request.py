@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from unicorn_async.server.protocol.answer_format import FORMAT_FIELDS, AnswerFormat, parse_response_format
 from unicorn_async.server.protocol.hints import SHARED_HINTS, check_stream_options, check_verbosity, parse_hints
 from unicorn_async.server.protocol.messages import parse_messages
 from unicorn_async.server.protocol.reasoning import Reasoning, parse_effort
-from unicorn_async.server.protocol.responses_request import parse_model, refuse_format, refuse_tool_choice
+from unicorn_async.server.protocol.responses_request import parse_model, refuse_tool_choice
 from unicorn_async.server.protocol.sampling import (
     MAX_TOKENS,
     SAMPLING_FIELDS,
@@ -47,7 +48,7 @@ USED = frozenset(
         "web_search_options",
     }
 )
-KNOWN = SHARED_HINTS | USED | SAMPLING_FIELDS | TEMPLATE_FIELDS | frozenset(REFUSED)
+KNOWN = SHARED_HINTS | USED | SAMPLING_FIELDS | FORMAT_FIELDS | TEMPLATE_FIELDS | frozenset(REFUSED)
 MAX_CHOICES = 128
 
 
@@ -65,6 +66,7 @@ class ChatRequest:
     template: TemplateOptions = field(default_factory=TemplateOptions)
     reasoning: Reasoning = field(default_factory=Reasoning)
     left_out: frozenset[str] = frozenset()  # as in `ResponsesRequest`
+    format: AnswerFormat = field(default_factory=AnswerFormat)  # as in `ResponsesRequest`
 
 
 def parse_chat_request(fields: Fields, *, defaults: SamplingParams) -> ChatRequest:
@@ -77,10 +79,13 @@ def parse_chat_request(fields: Fields, *, defaults: SamplingParams) -> ChatReque
     _refuse_unsupported(fields)
     options = check_stream_options(fields, ("include_usage",))
     parse_hints(fields)
+    wanted = parse_response_format(fields)
     limit = fields.integer("max_completion_tokens", 1, MAX_TOKENS)
     return ChatRequest(
         messages=parse_messages(fields),
-        sampling=parse_sampling(fields, defaults, top_logprobs=_logprobs(fields)),
+        sampling=replace(
+            parse_sampling(fields, defaults, top_logprobs=_logprobs(fields)), grammar=wanted.grammar or defaults.grammar
+        ),
         max_tokens=limit if limit is not None else fields.integer("max_tokens", 1, MAX_TOKENS),
         n=fields.integer("n", 1, MAX_CHOICES) or 1,
         stream=fields.boolean("stream") is True,
@@ -89,6 +94,7 @@ def parse_chat_request(fields: Fields, *, defaults: SamplingParams) -> ChatReque
         template=parse_template_options(fields),
         reasoning=parse_effort(fields),
         left_out=left_out(fields),
+        format=wanted,
     )
 
 
@@ -105,7 +111,6 @@ def _refuse_unsupported(fields: Fields) -> None:
     if fields.metadata():
         raise fields.unsupported("metadata", "is kept with a completion, and completions are not kept here")
     refuse_tool_choice(fields)
-    refuse_format(fields, "response_format")
     check_verbosity(fields)
     _check_prediction(fields)
 

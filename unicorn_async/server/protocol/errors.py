@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from unicorn_async.errors import (
     ConfigError,
     EngineClosedError,
+    GrammarLostError,
     PromptTooLongError,
     QueueFullError,
     RequestError,
@@ -81,6 +82,8 @@ def describe_error(exc: BaseException) -> ErrorInfo:
         return ErrorInfo(400, str(exc), "context_length_exceeded", "input")
     if isinstance(exc, QueueFullError):
         return ErrorInfo(429, str(exc), "queue_full")
+    if isinstance(exc, GrammarLostError):
+        return ErrorInfo(503, str(exc), "grammar_lost")
     if isinstance(exc, TokenizerLostError):
         return ErrorInfo(503, str(exc), "tokenizer_lost")
     if isinstance(exc, TokenizerError):

@@ -85,6 +85,11 @@ class Fields:
         """Return the error for a field that is understood and can't be honoured."""
         return ApiError(f"{self.name(key)}: {why}", code="unsupported_value", param=self.name(key))
 
+    @property
+    def data(self) -> dict[str, object]:
+        """The object itself, unread."""
+        return self._data
+
     def keys(self) -> tuple[str, ...]:
         """Return the names of all fields."""
         return tuple(self._data)

@@ -82,7 +82,7 @@ class ResponseState:
             "reasoning": {"effort": self.request.reasoning.effort, "summary": self.request.reasoning.summary},
             "store": self.request.store,
             "temperature": self.sampling.temperature,
-            "text": {"format": {"type": "text"}, "verbosity": "medium"},
+            "text": {"format": self.request.format.shown, "verbosity": "medium"},
             "tool_choice": "none",
             "tools": [],
             "top_logprobs": self.sampling.top_logprobs or 0,

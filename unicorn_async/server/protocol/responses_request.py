@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from unicorn_async.server.protocol.answer_format import FORMAT_FIELDS, AnswerFormat, parse_text_format
 from unicorn_async.server.protocol.errors import ApiError
 from unicorn_async.server.protocol.hints import (
     RESPONSES_HINTS,
@@ -55,7 +56,7 @@ USED = frozenset(
         "truncation",
     }
 )
-KNOWN = RESPONSES_HINTS | USED | SAMPLING_FIELDS | frozenset(REFUSED)
+KNOWN = RESPONSES_HINTS | USED | SAMPLING_FIELDS | FORMAT_FIELDS | frozenset(REFUSED)
 RESPONSE_ID = re.compile("resp_[0-9a-f]{24,64}")
 INCLUDE_LOGPROBS = "message.output_text.logprobs"
 
@@ -84,6 +85,7 @@ class ResponsesRequest:
     hints: Hints = field(default_factory=Hints)
     reasoning: Reasoning = field(default_factory=Reasoning)
     left_out: frozenset[str] = frozenset()  # sampling parameters that the model's recommendation may fill in
+    format: AnswerFormat = field(default_factory=AnswerFormat)  # its grammar is among the sampling parameters
 
 
 def parse_responses_request(fields: Fields, *, defaults: SamplingParams) -> ResponsesRequest:
@@ -95,9 +97,12 @@ def parse_responses_request(fields: Fields, *, defaults: SamplingParams) -> Resp
     fields.refuse_unknown(KNOWN)
     _refuse_unsupported(fields)
     previous = fields.string("previous_response_id", max_length=200)
+    wanted = parse_text_format(fields)
     request = ResponsesRequest(
         messages=parse_input(fields),
-        sampling=parse_sampling(fields, defaults, top_logprobs=_logprobs(fields)),
+        sampling=replace(
+            parse_sampling(fields, defaults, top_logprobs=_logprobs(fields)), grammar=wanted.grammar or defaults.grammar
+        ),
         instructions=fields.string("instructions"),
         max_output_tokens=fields.integer("max_output_tokens", 1, MAX_TOKENS),
         previous_response_id=previous,
@@ -112,6 +117,7 @@ def parse_responses_request(fields: Fields, *, defaults: SamplingParams) -> Resp
         hints=parse_hints(fields),
         reasoning=parse_reasoning(fields),
         left_out=left_out(fields),
+        format=wanted,
     )
     if request.response_id is not None:
         _check_response_id(request, fields)
@@ -133,13 +139,6 @@ def refuse_tool_choice(fields: Fields) -> None:
         raise fields.unsupported("tool_choice", "tools are not supported")
 
 
-def refuse_format(fields: Fields, key: str) -> None:
-    """Refuse any format of the answer but plain text."""
-    wanted = fields.object(key)
-    if wanted is not None and wanted.string("type") not in (None, "text"):
-        raise wanted.unsupported("type", "structured output is not supported; the answer is plain text")
-
-
 def _check_response_id(request: ResponsesRequest, fields: Fields) -> None:
     if not request.background:
         raise fields.unsupported("response_id", "only an answer in the background has a name that its client chose")
@@ -155,7 +154,6 @@ def _refuse_unsupported(fields: Fields) -> None:
     text = fields.object("text")
     if text is not None:
         text.refuse_unknown(("format", "verbosity"))
-        refuse_format(text, "format")
         check_verbosity(text)
     check_stream_options(fields, needs_stream=False)  # a websocket always streams, and does not say so
 

@@ -1,0 +1,222 @@
+"""Answers in a wanted form: the official client, unmodified, against the demo model."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import httpx
+import jsonschema
+import openai
+import pytest
+from pydantic import BaseModel, Field
+
+import unicorn_async
+from tests.engine.conftest import cache_folder, device_info, model_directory, open_engine
+from tests.guidance.schemas import SCHEMAS
+from tests.server.conftest import serving
+from unicorn_async.errors import GrammarError, GrammarLostError
+from unicorn_async.grammar import Grammar, GrammarKind
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.engine.conftest import OpenEngine
+    from tests.server.conftest import Served
+    from tests.server.fake_engine import FakeEngine
+
+__all__ = ["cache_folder", "device_info", "model_directory", "open_engine"]  # fixtures
+
+DEMO = Path(unicorn_async.__file__).parent / "demo" / "model"
+CHAT = [{"role": "user", "content": "Which day comes after Monday?"}]
+
+
+class Step(BaseModel):
+    explanation: str = Field(max_length=20)
+    is_last: bool
+
+
+class Plan(BaseModel):
+    title: Literal["first", "second"]
+    steps: list[Step] = Field(min_length=1, max_length=2)
+    rating: int | None = Field(ge=0, le=10)
+
+
+@pytest.fixture
+async def demo(open_engine: OpenEngine) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with (
+        open_engine(DEMO, model_name="demo") as engine,
+        serving(engine) as served,
+        openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key="unused", max_retries=0) as client,
+    ):
+        yield client
+
+
+async def test_responses_are_parsed(demo: openai.AsyncOpenAI) -> None:
+    for seed in range(3):
+        response = await demo.responses.parse(
+            model="demo", input="Hi", text_format=Plan, temperature=1.0, extra_body={"seed": seed}
+        )
+        assert response.output_parsed is not None
+        assert response.output_parsed.title in ("first", "second")
+        assert response.text is not None and response.text.format is not None
+        assert response.text.format.type == "json_schema"
+
+
+async def test_chat_completions_are_parsed(demo: openai.AsyncOpenAI) -> None:
+    completion = await demo.chat.completions.parse(model="demo", messages=CHAT, response_format=Plan, temperature=1.0)  # type: ignore[arg-type]
+    parsed = completion.choices[0].message.parsed
+    assert parsed is not None
+    assert 1 <= len(parsed.steps) <= 2
+
+
+async def test_a_stream_of_chat_chunks_is_parsed(demo: openai.AsyncOpenAI) -> None:
+    async with demo.chat.completions.stream(model="demo", messages=CHAT, response_format=Plan) as stream:  # type: ignore[arg-type]
+        async for _ in stream:
+            pass
+        completion = await stream.get_final_completion()
+    assert completion.choices[0].message.parsed is not None
+
+
+async def test_a_response_over_the_websocket_has_the_form(demo: openai.AsyncOpenAI) -> None:
+    schema = {"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 2, "maxItems": 3}
+    async with demo.responses.connect() as connection:
+        await connection.response.create(
+            model="demo", input="Hi", text={"format": {"type": "json_schema", "name": "list", "schema": schema}}
+        )
+        async for event in connection:
+            assert event.type != "error", event
+            if event.type == "response.completed":
+                jsonschema.validate(json.loads(event.response.output_text), schema)
+                break
+
+
+@pytest.mark.parametrize(
+    ("extra", "pattern"),
+    [
+        ({"text": {"format": {"type": "grammar", "syntax": "regex", "definition": "[ab]{3}"}}}, "[ab]{3}"),
+        ({"text": {"format": {"type": "grammar", "syntax": "lark", "definition": 'start: "x" /[0-9]/'}}}, "x[0-9]"),
+        ({"structured_outputs": {"choice": ["yes", "no"]}}, "yes|no"),
+        ({"structured_outputs": {"regex": "[0-9]{4}"}}, "[0-9]{4}"),
+        ({"structured_outputs": {"grammar": 'start: "<" /[a-z]{2}/ ">"'}}, "<[a-z]{2}>"),
+        ({"structured_outputs": {"json": {"type": "boolean"}}}, "true|false"),
+        ({"structured_outputs": {"json": '{"const": 5}'}}, "5"),
+    ],
+)
+async def test_other_forms_than_json(demo: openai.AsyncOpenAI, extra: dict[str, Any], pattern: str) -> None:
+    response = await demo.responses.create(model="demo", input="Hi", temperature=1.0, extra_body=extra)
+    assert re.fullmatch(pattern, response.output_text)
+    if "structured_outputs" in extra:
+        completion = await demo.chat.completions.create(model="demo", messages=CHAT, extra_body=extra)  # type: ignore[arg-type]
+        assert re.fullmatch(pattern, completion.choices[0].message.content or "")
+
+
+async def test_json_objects(demo: openai.AsyncOpenAI) -> None:
+    completion = await demo.chat.completions.create(
+        model="demo",
+        messages=CHAT,  # type: ignore[arg-type]
+        response_format={"type": "json_object"},
+        temperature=1.0,
+        seed=4,
+        max_tokens=200,
+    )
+    content = completion.choices[0].message.content or ""
+    assert content.startswith("{")
+    if completion.choices[0].finish_reason == "stop":
+        assert isinstance(json.loads(content), dict)
+
+
+async def test_an_answer_that_is_cut_off_is_incomplete(demo: openai.AsyncOpenAI) -> None:
+    response = await demo.responses.create(
+        model="demo",
+        input="Hi",
+        max_output_tokens=3,
+        text={"format": {"type": "json_schema", "name": "long", "schema": {"type": "string", "minLength": 50}}},
+    )
+    assert response.status == "incomplete"
+    assert response.incomplete_details is not None and response.incomplete_details.reason == "max_output_tokens"
+
+
+async def test_all_kinds_of_schemas_have_valid_answers(demo: openai.AsyncOpenAI) -> None:
+    num_ended = 0
+    for name, schema in SCHEMAS.items():
+        if not isinstance(schema, dict):
+            continue
+        response = await demo.responses.create(
+            model="demo",
+            input="Hi",
+            temperature=1.0,
+            max_output_tokens=200,
+            text={"format": {"type": "json_schema", "name": "any", "schema": schema, "strict": True}},
+        )
+        if response.status == "completed":
+            num_ended += 1
+            jsonschema.validate(json.loads(response.output_text), schema, format_checker=jsonschema.FormatChecker())
+        else:
+            assert response.incomplete_details is not None, name
+    assert num_ended > len(SCHEMAS) * 0.8
+
+
+async def test_schemas_that_cant_be_used_are_refused_before_anything_begins(demo: openai.AsyncOpenAI) -> None:
+    for schema, reason in (
+        ({"type": "strin"}, "strin"),
+        ({"not": {}}, "not"),
+        ({"type": "string", "pattern": "("}, "regex"),
+    ):
+        wanted: Any = {"type": "json_schema", "name": "x", "schema": schema, "strict": True}
+        with pytest.raises(openai.BadRequestError, match=reason) as caught:
+            await demo.responses.create(model="demo", input="Hi", text={"format": wanted}, stream=True)
+        assert (caught.value.code, caught.value.param) == ("invalid_json_schema", "text.format.schema")
+        with pytest.raises(openai.BadRequestError, match=reason) as caught:
+            await demo.chat.completions.create(
+                model="demo",
+                messages=CHAT,  # type: ignore[arg-type]
+                response_format={"type": "json_schema", "json_schema": wanted},
+            )
+        assert caught.value.param == "response_format.json_schema.schema"
+
+
+REFUSED = [
+    ({"text": {"format": {"type": "json_schema", "schema": {}, "name": "a b"}}}, "text.format.name"),
+    ({"text": {"format": {"type": "json_schema", "schema": [], "name": "a"}}}, "text.format.schema"),
+    ({"text": {"format": {"type": "json_schema", "schema": {}, "strict": 1}}}, "text.format.strict"),
+    ({"text": {"format": {"type": "grammar", "syntax": "bnf", "definition": "a"}}}, "text.format.syntax"),
+    ({"text": {"format": {"type": "grammar", "syntax": "lark"}}}, "text.format.definition"),
+    ({"text": {"format": {"type": "grammar", "syntax": "regex", "definition": ""}}}, "text.format.definition"),
+    ({"structured_outputs": {}}, "structured_outputs"),
+    ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs"),
+    ({"structured_outputs": {"choice": ["a", 5]}}, "structured_outputs.choice[1]"),
+    ({"structured_outputs": {"choice": []}}, "structured_outputs.choice"),
+    ({"structured_outputs": {"json": 5}}, "structured_outputs.json"),
+    ({"structured_outputs": {"bnf": "a"}}, "structured_outputs.bnf"),
+    ({"structured_outputs": {"regex": "a" * 200_000}}, "structured_outputs.regex"),
+    ({"structured_outputs": {"regex": "a"}, "text": {"format": {"type": "json_object"}}}, "structured_outputs"),
+]
+
+
+@pytest.mark.parametrize(("extra", "param"), REFUSED)
+async def test_refusals_name_the_field(served: Served, engine: FakeEngine, extra: dict[str, Any], param: str) -> None:
+    async with httpx.AsyncClient(base_url=served.url) as client:
+        answer = await client.post("/v1/responses", json={"input": "Hi", **extra})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param
+    assert param in answer.json()["error"]["message"]
+    assert not engine.calls
+
+
+async def test_the_grammar_is_among_the_sampling_parameters(served: Served, engine: FakeEngine) -> None:
+    wanted = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "null"}}}
+    async with httpx.AsyncClient(base_url=served.url) as client:
+        answer = await client.post("/v1/chat/completions", json={"messages": CHAT, "response_format": wanted})
+        assert answer.status_code == 200
+        grammar = engine.calls[0].sampling.grammar
+        assert grammar == Grammar(GrammarKind.JSON_SCHEMA, '{"type": "null"}', strict=False)
+        assert engine.grammars == [grammar]
+        engine.refused_grammar = GrammarError("too large")
+        refused = await client.post("/v1/responses", json={"input": "Hi", "structured_outputs": {"choice": ["a"]}})
+        assert refused.json()["error"]["param"] == "structured_outputs.choice"
+        engine.refused_grammar = GrammarLostError("the process has ended")
+        refused = await client.post("/v1/responses", json={"input": "Hi", "structured_outputs": {"choice": ["a"]}})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "grammar_lost")
