@@ -35,6 +35,7 @@ ALLOWED = {
     "ops": {*BASE, "gpu"},
     "tokenizer": {"errors"},
     "guidance": {"errors", "grammar"},
+    "calls": {"errors", "grammar"},
     "scheduler": {"errors", "config", "round_robin"},
     "checkpoint": BASE,
     "hub": {*BASE, "checkpoint"},
@@ -48,7 +49,7 @@ ALLOWED = {
     "tune": {*STEPS, "public_text"} - {"npu", "loader", "cache"},
     "hybrid": STEPS - {"loader", "lora", "cache", "checkpoint", "weights"},
     "engine": OPENING,
-    "server": {*BASE, "engine", "tokenizer", "public_text"},
+    "server": {*BASE, "engine", "tokenizer", "calls", "public_text"},
     "cli": {*OPENING, "engine", "server", "demo", "hub"},
 }
 

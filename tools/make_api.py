@@ -29,7 +29,16 @@ SECTIONS = {
         "SplitMode",
         "ExchangeKind",
     ),
-    "Requests": ("SamplingParams", "Grammar", "GrammarKind", "Token", "FinishReason", "ChatMessage", "Tokenizer"),
+    "Requests": (
+        "SamplingParams",
+        "Grammar",
+        "GrammarKind",
+        "Token",
+        "FinishReason",
+        "ChatMessage",
+        "ToolCall",
+        "Tokenizer",
+    ),
     "What an engine says of itself": (
         "LoadProgress",
         "EngineStats",

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from unicorn_async.models.spec import ModelSpec
     from unicorn_async.scheduler.request import FinishReason
     from unicorn_async.step.kernel_times import KernelTime
-    from unicorn_async.tokenizer.message import ChatMessage
+    from unicorn_async.tokenizer.message import ChatMessage, ToolCall
     from unicorn_async.tokenizer.tokenizer import Tokenizer
 
 __all__ = [
@@ -123,6 +123,7 @@ __all__ = [
     "Tokenizer",
     "TokenizerError",
     "TokenizerLostError",
+    "ToolCall",
     "TuningError",
     "UnicornError",
     "UnsupportedModelError",
@@ -162,6 +163,7 @@ _MODULES = {  # by name; those of errors alone are not there
     "SplitMode": "config",
     "Token": "engine.types",
     "Tokenizer": "tokenizer.tokenizer",
+    "ToolCall": "tokenizer.message",
     "WeightScheme": "config",
 }
 

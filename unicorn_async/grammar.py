@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 MAX_GRAMMAR_CHARS = 1 << 17
+JSON_WHITE_SPACE = r"(?: |\n {0,32})?"  # between tokens of JSON: a model that prints nothing else comes to an end
 
 
 class GrammarKind(Enum):

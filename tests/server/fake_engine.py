@@ -51,10 +51,15 @@ class FakeTokenizer:
         self.has_chat_template = True
         self.pieces: dict[int, bytes] = {}
         self.thinks = False
+        self.chat_template: str | None = None
+        self.control: dict[str, int] = {}
         self.template_names: frozenset[str] = frozenset()
         self.options: list[dict[str, object]] = []
         self.texts: list[tuple[str, bool, bool]] = []
         self.conversations: list[tuple[ChatMessage, ...]] = []
+
+    def control_id(self, text: str) -> int | None:
+        return self.control.get(text)
 
     def encode(
         self, text: str, *, add_bos: bool = True, with_control: bool = False, max_context: int | None = None

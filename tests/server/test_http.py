@@ -140,7 +140,7 @@ BAD_CHATS = [
     ({"messages": "Hi"}, "invalid_type", "messages"),
     ({**CHAT, "n": 129}, "invalid_value", "n"),
     ({**CHAT, "n": "2"}, "invalid_type", "n"),
-    ({**CHAT, "tools": [{"type": "function"}]}, "unsupported_value", "tools"),
+    ({**CHAT, "tools": [{"type": "function"}]}, "invalid_type", "tools[0].function"),
     ({**CHAT, "tool_choice": "required"}, "unsupported_value", "tool_choice"),
     ({**CHAT, "logit_bias": {"5": 1}}, "unsupported_value", "logit_bias"),
     ({**CHAT, "response_format": {"type": "xml"}}, "invalid_value", "response_format.type"),
@@ -157,13 +157,13 @@ BAD_CHATS = [
     ({**CHAT, "frequency_penalty": 3}, "invalid_value", "frequency_penalty"),
     ({**CHAT, "max_tokens": -5}, "invalid_value", "max_tokens"),
     ({**CHAT, "stream": "yes"}, "invalid_type", "stream"),
-    ({"messages": [{"role": "tool", "content": "x"}]}, "invalid_value", "messages[0].role"),
+    ({"messages": [{"role": "tool", "content": "x"}]}, "invalid_type", "messages[0].tool_call_id"),
     (
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
         "unsupported_value",
         "messages[0].content[0].type",
     ),
-    ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "unsupported_value", "messages[0].tool_calls"),
+    ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "invalid_type", "messages[0].tool_calls[0].function"),
 ]
 
 
@@ -198,7 +198,7 @@ BAD_RESPONSES = [
     ({"input": "Hi", "background": True, "store": False}, "background"),
     ({"input": "Hi", "conversation": "conv_1"}, "conversation"),
     ({"input": "Hi", "prompt": {"id": "p"}}, "prompt"),
-    ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].type"),
+    ({"input": [{"type": "computer_call", "output": "x"}]}, "input[0].type"),
     ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0].type"),
 ]
 

@@ -285,7 +285,7 @@ HOSTILE = [
     ('{"type": "response.create", "input": [{"role": "king", "content": "x"}]}', "invalid_value", "input[0].role"),
     ('{"type": "response.create", "input": [{"role": "user"}]}', "invalid_type", "input[0].content"),
     ('{"type": "response.create", "input": "x", "stream_id": 7}', "invalid_type", "stream_id"),
-    ('{"type": "response.create", "input": "x", "tools": [{"type": "function"}]}', "unsupported_value", "tools"),
+    ('{"type": "response.create", "input": "x", "tools": [{"type": "function"}]}', "invalid_value", "tools[0].name"),
     ('{"type": "response.create", "input": "x", "colour": "red"}', "unknown_parameter", "colour"),
     ('{"type": "response.steer"}', "unknown_event", "type"),
     ('{"type": 5}', "invalid_type", "type"),

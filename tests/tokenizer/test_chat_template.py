@@ -8,7 +8,7 @@ import time
 import pytest
 
 from unicorn_async.errors import RequestError, TokenizerError
-from unicorn_async.tokenizer import ChatMessage
+from unicorn_async.tokenizer import ChatMessage, ToolCall
 from unicorn_async.tokenizer.chat_template import ChatTemplate
 
 MESSAGES = [ChatMessage("user", "one"), ChatMessage("assistant", "two")]
@@ -41,6 +41,31 @@ def test_the_usual_functions_are_there() -> None:
     assert render("{% set x %}{{ 'a' }}b{% endset %}{{ x }}{% set y | upper %}c{% endset %}{{ y }}") == "abC"
     assert render("{{ 'a' ~ 1 ~ tools }}{% if add_generation_prompt %}!{% endif %}") == "a1None!"
     assert render("{{ '%s-%05d' % ('x', 7) }}{{ '%s' | format(3) }}") == "x-000073"
+
+
+def test_templates_have_calls_as_objects_and_tools_by_their_names() -> None:
+    call = ToolCall("call_1", "add", '{"a": [1, "ä"]}')
+    messages = [ChatMessage("assistant", "", (call,)), ChatMessage("tool", "3", tool_call_id="call_1")]
+    source = "{% for t in tools %}{{ t | tojson }};{% endfor %}{{ messages | tojson }}"
+    tools = [{"type": "function", "function": {"name": "add"}}]
+    text = ChatTemplate(source, {}).render(messages, add_generation_prompt=True, tools=tools)
+    told, _, conversation = text.partition(";")
+    assert json.loads(told) == tools[0]
+    assert json.loads(conversation) == [
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [
+                {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": {"a": [1, "ä"]}}}
+            ],
+        },
+        {"role": "tool", "content": "3", "tool_call_id": "call_1", "name": "add"},
+    ]
+    broken = ChatMessage("assistant", "", (ToolCall("x", "add", "no JSON"),))
+    text = ChatTemplate("{{ messages[0].tool_calls[0].function.arguments }}", {}).render(
+        [broken], add_generation_prompt=True
+    )
+    assert text == "no JSON"
 
 
 def test_a_refusal_is_a_request_error() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from unicorn_async.errors import GrammarError
-from unicorn_async.grammar import GrammarKind
+from unicorn_async.grammar import JSON_WHITE_SPACE, GrammarKind
 
 if TYPE_CHECKING:
     from unicorn_async.grammar import Grammar
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 _MAX_KEPT = 32  # grammars that stay compiled when no answer follows them any more
 _MAX_KEPT_CHARS = 1 << 20  # of all of them
-_WHITE_SPACE = r"(?: |\n {0,32})?"  # between tokens of JSON: a model that prints nothing else comes to an end
 _FREE = '%llguidance {"no_forcing": true}\n'  # what must come next may come in any tokens: the model's own are best
 _PANIC = "PanicException"  # of Rust; it can't be imported, and is no Exception
 _MAX_MESSAGE = 300
@@ -146,7 +145,7 @@ def _compilable(grammar: Grammar) -> str:
     match grammar.kind:
         case GrammarKind.JSON_SCHEMA:
             schema = _object(grammar.source)
-            schema["x-guidance"] = {"whitespace_pattern": _WHITE_SPACE, "lenient": not grammar.strict}
+            schema["x-guidance"] = {"whitespace_pattern": JSON_WHITE_SPACE, "lenient": not grammar.strict}
             return f"{_FREE}start: %json {json.dumps(schema)}"
         case GrammarKind.REGEX:
             made = json.loads(LLMatcher.grammar_from_regex(grammar.source))

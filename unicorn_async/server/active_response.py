@@ -35,6 +35,7 @@ class ActiveResponse:
         state = self.answer.state
         if state.status in (ResponseStatus.IN_PROGRESS, ResponseStatus.FAILED) or self.is_deleted:
             return None
-        answer = (ChatMessage("assistant", state.text),) if state.text else ()
+        said = ChatMessage("assistant", state.text, state.calls)
+        answer = (said,) if said.chars else ()
         body = encode_object(state.to_json())
         return StoredResponse(self.id, body, self.conversation + answer, len(self.conversation), self.owner)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.server.choices import Choices, close_all, seeded
 from unicorn_async.server.fingerprint import fingerprint
-from unicorn_async.server.format_check import check_format
-from unicorn_async.server.protocol.chat_answer import ChatAnswer
+from unicorn_async.server.protocol.call_items import check_calls
 from unicorn_async.server.protocol.completion_object import CompletionHead, CompletionObject
 from unicorn_async.server.protocol.messages import merge_system
+from unicorn_async.server.tool_plan import ToolPlan, chat_answer, with_grammar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from unicorn_async.config import SamplingParams
     from unicorn_async.server.generation import Generation
+    from unicorn_async.server.protocol.chat_answer import ChatAnswer
     from unicorn_async.server.protocol.chat_request import ChatRequest
     from unicorn_async.server.served_model import ServedModel
     from unicorn_async.server.service import Service
@@ -30,19 +32,22 @@ async def open_chat(service: Service, request: ChatRequest) -> Choices[ChatAnswe
     """
     model = await service.models.model(request.model)
     engine = model.engine
-    await check_format(engine, request.format)
+    check_calls(request.messages, "messages")
+    plan = ToolPlan.of(engine.tokenizer, request.tools.use)
+    guided = await with_grammar(engine, plan, request)
     tokenizer, reasoning = engine.tokenizer, request.reasoning
-    options = request.template.beside(reasoning.variables(tokenizer))
+    options = replace(request.template.beside(reasoning.variables(tokenizer)), use=request.tools.use)
     messages = merge_system(None, request.messages)
     prompt = await service.encode_chat(tokenizer, messages, options, engine.max_context)
-    wanted = service.with_recommended(engine, request.sampling, request.left_out)
+    wanted = service.with_recommended(engine, guided, request.left_out)
     sampling = service.fit(engine, prompt, wanted, request.max_tokens)
     head = head_of("chatcmpl", model, include_usage=request.include_usage)
     answers = [
-        ChatAnswer(
+        chat_answer(
+            plan,
             head,
             index,
-            tokenizer.token_bytes,
+            tokenizer,
             wants_logprobs=sampling.top_logprobs is not None,
             splitter=reasoning.splitter(tokenizer, prompt),
         )

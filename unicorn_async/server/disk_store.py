@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from unicorn_async.errors import ConfigError
 from unicorn_async.server.store import StoredResponse
-from unicorn_async.tokenizer import ChatMessage
+from unicorn_async.tokenizer import ChatMessage, ToolCall
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 _VERSION = 1
@@ -86,11 +86,11 @@ class DiskStore:
         if row is None:
             return None
         body, messages, num_inputs = row
-        conversation = tuple(ChatMessage(role, content) for role, content in json.loads(messages))
+        conversation = tuple(_message(*parts) for parts in json.loads(messages))
         return StoredResponse(response_id, body, conversation, num_inputs)
 
     def _put(self, entry: StoredResponse) -> None:
-        messages = json.dumps([[message.role, message.content] for message in entry.messages])
+        messages = json.dumps([_parts(message) for message in entry.messages])
         query = "INSERT OR REPLACE INTO responses (id, body, messages, num_inputs) VALUES (?, ?, ?, ?)"
         with self._connection:
             self._connection.execute("BEGIN")
@@ -100,3 +100,17 @@ class DiskStore:
 
     def _remove(self, response_id: str) -> None:
         self._connection.execute("DELETE FROM responses WHERE id = ?", (response_id,))
+
+
+def _parts(message: ChatMessage) -> list[object]:
+    """Role and content; behind them calls, and the call that is answered, where there are some."""
+    parts: list[object] = [message.role, message.content]
+    if message.tool_calls or message.tool_call_id is not None:
+        parts += [[(call.id, call.name, call.arguments) for call in message.tool_calls], message.tool_call_id]
+    return parts
+
+
+def _message(
+    role: str, content: str, calls: Sequence[tuple[str, str, str]] = (), call_id: str | None = None
+) -> ChatMessage:
+    return ChatMessage(role, content, tuple(ToolCall(*call) for call in calls), call_id)

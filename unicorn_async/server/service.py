@@ -15,21 +15,21 @@ from unicorn_async.server.access import Access
 from unicorn_async.server.active_response import ActiveResponse
 from unicorn_async.server.archive import Archive
 from unicorn_async.server.background_answers import BackgroundAnswers, name_taken
-from unicorn_async.server.format_check import check_format
 from unicorn_async.server.generation import QueueWait
 from unicorn_async.server.ledger import Ledger
 from unicorn_async.server.metrics import Metrics
+from unicorn_async.server.protocol.call_items import check_calls
 from unicorn_async.server.protocol.encoding import encode_object
 from unicorn_async.server.protocol.errors import ApiError, unknown_response
 from unicorn_async.server.protocol.messages import merge_system
 from unicorn_async.server.protocol.response_object import ResponseState, ResponseStatus
-from unicorn_async.server.protocol.responses_answer import ResponsesAnswer
 from unicorn_async.server.protocol.sampling import recommended
 from unicorn_async.server.protocol.template_options import TemplateOptions
 from unicorn_async.server.request_context import asking
 from unicorn_async.server.step_watch import StepWatchers
 from unicorn_async.server.store import ResponseStore
 from unicorn_async.server.tokenizing import Tokenizing
+from unicorn_async.server.tool_plan import ToolPlan, responses_answer, with_grammar
 from unicorn_async.server.truncation import fitting_prompt
 
 if TYPE_CHECKING:
@@ -116,11 +116,13 @@ class Service:
         """
         model = await self.models.model(request.model)
         engine = model.engine
-        await check_format(engine, request.format)
         earlier = await self._earlier(request, local)
         conversation = earlier + request.messages
+        check_calls(conversation, "input")
+        plan = ToolPlan.of(engine.tokenizer, request.tools.use)
+        guided = await with_grammar(engine, plan, request)
         prompt = await self._prompt(engine, request, conversation)
-        wanted = self.with_recommended(engine, request.sampling, request.left_out)
+        wanted = self.with_recommended(engine, guided, request.left_out)
         sampling = self.fit(engine, prompt, wanted, request.max_output_tokens)
         state = ResponseState(
             id=request.response_id or f"resp_{secrets.token_hex(16)}",
@@ -130,7 +132,7 @@ class Service:
             input_tokens=len(prompt),
         )
         splitter = request.reasoning.splitter(engine.tokenizer, prompt)
-        answer = ResponsesAnswer(state, engine.tokenizer.token_bytes, stream_id=stream_id, splitter=splitter)
+        answer = responses_answer(plan, state, engine.tokenizer, stream_id=stream_id, splitter=splitter)
         generation = await self.generate(model, prompt, sampling, state.id) if request.generate else None
         active = ActiveResponse(answer, generation, conversation, asking.get().name)
         self._active[active.id] = active
@@ -313,7 +315,7 @@ class Service:
     async def _prompt(
         self, engine: EngineAPI, request: ResponsesRequest, conversation: Sequence[ChatMessage]
     ) -> list[int]:
-        options = PLAIN.beside(request.reasoning.variables(engine.tokenizer))
+        options = replace(PLAIN.beside(request.reasoning.variables(engine.tokenizer)), use=request.tools.use)
         encode = partial(self.encode_chat, engine.tokenizer, options=options)
         messages = merge_system(request.instructions, conversation)
         if not request.truncate:
@@ -353,9 +355,11 @@ class Service:
     ) -> T:
         if not tokenizer.has_chat_template:
             raise ApiError(NO_TEMPLATE, code="no_chat_template", param="model")
-        num_chars = sum(len(message.content) for message in messages)
+        plan = ToolPlan.of(tokenizer, options.use)
+        messages, told = plan.conversation(messages), plan.told
+        num_chars = sum(message.chars for message in messages) + (len(json.dumps(told)) if told else 0)
         arguments = options.checked(tokenizer)
-        return await self.encoded(tokenizer, num_chars, lambda its: method(its)(messages, **arguments))
+        return await self.encoded(tokenizer, num_chars, lambda its: method(its)(messages, **arguments, **told))
 
     async def encoded(self, tokenizer: Tokenizer, num_chars: int, encode: Callable[[Tokenizer], T]) -> T:
         """Return what `encode` makes of a text, where it holds nobody up, nor does what it has to wait for."""

@@ -23,7 +23,7 @@ class StoredResponse:
     @property
     def chars(self) -> int:
         """What it counts for against the store's bound; messages that it shares with others count each time."""
-        return len(self.body) + sum(len(message.content) for message in self.messages)
+        return len(self.body) + sum(message.chars for message in self.messages)
 
 
 class ResponseStore:

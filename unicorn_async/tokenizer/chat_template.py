@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -50,8 +51,9 @@ class ChatTemplate:
         *,
         add_generation_prompt: bool,
         variables: Mapping[str, object] | None = None,
+        tools: Sequence[Mapping[str, object]] = (),
     ) -> str:
-        """Return the conversation as text; the template sees the `variables`, too.
+        """Return the conversation as text; the template sees the `variables`, and `tools` as OpenAI's API has them.
 
         Raises:
             RequestError: the template refuses the conversation, or a role is unknown.
@@ -60,17 +62,21 @@ class ChatTemplate:
         for message in messages:
             if message.role not in ROLES:
                 raise RequestError(f"role: expected one of {', '.join(sorted(ROLES))}, got {message.role!r}")
-        conversation = [{"role": message.role, "content": message.content} for message in messages]
+        conversation = _conversation(messages)
         with self._lock:
             try:
-                return self._rendered(conversation, add_generation_prompt, variables or {})
+                return self._rendered(conversation, add_generation_prompt, variables or {}, tools)
             except RequestError:
                 raise
             except Exception as exc:  # whatever a template makes of the objects that it is given
                 raise TokenizerError(f"chat template: {type(exc).__name__}: {exc}") from exc
 
     def _rendered(
-        self, conversation: list[dict[str, str]], add_generation_prompt: bool, variables: Mapping[str, object]
+        self,
+        conversation: list[dict[str, object]],
+        add_generation_prompt: bool,
+        variables: Mapping[str, object],
+        tools: Sequence[Mapping[str, object]],
     ) -> str:
         self._sandbox.start()
         parts: list[str] = []
@@ -78,7 +84,7 @@ class ChatTemplate:
         for part in self._template.generate(
             {**variables, **self._variables},
             messages=conversation,
-            tools=None,
+            tools=tools or None,
             documents=None,
             add_generation_prompt=add_generation_prompt,
         ):
@@ -87,3 +93,33 @@ class ChatTemplate:
                 raise SecurityError(f"a text of more than {MAX_TEXT_CHARS} characters")
             parts.append(part)
         return "".join(parts)
+
+
+def _conversation(messages: Sequence[ChatMessage]) -> list[dict[str, object]]:
+    """The messages as templates know them; a tool's message has the tool's name, too."""
+    found: list[dict[str, object]] = []
+    names: dict[str | None, str] = {}
+    for message in messages:
+        entry: dict[str, object] = {"role": message.role, "content": message.content}
+        if message.tool_calls:
+            names.update((call.id, call.name) for call in message.tool_calls)
+            entry["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": _arguments(call.arguments)},
+                }
+                for call in message.tool_calls
+            ]
+        if message.tool_call_id is not None:
+            entry |= {"tool_call_id": message.tool_call_id, "name": names.get(message.tool_call_id, "")}
+        found.append(entry)
+    return found
+
+
+def _arguments(text: str) -> object:
+    """Arguments as the object that templates expect; what is no JSON stays text."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text

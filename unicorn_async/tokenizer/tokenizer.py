@@ -11,6 +11,7 @@ import tokenizers
 
 from unicorn_async.errors import PromptTooLongError, RequestError, TokenizerError
 from unicorn_async.tokenizer.apart import LONG_CHARS, Call
+from unicorn_async.tokenizer.broken_texts import broken_message, broken_strings, contributed
 from unicorn_async.tokenizer.control_tokens import ControlTokens, unused_mark
 from unicorn_async.tokenizer.encoder import BackendEncoder, Encoder, WholeNeededError
 from unicorn_async.tokenizer.facts import TokenizerFacts, facts_of
@@ -138,6 +139,16 @@ class Tokenizer:
         return check_room(self._prefix + ids if add_bos and not has_bos else ids, max_context)
 
     @property
+    def chat_template(self) -> str | None:
+        """The chat template's source."""
+        return None if self._template is None else self._template.source
+
+    def control_id(self, text: str) -> int | None:
+        """Return the id of the control token that a text stands for, if it does for one."""
+        found = (token_id for token_id, token in self._facts.control.items() if token.content == text)
+        return next(found, None)
+
+    @property
     def thinks(self) -> bool:
         """Whether the model may think before it answers, by its chat template: between `<think>` and `</think>`."""
         return self._template is not None and THINKING_MARKS[1] in self._template.source
@@ -155,27 +166,30 @@ class Tokenizer:
         continue_final: bool = False,
         variables: Mapping[str, object] | None = None,
         max_context: int | None = None,
+        tools: Sequence[Mapping[str, object]] = (),
     ) -> list[int]:
         """Return the ids of a conversation, beginning token included, ready for the answer.
 
         The template's control tokens are control tokens; what looks like one in a message is plain text. With
         `continue_final` the ids end with the last message's text, for the answer to go on with it. The template sees
-        `variables`, whose texts are taken as if it had them itself. `max_context` is as in `encode`.
+        `variables`, whose texts are taken as if it had them itself, and `tools` as OpenAI's chat API has them, whose
+        texts are plain. `max_context` is as in `encode`.
 
         Raises:
             RequestError: the template refuses the conversation, a role is unknown, or a text is not valid Unicode; as
                 PromptTooLongError, it is too long.
             TokenizerError: there is no chat template, or it fails.
         """
-        if self._apart is not None and sum(len(message.content) for message in messages) > LONG_CHARS:
+        if self._apart is not None and sum(map(len, contributed(messages, tools))) > LONG_CHARS:
             named = {
                 "add_generation_prompt": add_generation_prompt,
                 "continue_final": continue_final,
                 "variables": variables,
+                "tools": tools,
                 "max_context": max_context,
             }
             return self._apart.run(Call("encode_chat", (tuple(messages),), named))
-        text, mark = self._chat_text(messages, add_generation_prompt, continue_final, variables)
+        text, mark = self._chat_text(messages, add_generation_prompt, continue_final, variables, tools)
         is_marked = mark in text
         self._check_bytes(text.replace(mark, "") if is_marked else text, max_context)
         ids = self._encode_marked(text, mark) if is_marked else self._encode(text, with_control=True)
@@ -211,9 +225,10 @@ class Tokenizer:
         add_generation_prompt: bool = True,
         continue_final: bool = False,
         variables: Mapping[str, object] | None = None,
+        tools: Sequence[Mapping[str, object]] = (),
     ) -> str:
         """Return the text that the chat template makes of a conversation; all else as `encode_chat`."""
-        text, mark = self._chat_text(messages, add_generation_prompt, continue_final, variables)
+        text, mark = self._chat_text(messages, add_generation_prompt, continue_final, variables, tools)
         return text.replace(mark, "")
 
     def _chat_text(
@@ -222,17 +237,18 @@ class Tokenizer:
         add_generation_prompt: bool,
         continue_final: bool,
         variables: Mapping[str, object] | None,
+        tools: Sequence[Mapping[str, object]],
     ) -> tuple[str, str]:
         """The conversation as text, and a mark as `_render` has it."""
         if self._template is None:
             raise TokenizerError("the model has no chat template")
         if not continue_final:
-            return self._render(self._template, messages, add_generation_prompt, variables)
+            return self._render(self._template, messages, add_generation_prompt, variables, tools)
         if not messages or messages[-1].role != "assistant":
             raise RequestError("the last message: expected one of the assistant's, to go on with")
-        end = self._unused_mark(self._template, messages)
+        end = self._unused_mark(self._template, messages, tools)
         marked = [*messages[:-1], replace(messages[-1], content=messages[-1].content + end)]
-        text, mark = self._render(self._template, marked, False, variables)
+        text, mark = self._render(self._template, marked, False, variables, tools)
         if text.count(end) != 1:
             raise RequestError(f"the chat template has the last message's end {text.count(end)} times, not once")
         return text[: text.index(end)], mark
@@ -270,6 +286,7 @@ class Tokenizer:
         messages: Sequence[ChatMessage],
         add_generation_prompt: bool,
         variables: Mapping[str, object] | None,
+        tools: Sequence[Mapping[str, object]],
     ) -> tuple[str, str]:
         """The conversation as text, and a mark: wherever it occurs in the text, it keeps a control token from arising.
 
@@ -277,20 +294,27 @@ class Tokenizer:
         tokens arise in it that the messages contributed parts of: then every possible beginning is broken.
         """
         render = partial(template.render, add_generation_prompt=add_generation_prompt, variables=variables)
-        mark = self._unused_mark(template, messages)
-        if not any(self._control.may_begin_in(message.content) for message in messages):
-            return render(messages), mark
-        whole = [replace(message, content=self._control.break_whole(message.content, mark)) for message in messages]
-        starts = [replace(message, content=self._control.break_starts(message.content, mark)) for message in messages]
-        text, safe_text = render(whole), render(starts)
+        mark = self._unused_mark(template, messages, tools)
+        if not any(map(self._control.may_begin_in, contributed(messages, tools))):
+            return render(messages, tools=tools), mark
+
+        def rendered(broken: Callable[[str, str], str]) -> str:
+            return render(
+                [broken_message(message, lambda text: broken(text, mark)) for message in messages],
+                tools=[broken_strings(tool, lambda text: broken(text, mark)) for tool in tools],
+            )
+
+        text, safe_text = rendered(self._control.break_whole), rendered(self._control.break_starts)
         if self._control.found_in(text) != self._control.found_in(safe_text):
             return safe_text, mark
         return text, mark
 
-    def _unused_mark(self, template: ChatTemplate, messages: Sequence[ChatMessage]) -> str:
-        """A character that neither the template nor a message has."""
+    def _unused_mark(
+        self, template: ChatTemplate, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, object]]
+    ) -> str:
+        """A character that neither the template nor a message nor a tool has."""
         try:
-            return unused_mark([template.source, *(message.content for message in messages)])
+            return unused_mark([template.source, *contributed(messages, tools)])
         except ValueError as exc:
             raise RequestError("the messages use every private-use character of Unicode") from exc
 

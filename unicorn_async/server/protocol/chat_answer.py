@@ -80,7 +80,7 @@ class ChatAnswer:
 
     def finished(self, reason: FinishReason) -> Sequence[str]:
         """Return what was held back, and the chunk with the finish reason."""
-        self._finish_reason = FINISH_REASON[reason]
+        self._finish_reason = self._reason(reason)
         held = self._splitter.finish() if self._splitter is not None else ()
         chunks = [self._piece(is_thought, text) for is_thought, text in held]
         rest = None
@@ -109,12 +109,23 @@ class ChatAnswer:
 
     def to_choice(self) -> dict[str, object]:
         """Return the whole choice."""
+        choice: dict[str, object] = {
+            "index": self._index,
+            "message": self._message(),
+            "finish_reason": self._finish_reason,
+        }
+        choice["logprobs"] = None if self._logprobs is None else {"content": self._logprobs.sent, "refusal": None}
+        return choice
+
+    def _reason(self, reason: FinishReason) -> str:
+        """What the API calls the end."""
+        return FINISH_REASON[reason]
+
+    def _message(self) -> dict[str, object]:
         message: dict[str, object] = {"role": "assistant", "content": "".join(self._texts), "refusal": None}
         if self._splitter is not None:
             message["reasoning_content"] = "".join(self._thoughts) or None
-        choice: dict[str, object] = {"index": self._index, "message": message, "finish_reason": self._finish_reason}
-        choice["logprobs"] = None if self._logprobs is None else {"content": self._logprobs.sent, "refusal": None}
-        return choice
+        return message
 
     def _chunk(
         self, delta: dict[str, object], finish_reason: str | None, logprobs: list[dict[str, object]] | None = None

@@ -9,7 +9,7 @@ from unicorn_async.server.protocol.answer_format import FORMAT_FIELDS, AnswerFor
 from unicorn_async.server.protocol.hints import SHARED_HINTS, check_stream_options, check_verbosity, parse_hints
 from unicorn_async.server.protocol.messages import parse_messages
 from unicorn_async.server.protocol.reasoning import Reasoning, parse_effort
-from unicorn_async.server.protocol.responses_request import parse_model, refuse_tool_choice
+from unicorn_async.server.protocol.responses_request import parse_model
 from unicorn_async.server.protocol.sampling import (
     MAX_TOKENS,
     SAMPLING_FIELDS,
@@ -18,13 +18,14 @@ from unicorn_async.server.protocol.sampling import (
     parse_top_logprobs,
 )
 from unicorn_async.server.protocol.template_options import TEMPLATE_FIELDS, TemplateOptions, parse_template_options
+from unicorn_async.server.protocol.tools import TOOL_FIELDS, ToolRequest, parse_tools
 
 if TYPE_CHECKING:
     from unicorn_async.config import SamplingParams
     from unicorn_async.server.protocol.fields import Fields
     from unicorn_async.tokenizer import ChatMessage
 
-REFUSED = ("audio", "function_call", "functions", "moderation", "tools")
+REFUSED = ("audio", "function_call", "functions", "moderation")
 USED = frozenset(
     {
         "logprobs",
@@ -42,13 +43,12 @@ USED = frozenset(
         "store",
         "stream",
         "stream_options",
-        "tool_choice",
         "top_logprobs",
         "verbosity",
         "web_search_options",
     }
 )
-KNOWN = SHARED_HINTS | USED | SAMPLING_FIELDS | FORMAT_FIELDS | TEMPLATE_FIELDS | frozenset(REFUSED)
+KNOWN = SHARED_HINTS | USED | SAMPLING_FIELDS | FORMAT_FIELDS | TOOL_FIELDS | TEMPLATE_FIELDS | frozenset(REFUSED)
 MAX_CHOICES = 128
 
 
@@ -67,6 +67,7 @@ class ChatRequest:
     reasoning: Reasoning = field(default_factory=Reasoning)
     left_out: frozenset[str] = frozenset()  # as in `ResponsesRequest`
     format: AnswerFormat = field(default_factory=AnswerFormat)  # as in `ResponsesRequest`
+    tools: ToolRequest = field(default_factory=ToolRequest)
 
 
 def parse_chat_request(fields: Fields, *, defaults: SamplingParams) -> ChatRequest:
@@ -95,6 +96,7 @@ def parse_chat_request(fields: Fields, *, defaults: SamplingParams) -> ChatReque
         reasoning=parse_effort(fields),
         left_out=left_out(fields),
         format=wanted,
+        tools=parse_tools(fields, nested=True),
     )
 
 
@@ -110,7 +112,6 @@ def _refuse_unsupported(fields: Fields) -> None:
         raise fields.unsupported("store", "chat completions are not kept here; the Responses API keeps its answers")
     if fields.metadata():
         raise fields.unsupported("metadata", "is kept with a completion, and completions are not kept here")
-    refuse_tool_choice(fields)
     check_verbosity(fields)
     _check_prediction(fields)
 

@@ -75,7 +75,7 @@ def item_list(response_id: str, messages: Sequence[ChatMessage], query: ItemQuer
         ApiError: 400, there is no item of the name that the page is to follow.
     """
     token = response_id.removeprefix("resp_")
-    items = [_item(f"msg_{token}_{number}", message) for number, message in enumerate(messages)]
+    items = [item for number, message in enumerate(messages) for item in _items(f"{token}_{number}", message)]
     if not query.ascends:
         items.reverse()
     names = [str(item["id"]) for item in items]
@@ -92,6 +92,25 @@ def item_list(response_id: str, messages: Sequence[ChatMessage], query: ItemQuer
         "last_id": page[-1]["id"] if page else None,
         "has_more": start + query.limit < len(items),
     }
+
+
+def _items(name: str, message: ChatMessage) -> list[dict[str, object]]:
+    """A message's items: its text, if it has some beside calls, and these."""
+    if message.tool_call_id is not None:
+        output = {"call_id": message.tool_call_id, "output": message.content, "status": "completed"}
+        return [{"id": f"fco_{name}", "type": "function_call_output", **output}]
+    calls: list[dict[str, object]] = [
+        {
+            "id": f"fc_{name}_{number}",
+            "type": "function_call",
+            "status": "completed",
+            "call_id": call.id,
+            "name": call.name,
+            "arguments": call.arguments,
+        }
+        for number, call in enumerate(message.tool_calls)
+    ]
+    return calls if calls and not message.content else [_item(f"msg_{name}", message), *calls]
 
 
 def _item(name: str, message: ChatMessage) -> dict[str, object]:

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from unicorn_async.server.protocol.call_items import (
+    merged_calls,
+    parse_call_item,
+    parse_output_item,
+    parse_tool_calls,
+)
 from unicorn_async.server.protocol.errors import ApiError
 from unicorn_async.server.protocol.fields import Fields, checked_text, type_name
 from unicorn_async.tokenizer import ChatMessage
@@ -65,20 +71,33 @@ def _parse_items(items: list[object], path: str, *, items_have_types: bool) -> t
             kind = fields.string("type") or "message"
             if kind == "reasoning":
                 continue  # clients send a model's thoughts back; the templates here have no place for them
+            if kind == "function_call":
+                found.append(parse_call_item(fields))
+                continue
+            if kind == "function_call_output":
+                found.append(parse_output_item(fields, _parse_text))
+                continue
             if kind != "message":
                 raise fields.unsupported("type", f"items of type {kind!r} are not supported; send messages")
         found.append(_parse_message(fields))
-    return tuple(found)
+    return merged_calls(found)
 
 
 def _parse_message(fields: Fields) -> ChatMessage:
     role = fields.string("role")
+    if role == "tool":
+        call_id = fields.string("tool_call_id", max_length=200)
+        if not call_id:
+            raise fields.wrong("tool_call_id", "a string")
+        return ChatMessage("tool", _parse_content(fields), tool_call_id=call_id)
     if role not in ROLES:
         raise fields.wrong("role", f"one of {', '.join(ROLES)}", code="invalid_value")
-    for key in ("tool_calls", "function_call", "audio"):
+    for key in ("function_call", "audio"):
         if fields.value(key):
-            raise fields.unsupported(key, "tools and audio are not supported")
-    return ChatMessage(ROLES[role], _parse_content(fields))
+            raise fields.unsupported(key, "functions in their old form, and audio, are not supported")
+    if fields.value("tool_calls") and role != "assistant":
+        raise fields.unsupported("tool_calls", f"the role {role!r} calls no tools")
+    return ChatMessage(ROLES[role], _parse_content(fields), parse_tool_calls(fields))
 
 
 def _parse_content(fields: Fields) -> str:
@@ -87,11 +106,16 @@ def _parse_content(fields: Fields) -> str:
         if fields.string("role") == "assistant":
             return ""
         raise fields.wrong("content", "a string or an array")
+    return _parse_text(fields, "content")
+
+
+def _parse_text(fields: Fields, key: str) -> str:
+    value = fields.value(key)
     if isinstance(value, str):
-        return checked_text(value, fields.name("content"))
+        return checked_text(value, fields.name(key))
     if not isinstance(value, list):
-        raise fields.wrong("content", "a string or an array")
-    return "".join(_parse_part(part, f"{fields.name('content')}[{index}]") for index, part in enumerate(value))
+        raise fields.wrong(key, "a string or an array")
+    return "".join(_parse_part(part, f"{fields.name(key)}[{index}]") for index, part in enumerate(value))
 
 
 def _parse_part(part: object, name: str) -> str:

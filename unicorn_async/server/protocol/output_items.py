@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass, field
 
 
@@ -42,4 +43,40 @@ class TextItem:
             "status": self.status,
             "role": "assistant",
             "content": content,
+        }
+
+
+@dataclass(slots=True)
+class CallItem:
+    """A call of a tool; the client names it by `call_id` when it tells what the tool returned."""
+
+    name: str
+    number: str = field(default_factory=lambda: secrets.token_hex(12))
+    parts: list[str] = field(default_factory=list)
+    status: str = "in_progress"
+
+    @property
+    def id(self) -> str:
+        """The item's own name."""
+        return f"fc_{self.number}"
+
+    @property
+    def call_id(self) -> str:
+        """The call's name."""
+        return f"call_{self.number}"
+
+    @property
+    def arguments(self) -> str:
+        """The arguments so far, as the model writes them."""
+        return "".join(self.parts)
+
+    def to_json(self) -> dict[str, object]:
+        """Return the item; it has arguments once it has ended."""
+        return {
+            "id": self.id,
+            "type": "function_call",
+            "status": self.status,
+            "call_id": self.call_id,
+            "name": self.name,
+            "arguments": "" if self.status == "in_progress" else self.arguments,
         }

@@ -31,10 +31,16 @@ def replayed(body: Mapping[str, object]) -> list[str]:
 
 def _item_events(item: Mapping[str, object], index: int) -> Iterator[_Event]:
     begun = {**item, "status": "in_progress", **({"content": []} if "content" in item else {})}
+    begun |= {"arguments": ""} if "arguments" in item else {}
     yield "response.output_item.added", {"output_index": index, "item": begun}
     for part_index, part in enumerate(_objects(item.get("content"))):
         place = {"item_id": item.get("id"), "output_index": index, "content_index": part_index}
         yield from _part_events(part, place)
+    if item.get("type") == "function_call":
+        called = {"item_id": item.get("id"), "output_index": index}
+        yield "response.function_call_arguments.delta", {**called, "delta": item.get("arguments")}
+        done = {"name": item.get("name"), "arguments": item.get("arguments")}
+        yield "response.function_call_arguments.done", {**called, **done}
     yield "response.output_item.done", {"output_index": index, "item": item}
 
 

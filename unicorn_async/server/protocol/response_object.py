@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from unicorn_async.server.protocol.output_items import TextItem
+from unicorn_async.server.protocol.output_items import CallItem, TextItem
+from unicorn_async.tokenizer import ToolCall
 
 if TYPE_CHECKING:
     from unicorn_async.config import SamplingParams
@@ -41,16 +42,30 @@ class ResponseState:
     status: ResponseStatus = ResponseStatus.IN_PROGRESS
     error: ErrorInfo | None = None
     num_thought: int = 0  # of the output tokens
-    items: list[TextItem] = field(default_factory=list)
+    items: list[TextItem | CallItem] = field(default_factory=list)
 
     @property
     def text(self) -> str:
         """The answer so far, without thoughts."""
-        return "".join(item.text for item in self.items if not item.is_thought)
+        return "".join(item.text for item in self.items if isinstance(item, TextItem) and not item.is_thought)
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        """The calls of tools so far."""
+        found = (item for item in self.items if isinstance(item, CallItem))
+        return tuple(ToolCall(item.call_id, item.name, item.arguments) for item in found)
 
     def add_item(self, *, is_thought: bool = False) -> TextItem:
         """Begin an item of the output."""
-        item = TextItem(f"{'rs' if is_thought else 'msg'}_{self.id.removeprefix('resp_')}", is_thought)
+        earlier = sum(isinstance(item, TextItem) and item.is_thought is is_thought for item in self.items)
+        name = f"{'rs' if is_thought else 'msg'}_{self.id.removeprefix('resp_')}"
+        item = TextItem(f"{name}_{earlier}" if earlier else name, is_thought)
+        self.items.append(item)
+        return item
+
+    def add_call(self, name: str) -> CallItem:
+        """Begin a call of a tool."""
+        item = CallItem(name)
         self.items.append(item)
         return item
 
@@ -83,8 +98,8 @@ class ResponseState:
             "store": self.request.store,
             "temperature": self.sampling.temperature,
             "text": {"format": self.request.format.shown, "verbosity": "medium"},
-            "tool_choice": "none",
-            "tools": [],
+            "tool_choice": self.request.tools.shown_choice,
+            "tools": self.request.tools.shown_tools,
             "top_logprobs": self.sampling.top_logprobs or 0,
             "top_p": self.sampling.top_p,
             "truncation": "auto" if self.request.truncate else "disabled",

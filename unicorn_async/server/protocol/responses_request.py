@@ -25,6 +25,7 @@ from unicorn_async.server.protocol.sampling import (
     parse_sampling,
     parse_top_logprobs,
 )
+from unicorn_async.server.protocol.tools import TOOL_FIELDS, ToolRequest, parse_tools
 
 if TYPE_CHECKING:
     from unicorn_async.config import SamplingParams
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from unicorn_async.tokenizer import ChatMessage
 
 # Would change the answer; null or empty is fine.
-REFUSED = ("access_programs", "context_management", "conversation", "image", "moderation", "prompt", "tools")
+REFUSED = ("access_programs", "context_management", "conversation", "image", "moderation", "prompt")
 USED = frozenset(
     {
         "background",
@@ -51,12 +52,11 @@ USED = frozenset(
         "stream",
         "stream_options",
         "text",
-        "tool_choice",
         "top_logprobs",
         "truncation",
     }
 )
-KNOWN = RESPONSES_HINTS | USED | SAMPLING_FIELDS | FORMAT_FIELDS | frozenset(REFUSED)
+KNOWN = RESPONSES_HINTS | USED | SAMPLING_FIELDS | FORMAT_FIELDS | TOOL_FIELDS | frozenset(REFUSED)
 RESPONSE_ID = re.compile("resp_[0-9a-f]{24,64}")
 INCLUDE_LOGPROBS = "message.output_text.logprobs"
 
@@ -86,6 +86,7 @@ class ResponsesRequest:
     reasoning: Reasoning = field(default_factory=Reasoning)
     left_out: frozenset[str] = frozenset()  # sampling parameters that the model's recommendation may fill in
     format: AnswerFormat = field(default_factory=AnswerFormat)  # its grammar is among the sampling parameters
+    tools: ToolRequest = field(default_factory=ToolRequest)
 
 
 def parse_responses_request(fields: Fields, *, defaults: SamplingParams) -> ResponsesRequest:
@@ -118,6 +119,7 @@ def parse_responses_request(fields: Fields, *, defaults: SamplingParams) -> Resp
         reasoning=parse_reasoning(fields),
         left_out=left_out(fields),
         format=wanted,
+        tools=parse_tools(fields, nested=False),
     )
     if request.response_id is not None:
         _check_response_id(request, fields)
@@ -133,12 +135,6 @@ def parse_model(fields: Fields) -> str | None:
     return fields.string("model") or None
 
 
-def refuse_tool_choice(fields: Fields) -> None:
-    """Refuse a request that insists on a tool."""
-    if fields.value("tool_choice") not in (None, "none", "auto"):
-        raise fields.unsupported("tool_choice", "tools are not supported")
-
-
 def _check_response_id(request: ResponsesRequest, fields: Fields) -> None:
     if not request.background:
         raise fields.unsupported("response_id", "only an answer in the background has a name that its client chose")
@@ -150,7 +146,6 @@ def _refuse_unsupported(fields: Fields) -> None:
     for key in REFUSED:
         if fields.value(key):
             raise fields.unsupported(key, "not supported by this server")
-    refuse_tool_choice(fields)
     text = fields.object("text")
     if text is not None:
         text.refuse_unknown(("format", "verbosity"))

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypedDict
 
+from unicorn_async.calls.tool import ToolUse
 from unicorn_async.server.protocol.errors import ApiError
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class TemplateOptions:
     add_generation_prompt: bool = True
     continue_final: bool = False
     variables: Mapping[str, object] = field(default_factory=dict)
+    use: ToolUse = field(default_factory=ToolUse)  # the tools that the model is told of
 
     def beside(self, variables: Mapping[str, object]) -> TemplateOptions:
         """Return the options with further variables; those that a request names itself go before them."""

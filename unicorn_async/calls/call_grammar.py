@@ -1,0 +1,98 @@
+"""Grammars of answers with calls: a call's arguments always fit its tool's schema."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from unicorn_async.calls.call_format import CallKind
+from unicorn_async.calls.tool import ToolMode
+from unicorn_async.grammar import JSON_WHITE_SPACE, Grammar
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from unicorn_async.calls.call_format import CallFormat
+    from unicorn_async.calls.tool import Tool, ToolUse
+
+_MOST_CALLS = 16  # of one answer
+
+
+def call_grammar(
+    use: ToolUse, form: CallFormat, control: Mapping[str, int], answer: Mapping[str, object] | None = None
+) -> Grammar:
+    """Return the grammar of an answer that calls tools, or may; `control` has the markers that are control tokens.
+
+    Where no call is required, the answer is text otherwise, or JSON that fits the schema `answer`.
+
+    Raises:
+        GrammarError: it is too large.
+    """
+    return Grammar.lark("\n".join(_Rules(use, form, control).lines(answer)))
+
+
+class _Rules:
+    def __init__(self, use: ToolUse, form: CallFormat, control: Mapping[str, int]) -> None:
+        self._use = use
+        self._form = form
+        self._control = control
+        self._more = _MOST_CALLS - 1 if use.parallel else 0
+
+    def lines(self, answer: Mapping[str, object] | None) -> list[str]:
+        tools = self._use.callable
+        rules = [f"one_{index}: {self._one(tool, index)}" for index, tool in enumerate(tools)]
+        rules += [f"args_{index}: %json {_arguments(tool)}" for index, tool in enumerate(tools)]
+        rules.append("one: " + " | ".join(f"one_{index}" for index in range(len(tools))))
+        if self._use.mode is ToolMode.REQUIRED:
+            return [f"start: {self._calls()}", *rules]
+        if answer is not None:
+            return [f"start: answer | {self._calls()}", f"answer: %json {_schema(answer, strict=False)}", *rules]
+        return [*self._text_or_calls(), *rules]
+
+    def _calls(self) -> str:
+        """Calls alone."""
+        opening, closing = self._marker(self._form.opening), self._marker(self._form.closing)
+        match self._form.kind:
+            case CallKind.TAGGED:
+                return self._repeated(f'{opening} "\\n" one "\\n" {closing}', '"\\n"')
+            case CallKind.BARE:
+                return self._repeated("one", '"; "')
+            case CallKind.LISTED:
+                return f'{opening} "[" {self._repeated("one", chr(34) + ", " + chr(34))} "]"'
+            case CallKind.NAMED:
+                return self._repeated(f"{opening} one", "")
+
+    def _text_or_calls(self) -> list[str]:
+        """Text, and calls behind it, or alone where nothing marks their beginning."""
+        if self._form.kind is CallKind.BARE:
+            return [f"start: TEXT | {self._calls()}", r"TEXT: /[^{\[](.|\n)*/"]
+        opening = self._form.opening
+        if opening in self._control:
+            return [f"start: TEXT ({self._calls()})?", r"TEXT: /(.|\n)*/"]
+        calls = self._calls().removeprefix(self._marker(opening)).lstrip()
+        return [f"start: TEXT | begun {calls}", r"TEXT: /(.|\n)*/", f"begun[lazy]: TEXT {json.dumps(opening)}"]
+
+    def _repeated(self, rule: str, separator: str) -> str:
+        return rule if not self._more else f"{rule} ({separator} {rule}){{0,{self._more}}}"
+
+    def _one(self, tool: Tool, index: int) -> str:
+        if self._form.kind is CallKind.NAMED:
+            return f"{json.dumps(tool.name)} {self._marker('[ARGS]')} args_{index}"
+        head = f'{{"name": {json.dumps(tool.name)}, "{self._form.arguments_key}": '
+        return f'{json.dumps(head)} args_{index} "}}"'
+
+    def _marker(self, text: str) -> str:
+        if text in self._control:
+            return f"<[{self._control[text]}]>"
+        return json.dumps(text) if text else ""
+
+
+def _arguments(tool: Tool) -> str:
+    """The schema of a tool's arguments, which are an object whatever it says."""
+    names_type = tool.parameters.keys() & {"type", "$ref", "anyOf", "allOf", "oneOf"}
+    return _schema(tool.parameters if names_type else {"type": "object", **tool.parameters}, strict=tool.strict)
+
+
+def _schema(schema: Mapping[str, object], *, strict: bool) -> str:
+    options = {"whitespace_pattern": JSON_WHITE_SPACE, "lenient": not strict}
+    return json.dumps({**schema, "x-guidance": options})
