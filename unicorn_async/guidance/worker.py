@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from unicorn_async.guidance.vocabulary import Vocabulary
 
 _MOST_THREADS = 4
-_COMPILING_THREADS = 1
 _ADDRESS_BYTES = 8 << 30  # what a grammar makes the process take ends it, and not the machine
 
 
@@ -58,10 +57,10 @@ class Worker:
     def serve(self, reader: BinaryIO) -> None:
         """Go on until the connection ends."""
         threads = min(_MOST_THREADS, os.cpu_count() or 1)
-        with ThreadPoolExecutor(threads) as masks, ThreadPoolExecutor(_COMPILING_THREADS) as compiling:
+        with ThreadPoolExecutor(threads) as masks, ThreadPoolExecutor(1) as compiling:
             while body := _message(reader):
                 number, request = pickle.loads(body)
-                pool = compiling if isinstance(request, Check | Begin) else masks
+                pool = masks if isinstance(request, Advance) else compiling  # an answer ends behind its beginning
                 pool.submit(self._answer, number, request)
 
     def _answer(self, number: int, request: Request) -> None:

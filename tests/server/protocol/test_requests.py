@@ -22,16 +22,46 @@ from unicorn_async.server.protocol.responses_request import parse_responses_requ
 from unicorn_async.tokenizer import ChatMessage
 
 DEFAULTS = SamplingParams()
+KEYS = [
+    "type",
+    "role",
+    "content",
+    "text",
+    "format",
+    "schema",
+    "json_schema",
+    "regex",
+    "choice",
+    "name",
+    "function",
+    "mode",
+]
+KEYS += ["parameters", "tools", "allowed_tools", "tool_calls", "tool_call_id", "id", "call_id", "arguments", "output"]
+WORDS = [
+    "function",
+    "function_call",
+    "function_call_output",
+    "allowed_tools",
+    "json_schema",
+    "grammar",
+    "lark",
+    "required",
+]
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["type", "role", "content", "text", "format"]) | st.text(max_size=3), inner)
-    ),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5)
+    | st.sampled_from(WORDS),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=3), inner),
     max_leaves=8,
 )
 MESSAGES = st.lists(
-    st.fixed_dictionaries({"role": st.sampled_from(["user", "system", "assistant"]), "content": st.text() | JSON})
+    st.fixed_dictionaries(
+        {"role": st.sampled_from(["user", "system", "assistant", "tool"]), "content": st.text() | JSON}
+    )
+    | st.dictionaries(st.sampled_from(KEYS), JSON)
 )
 
 
