@@ -17,6 +17,7 @@ import unicorn_async
 from tests.engine.conftest import cache_folder, device_info, model_directory, open_engine
 from tests.guidance.schemas import SCHEMAS
 from tests.server.conftest import serving
+from tests.server.fake_engine import words
 from unicorn_async.errors import GrammarError, GrammarLostError
 from unicorn_async.grammar import Grammar, GrammarKind
 
@@ -220,3 +221,18 @@ async def test_the_grammar_is_among_the_sampling_parameters(served: Served, engi
         engine.refused_grammar = GrammarLostError("the process has ended")
         refused = await client.post("/v1/responses", json={"input": "Hi", "structured_outputs": {"choice": ["a"]}})
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "grammar_lost")
+
+
+async def test_an_answer_in_a_form_is_no_thought_wherever_the_prompt_ends(served: Served, engine: FakeEngine) -> None:
+    engine.fake_tokenizer.thinks = True
+    engine.fake_tokenizer.pieces = {1: b"<think>"}
+    engine.script = words('{"a": 1}')
+    async with httpx.AsyncClient(base_url=served.url) as client:
+        body = {"input": "Hi", "text": {"format": {"type": "json_object"}}}
+        formed = (await client.post("/v1/responses", json=body)).json()
+        free = (await client.post("/v1/responses", json={"input": "Hi"})).json()
+        chat = {"messages": [{"role": "user", "content": "Hi"}], "response_format": {"type": "json_object"}}
+        choice = (await client.post("/v1/chat/completions", json=chat)).json()["choices"][0]
+    assert [item["type"] for item in formed["output"]] == ["message"]
+    assert formed["output"][0]["content"][0]["text"] == choice["message"]["content"] == '{"a": 1}'
+    assert free["output"][0]["type"] == "reasoning"

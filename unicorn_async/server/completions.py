@@ -49,7 +49,7 @@ async def open_chat(service: Service, request: ChatRequest) -> Choices[ChatAnswe
             index,
             tokenizer,
             wants_logprobs=sampling.top_logprobs is not None,
-            splitter=reasoning.splitter(tokenizer, prompt),
+            splitter=reasoning.splitter(tokenizer, prompt) if plan.may_think(request.format) else None,
         )
         for index in range(request.n)
     ]

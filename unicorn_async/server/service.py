@@ -131,7 +131,8 @@ class Service:
             sampling=sampling,
             input_tokens=len(prompt),
         )
-        splitter = request.reasoning.splitter(engine.tokenizer, prompt)
+        thinks = plan.may_think(request.format)
+        splitter = request.reasoning.splitter(engine.tokenizer, prompt) if thinks else None
         answer = responses_answer(plan, state, engine.tokenizer, stream_id=stream_id, splitter=splitter)
         generation = await self.generate(model, prompt, sampling, state.id) if request.generate else None
         active = ActiveResponse(answer, generation, conversation, asking.get().name)

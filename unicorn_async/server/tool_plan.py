@@ -89,6 +89,10 @@ class ToolPlan:
             raise ApiError(message, code="unsupported_value", param=wanted.name)
         return call_grammar(self.use, self.form, control, json.loads(schema.source))
 
+    def may_think(self, wanted: AnswerFormat) -> bool:
+        """Whether the model's thoughts may come before its answer: a form holds from the first token on."""
+        return wanted.grammar is None and self.use.mode is not ToolMode.REQUIRED
+
     def conversation(self, messages: Sequence[ChatMessage]) -> tuple[ChatMessage, ...]:
         """Return a conversation as the chat template takes it, its system message at the start."""
         if self.form.kind in (CallKind.LISTED, CallKind.NAMED):
