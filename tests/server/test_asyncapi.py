@@ -39,7 +39,8 @@ def named_in(*files: str) -> set[str]:
 
 def test_each_event_that_the_server_takes_or_sends_is_described() -> None:
     assert named_in("protocol/client_event.py") == {"response.create", *CLIENT_EVENTS}
-    sources = ("protocol/responses_answer.py", "protocol/model_event.py", "protocol/steps_event.py", "websocket.py")
+    events = ("protocol/model_event.py", "protocol/steps_event.py", "websocket.py")
+    sources = ("protocol/responses_answer.py", "protocol/responses_calls.py", *events)
     texts = {"response.output_text", "response.reasoning_text"}  # what the names of two events each begin with
     sent = named_in(*sources) | {f"{name}.{end}" for name in texts for end in ("delta", "done")}
     assert sent - texts - {"response.create", *CLIENT_EVENTS} == {*ANSWER_EVENTS, *SERVER_EVENTS} - {"error"}

@@ -62,15 +62,22 @@ def _of_item(summary: str) -> Event:
     return Event(summary, {"output_index": _NUMBER, "item": _OBJECT}, ("output_index", "item"))
 
 
+def _of_call(summary: str, *fields: str) -> Event:
+    place = {"item_id": _TEXT, "output_index": _NUMBER}
+    return Event(summary, {**place, **dict.fromkeys(fields, _TEXT)}, (*place, *fields))
+
+
 ANSWER_EVENTS: dict[str, Event] = {
     "response.created": _of_response("The request is taken."),
     "response.in_progress": _of_response("It is under way; comes again as a sign of life."),
-    "response.output_item.added": _of_item("A message, or the model's thoughts, begin."),
+    "response.output_item.added": _of_item("A message, a call, or the model's thoughts begin."),
     "response.content_part.added": _of_part("Its text begins.", "part", _OBJECT),
     "response.output_text.delta": _of_part("More of the answer.", "delta"),
     "response.output_text.done": _of_part("The answer's text.", "text"),
     "response.reasoning_text.delta": _of_part("More of the thoughts.", "delta"),
     "response.reasoning_text.done": _of_part("The thoughts' text.", "text"),
+    "response.function_call_arguments.delta": _of_call("More of the arguments of a call.", "delta"),
+    "response.function_call_arguments.done": _of_call("The arguments of a call.", "name", "arguments"),
     "response.content_part.done": _of_part("The text has ended.", "part", _OBJECT),
     "response.output_item.done": _of_item("The item has ended."),
     "response.completed": _of_response("The answer is complete."),

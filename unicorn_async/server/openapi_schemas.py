@@ -46,15 +46,56 @@ _PART: Schema = {
     "required": ["type", "text"],
     "properties": {"type": {"enum": sorted(TEXT_PARTS)}, "text": {"type": "string"}},
 }
+_TEXT_FORMS: list[Schema] = [{"type": "string"}, {"type": "array", "items": _PART}]
+_CONTENT: Schema = {"anyOf": _TEXT_FORMS}
 _MESSAGE: Schema = {
     "type": "object",
     "required": ["role", "content"],
+    "properties": {"role": {"enum": list(ROLES)}, "content": _CONTENT},
+}
+_CALLED: Schema = {"name": {"type": "string"}, "arguments": {"type": "string"}}
+_CALL: Schema = {
+    "type": "object",
+    "required": ["id", "function"],
     "properties": {
-        "role": {"enum": list(ROLES)},
-        "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": _PART}]},
+        "id": {"type": "string"},
+        "function": {"type": "object", "required": ["name"], "properties": _CALLED},
     },
 }
-_MESSAGES: Schema = {"type": "array", "items": _MESSAGE, "minItems": 1, "maxItems": MAX_MESSAGES}
+_CALLS_MESSAGE: Schema = {
+    "type": "object",
+    "required": ["role", "tool_calls"],
+    "properties": {
+        "role": {"const": "assistant"},
+        "content": {"anyOf": [*_TEXT_FORMS, {"type": "null"}]},
+        "tool_calls": {"type": "array", "items": _CALL},
+    },
+}
+_TOOL_MESSAGE: Schema = {
+    "type": "object",
+    "required": ["role", "content", "tool_call_id"],
+    "properties": {"role": {"const": "tool"}, "content": _CONTENT, "tool_call_id": {"type": "string", "minLength": 1}},
+}
+_CALL_ITEM: Schema = {
+    "type": "object",
+    "required": ["type", "call_id", "name"],
+    "properties": {"type": {"const": "function_call"}, "call_id": {"type": "string", "minLength": 1}, **_CALLED},
+}
+_OUTPUT_ITEM: Schema = {
+    "type": "object",
+    "required": ["type", "call_id", "output"],
+    "properties": {
+        "type": {"const": "function_call_output"},
+        "call_id": {"type": "string", "minLength": 1},
+        "output": _CONTENT,
+    },
+}
+
+
+def _several(*kinds: Schema) -> Schema:
+    return {"type": "array", "items": {"anyOf": list(kinds)}, "minItems": 1, "maxItems": MAX_MESSAGES}
+
+
 _REFUSED: Schema = {"description": "Refused, unless it is null or empty.", "enum": [None, [], {}]}
 _TEXTS: Schema = {"anyOf": [_TEXT, {"type": "array", "items": {"type": "string"}}]}
 _FORMAT: Schema = {"type": ["object", "null"], "properties": {"type": {"type": "string"}}}
@@ -124,7 +165,7 @@ FIELDS: dict[str, Schema] = {
     "best_of": _integer(1, MAX_CHOICES),
     "frequency_penalty": _number(-2, 2),
     "include": {"type": ["array", "null"], "items": {"enum": list(INCLUDABLE)}},
-    "input": {"anyOf": [_TEXT, _MESSAGES]},
+    "input": {"anyOf": [_TEXT, _several(_MESSAGE, _CALL_ITEM, _OUTPUT_ITEM)]},
     "logprobs": {"anyOf": [_FLAG, _integer(0, MAX_TOP_LOGPROBS)]},
     "loras": {"type": ["array", "null"], "items": {"type": "object"}},
     "max_completion_tokens": _integer(1),
@@ -132,7 +173,7 @@ FIELDS: dict[str, Schema] = {
     "max_output_tokens": _integer(1),
     "max_tokens": _integer(1),
     "max_tool_calls": _integer(1),
-    "messages": _MESSAGES,
+    "messages": _several(_MESSAGE, _CALLS_MESSAGE, _TOOL_MESSAGE),
     "min_p": _number(0, 1),
     "min_tokens": {"enum": [None, 0]},
     "modalities": {"type": ["array", "null"], "items": {"const": "text"}},
