@@ -45,6 +45,16 @@ def test_a_block_is_not_freed_twice() -> None:
         pool.free([block])
 
 
+def test_of_two_blocks_that_hold_the_same_the_one_in_use_is_known() -> None:
+    pool = BlockPool(range(3))
+    idle, used = pool.allocate(), pool.allocate()
+    pool.know(idle, b"key")
+    pool.free([idle])
+    pool.know(used, b"key")
+    assert [pool.allocate(), pool.allocate()] == [idle, 2]
+    assert pool.share(b"key") == used
+
+
 def test_a_sequence_grows_by_blocks_in_every_group() -> None:
     blocks = BlockManager((BlockGroup(0, 4), BlockGroup(8, 6)), block_size=4)
     sequence = make_sequence()

@@ -76,9 +76,14 @@ class BlockPool:
         return block
 
     def know(self, block: int, key: bytes) -> None:
-        """Note what a block in use holds; what is known already keeps its block."""
-        if key not in self._known and block not in self._keys:
-            self._known[key], self._keys[block] = block, key
+        """Note what a block in use holds; of two that hold the same, one in use is known, and an idle one is free."""
+        known = self._known.get(key)
+        if block in self._keys or known in self._users:
+            return
+        if known is not None:
+            del self._idle[known], self._keys[known]
+            self._free.append(known)
+        self._known[key], self._keys[block] = block, key
 
     def knows(self, key: bytes) -> bool:
         """Whether there is a block that holds this."""
