@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import pytest
@@ -101,6 +103,25 @@ def test_only_who_has_the_same_salt_shares() -> None:
     run(scheduler)
     other, same = add(scheduler, TEXT, salt="two"), add(scheduler, TEXT, salt="one")
     assert sizes(schedule(scheduler)) == [(other, 0, 60), (same, 56, 4)]
+
+
+def test_no_salt_stands_for_tokens_before_a_prompt() -> None:
+    scheduler = sharing(max_num_batched_tokens=64)
+    salt = next(salt for salt in map(str, range(1 << 20)) if is_text(blake2b(salt.encode(), digest_size=16).digest()))
+    forged = blake2b(salt.encode(), digest_size=16).digest() + struct.pack("<4I", 1, 2, 3, 4)
+    for prompt, given in (((1, 2, 3, 4, 5), salt), (TEXT, forged.decode())):
+        add(scheduler, prompt, salt=given)
+        run(scheduler)
+    other = add(scheduler, (1, 2, 3, 4, *TEXT), salt=salt)
+    assert sizes(schedule(scheduler)) == [(other, 4, 60)]
+
+
+def is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 @pytest.mark.parametrize(

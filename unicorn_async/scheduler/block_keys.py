@@ -17,9 +17,14 @@ def extend_keys(sequence: Sequence, num_blocks: int, block_size: int) -> list[by
     keys = sequence.block_keys
     if len(keys) < num_blocks:
         pack = struct.Struct(f"<{block_size}I").pack
-        last = keys[-1] if keys else blake2b(sequence.cache_salt.encode(), digest_size=_KEY_BYTES).digest()
+        last = keys[-1] if keys else _salt_key(sequence.cache_salt)
         for start in range(len(keys) * block_size, num_blocks * block_size, block_size):
             tokens = pack(*sequence.token_ids(start, block_size))
             last = blake2b(last + tokens, digest_size=_KEY_BYTES).digest()
             keys.append(last)
     return keys
+
+
+def _salt_key(salt: str) -> bytes:
+    """Return what a salt's first block is hashed behind; no block has it, whatever the salt."""
+    return blake2b(salt.encode(), digest_size=_KEY_BYTES, person=b"salt").digest()
