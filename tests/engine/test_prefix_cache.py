@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from unicorn_async.config import SamplingParams
+from unicorn_async.errors import RequestError
 
 from .answers import answer, prompt_of
 
@@ -61,6 +62,14 @@ async def test_a_salt_keeps_requests_apart(open_engine: OpenEngine) -> None:
             tokens = [token async for token in stream]
             found.append(tokens[0].num_prompt_found)
         assert found == [0, 144, 0, 144]
+
+
+@pytest.mark.parametrize("salt", ["\ud800", None, 5, b"salt"])
+async def test_a_salt_that_is_no_text_is_refused_and_others_go_on(salt: Any, open_engine: OpenEngine) -> None:
+    async with open_engine() as engine:
+        with pytest.raises(RequestError, match="the cache's salt: expected text"):
+            await anext(engine.stream(LONG, cache_salt=salt))
+        assert len((await answer(engine, max_tokens=2)).ids) == 2
 
 
 async def test_while_the_model_loads_prompts_share_too(open_engine: OpenEngine) -> None:

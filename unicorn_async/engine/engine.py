@@ -284,12 +284,12 @@ class Engine:
             RequestError: at the first iteration, when the request is refused.
             UnicornError: when the load fails, or the engine fails or is closed meanwhile.
         """
-        from unicorn_async.engine.request_stream import RequestStream
+        from unicorn_async.engine.request_stream import RequestStream, checked_salt
 
         if isinstance(prompt, str):
             prompt = await self._encoding.ids(self.tokenizer, prompt, self.max_context)
         sequence = self._sequence(prompt, sampling or SamplingParams(), request_id)
-        sequence.cache_salt, sequence.client = cache_salt, client
+        sequence.cache_salt, sequence.client = checked_salt(cache_salt), client
         tokenizer = self.tokenizer if sequence.sampling.stop else self._model.tokenizer
         stream = RequestStream(sequence, tokenizer)
         try:

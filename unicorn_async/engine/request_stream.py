@@ -123,3 +123,16 @@ def checked_ids(prompt: SequenceOf[int], vocab_size: int) -> tuple[int, ...]:
         if not isinstance(token, int | np.integer) or isinstance(token, bool) or not 0 <= token < vocab_size:
             raise RequestError(f"token {token!r}: expected a whole number, 0 to {vocab_size - 1}")
     return tuple(int(token) for token in ids)
+
+
+def checked_salt(salt: str) -> str:
+    """Return a cache's salt.
+
+    Raises:
+        RequestError: it is no text that can be encoded.
+    """
+    try:
+        salt.encode()
+    except (AttributeError, UnicodeEncodeError) as exc:
+        raise RequestError(f"the cache's salt: expected text, got {salt!r}") from exc
+    return salt
