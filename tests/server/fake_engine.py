@@ -49,6 +49,7 @@ class FakeTokenizer:
 
     def __init__(self) -> None:
         self.has_chat_template = True
+        self.vocab_size = 100_000
         self.pieces: dict[int, bytes] = {}
         self.thinks = False
         self.chat_template: str | None = None

@@ -10,6 +10,7 @@ from unicorn_async.server.choices import Choices, close_all, seeded
 from unicorn_async.server.fingerprint import fingerprint
 from unicorn_async.server.protocol.call_items import check_calls
 from unicorn_async.server.protocol.completion_object import CompletionHead, CompletionObject
+from unicorn_async.server.protocol.errors import naming
 from unicorn_async.server.protocol.messages import merge_system
 from unicorn_async.server.tool_plan import ToolPlan, chat_answer, with_grammar
 
@@ -38,9 +39,10 @@ async def open_chat(service: Service, request: ChatRequest) -> Choices[ChatAnswe
     tokenizer, reasoning = engine.tokenizer, request.reasoning
     options = replace(request.template.beside(reasoning.variables(tokenizer)), use=request.tools.use)
     messages = merge_system(None, request.messages)
-    prompt = await service.encode_chat(tokenizer, messages, options, engine.max_context)
     wanted = service.with_recommended(engine, guided, request.left_out)
-    sampling = service.fit(engine, prompt, wanted, request.max_tokens)
+    with naming("messages"):
+        prompt = await service.encode_chat(tokenizer, messages, options, engine.max_context)
+        sampling = service.fit(engine, prompt, wanted, request.max_tokens)
     head = head_of("chatcmpl", model, include_usage=request.include_usage)
     answers = [
         chat_answer(

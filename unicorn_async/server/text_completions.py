@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from unicorn_async.server.choices import Choices, seeded
 from unicorn_async.server.completions import begin_all, head_of
 from unicorn_async.server.protocol.completion_answer import CompletionAnswer, TextCompletion
+from unicorn_async.server.protocol.errors import naming
 
 if TYPE_CHECKING:
     from unicorn_async.config import SamplingParams
@@ -30,13 +31,14 @@ async def open_completion(service: Service, request: CompletionRequest) -> Choic
     answers: list[CompletionAnswer] = []
     asked: list[tuple[list[int], SamplingParams]] = []
     for given in request.prompts:
-        if isinstance(given, str):
-            encode = partial(_ids, given, add_bos=request.add_bos, max_context=model.engine.max_context)
-            prompt = await service.encoded(tokenizer, len(given), encode)
-        else:
-            prompt = list(given)
-        echo = "" if not request.echo else given if isinstance(given, str) else tokenizer.decode(prompt)
-        sampling = service.fit(model.engine, prompt, wanted, request.max_tokens)
+        with naming("prompt"):
+            if isinstance(given, str):
+                encode = partial(_ids, given, add_bos=request.add_bos, max_context=model.engine.max_context)
+                prompt = await service.encoded(tokenizer, len(given), encode)
+            else:
+                prompt = list(given)
+            echo = "" if not request.echo else given if isinstance(given, str) else tokenizer.decode(prompt)
+            sampling = service.fit(model.engine, prompt, wanted, request.max_tokens)
         prompts.append(prompt)
         for number in range(request.best_of):
             asked.append((prompt, seeded(sampling, number)))
@@ -46,7 +48,8 @@ async def open_completion(service: Service, request: CompletionRequest) -> Choic
                 )
             )
     answer = TextCompletion(head, answers, sum(map(len, prompts)), n=request.n, best_of=request.best_of)
-    return Choices(answer, await begin_all(service, model, head.id, asked))
+    with naming("prompt"):
+        return Choices(answer, await begin_all(service, model, head.id, asked))
 
 
 def _ids(text: str, tokenizer: Tokenizer, *, add_bos: bool, max_context: int) -> list[int]:

@@ -9,6 +9,7 @@ from starlette.routing import Route
 from unicorn_async.server.body import hold_body, read_object
 from unicorn_async.server.guard import guarded, json_response
 from unicorn_async.server.protocol.encoding import encode_object
+from unicorn_async.server.protocol.errors import ApiError, naming
 from unicorn_async.server.protocol.messages import merge_system
 
 if TYPE_CHECKING:
@@ -66,6 +67,10 @@ class TokenizerEndpoints:
 
         ids, name = parse_detokenize_request(await self._read(request))
         tokenizer = (await self._service.models.model(name)).engine.tokenizer
+        beyond = next((number for number in ids if number >= tokenizer.vocab_size), None)
+        if beyond is not None:
+            message = f"tokens: expected 0 to {tokenizer.vocab_size - 1}, got {beyond}"
+            raise ApiError(message, code="invalid_value", param="tokens")
         text = await self._service.encoded(tokenizer, len(ids), lambda its: its.decode(ids, skip_special=False))
         return json_response(encode_object({"content": text, "prompt": text}))
 
@@ -74,7 +79,8 @@ class TokenizerEndpoints:
 
         messages, options, name = parse_template_request(await self._read(request))
         tokenizer = (await self._service.models.model(name)).engine.tokenizer
-        text = await self._service.chat_text(tokenizer, merge_system(None, messages), options)
+        with naming("messages"):
+            text = await self._service.chat_text(tokenizer, merge_system(None, messages), options)
         return json_response(encode_object({"prompt": text}))
 
 

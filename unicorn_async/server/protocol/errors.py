@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from unicorn_async.errors import (
     ConfigError,
@@ -16,6 +18,9 @@ from unicorn_async.errors import (
     UnicornError,
 )
 from unicorn_async.server.protocol.encoding import encode_object
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class ApiError(RequestError):
@@ -95,6 +100,18 @@ def describe_error(exc: BaseException) -> ErrorInfo:
     if isinstance(exc, UnicornError):
         return ErrorInfo(500, str(exc), "engine_error")
     return ErrorInfo(500, "internal error; the server's log has the details", "internal_error")
+
+
+@contextmanager
+def naming(field: str) -> Iterator[None]:
+    """Have what is wrong with a prompt, in the block, name the request's field that it came from."""
+    try:
+        yield
+    except (RequestError, TokenizerError) as exc:
+        info = describe_error(exc)
+        if isinstance(exc, ApiError | QueueFullError) or info.status != 400:
+            raise
+        raise ApiError(info.message, code=info.code, param=field) from exc
 
 
 def error_event(exc: BaseException, sequence_number: int) -> str:

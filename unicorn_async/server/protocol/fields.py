@@ -50,8 +50,13 @@ def parse_object(text: str | bytes) -> Fields:
     """
     try:
         data = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_object_once)
-    except (ValueError, RecursionError) as exc:
+    except RecursionError as exc:
+        raise ApiError("the message is nested too deeply", code="invalid_json") from exc
+    except json.JSONDecodeError as exc:
         raise ApiError(f"the message is not valid JSON: {exc}", code="invalid_json") from exc
+    except ValueError as exc:
+        why = "a number has too many digits" if "digits" in str(exc) else str(exc)
+        raise ApiError(f"the message is not valid JSON: {why}", code="invalid_json") from exc
     if not isinstance(data, dict):
         raise ApiError(f"the message: expected a JSON object, got {type_name(data)}", code="invalid_json")
     return Fields(data)
