@@ -66,15 +66,17 @@ def test_a_turn_of_a_conversation_goes_on_behind_the_last_answer() -> None:
 def test_what_comes_at_once_is_computed_once_and_held_once() -> None:
     scheduler = sharing(max_num_batched_tokens=16)
     sequences = [add(scheduler, (*TEXT, number), max_tokens=2) for number in range(16)]
-    prefilled = 0
+    prefilled = most_running = 0
     while any(sequence.num_prompt_found is None for sequence in sequences):
         batch = schedule(scheduler)
         prefilled += sum(item.num_tokens for item in batch.scheduled if not item.is_decode)
+        most_running = max(most_running, scheduler.num_running)
         if scheduler.num_running == 16:
             assert scheduler.blocks_used == (15 + 16,)
         scheduler.commit(batch, [7] * batch.num_samples)
     assert [sequence.num_prompt_found for sequence in sequences] == [0] + [60] * 15
     assert prefilled == 61 + 15
+    assert most_running == 16  # though 16 prompts of their own would not fit
     run(scheduler)
     assert scheduler.blocks_used == (0,)
 
