@@ -64,7 +64,7 @@ def test_a_turn_of_a_conversation_goes_on_behind_the_last_answer() -> None:
 
 
 def test_what_comes_at_once_is_computed_once_and_held_once() -> None:
-    scheduler = sharing(max_num_batched_tokens=16)
+    scheduler = sharing((BlockGroup(0, 34),), max_num_batched_tokens=16)
     sequences = [add(scheduler, (*TEXT, number), max_tokens=2) for number in range(16)]
     prefilled = most_running = 0
     while any(sequence.num_prompt_found is None for sequence in sequences):
