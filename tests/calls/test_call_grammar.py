@@ -40,19 +40,12 @@ def answers(matchers: Matchers, use: ToolUse, form: CallFormat, answer: dict[str
 
 
 def check(form: CallFormat, text: str) -> list[str]:
-    said, calls = summed(read_all(form, text))
+    said, calls = summed(read(form, [text], NAMES))
     schemas = {tool.name: tool.parameters for tool in TOOLS}
     for name, arguments in calls:
         jsonschema.validate(json.loads(arguments), schemas[name])
     assert said.strip() == ""
     return [name for name, _ in calls]
-
-
-def read_all(form: CallFormat, text: str) -> list:  # type: ignore[type-arg]
-    from unicorn_async.calls.call_reader import CallReader
-
-    reader = CallReader(form, NAMES)
-    return reader.feed(text) + reader.finish()
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.kind.value)
@@ -71,7 +64,7 @@ def test_an_answer_may_be_json_where_no_call_is_required(matchers: Matchers, for
     schema: dict[str, object] = {"type": "object", "properties": {"ok": {"const": 5}}, "required": ["ok"],
                                  "additionalProperties": False}  # fmt: skip
     for text in answers(matchers, ToolUse(TOOLS), form, schema):
-        said, calls = summed(read_all(form, text))
+        said, calls = summed(read(form, [text], NAMES))
         if calls:
             check(form, text)
         else:

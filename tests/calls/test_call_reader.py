@@ -51,8 +51,8 @@ CASES: list[tuple[CallFormat, str, str, list[tuple[str, str]]]] = [
 ]
 
 
-def read(form: CallFormat, pieces: list[str]) -> list[CallEvent]:
-    reader, events = CallReader(form, NAMES), []
+def read(form: CallFormat, pieces: list[str], names: set[str] = NAMES) -> list[CallEvent]:
+    reader, events = CallReader(form, names), []
     for piece in pieces:
         events += reader.feed(piece)
     return events + reader.finish()

@@ -142,7 +142,7 @@ def test_of_a_gguf_file_the_beginning_is_enough_to_refuse_it(
     tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if way == "by the library":
-        pytest.skip("which brings small files whole")
+        pytest.skip("huggingface_hub brings small files whole, and no beginning of one")
     monkeypatch.setattr(large_file, "HEAD_BYTES", 1000)
     with HubServer({"org/m-GGUF": GGUF}) as hub:
         puller = Puller(hub, tmp_path)
@@ -180,7 +180,7 @@ def test_a_store_s_address_that_is_no_longer_good_is_asked_for_again(
     tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if way == "by the library":
-        pytest.skip("which gives up then")
+        pytest.skip("huggingface_hub gives up where an address is no longer good")
     monkeypatch.setenv("HF_TOKEN", "secret")
     with HubServer({"org/m-GGUF": GGUF}, cuts=[150_000, 150_000], store=True, token="secret") as hub:
         assert Puller(hub, tmp_path).pull("org/m-GGUF").path.read_bytes() == GGUF["m-Q4_K_M.gguf"]

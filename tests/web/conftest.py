@@ -1,4 +1,4 @@
-"""The browser that the page is shown in, one for all tests: to start one takes longer than most of them."""
+"""The browser that the page is shown in, one for all tests, and a server with a made-up engine, one for each."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
+from tests.server.conftest import serving
+from tests.server.fake_engine import FakeEngine
 from tests.web.chromium import CHROMIUM
 
 if TYPE_CHECKING:
@@ -14,11 +16,25 @@ if TYPE_CHECKING:
 
     from playwright.async_api import Browser
 
+    from tests.server.conftest import Served
+
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def browser() -> AsyncIterator[Browser]:
+    """To start one takes longer than most tests."""
     playwright = pytest.importorskip("playwright.async_api", reason="playwright is not installed")
     async with playwright.async_playwright() as started:
         browser = await started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         yield browser
         await browser.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def engine() -> FakeEngine:
+    return FakeEngine()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def served(engine: FakeEngine) -> AsyncIterator[Served]:
+    async with serving(engine) as found:
+        yield found

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from tests.server.conftest import serving
 from tests.server.fake_engine import FakeEngine, words
 from tests.web.chromium import CHROMIUM, ask, shows
 from unicorn_async.engine.types import FinishReason, Token
@@ -32,17 +31,6 @@ AT_END = """() => {
     const { scrollHeight, scrollTop, clientHeight } = document.getElementById('scroller')
     return scrollHeight - scrollTop - clientHeight < 3
 }"""
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def engine() -> FakeEngine:
-    return FakeEngine()
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def served(engine: FakeEngine) -> AsyncIterator[Served]:
-    async with serving(engine) as found:
-        yield found
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -8,7 +8,6 @@ import pytest
 import pytest_asyncio
 
 from tests.server.conftest import serving
-from tests.server.fake_engine import FakeEngine
 from tests.web.chromium import CHROMIUM, shows
 
 if TYPE_CHECKING:
@@ -16,6 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from playwright.async_api import Browser, Page
+
+    from tests.server.fake_engine import FakeEngine
 
 pytestmark = [
     pytest.mark.browser,
@@ -34,11 +35,6 @@ DROP = """() => {
     transfer.items.add(new File(['dropped'], 'dropped.txt'))
     document.getElementById('scroller').dispatchEvent(new DragEvent('drop', { dataTransfer: transfer, bubbles: true }))
 }"""
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def engine() -> FakeEngine:
-    return FakeEngine()
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -10,7 +10,6 @@ import pytest_asyncio
 
 from tests.conftest import VALIDATION, choose
 from tests.server.conftest import serving
-from tests.server.fake_engine import FakeEngine
 from tests.server.test_step_watch import note_step
 from tests.web.chromium import CHROMIUM, ask, shows
 from unicorn_async.config import EngineConfig, SamplingParams
@@ -24,16 +23,13 @@ if TYPE_CHECKING:
 
     from playwright.async_api import Browser, Page
 
+    from tests.server.fake_engine import FakeEngine
+
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.asyncio(loop_scope="session"),  # the browser's
     pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed"),
 ]
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def engine() -> FakeEngine:
-    return FakeEngine()
 
 
 @pytest_asyncio.fixture(loop_scope="session")

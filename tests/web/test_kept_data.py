@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from tests.server.conftest import serving
 from tests.server.fake_engine import FakeEngine, words
 from tests.web.chromium import CHROMIUM, ask, shows
 
@@ -80,17 +79,6 @@ WITHOUT_STORES = """() => new Promise((resolve) => {
     const request = indexedDB.open('unicorn-chat', 1)
     request.onsuccess = () => { request.result.close(); resolve() }
 })"""
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def engine() -> FakeEngine:
-    return FakeEngine()
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def served(engine: FakeEngine) -> AsyncIterator[Served]:
-    async with serving(engine) as found:
-        yield found
 
 
 @pytest_asyncio.fixture(loop_scope="session")

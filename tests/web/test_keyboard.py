@@ -9,13 +9,14 @@ import pytest
 import pytest_asyncio
 
 from tests.server.conftest import serving
-from tests.server.fake_engine import FakeEngine
 from tests.web.chromium import CHROMIUM, ask, becomes, shows
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from playwright.async_api import Browser, Page
+
+    from tests.server.fake_engine import FakeEngine
 
 pytestmark = [
     pytest.mark.browser,
@@ -24,11 +25,6 @@ pytestmark = [
 ]
 COMPOSED = """(how) => document.activeElement.dispatchEvent(
     new KeyboardEvent('keydown', { key: 'Escape', bubbles: true, cancelable: true, ...how }))"""
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def engine() -> FakeEngine:
-    return FakeEngine()
 
 
 @pytest_asyncio.fixture(loop_scope="session")

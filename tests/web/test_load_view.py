@@ -15,8 +15,6 @@ from tests.web.chromium import CHROMIUM, ask, shows
 from unicorn_async.errors import DeviceLostError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from playwright.async_api import Browser, Page, WebSocket
 
     from tests.server.conftest import Served
@@ -37,12 +35,6 @@ async def engine() -> FakeEngine:
     made.bytes_total, made.bytes_loaded, made.load_seconds = TOTAL, 2_100_000_000, 1.1
     made.num_layers, made.layers_active = 62, 12
     return made
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def served(engine: FakeEngine) -> AsyncIterator[Served]:
-    async with serving(engine) as found:
-        yield found
 
 
 async def opened(browser: Browser, served: Served, **options: str) -> Page:

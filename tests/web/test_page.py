@@ -31,17 +31,6 @@ pytestmark = [
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def engine() -> FakeEngine:
-    return FakeEngine()
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def served(engine: FakeEngine) -> AsyncIterator[Served]:
-    async with serving(engine) as found:
-        yield found
-
-
-@pytest_asyncio.fixture(loop_scope="session")
 async def page(browser: Browser, served: Served) -> AsyncIterator[Page]:
     """The page, open; what it logs or throws fails the test."""
     page = await browser.new_page()

@@ -10,7 +10,6 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from tests.server.conftest import serving
 from tests.server.fake_engine import FakeEngine
 from tests.web.chromium import CHROMIUM, ask, shows
 
@@ -46,12 +45,6 @@ async def engine() -> FakeEngine:
     engine = FakeEngine()
     engine.hold[2] = asyncio.Event()
     return engine
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def served(engine: FakeEngine) -> AsyncIterator[Served]:
-    async with serving(engine) as found:
-        yield found
 
 
 @pytest_asyncio.fixture(loop_scope="session")

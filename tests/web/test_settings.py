@@ -8,7 +8,6 @@ import pytest
 import pytest_asyncio
 
 from tests.server.conftest import serving
-from tests.server.fake_engine import FakeEngine
 from tests.web.chromium import CHROMIUM, ask
 
 if TYPE_CHECKING:
@@ -16,17 +15,14 @@ if TYPE_CHECKING:
 
     from playwright.async_api import Browser, Page
 
+    from tests.server.fake_engine import FakeEngine
+
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.asyncio(loop_scope="session"),  # the browser's
     pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed"),
 ]
 BUTTON = "Settings of this conversation"
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def engine() -> FakeEngine:
-    return FakeEngine()
 
 
 @pytest_asyncio.fixture(loop_scope="session")

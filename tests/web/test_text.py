@@ -9,7 +9,6 @@ import pytest
 import pytest_asyncio
 
 from tests.server.conftest import serving
-from tests.server.fake_engine import FakeEngine
 from tests.web.chromium import CHROMIUM, ask, becomes, shows
 from unicorn_async.engine.types import FinishReason, Token
 
@@ -18,17 +17,14 @@ if TYPE_CHECKING:
 
     from playwright.async_api import Browser, Page
 
+    from tests.server.fake_engine import FakeEngine
+
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.asyncio(loop_scope="session"),  # the browser's
     pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed"),
 ]
 ANSWER = "Look:\n\n```python\nimport os  # it\n```\n\n$$\\frac{a}{b}$$\n\nand \\(x^2\\), not \\(\\frac{\\).\n\nThe end"
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def engine() -> FakeEngine:
-    return FakeEngine()
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -71,7 +71,7 @@ class Metrics:
             raise
         finally:
             self.answers[outcome] += 1
-            self.prompt_tokens += num_prompt
+            self.prompt_tokens += num_prompt if outcome != "refused" else 0
             self.output_tokens += num_tokens
             self.answer_s.add(time.perf_counter() - began)
             await stream.aclose()
