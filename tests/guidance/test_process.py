@@ -71,3 +71,25 @@ async def test_a_vocabulary_without_an_end_is_told_to_everybody() -> None:
         with pytest.raises(GrammarError, match="no token that ends an answer"):
             await process.ask(Check(Grammar.json_object()))
     await process.close()
+
+
+async def test_whatever_goes_wrong_with_an_answer_is_told_and_others_go_on(process: GuidanceProcess) -> None:
+    await process.ask(Begin(1, Grammar.regex("[ab]+")))
+    async with asyncio.timeout(30):
+        with pytest.raises(GrammarError, match=r"can't be followed \(OverflowError\)"):
+            await process.ask(Advance(1, 1 << 70))
+        assert await process.ask(Begin(2, Grammar.regex("[ab]+")))
+
+
+async def test_who_waits_is_told_where_what_it_says_is_not_understood(
+    process: GuidanceProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(data: bytes) -> object:
+        raise ValueError("not a message")
+
+    monkeypatch.setattr("unicorn_async.guidance.process.pickle.loads", broken)
+    async with asyncio.timeout(30):
+        with pytest.raises(GrammarLostError):
+            await process.ask(Begin(1, Grammar.json_object()))
+    assert process.has_ended
+    assert "is not understood" in caplog.text

@@ -89,12 +89,17 @@ class GuidanceProcess:
         self._end()
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+        try:
             while True:
                 length = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "little")
                 number, reply = pickle.loads(await reader.readexactly(length))
                 self._settle(number, reply)
-        self._end()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass  # it is told below
+        except Exception:
+            _log.exception("what the process that follows grammars says is not understood")
+        finally:
+            self._end()
         _log.warning("the process that follows grammars has ended (%s)", self._process.returncode)
 
     def _settle(self, number: int, reply: Reply) -> None:

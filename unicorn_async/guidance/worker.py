@@ -71,6 +71,8 @@ class Worker:
             reply = exc
         except MemoryError:
             reply = GrammarError("the grammar takes too much memory")
+        except BaseException as exc:  # a panic of Rust is no Exception; who waits would wait for ever
+            reply = GrammarError(f"the grammar can't be followed ({type(exc).__name__})")
         message = packed(number, reply)
         with self._sending:
             try:
