@@ -17,6 +17,7 @@ import { hold } from "./locks";
 const MAX_MESSAGE_BYTES = 4 << 20; // what the server takes as one message
 const MAX_TURNS = 4096; // that it takes as one conversation, the system prompt among them
 const DELTA_INTERVAL_MS = 25; // text that comes in this time is shown at once
+const LEAST_RATE_SECONDS = 0.01; // tokens that come at once tell nothing of how fast they were made
 const JSON_FORMATS = new Set(["json_object", "json_schema"]);
 const NOT_THERE = new Set(["response_not_found", "events_not_kept"]);
 
@@ -128,6 +129,7 @@ export class Answers {
     this.endAll(chat, (there) => subtree(there, message));
     const there = this.chats.all.value.get(chat);
     if (!there) return () => undefined;
+    this.speed.value = "";
     const removed = removal(there, message);
     this.chats.dispatch(chat, { type: "delete", message });
     return () => { this.chats.dispatch(chat, { type: "restore", removed }); };
@@ -136,6 +138,7 @@ export class Answers {
   // The same of a whole conversation.
   removeChat(chat: string): () => void {
     this.endAll(chat, (there) => [...there.messages.values()]);
+    if (chat === this.chats.currentId.value) this.speed.value = "";
     const removed = this.chats.remove(chat);
     return () => { if (removed) this.chats.restore(removed); };
   }
@@ -451,5 +454,5 @@ function isAtServer(message: Message): boolean {
 function tokensPerSecond(stream: Stream, tokens: number): number | null {
   const seconds = (performance.now() - stream.startedAt) / 1000;
   // The clock starts with the first token, so one token less has come in that time.
-  return stream.tokens && tokens > 1 && seconds > 0 ? (tokens - 1) / seconds : null;
+  return stream.tokens && tokens > 1 && seconds > LEAST_RATE_SECONDS ? (tokens - 1) / seconds : null;
 }

@@ -155,3 +155,9 @@ test("stress within stress is as deep as a browser goes", () => {
   for (let nodes: Element[] = [root]; nodes.length > 0; nodes = nodes.flatMap(({ children }) => [...children])) depth += 1;
   expect(depth).toBeLessThan(30);
 });
+
+test.each(["- ", "> ", "1. ", "- > "])("what lies too deep is shown with its marks: %s", (mark) => {
+  for (const depth of [10, 34, 50, 100, 2000]) {
+    expect(shown(`${mark.repeat(depth)}secret`).textContent).toContain("secret");
+  }
+});

@@ -8,11 +8,27 @@ const parser = new MarkdownIt({ html: false }).use(formulas);
 parser.core.ruler.enableOnly(["normalize", "block"]);
 parser.disable("image"); // an image would be asked for elsewhere, and its address would tell of the conversation
 
-// A browser goes as deep as a tree of nodes is; markdown-it ends blocks at a depth of 100, and stress at none.
+// A browser goes as deep as a tree of nodes is; markdown-it leaves blocks out at a depth of 100, and stress at none.
+const MAX_BLOCK_DEPTH = 60;
 const MAX_INLINE_DEPTH = 20;
 const MAX_STRETCH_CHARS = 4096;
 const LOOKAHEAD_CHARS = 1024; // what is stressed, or a link's text, may be so long behind a stretch's end
 const MAX_TRIES = 8;
+
+// What is deeper is text with its marks.
+const tokenize = parser.block.tokenize.bind(parser.block);
+parser.block.tokenize = (state, startLine, endLine) => {
+  if (state.level < MAX_BLOCK_DEPTH) {
+    tokenize(state, startLine, endLine);
+    return;
+  }
+  state.push("paragraph_open", "p", 1);
+  const token = state.push("inline", "", 0);
+  token.content = state.getLines(startLine, endLine, state.blkIndent, false).trim();
+  token.children = [];
+  state.push("paragraph_close", "p", -1);
+  state.line = endLine;
+};
 
 export type Environment = NonNullable<Parameters<typeof parser.parse>[1]>;
 export type References = NonNullable<Environment["references"]>;
