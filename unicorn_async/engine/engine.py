@@ -103,7 +103,11 @@ class Engine:
                 from unicorn_async.engine.opening import open_model
 
                 work = open_model(model, config, opening, ending, on_wait or (lambda what: None))
-                engine = cls(await run_task(work, on_cancel=ending.stop_waiting))
+                try:
+                    engine = cls(await run_task(work, on_cancel=ending.stop_waiting))
+                except BaseException:
+                    ending.stop_waiting()  # what was opened is closed behind its threads
+                    raise
             tasks = [
                 asyncio.create_task(engine._guarded(lambda: engine._model.load), name="load"),
                 asyncio.create_task(engine._guarded(engine._run), name="engine loop"),
