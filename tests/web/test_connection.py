@@ -28,8 +28,14 @@ import asyncio, sys
 from tests.server.fake_engine import FakeEngine
 from unicorn_async.server import ServerOptions, serve
 
+class Pause(asyncio.Event):
+    async def wait(self):
+        await asyncio.sleep(0.1)
+
 async def main():
     engine = FakeEngine()
+    if sys.argv[2] == "paced":
+        engine.hold[1] = Pause()
     if sys.argv[2] == "held":
         engine.hold[1] = asyncio.Event()
     if sys.argv[2] == "loading":
@@ -80,7 +86,7 @@ async def test_a_server_that_is_killed_is_told_and_found_again(browser: Browser)
 async def test_a_server_that_hangs_is_told_and_trusted_again_once_it_answers(browser: Browser) -> None:
     page = await browser.new_page()
     await page.clock.install()
-    async with server_process(0, "free") as url:
+    async with server_process(0, "paced") as url:
         await page.goto(url)
         await shows(page, "#device", "Fake GPU")
         await ask(page, "Hi")
