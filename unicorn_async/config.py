@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from math import inf
@@ -15,8 +16,12 @@ from unicorn_async.grammar import Grammar
 BLOCK_SIZES = (8, 16, 32, 64)
 MAX_TOP_LOGPROBS = 20
 MAX_TOP_K = 1024
+MAX_BIAS = 100.0  # magnitude of a token's bias
+MAX_LOGIT_BIASES = 1024
+MAX_BIASED_TOKENS = 1536  # of one request: those with a bias, and those that would end its answer too early
 MAX_LORA_WEIGHT = 1000.0  # magnitude
 MAX_LORAS = 32
+_BIASES = f"up to {MAX_LOGIT_BIASES} numbers by token id, {-MAX_BIAS:g} to {MAX_BIAS:g}"
 
 
 def _is_whole(value: object) -> bool:
@@ -33,6 +38,14 @@ def _are_strings(values: object, most: int) -> bool:
         and len(values) <= most
         and all(isinstance(value, str) and 0 < len(value) <= 1024 for value in values)
     )
+
+
+def _are_biases(values: object) -> bool:
+    if not isinstance(values, tuple) or len(values) > MAX_LOGIT_BIASES:
+        return False
+    pairs = (item for item in values if isinstance(item, tuple) and len(item) == 2)
+    found = {key: value for key, value in pairs if _is_whole(key) and key >= 0}
+    return len(found) == len(values) and all(_is_number(value, -MAX_BIAS, MAX_BIAS) for value in found.values())
 
 
 def _is_count(value: object) -> bool:
@@ -276,8 +289,13 @@ class SamplingParams:
     `seed` None draws one. `top_logprobs` None gives no log-probabilities, 0 the chosen token's alone. Log-probabilities
     are of the model's distribution, before penalties and temperature.
 
+    `logit_bias` has a number for each of up to 1,024 tokens, -100 to 100, which is added to the token's logit before
+    anything else; -100 bans the token. Before the answer has `min_tokens` neither end tokens nor `stop_token_ids` come,
+    and nothing in it is taken for a `stop` string. Log-probabilities are those after both.
+
     With a `grammar` only tokens are chosen with which the answer can still become what it describes: for all of the
     above, log-probabilities too, the others are not there, so that there may be fewer than `top_logprobs`.
+    It goes before bans: what alone fits it comes, banned or not.
     """
 
     max_tokens: int = 512
@@ -294,10 +312,15 @@ class SamplingParams:
     ignore_eos: bool = False
     top_logprobs: int | None = None
     grammar: Grammar | None = None
+    min_tokens: int = 0
+    logit_bias: Converted[tuple[tuple[int, float], ...], Mapping[int, float]] = Converted(())
 
     def __post_init__(self) -> None:
+        if isinstance(self.logit_bias, Mapping):
+            object.__setattr__(self, "logit_bias", tuple(self.logit_bias.items()))
         checks: tuple[tuple[str, bool, str], ...] = (
             ("max_tokens", _is_count(self.max_tokens), "a whole number of at least 1"),
+            ("min_tokens", _is_whole(self.min_tokens) and self.min_tokens >= 0, "a whole number of at least 0"),
             ("temperature", _is_number(self.temperature, 0.0, 100.0), "0 to 100"),
             ("top_k", _is_whole(self.top_k) and 0 <= self.top_k <= MAX_TOP_K, f"a whole number, 0 to {MAX_TOP_K}"),
             ("top_p", _is_number(self.top_p, 0.0, 1.0) and self.top_p > 0, "more than 0, at most 1"),
@@ -327,11 +350,17 @@ class SamplingParams:
                 or (_is_whole(self.top_logprobs) and 0 <= self.top_logprobs <= MAX_TOP_LOGPROBS),
                 f"a whole number, 0 to {MAX_TOP_LOGPROBS}",
             ),
+            ("logit_bias", _are_biases(self.logit_bias), _BIASES),
             ("grammar", self.grammar is None or isinstance(self.grammar, Grammar), "a Grammar"),
         )
         for name, good, wanted in checks:
             if not good:
                 raise ConfigError(f"{name}: expected {wanted}, got {getattr(self, name)!r}")
+
+    @property
+    def has_biases(self) -> bool:
+        """Whether single tokens may have biases, or be banned, at one of its steps."""
+        return bool(self.logit_bias) or self.min_tokens > 0
 
     @property
     def has_penalties(self) -> bool:

@@ -23,6 +23,7 @@ UnicornError
 │       ├── NpuTimeoutError     a run did not end in time
 │       └── NpuContextLostError the driver gave up on a run and its context
 ├── RequestError                a request that is refused; the server goes on
+│   ├── ParameterError          a sampling parameter that does not fit the model
 │   ├── PromptTooLongError      prompt and answer exceed the context
 │   ├── QueueFullError          too many requests wait already
 │   └── GrammarError            a grammar that can't be used, or that an answer ran into the limits of
@@ -124,6 +125,14 @@ class NpuContextLostError(NpuError):
 
 class RequestError(UnicornError):
     """A request is refused; the engine and its other requests go on."""
+
+
+class ParameterError(RequestError):
+    """A sampling parameter does not fit the model; `parameter` is its name."""
+
+    def __init__(self, parameter: str, message: str) -> None:
+        super().__init__(f"{parameter}: {message}")
+        self.parameter = parameter
 
 
 class PromptTooLongError(RequestError):

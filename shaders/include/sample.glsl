@@ -19,7 +19,7 @@ struct Row {  // one row to sample, written by the host
     int top_logprobs;  // -1 = no log-probabilities at all
     uint penalised;  // 1 = the three penalties above apply
     uint mask;  // its row of the masks; NO_MASK = every token may come
-    uint reserved;
+    uint biases;  // its first among all rows' biases; NO_BIASES = it has none
 };
 
 struct Part {  // what one workgroup found in its chunk of a row
@@ -63,6 +63,7 @@ layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer Mas
 
 const uint NO_STATE = 0xffffffffu;
 const uint NO_MASK = 0xffffffffu;
+const uint NO_BIASES = 0xffffffffu;
 const uint NO_TOKEN = 0xffffffffu;
 const uint IN_PROMPT = 0x80000000u;  // of a count: the token occurs in the prompt; the other bits count it in the output
 

@@ -57,8 +57,12 @@ class Sampler:
         state_indices: Sequence[int] | None = None,
         seen: Sequence[tuple[list[int], list[int]]] | None = None,
         allowed: Sequence[NDArray[np.bool_] | None] | None = None,
+        banned: Sequence[frozenset[int]] | None = None,
     ) -> Outcome:
-        """`seen` has each row's prompt and output tokens, `allowed` the tokens that may come, None = all."""
+        """`seen` has each row's prompt and output tokens, `allowed` the tokens that may come, None = all.
+
+        Rows have biases where `banned` is given, by their parameters and these tokens.
+        """
         num_rows, vocab = logits.shape
         state_indices = state_indices or list(range(num_rows))
         seeds = seeds or [0] * num_rows
@@ -69,6 +73,7 @@ class Sampler:
                 rows[i : i + 1], request, state_index=state_indices[i], seed=seeds[i], position=positions[i]
             )
         masks = None if allowed is None else self._put(_masks(rows, allowed, vocab))
+        biases = None if banned is None else self._put(_biases(rows, params, banned))
         scratch_bytes = sampling.scratch_bytes(num_rows, vocab)
         with_counts = seen is not None
         last_token = self._put(np.full(max(num_rows, 8), 77, np.uint32))
@@ -83,6 +88,7 @@ class Sampler:
             results=results.address,
             counts=counts.address if counts else 0,
             masks=masks.address if masks else 0,
+            biases=biases.address if biases else 0,
         )
         marks = _marks(seen or [], state_indices)
         self._submit(args, path, marks)
@@ -113,10 +119,7 @@ class Sampler:
             recorder.barrier()
             sampling.record_marks(recorder, kernels, marks=listed, num_marks=marks.size, **target)
             recorder.barrier()
-        if path is SamplingPath.GREEDY:
-            sampling.record_greedy(recorder, kernels, args)
-        else:
-            sampling.record_full(recorder, kernels, self._info, args)
+        sampling.record_sampling(recorder, kernels, self._info, path, args)
         recorder.host_barrier()
         value = self._device.compute.submit([recorder.end()])
         self._device.compute.timeline.wait(value, 120.0)
@@ -139,6 +142,19 @@ def _marks(seen: Sequence[tuple[list[int], list[int]]], state_indices: Sequence[
     for state_index, (prompt, output) in zip(state_indices, seen, strict=False):
         listed += [(state_index, token) for token in prompt] + [(state_index, token | OUTPUT_MARK) for token in output]
     return np.array([*listed, (NO_STATE, 0)], sample_rows.SAMPLE_MARK)
+
+
+def _biases(
+    rows: NDArray[np.void], params: Sequence[SamplingParams], banned: Sequence[frozenset[int]]
+) -> NDArray[np.void]:
+    """The biases of rows, each as long as it is, in reverse order; rows without any have none to read."""
+    listed, length = [], 0
+    for row in reversed(range(len(rows))):
+        if params[row].logit_bias or banned[row]:
+            listed.append(sample_rows.sample_biases(params[row], banned[row]))
+            rows["biases"][row] = length
+            length += len(listed[-1])
+    return np.concatenate(listed)
 
 
 def _masks(rows: NDArray[np.void], allowed: Sequence[NDArray[np.bool_] | None], vocab: int) -> NDArray[np.uint32]:

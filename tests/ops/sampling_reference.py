@@ -19,17 +19,29 @@ def cleaned(logits: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.nan_to_num(logits, nan=-LARGEST, posinf=LARGEST, neginf=-LARGEST) + np.float32(0.0)
 
 
+def biased(
+    logits: NDArray[np.float32], params: SamplingParams, banned: frozenset[int] = frozenset()
+) -> NDArray[np.float32]:
+    values = cleaned(logits)
+    for token, bias in params.logit_bias:
+        values[token] = values[token].astype(np.float64) + bias
+    gone = banned | {token for token, bias in params.logit_bias if bias == -100}
+    values[sorted(gone)] = -LARGEST
+    return cleaned(values)
+
+
 def penalised(
     logits: NDArray[np.float32], params: SamplingParams, prompt: list[int], output: list[int]
 ) -> NDArray[np.float32]:
     values = cleaned(logits)
     seen = sorted({*prompt, *output})
     repetition, inverse = np.float32(params.repetition_penalty), np.float32(1.0 / params.repetition_penalty)
-    values[seen] = np.where(values[seen] > 0, values[seen] * inverse, values[seen] * repetition)
+    with np.errstate(over="ignore"):
+        values[seen] = np.where(values[seen] > 0, values[seen] * inverse, values[seen] * repetition)
     for token in set(output):
         frequency = np.float32(params.frequency_penalty) * np.float32(output.count(token))
         values[token] -= frequency + np.float32(params.presence_penalty)
-    return values
+    return cleaned(values)
 
 
 def distances(values: NDArray[np.float32], temperature: float) -> NDArray[np.float64]:

@@ -13,7 +13,7 @@ from tests.server.conftest import serving
 from tests.server.fake_engine import words
 from unicorn_async.config import SamplingParams
 from unicorn_async.engine.types import FinishReason, Token
-from unicorn_async.errors import DeviceLostError, QueueFullError
+from unicorn_async.errors import DeviceLostError, ParameterError, QueueFullError
 from unicorn_async.server import ServerOptions
 
 if TYPE_CHECKING:
@@ -46,7 +46,8 @@ async def test_a_text_is_continued(client: openai.AsyncOpenAI, engine: FakeEngin
         max_tokens=3,
         stop=["END"],
         seed=7,
-        extra_body={"stop_token_ids": [5], "ignore_eos": True, "top_k": 3},
+        logit_bias={"50": -100, "7": 2},
+        extra_body={"stop_token_ids": [5], "ignore_eos": True, "top_k": 3, "min_tokens": 2},
     )
     assert (completion.choices[0].text, completion.choices[0].finish_reason) == (TEXT, "length")
     usage = completion.usage
@@ -55,8 +56,31 @@ async def test_a_text_is_continued(client: openai.AsyncOpenAI, engine: FakeEngin
     assert (completion.system_fingerprint or "").startswith("fp_")
     assert engine.fake_tokenizer.texts == [("Once upon", True, True)]
     assert engine.calls[0].sampling == SamplingParams(
-        max_tokens=3, stop=("END",), seed=7, stop_token_ids=(5,), ignore_eos=True, top_k=3
+        max_tokens=3,
+        stop=("END",),
+        seed=7,
+        stop_token_ids=(5,),
+        ignore_eos=True,
+        top_k=3,
+        min_tokens=2,
+        logit_bias={50: -100.0, 7: 2.0},
     )
+
+
+async def test_tokens_that_the_model_lacks_are_refused_by_the_fields_name(
+    plain: httpx.AsyncClient, engine: FakeEngine
+) -> None:
+    engine.refuse = ParameterError("logit_bias", "expected token ids, 0 to 511, got 512")
+    bias = {"logit_bias": {"512": 1}}
+    for path, body in (
+        ("completions", {"prompt": "a"}),
+        ("chat/completions", {"messages": CHAT}),
+        ("responses", {"input": "a"}),
+    ):
+        reply = await plain.post(f"/v1/{path}", json=body | bias)
+        error = reply.json()["error"]
+        assert (reply.status_code, error["param"], error["code"]) == (400, "logit_bias", "invalid_value")
+        assert "got 512" in error["message"]
 
 
 async def test_a_text_is_streamed_with_its_usage(client: openai.AsyncOpenAI) -> None:
@@ -143,8 +167,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"prompt": "a", "best_of": 2, "stream": True}, "best_of"),
     ({"prompt": "a", "echo": True, "logprobs": 1}, "logprobs"),
     ({"prompt": "a", "logprobs": 21}, "logprobs"),
-    ({"prompt": "a", "logit_bias": {"1": 5}}, "logit_bias"),
-    ({"prompt": "a", "min_tokens": 2}, "min_tokens"),
+    ({"prompt": "a", "logit_bias": {"-1": 5}}, "logit_bias"),
+    ({"prompt": "a", "min_tokens": 17}, "min_tokens"),
     ({"prompt": "a", "stop_token_ids": ["a"]}, "stop_token_ids"),
     ({"prompt": "a", "stop_token_ids": [1] * 129}, "stop_token_ids"),
     ({"prompt": "a", "ignore_eos": 1}, "ignore_eos"),

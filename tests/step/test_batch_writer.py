@@ -13,12 +13,13 @@ import pytest
 from unicorn_async.config import SamplingParams
 from unicorn_async.grammar import Grammar
 from unicorn_async.ops.runs import LAST_OF_RUN, TOKEN_RUN
-from unicorn_async.ops.sample_rows import NO_MASK, NO_STATE, SAMPLE_MARK, SAMPLE_ROW
+from unicorn_async.ops.sample_rows import NO_BIASES, NO_MASK, NO_STATE, SAMPLE_MARK, SAMPLE_ROW
 from unicorn_async.scheduler.block_manager import BlockGroup
 from unicorn_async.scheduler.scheduler import Scheduler
 from unicorn_async.scheduler.sequence import Sequence
 from unicorn_async.step.attention_writer import AttentionWriter
 from unicorn_async.step.batch_writer import BatchWriter
+from unicorn_async.step.bias_rows import ROW_BIASES
 from unicorn_async.step.frame import Frame, FrameLimits
 
 if TYPE_CHECKING:
@@ -50,6 +51,13 @@ class PlainMasks(dict[int, bytes]):
         self[index] = mask
 
 
+class PlainBiases(dict[int, tuple[SamplingParams, frozenset[int]]]):
+    """What biases are made of, by their row."""
+
+    def write(self, index: int, params: SamplingParams, banned: frozenset[int]) -> None:
+        self[index] = (params, banned)
+
+
 @dataclass
 class PlainFrame:
     """A frame's arrays in ordinary memory, filled with what nothing may read."""
@@ -62,6 +70,7 @@ class PlainFrame:
     grids: Any = None
     arguments: Any = None
     masks: Any = None
+    biases: Any = None
     arrays: Any = None  # those of the attention, which stand in here for an `AttentionArguments`'s
 
     def __post_init__(self) -> None:
@@ -85,7 +94,7 @@ class PlainFrame:
         }
         arrays = {name: np.zeros(shape, dtype) for name, (dtype, shape) in shapes.items()}
         self.arguments, self.arrays = SimpleNamespace(arrays=arrays), arrays
-        self.masks = PlainMasks()
+        self.masks, self.biases = PlainMasks(), PlainBiases()
         self.last_blocks = np.zeros((groups, sequences), np.uint32)
 
     def seen(self, batch: Batch, num_rows: int) -> dict[str, Any]:
@@ -209,3 +218,25 @@ def test_masks_are_written_for_each_step_and_named_in_their_rows() -> None:
     assert batch is not None
     assert [item.sequence for item in batch.scheduled] == [sequences[0], sequences[2]]
     assert not writer.write(batch, cast("Frame", used)).has_masks
+
+
+def test_biases_are_named_in_their_rows_and_bans_end_with_the_least_length() -> None:
+    scheduler = make_scheduler()
+    writer, used = BatchWriter(LIMITS), PlainFrame()
+    short = SamplingParams(max_tokens=20, stop_token_ids=(7, 8), min_tokens=3)
+    biased = SamplingParams(max_tokens=20, logit_bias={4: 1.5})
+    for number, params in enumerate((SamplingParams(max_tokens=20), short, biased)):
+        scheduler.add(Sequence(str(number), (1, 2, 3), params, seed=number))
+    in_flight = []
+    for step in range(6):
+        batch = scheduler.schedule()
+        assert batch is not None and batch.num_samples == 3
+        assert writer.write(batch, cast("Frame", used)).has_biases
+        rows = used.arrays["sample_rows"]["biases"][:3].tolist()
+        has_bans = step < 3  # the one before it is still in flight
+        assert rows == [NO_BIASES, ROW_BIASES if has_bans else NO_BIASES, 2 * ROW_BIASES]
+        assert used.biases[1] == (short, {7, 8})
+        assert used.biases[2] == (biased, set())
+        in_flight.append(batch)
+        if step:
+            scheduler.commit(in_flight[step - 1], [5] * 3)

@@ -69,10 +69,11 @@ async def test_steps_of_few_and_of_many_sequences_with_penalties_or_not_ask_for_
         for count in range(2, MAX_ROTATING_TOKENS + 3):
             await asyncio.gather(*(answer(3 * length) for length in range(1, 1 + count)))
         await asyncio.gather(*(answer(length, temperature=0.7, presence_penalty=0.5) for length in (3, 9)))
+        await answer(5, logit_bias={3: 1.0})
         await engine.logits(range(1, 41))
         await engine.loaded()
     names = {name for name, *_ in asked}
-    assert {"sample_pick", "sample_finish", "sample_reset", "sample_count"} <= names
+    assert {"sample_pick", "sample_finish", "sample_reset", "sample_count", "sample_bias"} <= names
     attention = {key for key in asked if key[0].startswith(("attention", "rope_cache"))}
     kinds = 2 if model == "olmo3" else 1  # of layers, whose rotations differ in more than frequencies
     assert sum(name == "rope_cache_f16" for name, *_ in attention) == kinds

@@ -367,12 +367,13 @@ class Engine:
         return self._runner.kernel_times if isinstance(self._runner, Runner) else None
 
     def _sequence(self, prompt: SequenceOf[int], sampling: SamplingParams, request_id: str | None) -> Sequence:
-        from unicorn_async.engine.request_stream import checked_ids
+        from unicorn_async.engine.request_stream import check_token_ids, checked_ids
         from unicorn_async.scheduler.sequence import Sequence
 
         self._check()
         seed = random.getrandbits(64) if sampling.seed is None else sampling.seed
         ids = checked_ids(prompt, self.model_spec.vocab_size)
+        check_token_ids(sampling, self.model_spec.vocab_size)
         return Sequence(request_id or next(self._names), ids, sampling, seed)
 
     async def _run(self) -> None:

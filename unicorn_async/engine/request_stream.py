@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unicorn_async.engine.types import FinishReason, Token
-from unicorn_async.errors import RequestError
+from unicorn_async.errors import ParameterError, RequestError
 from unicorn_async.tokenizer import StopChecker, StreamDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as SequenceOf
 
+    from unicorn_async.config import SamplingParams
     from unicorn_async.scheduler.sequence import Sequence
     from unicorn_async.step.result import SampledToken
     from unicorn_async.tokenizer import Tokenizer
@@ -35,6 +36,7 @@ class RequestStream:
         self._stops = StopChecker(sequence.sampling.stop)
         self._starts: deque[int] | None = None if sequence.sampling.top_logprobs is None else deque()
         self._is_plain = self._starts is None and not sequence.sampling.stop  # text goes out as it comes
+        self._num_early = sequence.sampling.min_tokens  # tokens to come whose text is not searched for stop strings
         self._num_decoded = 0  # characters
         self._num_shown = 0
         self._items: deque[Token | tuple[SampledToken, FinishReason | None] | BaseException] = deque()
@@ -56,9 +58,12 @@ class RequestStream:
             return Token(sampled.id, text, num_prompt_found=found)
         is_end_token = reason is FinishReason.STOP
         piece = "" if is_end_token or self._decoder is None else self._decoder.add(sampled.id)
-        text, stopped = self._stops.feed(piece)
+        searches = self._num_early <= 0
+        self._num_early -= 1
+        text, stopped = self._stops.feed(piece) if searches else (piece, False)
         if not stopped and reason is not None:
-            rest, stopped = self._stops.feed("" if self._decoder is None else self._decoder.finish())
+            rest = "" if self._decoder is None else self._decoder.finish()
+            rest, stopped = self._stops.feed(rest) if searches else (rest, False)
             text += rest if stopped else rest + self._stops.flush()
         num_unseen = self._count_unseen(len(piece), len(text))
         if reason is not None and not stopped:
@@ -123,6 +128,21 @@ def checked_ids(prompt: SequenceOf[int], vocab_size: int) -> tuple[int, ...]:
         if not isinstance(token, int | np.integer) or isinstance(token, bool) or not 0 <= token < vocab_size:
             raise RequestError(f"token {token!r}: expected a whole number, 0 to {vocab_size - 1}")
     return tuple(int(token) for token in ids)
+
+
+def check_token_ids(sampling: SamplingParams, vocab_size: int) -> None:
+    """Check the tokens that sampling parameters name.
+
+    Raises:
+        ParameterError: one is no token of the vocabulary.
+    """
+    for name, ids in (
+        ("logit_bias", [token for token, _ in sampling.logit_bias]),
+        ("stop_token_ids", sampling.stop_token_ids),
+    ):
+        beyond = next((token for token in ids if token >= vocab_size), None)
+        if beyond is not None:
+            raise ParameterError(name, f"expected token ids, 0 to {vocab_size - 1}, got {beyond}")
 
 
 def checked_salt(salt: str) -> str:

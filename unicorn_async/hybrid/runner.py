@@ -218,7 +218,7 @@ class HybridRunner:
 
     async def _prepare(self, recorded: _RecordedFrames, number: int, batch: Batch) -> _Half:
         place = recorded.places[number]
-        await place.frame.masks.prepare(batch)
+        await place.frame.prepare(batch)
         shape = self._writer.write(batch, place.frame)
         attention = await self._attention.begin(recorded.index, number, batch, shape.tokens)
         if not place.recording.has(shape):

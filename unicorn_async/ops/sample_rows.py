@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unicorn_async.config import MAX_TOP_LOGPROBS, SamplingParams
+from unicorn_async.config import MAX_BIAS, MAX_TOP_LOGPROBS, SamplingParams
 from unicorn_async.ops.sampling import SamplingPath
 
 if TYPE_CHECKING:
@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 
 NO_STATE = 0xFFFFFFFF  # state index of a padded row, mark or reset: nothing is done for it
 NO_MASK = 0xFFFFFFFF  # mask of a row whose next token may be any
+NO_BIASES = 0xFFFFFFFF  # biases of a row that has none
 OUTPUT_MARK = 0x80000000  # added to a mark's token when it belongs to the output
 
 _SMALLEST_TEMPERATURE = 1e-5  # below it a request is greedy
 _SMALLEST_F32 = float(np.finfo(np.float32).min)
 
-# `Row`, `Result` and `Mark` in shaders/include/sample.glsl and shaders/sample_count.comp.
+# `Row`, `Result`, `Mark` and `Bias` in shaders/include/sample.glsl, shaders/sample_count.comp and sample_bias.comp.
 SAMPLE_ROW = np.dtype(
     [
         ("state_index", "<u4"),
@@ -40,7 +41,7 @@ SAMPLE_ROW = np.dtype(
         ("top_logprobs", "<i4"),
         ("penalised", "<u4"),
         ("mask", "<u4"),
-        ("reserved", "<u4"),
+        ("biases", "<u4"),
     ]
 )
 SAMPLE_RESULT = np.dtype(
@@ -54,11 +55,18 @@ SAMPLE_RESULT = np.dtype(
     ]
 )
 SAMPLE_MARK = np.dtype([("state_index", "<u4"), ("token", "<u4")])
+SAMPLE_BIAS = np.dtype([("token", "<u4"), ("value", "<f4")])
 
 
 def mask_words(vocab_size: int) -> int:
     """Words of one mask: a bit for each token, the lowest of a word first, set where the token may come."""
     return -(-vocab_size // 32)
+
+
+def sample_biases(params: SamplingParams, banned: Iterable[int]) -> NDArray[np.void]:
+    """Return a row's biases as SAMPLE_BIAS, their number first; `banned` are tokens that must not come beside these."""
+    values = dict(params.logit_bias) | dict.fromkeys(banned, -MAX_BIAS)
+    return np.array([(len(values), 0.0), *values.items()], SAMPLE_BIAS)
 
 
 def is_greedy(params: SamplingParams) -> bool:
@@ -78,7 +86,7 @@ def write_row(row: NDArray[np.void], params: SamplingParams, *, state_index: int
     """Fill one element of a SAMPLE_ROW array, given as a slice of length 1.
 
     `seed` has 64 bits; `position` is the new token's index in its sequence, and no two draws of a sequence share it.
-    The row has no mask.
+    The row has neither a mask nor biases.
     """
     row[0] = (
         state_index,
@@ -96,5 +104,5 @@ def write_row(row: NDArray[np.void], params: SamplingParams, *, state_index: int
         -1 if params.top_logprobs is None else params.top_logprobs,
         int(params.has_penalties),
         NO_MASK,
-        0,
+        NO_BIASES,
     )

@@ -8,6 +8,10 @@ NaN or -inf logit counts as the smallest finite number, +inf as the largest. Top
 wanted share of what top-k left. A choice is the argmax of logits with Gumbel noise from a counter-based generator: it
 depends on seed, position and the row's logits alone, not on the batch or the device.
 
+Biases of single tokens come before all of that: they change the row's logits where these lie, so that for everything
+else, log-probabilities included, the model has computed these. A bias of -100 bans its token, which then has the
+smallest finite logit, and comes where no other may.
+
 Where a row has a mask, the tokens that it forbids are passed over in all of that. So are they in log-probabilities,
 which are of the distribution over the tokens that may come.
 """
@@ -71,6 +75,7 @@ class SampleArguments:
     results: int  # (rows) SAMPLE_RESULT
     counts: int = 0  # (states, vocab) u32, counts_bytes(num_states, vocab_size); 0 = no row has penalties
     masks: int = 0  # (masks, mask_words(vocab)) u32, each with a bit set at least; 0 = no row has one
+    biases: int = 0  # SAMPLE_BIAS, those of each row behind their number; 0 = no row has some
 
     def __post_init__(self) -> None:
         if len(self.logits.shape) != 2 or self.logits.dtype is not DType.F32 or 0 in self.logits.shape:
@@ -114,7 +119,15 @@ def _threshold_constants(info: DeviceInfo, args: SampleArguments) -> dict[str, i
 def record_sampling(
     recorder: Recorder, kernels: Kernels, info: DeviceInfo, path: SamplingPath, args: SampleArguments
 ) -> None:
-    """Record the choice of a token for every row by a path; barriers before and after are the caller's."""
+    """Record the choice of a token for every row by a path, behind its biases if any row has some.
+
+    Barriers before and after are the caller's.
+    """
+    if args.biases:
+        bias = kernels.get("sample_bias")
+        push = bias.pack(logits=args.logits.address, rows=args.rows, biases=args.biases, vocab=args.vocab_size)
+        recorder.dispatch(bias, push, args.num_rows)
+        recorder.barrier()
     if path is SamplingPath.GREEDY:
         record_greedy(recorder, kernels, args)
     else:

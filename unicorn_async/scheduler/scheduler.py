@@ -6,6 +6,7 @@ import itertools
 from collections import deque
 from typing import TYPE_CHECKING
 
+from unicorn_async.config import MAX_BIASED_TOKENS
 from unicorn_async.errors import PromptTooLongError, QueueFullError, RequestError
 from unicorn_async.scheduler.batch import Batch, Committed, ScheduledSequence
 from unicorn_async.scheduler.block_manager import BlockGroup, BlockManager
@@ -157,13 +158,15 @@ class Scheduler:
         Raises:
             PromptTooLongError: the context has no room for the prompt and one token.
             QueueFullError: max_num_seqs + max_waiting sequences are here already, in fair shares.
-            RequestError: the prompt is empty, or prompt and answer can never fit the KV cache.
+            RequestError: the prompt is empty, prompt and answer can never fit the KV cache, or more tokens have biases,
+                or are banned, than there is room for.
         """
         num_prompt = len(sequence.prompt_ids)
         if num_prompt == 0:
             raise RequestError("prompt: expected at least 1 token, got 0")
         if num_prompt + (not sequence.want_logits) > self._max_context:
             raise PromptTooLongError(f"prompt: {num_prompt} tokens leave no room in a context of {self._max_context}")
+        sequence.end_token_ids = self._end_token_ids(sequence)
         sequence.max_length = num_prompt
         if not sequence.want_logits:
             sequence.max_length = min(num_prompt + sequence.sampling.max_tokens, self._max_context)
@@ -234,7 +237,7 @@ class Scheduler:
             self.prefixes.know(sequence, sequence.num_computed)
             if sequence.finish_reason is None:
                 if samples:
-                    sequence.accept(sampled[row], self._eos_token_ids)
+                    sequence.accept(sampled[row])
                     committed.append(Committed(sequence, sampled[row], sequence.finish_reason, row))
                 elif sequence.want_logits and start + num_tokens == sequence.max_length:
                     sequence.finish_reason = FinishReason.STOP
@@ -255,6 +258,18 @@ class Scheduler:
             sequence.finish_reason = reason
             self._waiting.remove(sequence)
             self._retire(sequence)
+
+    def _end_token_ids(self, sequence: Sequence) -> frozenset[int]:
+        sampling = sequence.sampling
+        own = frozenset(sampling.stop_token_ids)
+        ends = own if sampling.ignore_eos else own | self._eos_token_ids
+        biased = len(sampling.logit_bias) + len(ends) * (sampling.min_tokens > 0)
+        if biased > MAX_BIASED_TOKENS:
+            raise RequestError(
+                f"min_tokens: {len(ends)} tokens end the answer, and {len(sampling.logit_bias)} have a logit_bias;"
+                f" expected at most {MAX_BIASED_TOKENS} together, got {biased}"
+            )
+        return ends
 
     def _room_for_decodes(self, num_decodes: int, prompts: SequenceOf[Sequence], draft: Draft) -> int:
         """Return how many decodes the step may begin with, for prompts to get what they are promised."""

@@ -10,6 +10,7 @@ from unicorn_async.scheduler.request import FinishReason
 if TYPE_CHECKING:
     from unicorn_async.config import SamplingParams
 
+_NONE: frozenset[int] = frozenset()
 PENDING = -1  # a token that the GPU has sampled, or will, and the host has not seen
 
 
@@ -31,6 +32,7 @@ class Sequence:
     client: str = ""  # clients take turns where sequences wait
     mask: bytes | None = None  # with a grammar, a bit for each token that may come next; None until that is known
 
+    end_token_ids: frozenset[int] = frozenset()  # that end its answer, given by `Scheduler.add`
     output_ids: list[int] = field(default_factory=list)  # tokens that the host has seen
     length: int = field(init=False)  # tokens of prompt and output, with those that steps in flight will sample
     num_computed: int = 0  # positions computed, as far as the host has seen
@@ -94,12 +96,16 @@ class Sequence:
             known += tuple(self.output_ids[max(start - num_prompt, 0) : stop - num_prompt])
         return known + (PENDING,) * (count - len(known))
 
-    def accept(self, token_id: int, eos_token_ids: frozenset[int]) -> None:
+    def banned_at(self, position: int) -> frozenset[int]:
+        """Return the tokens that must not come at a position, since the answer would be shorter than it has to be."""
+        is_short = position < len(self.prompt_ids) + self.sampling.min_tokens
+        return self.end_token_ids if is_short else _NONE
+
+    def accept(self, token_id: int) -> None:
         """Append a token that the GPU has sampled, and see whether it ends the sequence."""
         self.output_ids.append(token_id)
         self.mask = None
-        is_eos = token_id in eos_token_ids and not self.sampling.ignore_eos
-        if is_eos or token_id in self.sampling.stop_token_ids:
+        if token_id in self.end_token_ids:
             self.finish_reason = FinishReason.STOP
         elif len(self.prompt_ids) + len(self.output_ids) >= self.max_length:
             self.finish_reason = FinishReason.LENGTH

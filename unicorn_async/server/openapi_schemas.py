@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unicorn_async.config import MAX_TOP_K, MAX_TOP_LOGPROBS, WeightScheme
+from unicorn_async.config import MAX_BIAS, MAX_LOGIT_BIASES, MAX_TOP_K, MAX_TOP_LOGPROBS, WeightScheme
 from unicorn_async.server.protocol.chat_request import KNOWN as CHAT_FIELDS
 from unicorn_async.server.protocol.chat_request import MAX_CHOICES
 from unicorn_async.server.protocol.completion_request import KNOWN as COMPLETION_FIELDS
@@ -110,7 +110,6 @@ FIELDS: dict[str, Schema] = {
             "function_call",
             "functions",
             "image",
-            "logit_bias",
             "moderation",
         ),
         _REFUSED,
@@ -167,6 +166,12 @@ FIELDS: dict[str, Schema] = {
     "include": {"type": ["array", "null"], "items": {"enum": list(INCLUDABLE)}},
     "input": {"anyOf": [_TEXT, _several(_MESSAGE, _CALL_ITEM, _OUTPUT_ITEM)]},
     "logprobs": {"anyOf": [_FLAG, _integer(0, MAX_TOP_LOGPROBS)]},
+    "logit_bias": {
+        "type": ["object", "null"],
+        "maxProperties": MAX_LOGIT_BIASES,
+        "propertyNames": {"pattern": "^(0|[1-9][0-9]{0,9})$"},
+        "additionalProperties": {"type": "number", "minimum": -MAX_BIAS, "maximum": MAX_BIAS},
+    },
     "loras": {"type": ["array", "null"], "items": {"type": "object"}},
     "max_completion_tokens": _integer(1),
     "max_context": _integer(1),
@@ -175,7 +180,7 @@ FIELDS: dict[str, Schema] = {
     "max_tool_calls": _integer(1),
     "messages": _several(_MESSAGE, _CALLS_MESSAGE, _TOOL_MESSAGE),
     "min_p": _number(0, 1),
-    "min_tokens": {"enum": [None, 0]},
+    "min_tokens": _integer(0),
     "modalities": {"type": ["array", "null"], "items": {"const": "text"}},
     "n": _integer(1, MAX_CHOICES),
     "presence_penalty": _number(-2, 2),

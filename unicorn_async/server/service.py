@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from unicorn_async.errors import EngineClosedError, PromptTooLongError
+from unicorn_async.errors import EngineClosedError, ParameterError, PromptTooLongError
 from unicorn_async.server.access import Access
 from unicorn_async.server.active_response import ActiveResponse
 from unicorn_async.server.archive import Archive
@@ -382,6 +382,7 @@ class Service:
 
         Raises:
             PromptTooLongError: there is room for none.
+            ParameterError: it is to be longer than that.
         """
         room = engine.max_context - len(prompt)
         if room < 1:
@@ -390,7 +391,10 @@ class Service:
                 f"the prompt has {len(prompt)} tokens; a context of {context} has no room for an answer to it"
             )
         wanted = limit if limit is not None else self.options.default_max_tokens
-        return replace(sampling, max_tokens=room if wanted is None else min(wanted, room))
+        most = room if wanted is None else min(wanted, room)
+        if sampling.min_tokens > most:
+            raise ParameterError("min_tokens", f"the answer has at most {most} tokens, got {sampling.min_tokens}")
+        return replace(sampling, max_tokens=most)
 
     async def generate(
         self, model: ServedModel, prompt: list[int], sampling: SamplingParams, request_id: str

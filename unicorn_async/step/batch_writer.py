@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unicorn_async.ops.runs import LAST_OF_RUN
-from unicorn_async.ops.sample_rows import NO_MASK, NO_STATE, OUTPUT_MARK, sampling_path, write_row
+from unicorn_async.ops.sample_rows import NO_BIASES, NO_MASK, NO_STATE, OUTPUT_MARK, sampling_path, write_row
 from unicorn_async.scheduler.sequence import PENDING
+from unicorn_async.step.bias_rows import ROW_BIASES
 from unicorn_async.step.buckets import bucket_for, bucket_sizes
 from unicorn_async.step.frame import StepShape, WrittenDecodes
 
@@ -38,6 +39,8 @@ class BatchWriter:
             self._write_positions(batch, frame)
             if known.shape.has_masks:
                 self._write_masks(batch, frame)
+            if known.shape.has_biases:
+                self._write_biases(batch, frame)
             return known.shape
         shape = self._write_all(batch, frame)
         frame.decodes = WrittenDecodes(sequences, state_indices, shape)
@@ -61,6 +64,7 @@ class BatchWriter:
             path=sampling_path(item.sequence.sampling for item in batch.scheduled if item.samples),
             has_counts=self._write_counts(batch, frame),
             has_masks=self._write_masks(batch, frame),
+            has_biases=self._write_biases(batch, frame),
         )
 
     def _write_tokens(self, batch: Batch, frame: Frame) -> int:
@@ -136,6 +140,21 @@ class BatchWriter:
         indices = [NO_MASK if mask is None else index for index, mask in enumerate(masks)]
         frame.arguments.arrays["sample_rows"]["mask"][: len(masks)] = indices
         return True
+
+    def _write_biases(self, batch: Batch, frame: Frame) -> bool:
+        """Write the biases of single tokens, and those that must not come yet; returns whether there are some."""
+        if not any(item.sequence.sampling.has_biases for item in batch.scheduled):
+            return False
+        firsts: list[int] = []
+        for item in batch.scheduled:
+            if item.samples:
+                sampling, banned = item.sequence.sampling, item.sequence.banned_at(item.start + item.num_tokens)
+                index, has_some = len(firsts), bool(sampling.logit_bias or banned)
+                if has_some:
+                    frame.biases.write(index, sampling, banned)
+                firsts.append(index * ROW_BIASES if has_some else NO_BIASES)
+        frame.arguments.arrays["sample_rows"]["biases"][: len(firsts)] = firsts
+        return any(first != NO_BIASES for first in firsts)
 
     def _write_counts(self, batch: Batch, frame: Frame) -> bool:
         """Write the tokens that sequences with penalties have to count; returns whether there is such a sequence."""

@@ -113,10 +113,15 @@ class DryRun:
         self._decoder.record_head(self._listing, _ARRAYS, num_rows, num_rows)
         return self._listing.take()
 
-    def sampling(self, path: SamplingPath, *, counts: bool = False, masked: bool = False) -> tuple[ListedDispatch, ...]:
-        """List what chooses tokens, where it is `masked` among those that may come, and what `counts` those seen."""
+    def sampling(
+        self, path: SamplingPath, *, counts: bool = False, masked: bool = False, biased: bool = False
+    ) -> tuple[ListedDispatch, ...]:
+        """List what chooses tokens, where it is `masked` among those that may come, and what `counts` those seen.
+
+        Where they are `biased`, what changes their logits comes first.
+        """
         logits = Tensor(0, (1, self._spec.vocab_size), DType.F32)
-        arguments = SampleArguments(logits, 0, 0, 0, 0, masks=_PLACE if masked else 0)
+        arguments = SampleArguments(logits, 0, 0, 0, 0, masks=_PLACE if masked else 0, biases=_PLACE if biased else 0)
         record_sampling(self._listing, self._listing, self._info, path, arguments)
         if counts:
             vocab_size = self._spec.vocab_size
@@ -183,7 +188,7 @@ def step_kernels(
         run.sampling(SamplingPath.FULL, counts=True),
         *(run.unique_layers(size) for size in others),
         *(run.head(rows) for rows in other_rows),
-        *(run.sampling(path, masked=True) for path in SamplingPath),
+        *(run.sampling(path, masked=True, biased=True) for path in SamplingPath),
     )
     return unique_requests([*_requests(first), *seam, *_requests(then)])
 

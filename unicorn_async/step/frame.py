@@ -12,6 +12,7 @@ from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.models.step_arrays import StepArrays
 from unicorn_async.ops.runs import TOKEN_RUN
 from unicorn_async.ops.sample_rows import SAMPLE_MARK, SAMPLE_RESULT, SAMPLE_ROW
+from unicorn_async.step.bias_rows import BiasRows
 from unicorn_async.step.mapped_arrays import Field, made_block
 from unicorn_async.step.mask_rows import MaskRows
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from unicorn_async.models.activations import Residual
     from unicorn_async.ops.attention_plan import AttentionPlan
     from unicorn_async.ops.sampling import SamplingPath
+    from unicorn_async.scheduler.batch import Batch
     from unicorn_async.scheduler.sequence import Sequence
 
 
@@ -39,6 +41,7 @@ class StepShape:
     path: SamplingPath
     has_counts: bool  # a sequence of the step has penalties
     has_masks: bool = False  # not every token may come next in a sequence of the step
+    has_biases: bool = False  # some tokens of one have biases, or are banned
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +118,8 @@ class Frame:
             self.results = made_block(made, device, results, MemoryKind.STAGING, f"results {index}")
             self.masks = MaskRows(device, sequences, f"masks {index}")
             made.callback(self.masks.close)
+            self.biases = BiasRows(device, sequences, f"biases {index}")
+            made.callback(self.biases.close)
             self._made = made.pop_all()
         address = self.arguments.address
         self.step = StepArrays(
@@ -132,10 +137,23 @@ class Frame:
     @property
     def nbytes(self) -> int:
         """Size of its memory."""
-        return sum(block.buffer.nbytes for block in (self.arguments, self.results)) + self.masks.nbytes
+        return (
+            sum(block.buffer.nbytes for block in (self.arguments, self.results))
+            + self.masks.nbytes
+            + self.biases.nbytes
+        )
+
+    async def prepare(self, batch: Batch) -> None:
+        """Allocate what few batches need, if this one does and it is not there yet, in a thread.
+
+        Raises:
+            OutOfMemoryError: it can't be allocated.
+        """
+        await self.masks.prepare(batch)
+        await self.biases.prepare(batch)
 
     def record_copy(self, recorder: CommandRecorder, other: Frame) -> None:
-        """Record a copy of the arguments, without masks, into another frame of the same limits."""
+        """Record a copy of the arguments, without masks and biases, into another frame of the same limits."""
         source, target = self.arguments.buffer, other.arguments.buffer
         recorder.copy(source, 0, target, 0, source.nbytes)
 

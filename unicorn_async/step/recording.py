@@ -123,6 +123,7 @@ class Recording:
                     results=step.results,
                     counts=memory.counts if shape.has_counts else 0,
                     masks=self._frame.masks.address if shape.has_masks else 0,
+                    biases=self._frame.biases.address if shape.has_biases else 0,
                 )
                 record_sampling(recorder, self._device.kernels, self._device.info, shape.path, arguments)
                 recorder.barrier()
@@ -139,4 +140,4 @@ def prologue_key(shape: StepShape) -> Hashable:
 
 def tail_key(shape: StepShape) -> Hashable:
     """Return what decides the commands of a tail."""
-    return "tail", shape.logit_rows, shape.samples, shape.path, shape.has_counts, shape.has_masks
+    return "tail", shape.logit_rows, shape.samples, shape.path, shape.has_counts, shape.has_masks, shape.has_biases

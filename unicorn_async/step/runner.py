@@ -226,7 +226,7 @@ class Runner:
         recorded.busy = True
         if self.is_loading and all(recorded.busy for recorded in self._recorded):
             self._all_busy.set()
-        await recorded.frame.masks.prepare(batch)
+        await recorded.frame.prepare(batch)
         shape = self._writer.write(batch, recorded.frame)
         work = self._attention_writer.write(batch, recorded.attention, shape.tokens)
         recording, num_layers = recorded.recording, self._model.num_layers

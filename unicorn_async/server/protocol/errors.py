@@ -10,6 +10,7 @@ from unicorn_async.errors import (
     ConfigError,
     EngineClosedError,
     GrammarLostError,
+    ParameterError,
     PromptTooLongError,
     QueueFullError,
     RequestError,
@@ -85,6 +86,8 @@ def describe_error(exc: BaseException) -> ErrorInfo:
         return ErrorInfo(exc.status, str(exc), exc.code, exc.param, exc.retry_s)
     if isinstance(exc, PromptTooLongError):
         return ErrorInfo(400, str(exc), "context_length_exceeded", "input")
+    if isinstance(exc, ParameterError):
+        return ErrorInfo(400, str(exc), "invalid_value", exc.parameter)
     if isinstance(exc, QueueFullError):
         return ErrorInfo(429, str(exc), "queue_full")
     if isinstance(exc, GrammarLostError):
@@ -109,7 +112,7 @@ def naming(field: str) -> Iterator[None]:
         yield
     except (RequestError, TokenizerError) as exc:
         info = describe_error(exc)
-        if isinstance(exc, ApiError | QueueFullError) or info.status != 400:
+        if isinstance(exc, ApiError | ParameterError | QueueFullError) or info.status != 400:
             raise
         raise ApiError(info.message, code=info.code, param=field) from exc
 

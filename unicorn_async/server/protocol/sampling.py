@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from unicorn_async.config import MAX_TOP_K, MAX_TOP_LOGPROBS, SamplingParams
+from unicorn_async.config import MAX_BIAS, MAX_LOGIT_BIASES, MAX_TOP_K, MAX_TOP_LOGPROBS, SamplingParams
 from unicorn_async.errors import ConfigError
 from unicorn_async.server.protocol.errors import ApiError
 from unicorn_async.server.protocol.fields import checked_text, type_name
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 MAX_TOKENS = (1 << 31) - 1
 MAX_STOP_IDS = 128
+_TOKEN_ID = re.compile("0|[1-9][0-9]{0,9}")
 SAMPLING_FIELDS = frozenset(
     {
         "frequency_penalty",
@@ -48,10 +50,10 @@ def parse_sampling(fields: Fields, defaults: SamplingParams, *, top_logprobs: in
         value = fields.number(name)
         return default if value is None else value
 
-    _refuse_masks(fields)
     ignore_eos = fields.boolean("ignore_eos")
     seed = fields.integer("seed", 0, (1 << 64) - 1)
     top_k = fields.integer("top_k", 0, MAX_TOP_K)
+    min_tokens = fields.integer("min_tokens", 0, MAX_TOKENS)
     try:
         return replace(
             defaults,
@@ -67,6 +69,8 @@ def parse_sampling(fields: Fields, defaults: SamplingParams, *, top_logprobs: in
             stop_token_ids=_parse_stop_ids(fields, defaults.stop_token_ids),
             ignore_eos=defaults.ignore_eos if ignore_eos is None else ignore_eos,
             top_logprobs=top_logprobs,
+            min_tokens=defaults.min_tokens if min_tokens is None else min_tokens,
+            logit_bias=_parse_biases(fields, defaults.logit_bias),
         )
     except ConfigError as exc:
         raise ApiError(str(exc), code="invalid_value", param=str(exc).partition(":")[0]) from exc
@@ -116,12 +120,30 @@ def _parse_stop_ids(fields: Fields, default: tuple[int, ...]) -> tuple[int, ...]
     return tuple(ids)
 
 
-def _refuse_masks(fields: Fields) -> None:
-    """Refuse what would have to change logits before a token is drawn."""
-    if fields.value("logit_bias"):
-        raise fields.unsupported("logit_bias", "biases of single tokens are not supported")
-    if fields.integer("min_tokens", 0, MAX_TOKENS):
-        raise fields.unsupported("min_tokens", "an end can't be kept from being drawn; ignore_eos goes on after it")
+def _parse_biases(fields: Fields, default: tuple[tuple[int, float], ...]) -> tuple[tuple[int, float], ...]:
+    """Return the biases of single tokens, which JSON names by their ids as strings."""
+    biases = fields.object("logit_bias")
+    if biases is None:
+        return default
+    keys = biases.keys()
+    if len(keys) > MAX_LOGIT_BIASES:
+        message = f"logit_bias: expected at most {MAX_LOGIT_BIASES} tokens, got {len(keys)}"
+        raise ApiError(message, code="invalid_value", param="logit_bias")
+    return tuple((_token_id(key), _bias(biases, key)) for key in keys)
+
+
+def _token_id(key: str) -> int:
+    if not _TOKEN_ID.fullmatch(key) or int(key) >= 1 << 31:
+        message = f"logit_bias: expected token ids, 0 to {(1 << 31) - 1}, got {key[:80]!r}"
+        raise ApiError(message, code="invalid_value", param="logit_bias")
+    return int(key)
+
+
+def _bias(biases: Fields, key: str) -> float:
+    value = biases.number(key)
+    if value is None or not -MAX_BIAS <= value <= MAX_BIAS:
+        raise biases.wrong(key, f"{-MAX_BIAS:g} to {MAX_BIAS:g}", code="invalid_value")
+    return value
 
 
 def parse_top_logprobs(fields: Fields) -> int | None:
