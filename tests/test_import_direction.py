@@ -12,7 +12,18 @@ import unicorn_async
 
 PACKAGE = Path(unicorn_async.__file__).parent
 # Every room may import these.
-BASE = {"errors", "converted", "config", "grammar", "tensor", "resources", "background", "trace_file", "round_robin"}
+BASE = {
+    "errors",
+    "converted",
+    "config",
+    "grammar",
+    "tensor",
+    "resources",
+    "background",
+    "trace_file",
+    "round_robin",
+    "pooling",
+}
 FILES = {*BASE, "gpu", "ops", "checkpoint", "weights", "lora", "loader", "cache"}  # from a checkpoint to device memory
 MODELS = {*BASE, "gpu", "ops", "checkpoint", "weights", "models"}
 STEPS = {*FILES, "models", "scheduler", "npu", "memory", "step"}
@@ -27,6 +38,7 @@ ALLOWED = {
     "resources": {"errors"},
     "background": set(),
     "round_robin": set(),
+    "pooling": set(),
     "trace_file": {"errors", "background"},
     "public_text": set(),
     "demo": set(),
@@ -36,7 +48,7 @@ ALLOWED = {
     "tokenizer": {"errors"},
     "guidance": {"errors", "grammar"},
     "calls": {"errors", "grammar"},
-    "scheduler": {"errors", "config", "round_robin"},
+    "scheduler": {"errors", "config", "round_robin", "pooling"},
     "checkpoint": BASE,
     "hub": {*BASE, "checkpoint"},
     "weights": {*BASE, "gpu", "checkpoint"},

@@ -30,7 +30,7 @@ SPEC = model_spec(LLAMA | {"num_hidden_layers": 3})
 SIZES = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64, "hidden_size": 64, "vocab_size": 64}
 SANDWICH = model_spec({**GEMMA, **SIZES, "intermediate_size": 128, "num_hidden_layers": 2})
 ADDRESSES = {name: 4096 * number for number, name in enumerate(("normed", "qkv", "q", "attention", "gate_up", "gated"))}
-ARRAYS = StepArrays(1, 2, 3, 4, 5, 6, 7, 8, Residual(1 << 20, 2 << 20))
+ARRAYS = StepArrays(1, 2, 3, 4, 5, 6, 9, 7, 8, Residual(1 << 20, 2 << 20))
 
 
 def tensors_of(spec: ModelSpec) -> dict[str, Tensor]:

@@ -63,10 +63,16 @@ class FakeTokenizer:
         return self.control.get(text)
 
     def encode(
-        self, text: str, *, add_bos: bool = True, with_control: bool = False, max_context: int | None = None
+        self,
+        text: str,
+        *,
+        add_bos: bool = True,
+        add_eos: bool = False,
+        with_control: bool = False,
+        max_context: int | None = None,
     ) -> list[int]:
         self.texts.append((text, add_bos, with_control))
-        return list(range(len(text.split())))
+        return list(range(len(text.split()) + add_eos))
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         return b"".join(map(self.token_bytes, ids)).decode("utf-8", "replace")
@@ -137,6 +143,7 @@ class FakeEngine:
     cache = CacheStatus(CacheState.HIT, "made from /models/fake", "0f" * 16, 100, 0)
     memory = MemoryReport((HeapReport(HeapKind.VRAM, 1000, 1100, 1200),))
     tokenizer_s = 0.25
+    embedding_size = 6
     adapters = (AdapterInfo("poet", 0.5, 14, (4, 8), (2.0,)),)
 
     def __init__(self, text: str = "Hello there, friend") -> None:
@@ -269,6 +276,30 @@ class FakeEngine:
         self.grammars.append(grammar)
         if self.refused_grammar is not None:
             raise self.refused_grammar
+
+    async def embed(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        dimensions: int | None = None,
+        request_id: str | None = None,
+        client: str = "",
+    ) -> NDArray[np.float32]:
+        if self.refuse is not None:
+            raise self.refuse
+        call = Call(prompt, SamplingParams(), request_id, client)
+        self.calls.append(call)
+        self.called.set()
+        try:
+            await self.loaded.wait()
+            if 0 in self.hold:
+                await self.hold[0].wait()
+            if 0 in self.fail:
+                raise self.fail[0]
+            values = np.arange(self.embedding_size, dtype=np.float32) + len(prompt)
+            return values[: dimensions or self.embedding_size] / 8
+        finally:
+            call.closed.set()
 
     async def logits(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         return np.zeros((len(token_ids), 4), dtype=np.float32)

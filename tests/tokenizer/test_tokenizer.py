@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +18,7 @@ from . import builders
 if TYPE_CHECKING:
     from pathlib import Path
 
-BOS, START, END = 2, 4, 5
+EOS, BOS, START, END = 1, 2, 4, 5
 BUILDERS = {
     "bpe": builders.sentencepiece_bpe,
     "prefixed": builders.sentencepiece_prefixed,
@@ -332,3 +333,17 @@ def test_marks_of_thoughts_are_text_also_where_they_are_control_tokens(tmp_path:
 
 def test_a_model_whose_template_has_no_such_marks_does_not_think(tokenizer: Tokenizer) -> None:
     assert not tokenizer.thinks
+
+
+def test_what_ends_a_text_that_nothing_follows_is_put_there_where_it_is_wanted(tmp_path: Path) -> None:
+    plain = Tokenizer.load(builders.write(tmp_path / "plain", builders.byte_level(), template="x"))
+    assert plain.encode("some text", add_eos=True) == plain.encode("some text")
+    said = builders.write(tmp_path / "said", builders.byte_level(), template="x", add_eos_token=True)
+    backend = builders.byte_level()
+    backend.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<bos> $A <eos>", special_tokens=[("<bos>", BOS), ("<eos>", EOS)]
+    )
+    built = builders.write(tmp_path / "built", backend, template="x")
+    for found in map(Tokenizer.load, (said, built)):
+        assert found.encode("some text", add_eos=True) == [*plain.encode("some text"), EOS]
+        assert found.encode("some text") == plain.encode("some text")

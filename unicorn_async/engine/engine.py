@@ -17,8 +17,16 @@ from unicorn_async.background import run_task, wait_to_end
 from unicorn_async.config import EngineConfig, SamplingParams
 from unicorn_async.engine.devices import Ending, opening_devices
 from unicorn_async.engine.prompt_encoding import PromptEncoding
-from unicorn_async.errors import ConfigError, EngineClosedError, EngineFailedError, UnicornError
+from unicorn_async.errors import (
+    ConfigError,
+    EngineClosedError,
+    EngineFailedError,
+    ParameterError,
+    RequestError,
+    UnicornError,
+)
 from unicorn_async.gpu.host_pages import return_freed_memory
+from unicorn_async.pooling import Embedded
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -40,6 +48,7 @@ if TYPE_CHECKING:
     from unicorn_async.loader.read_strategy import ReadStrategy
     from unicorn_async.memory.report import MemoryReport
     from unicorn_async.models.spec import ModelSpec
+    from unicorn_async.pooling import Pooler
     from unicorn_async.scheduler.sequence import Sequence
     from unicorn_async.step.kernel_times import KernelTime, KernelTimes
     from unicorn_async.tokenizer import Tokenizer
@@ -336,6 +345,50 @@ class Engine:
         finally:
             self._loop.cancel(sequence)
         return np.concatenate(evaluation.rows)
+
+    @property
+    def pooler(self) -> Pooler:
+        """How the model's embeddings are made."""
+        return self._model.files.pooler
+
+    @property
+    def embedding_size(self) -> int:
+        """Numbers of an embedding: those of a hidden state."""
+        return self.model_spec.hidden_size
+
+    async def embed(
+        self,
+        prompt: str | SequenceOf[int],
+        *,
+        dimensions: int | None = None,
+        request_id: str | None = None,
+        client: str = "",
+    ) -> NDArray[np.float32]:
+        """Return the embedding of a text, or of token ids: (hidden size), or its first `dimensions`.
+
+        It is made of the model's hidden states behind the last norm, as `pooler` says. A text gets the tokens around
+        it that the model's tokenizer puts there. Nothing is sampled, and clients take turns as in `stream`.
+
+        Raises:
+            RequestError: the request is refused, also since the model's files ask for what is not supported.
+            UnicornError: when the load fails, or the engine fails or is closed meanwhile.
+        """
+        pooler, most = self.pooler, self.embedding_size
+        if pooler.refusal is not None:
+            raise RequestError(f"{self.model_name} has no embeddings here: {pooler.refusal}")
+        if dimensions is not None and not 1 <= dimensions <= most:
+            raise ParameterError("dimensions", f"expected 1 to {most}, got {dimensions}")
+        if isinstance(prompt, str):
+            prompt = await self._encoding.whole_ids(self.tokenizer, prompt, self.max_context)
+        sequence = self._sequence(prompt, SamplingParams(max_tokens=1), request_id)
+        sequence.embedded = Embedded(pooler.pooling, pooler.normalises, dimensions or most)
+        sequence.client = client
+        evaluation = self._loop.add_evaluation(sequence)
+        try:
+            await evaluation.done
+        finally:
+            self._loop.cancel(sequence)
+        return evaluation.rows[0]
 
     def stats(self) -> EngineStats:
         """Return counters since the engine was opened, and what it holds now."""

@@ -97,7 +97,7 @@ class _StepInFlight:
 
 @dataclass(slots=True)
 class Evaluation:
-    """An evaluation request: rows of logits, gathered chunk by chunk."""
+    """A request that samples nothing: rows of logits, gathered chunk by chunk, or an embedding as the only row."""
 
     rows: list[NDArray[np.float32]] = field(default_factory=list)
     done: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -305,6 +305,10 @@ class EngineLoop:
                 if item.resets:  # computed again from the start, after it lost its place
                     evaluation.rows.clear()
                 evaluation.rows.append(rows)
+        for item, embedding in result.pooled:
+            evaluation = self._evaluations.get(item.sequence)
+            if evaluation is not None:
+                evaluation.rows.append(embedding)
         tokens, step_s = result.tokens, None if result.waited else result.device_s
         committed = self._scheduler.commit(result.batch, [token.id for token in tokens], step_s=step_s)
         self._last_step_s = 0.0 if result.waited else result.device_s

@@ -9,6 +9,7 @@ from unicorn_async.cache.lookup import look_up
 from unicorn_async.cache.writer import Origin
 from unicorn_async.checkpoint.checkpoint import Checkpoint
 from unicorn_async.checkpoint.location import find_model, model_name
+from unicorn_async.checkpoint.pooler import read_pooler
 from unicorn_async.checkpoint.recommended_sampling import recommended_sampling
 from unicorn_async.config import WeightScheme
 from unicorn_async.errors import CheckpointError
@@ -19,6 +20,7 @@ from unicorn_async.loader.staging_plan import StagingNeed
 from unicorn_async.lora.adapter import lora_digest, read_adapters
 from unicorn_async.lora.plan import make_lora_plan
 from unicorn_async.models.registry import model_spec
+from unicorn_async.pooling import Pooler
 from unicorn_async.weights.plan import make_plan
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ class ModelFiles:
     lora: LoraPlan
     scheme: WeightScheme = WeightScheme.AUTO
     sampling: Mapping[str, float] = field(default_factory=dict)  # recommended, by the names of `SamplingParams`
+    pooler: Pooler = field(default_factory=Pooler)  # of embeddings
 
     @classmethod
     def read(
@@ -76,7 +79,8 @@ class ModelFiles:
         plan = make_plan(checkpoint, wanted, scheme=scheme, adapted=lora.changes)
         config.check_unused(plan.ignored)
         sampling = recommended_sampling(checkpoint.path, checkpoint.gguf_metadata)
-        return cls(model_name(model, path), checkpoint, config, plan, lora, scheme, sampling)
+        pooler = read_pooler(checkpoint.path, checkpoint.gguf_metadata)
+        return cls(model_name(model, path), checkpoint, config, plan, lora, scheme, sampling, pooler)
 
     def check_vocabulary(self, num_tokens: int) -> None:
         """Check that the embeddings have a row for each of a tokenizer's tokens.

@@ -23,6 +23,13 @@ class PromptEncoding:
         """Return a text's ids, for which a context has to have room; raises as `Tokenizer.encode`."""
         return await tokenizer.encode_soon(lambda its: its.encode(text, max_context=max_context), self._in_thread)
 
+    async def whole_ids(self, tokenizer: Tokenizer, text: str, max_context: int) -> list[int]:
+        """Return the ids of a text that nothing follows, its end included; all else as `ids`."""
+        most = max_context + 1
+        return await tokenizer.encode_soon(
+            lambda its: its.encode(text, add_eos=True, max_context=most), self._in_thread
+        )
+
     async def _in_thread(self, work: Callable[[], list[int]]) -> list[int]:
         async with self._turns:
             return await asyncio.to_thread(work)

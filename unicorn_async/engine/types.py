@@ -190,6 +190,25 @@ class EngineAPI(Protocol):
         """Return the logits after every token, (tokens, vocabulary)."""
 
     @property
+    def embedding_size(self) -> int:
+        """Numbers of an embedding: those of a hidden state."""
+
+    async def embed(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        dimensions: int | None = None,
+        request_id: str | None = None,
+        client: str = "",
+    ) -> NDArray[np.float32]:
+        """Return the embedding of a text or of token ids, or its first `dimensions`.
+
+        Raises:
+            RequestError: the request is refused, also since the model's files ask for what is not supported.
+            UnicornError: when the engine fails or is closed meanwhile.
+        """
+
+    @property
     def steps(self) -> StepFeed:
         """What each step does, for who watches."""
 

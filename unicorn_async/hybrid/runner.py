@@ -113,7 +113,7 @@ class HybridRunner:
         self.counters = HybridCounters()
         self.policy = SplitPolicy(options.attention_split)
         self._device = device
-        self._num_layers = model.num_layers
+        self._num_layers, self._hidden_size = model.num_layers, model.hidden_size
         self._attention = attention
         self._readiness = readiness
         self._trace = trace
@@ -218,7 +218,7 @@ class HybridRunner:
 
     async def _prepare(self, recorded: _RecordedFrames, number: int, batch: Batch) -> _Half:
         place = recorded.places[number]
-        await place.frame.prepare(batch)
+        await place.frame.prepare(batch, self._hidden_size)
         shape = self._writer.write(batch, place.frame)
         attention = await self._attention.begin(recorded.index, number, batch, shape.tokens)
         if not place.recording.has(shape):
@@ -318,10 +318,13 @@ class HybridRunner:
             (read_tokens(half.place.frame, half.shape, half.batch), read_logits(half.place.copy, half.batch))
             for half in step.halves
         ]
+        pooled = tuple(found for half in step.halves for found in half.place.frame.pooled.read(half.batch))
         step.recorded.busy = False
         tokens = tuple(token for tokens, _ in results for token in tokens)
         logits = tuple(rows for _, of_half in results for rows in of_half)
-        return StepResult(step.batch, tokens, logits, device_s, start_s, waited=step.waited, spans=(near, far))
+        return StepResult(
+            step.batch, tokens, logits, device_s, start_s, waited=step.waited, spans=(near, far), pooled=pooled
+        )
 
     async def stop(self) -> None:
         """End the steps under way, and wait until no device has work of them."""

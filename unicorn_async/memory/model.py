@@ -63,6 +63,7 @@ class ModelMemory:
     last_token: int
     sample_scratch: int
     counts: int
+    pooled_sums: int
 
     @classmethod
     def of(
@@ -105,6 +106,7 @@ class ModelMemory:
                 last_token=addresses["last_token"],
                 sample_scratch=addresses["sample_scratch"],
                 counts=addresses["counts"],
+                pooled_sums=addresses["pooled_sums"],
             )
         except BaseException:
             tables.close()

@@ -19,6 +19,7 @@ from unicorn_async.memory.load_steps import fit_load_steps, load_step_bytes
 from unicorn_async.models.activations import activation_bytes
 from unicorn_async.ops.attention_plan import AttentionPlan
 from unicorn_async.ops.kv_cache import AttentionShape
+from unicorn_async.ops.pooling import sums_bytes
 from unicorn_async.ops.sampling import counts_bytes, scratch_bytes
 from unicorn_async.tensor import ALIGNMENT, DType
 from unicorn_async.weights.placement import Claim, MemoryGroup, place, weight_claims
@@ -94,6 +95,7 @@ def workspace_sizes(model: ModelSpec, options: EngineConfig, attention: Attentio
         "last_token": 4 * sequences,
         "sample_scratch": scratch_bytes(sequences, model.vocab_size),
         "counts": counts_bytes(sequences, model.vocab_size),
+        "pooled_sums": sums_bytes(sequences, model.hidden_size),
     }
 
 

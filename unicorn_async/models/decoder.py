@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from unicorn_async.models.block_recorder import BlockRecorder
 from unicorn_async.models.blocks.attention import INPUT, OUTPUT
 from unicorn_async.models.spec import matrix_names
+from unicorn_async.ops.pooling import pool_rows
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.recorder import Recorder
@@ -84,6 +85,27 @@ class Decoder:
         spec = self._spec
         recorder = BlockRecorder(commands, self._tools, arrays, num_tokens, spec.hidden_size, left=self._left[-1])
         return spec.head.record(recorder, num_rows)
+
+    def record_pooling(
+        self, commands: Recorder, arrays: StepArrays, num_tokens: int, *, num_parts: int, sums: int, out: int
+    ) -> None:
+        """Record the embeddings of the step's `pools`, of the last norm of hidden states; the stream ends with that.
+
+        `sums` and `out` are as for `pool_rows`.
+        """
+        spec = self._spec
+        recorder = BlockRecorder(commands, self._tools, arrays, num_tokens, spec.hidden_size, left=self._left[-1])
+        recorder.add_norm(spec.head.norm, out=recorder.branch)
+        pool_rows(
+            commands,
+            self._tools.kernels,
+            x=recorder.branch,
+            parts=arrays.pools,
+            num_parts=num_parts,
+            sums=sums,
+            out=out,
+        )
+        recorder.barrier()
 
     def _recorder(
         self,

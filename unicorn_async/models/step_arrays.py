@@ -22,6 +22,7 @@ class StepArrays:
     sample_rows: int  # (S) SAMPLE_ROW
     resets: int  # (S) u32: state indices
     marks: int  # (T) SAMPLE_MARK
+    pools: int  # (S) POOL
     results: int  # (S) SAMPLE_RESULT
     runs: int  # (T) TOKEN_RUN; 0 where no layer has a state of fixed size
     residual: Residual

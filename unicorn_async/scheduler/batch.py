@@ -53,7 +53,7 @@ class Batch:
 class Committed(NamedTuple):
     """What a committed step did for a sequence: a token, its end, or both.
 
-    The end token itself is reported. `token_id` is None where an evaluation request ended.
+    The end token itself is reported. `token_id` is None where a request that samples nothing ended.
     """
 
     sequence: Sequence

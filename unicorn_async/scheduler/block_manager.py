@@ -162,7 +162,7 @@ class BlockManager:
         Raises:
             RequestError: a group has too few blocks.
         """
-        num_positions = sequence.max_length - (not sequence.want_logits)
+        num_positions = sequence.max_length - sequence.samples
         for group in self.groups:
             needed = group.blocks_needed(num_positions, 1, self.block_size)
             if needed > group.num_blocks:

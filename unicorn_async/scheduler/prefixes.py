@@ -72,7 +72,7 @@ class Prefixes:
         The sampler counts a prompt's tokens for a repetition penalty, those of an answer for any.
         """
         sampling, most = sequence.sampling, sequence.length - 1
-        if sequence.want_logits or sampling.repetition_penalty != 1.0:
+        if not sequence.samples or sampling.repetition_penalty != 1.0:
             return 0
         if sampling.has_penalties:
             most = min(most, len(sequence.prompt_ids))

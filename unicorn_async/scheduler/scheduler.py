@@ -164,11 +164,11 @@ class Scheduler:
         num_prompt = len(sequence.prompt_ids)
         if num_prompt == 0:
             raise RequestError("prompt: expected at least 1 token, got 0")
-        if num_prompt + (not sequence.want_logits) > self._max_context:
+        if num_prompt + sequence.samples > self._max_context:
             raise PromptTooLongError(f"prompt: {num_prompt} tokens leave no room in a context of {self._max_context}")
         sequence.end_token_ids = self._end_token_ids(sequence)
         sequence.max_length = num_prompt
-        if not sequence.want_logits:
+        if sequence.samples:
             sequence.max_length = min(num_prompt + sequence.sampling.max_tokens, self._max_context)
         self._blocks.check_fits(sequence)
         displaced: Sequence | None = None
@@ -239,7 +239,7 @@ class Scheduler:
                 if samples:
                     sequence.accept(sampled[row])
                     committed.append(Committed(sequence, sampled[row], sequence.finish_reason, row))
-                elif sequence.want_logits and start + num_tokens == sequence.max_length:
+                elif not sequence.samples and start + num_tokens == sequence.max_length:
                     sequence.finish_reason = FinishReason.STOP
                     committed.append(Committed(sequence, None, FinishReason.STOP, row))
             row += samples
@@ -339,7 +339,7 @@ class Scheduler:
             count = min(count, room)
         if sequence.want_logits:
             count = min(count, draft.logit_rows_left)
-        samples = count == remaining and not sequence.want_logits
+        samples = count == remaining and sequence.samples
         self._blocks.grow(sequence, start + count)
         token_ids = sequence.token_ids(start, count)
         part = ScheduledSequence(sequence, start, count, token_ids, samples, is_decode=False)

@@ -9,6 +9,7 @@ from unicorn_async.scheduler.request import FinishReason
 
 if TYPE_CHECKING:
     from unicorn_async.config import SamplingParams
+    from unicorn_async.pooling import Embedded
 
 _NONE: frozenset[int] = frozenset()
 PENDING = -1  # a token that the GPU has sampled, or will, and the host has not seen
@@ -18,8 +19,8 @@ PENDING = -1  # a token that the GPU has sampled, or will, and the host has not 
 class Sequence:
     """One request's state; the caller gives the first block of fields, the scheduler keeps the rest.
 
-    A position is the index of a token in prompt and output together. An evaluation request (`want_logits`) has every
-    position of its prompt computed and samples nothing.
+    A position is the index of a token in prompt and output together. A request for logits (`want_logits`), or for an
+    embedding (`embedded`), has every position of its prompt computed and samples nothing.
     """
 
     request_id: str
@@ -28,6 +29,7 @@ class Sequence:
     seed: int
     arrival: int = -1  # order of arrival, given by `Scheduler.add`
     want_logits: bool = False
+    embedded: Embedded | None = None
     cache_salt: str = ""  # blocks are shared among sequences with the same one
     client: str = ""  # clients take turns where sequences wait
     mask: bytes | None = None  # with a grammar, a bit for each token that may come next; None until that is known
@@ -59,9 +61,14 @@ class Sequence:
         self.length = len(self.prompt_ids) + len(self.output_ids)
 
     @property
+    def samples(self) -> bool:
+        """Whether it has tokens behind its prompt."""
+        return not self.want_logits and self.embedded is None
+
+    @property
     def num_remaining(self) -> int:
         """Positions that can be scheduled now; 0 when the last token is already on its way."""
-        if self.length >= self.max_length and not self.want_logits:
+        if self.length >= self.max_length and self.samples:
             return 0
         return self.length - self.num_scheduled
 
@@ -80,8 +87,8 @@ class Sequence:
 
         A last token's own position is never computed: who has as many tokens as there are positions gets one more.
         """
-        least = self.length + (not self.want_logits and self.num_pending == 0)
-        if least - (not self.want_logits) > room:
+        least = self.length + (self.samples and self.num_pending == 0)
+        if least - self.samples > room:
             return False
         self.max_length = min(self.max_length, max(least, room))
         return True

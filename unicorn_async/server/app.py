@@ -18,6 +18,7 @@ from starlette.routing import WebSocketRoute
 
 from unicorn_async.resources import resource_dir
 from unicorn_async.server.completion_endpoints import CompletionEndpoints
+from unicorn_async.server.embedding_endpoints import EmbeddingEndpoints
 from unicorn_async.server.gate import Gate
 from unicorn_async.server.guard import unrouted
 from unicorn_async.server.http import HttpEndpoints
@@ -70,6 +71,7 @@ def _application(service: Service, host: contextlib.AbstractAsyncContextManager[
     routes = [
         *HttpEndpoints(service).routes(),
         *CompletionEndpoints(service).routes(),
+        *EmbeddingEndpoints(service).routes(),
         *TokenizerEndpoints(service).routes(),
         *ModelEndpoints(service).routes(),
         *OperationEndpoints(service).routes(),

@@ -13,6 +13,7 @@ from unicorn_async.server.body import hold_body, read_object
 from unicorn_async.server.completions import open_chat
 from unicorn_async.server.guard import guarded
 from unicorn_async.server.protocol.chat_request import parse_chat_request
+from unicorn_async.server.protocol.encoding import encode_object
 from unicorn_async.server.reply import EventStreamReply, WholeReply, encode_chunk
 
 if TYPE_CHECKING:
@@ -64,4 +65,8 @@ class CompletionEndpoints:
         if stream:
             return EventStreamReply.of(options, choices.run, choices.close, encode=encode_chunk, tail=DONE)
         timeout_s = options.send_timeout_s
-        return WholeReply(choices.run, choices.close, send_timeout_s=timeout_s, answer=answer, to_json=answer.to_json)
+
+        def text() -> str:
+            return encode_object(answer.to_json())
+
+        return WholeReply(choices.run, choices.close, send_timeout_s=timeout_s, answer=answer, text=text)

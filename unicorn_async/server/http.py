@@ -70,7 +70,11 @@ class HttpEndpoints:
         if wanted.stream:
             return EventStreamReply.of(options, run, close, encode=encode_response_event)
         answer, timeout_s = active.answer, options.send_timeout_s
-        return WholeReply(run, close, send_timeout_s=timeout_s, answer=answer, to_json=answer.state.to_json)
+
+        def text() -> str:
+            return encode_object(answer.state.to_json())
+
+        return WholeReply(run, close, send_timeout_s=timeout_s, answer=answer, text=text)
 
     async def _create_background(self, wanted: ResponsesRequest, lease: Lease) -> Response | Reply:
         answer = await self._service.open_background(wanted, lease)

@@ -42,6 +42,8 @@ class Metrics:
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, str, int]] = Counter()  # method, route, status
         self.answers: Counter[str] = Counter()  # by how they ended
+        self.embeddings: Counter[str] = Counter()  # requests for them, by how they ended
+        self.embedded_tokens = 0
         self.prompt_tokens = 0
         self.output_tokens = 0
         self.websockets = 0  # open now
@@ -74,4 +76,22 @@ class Metrics:
             self.prompt_tokens += num_prompt if outcome != "refused" else 0
             self.output_tokens += num_tokens
             self.answer_s.add(time.perf_counter() - began)
+            await stream.aclose()
+
+    async def counted(self, stream: AsyncGenerator[Token, None], num_tokens: int) -> AsyncGenerator[Token, None]:
+        """Yield what a stream of embeddings has, and note how it ends; closing this closes the stream."""
+        outcome = "cancelled"
+        try:
+            async for token in stream:
+                outcome = "done"
+                yield token
+        except RequestError:
+            outcome = "refused"
+            raise
+        except Exception:
+            outcome = "failed"
+            raise
+        finally:
+            self.embeddings[outcome] += 1
+            self.embedded_tokens += num_tokens if outcome == "done" else 0
             await stream.aclose()

@@ -67,6 +67,9 @@ def metrics_text(metrics: Metrics, state: ModelState) -> str:
     out.add("unicorn_http_requests_total", "counter", "HTTP requests that were answered.", requests)
     answers = [({"outcome": outcome}, count) for outcome, count in sorted(metrics.answers.items())]
     out.add("unicorn_answers_total", "counter", "Answers that have ended, by how they did.", answers)
+    embeddings = [({"outcome": outcome}, count) for outcome, count in sorted(metrics.embeddings.items())]
+    out.add("unicorn_embedding_requests_total", "counter", "Requests for embeddings that have ended.", embeddings)
+    out.add("unicorn_embedded_tokens_total", "counter", "Tokens of the inputs of those done.", metrics.embedded_tokens)
     out.add("unicorn_prompt_tokens_total", "counter", "Tokens of the prompts of ended answers.", metrics.prompt_tokens)
     out.add("unicorn_output_tokens_total", "counter", "Tokens of ended answers.", metrics.output_tokens)
     out.add("unicorn_websockets", "gauge", "Websockets that are open.", metrics.websockets)

@@ -52,6 +52,7 @@ OPERATIONS = (
     Operation("get", "/v1/responses/{response_id}/input_items", "List what it was made from.", query=_PAGE),
     Operation("post", "/v1/chat/completions", "Answer a conversation.", "ChatRequest", (_JSON, _EVENTS)),
     Operation("post", "/v1/completions", "Continue a text.", "CompletionRequest", (_JSON, _EVENTS)),
+    Operation("post", "/v1/embeddings", "Return the embeddings of texts.", "EmbeddingRequest"),
     Operation("post", "/tokenize", "Return the tokens of a text or a conversation.", "TokenizeRequest"),
     Operation("post", "/detokenize", "Return the text of tokens.", "DetokenizeRequest"),
     Operation("post", "/apply-template", "Return the prompt of a conversation as text.", "TemplateRequest"),

@@ -8,6 +8,8 @@ from unicorn_async.config import MAX_BIAS, MAX_LOGIT_BIASES, MAX_TOP_K, MAX_TOP_
 from unicorn_async.server.protocol.chat_request import KNOWN as CHAT_FIELDS
 from unicorn_async.server.protocol.chat_request import MAX_CHOICES
 from unicorn_async.server.protocol.completion_request import KNOWN as COMPLETION_FIELDS
+from unicorn_async.server.protocol.embedding_request import ENCODINGS, MAX_INPUTS
+from unicorn_async.server.protocol.embedding_request import KNOWN as EMBEDDING_FIELDS
 from unicorn_async.server.protocol.hints import INCLUDABLE, SERVICE_TIERS
 from unicorn_async.server.protocol.input_items import INPUT_TOKENS_FIELDS
 from unicorn_async.server.protocol.load_request import CHOICE_FIELDS, LOAD_FIELDS, UNLOAD_FIELDS
@@ -162,6 +164,8 @@ FIELDS: dict[str, Schema] = {
         _OBJECT,
     ),
     "best_of": _integer(1, MAX_CHOICES),
+    "dimensions": _integer(1),
+    "encoding_format": _one_of(ENCODINGS),
     "frequency_penalty": _number(-2, 2),
     "include": {"type": ["array", "null"], "items": {"enum": list(INCLUDABLE)}},
     "input": {"anyOf": [_TEXT, _several(_MESSAGE, _CALL_ITEM, _OUTPUT_ITEM)]},
@@ -210,6 +214,11 @@ FIELDS: dict[str, Schema] = {
 }
 
 
+def _prompts(most: int) -> Schema:
+    kinds: list[Schema] = [{"type": "string"}, _IDS]
+    return {"type": "array", "items": {"anyOf": kinds}, "minItems": 1, "maxItems": most}
+
+
 def _body(fields: Collection[str], *required: str, **own: Schema) -> Schema:
     properties = {name: own.get(name, FIELDS[name]) for name in sorted(fields)}
     schema: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
@@ -222,6 +231,9 @@ def schemas() -> dict[str, Schema]:
         "ChatRequest": _body(CHAT_FIELDS, "messages", logprobs=_FLAG),
         "CompletionRequest": _body(COMPLETION_FIELDS, "prompt", logprobs=_integer(0, MAX_TOP_LOGPROBS)),
         "DetokenizeRequest": _body(("model", "tokens"), "tokens"),
+        "EmbeddingRequest": _body(
+            EMBEDDING_FIELDS, "input", input={"anyOf": [{"type": "string"}, _IDS, _prompts(MAX_INPUTS)]}
+        ),
         "InputTokensRequest": _body(INPUT_TOKENS_FIELDS),
         "LoadRequest": _body(LOAD_FIELDS, "model"),
         "PlacementRequest": _body(CHOICE_FIELDS, "model"),

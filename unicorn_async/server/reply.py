@@ -179,18 +179,17 @@ class WholeReply(Reply):
         *,
         send_timeout_s: float,
         answer: Answer | CompletionObject[Any],
-        to_json: Callable[[], dict[str, object]],
+        text: Callable[[], str],
     ) -> None:
         super().__init__(run, close, send_timeout_s=send_timeout_s)
         self._answer = answer
-        self._to_json = to_json
+        self._text = text
 
     async def _respond(self, outlet: Outlet) -> None:
         await self._run(_nowhere)
         error = self._answer.error
-        await self._send(
-            outlet, error.status if error else 200, {"error": error.to_json()} if error else self._to_json()
-        )
+        status, text = (error.status, encode_object({"error": error.to_json()})) if error else (200, self._text())
+        await self._send(outlet, status, text)
 
     async def _when_half_closed(self, half_closed: asyncio.Event, outlet: Outlet) -> None:
         """End: nothing is written until the whole answer is there, so that nobody could tell if it has a reader."""
@@ -199,10 +198,10 @@ class WholeReply(Reply):
     async def _end_half_closed(self, outlet: Outlet) -> None:
         message = "the client closed its side of the connection before the answer was there; keep it open, or stream"
         error = describe_error(ApiError(message, code="half_closed"))
-        await self._send(outlet, error.status, {"error": error.to_json()})
+        await self._send(outlet, error.status, encode_object({"error": error.to_json()}))
 
-    async def _send(self, outlet: Outlet, status: int, value: dict[str, object]) -> None:
-        body = encode_object(value).encode()
+    async def _send(self, outlet: Outlet, status: int, text: str) -> None:
+        body = text.encode()
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         await outlet.send({"type": "http.response.start", "status": status, "headers": headers})
         await outlet.send({"type": "http.response.body", "body": body})

@@ -33,10 +33,10 @@ from unicorn_async.server.tool_plan import ToolPlan, responses_answer, with_gram
 from unicorn_async.server.truncation import fitting_prompt
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 
     from unicorn_async.config import SamplingParams
-    from unicorn_async.engine.types import EngineAPI
+    from unicorn_async.engine.types import EngineAPI, Token
     from unicorn_async.server.background_answers import BackgroundAnswer
     from unicorn_async.server.generation import Generation
     from unicorn_async.server.ledger import Lease
@@ -404,14 +404,19 @@ class Service:
         Raises:
             UnicornError: it is refused.
         """
-        if self.is_draining:
-            raise ApiError("the server is about to end", status=503, code="draining", retry_s=DRAINING_RETRY_S)
-        engine, client, options = model.engine, asking.get(), self.options
-        lease = self._requests.claim(client.name, limit=client.max_requests)
+        engine, client = model.engine, asking.get()
         salt = client.cache_salt
         given = engine.stream(prompt, sampling, request_id=request_id, client=client.name, cache_salt=salt)
         stream = self.metrics.timed(given, len(prompt))
         if self.tracing is not None:
             stream = self.tracing.traced(stream, engine.model_name, request_id, len(prompt), sampling)
-        queue = QueueWait(partial(engine.is_waiting, request_id), options.queue_timeout_s)
+        return await self.begin(model, stream, request_id)
+
+    async def begin(self, model: ServedModel, stream: AsyncGenerator[Token, None], request_id: str) -> Generation:
+        """Begin an engine's stream, which has this name there, for who asks; raises as `generate`."""
+        if self.is_draining:
+            raise ApiError("the server is about to end", status=503, code="draining", retry_s=DRAINING_RETRY_S)
+        client, options = asking.get(), self.options
+        lease = self._requests.claim(client.name, limit=client.max_requests)
+        queue = QueueWait(partial(model.engine.is_waiting, request_id), options.queue_timeout_s)
         return await model.generate(stream, keepalive_s=options.keepalive_s, queue=queue, on_close=lease.release)

@@ -12,6 +12,7 @@ from unicorn_async.scheduler.sequence import PENDING
 from unicorn_async.step.bias_rows import ROW_BIASES
 from unicorn_async.step.buckets import bucket_for, bucket_sizes
 from unicorn_async.step.frame import StepShape, WrittenDecodes
+from unicorn_async.step.pooled_rows import pooled_parts
 
 if TYPE_CHECKING:
     from unicorn_async.scheduler.batch import Batch, ScheduledSequence
@@ -65,6 +66,7 @@ class BatchWriter:
             has_counts=self._write_counts(batch, frame),
             has_masks=self._write_masks(batch, frame),
             has_biases=self._write_biases(batch, frame),
+            has_pools=self._write_pools(batch, frame),
         )
 
     def _write_tokens(self, batch: Batch, frame: Frame) -> int:
@@ -155,6 +157,15 @@ class BatchWriter:
                 firsts.append(index * ROW_BIASES if has_some else NO_BIASES)
         frame.arguments.arrays["sample_rows"]["biases"][: len(firsts)] = firsts
         return any(first != NO_BIASES for first in firsts)
+
+    def _write_pools(self, batch: Batch, frame: Frame) -> bool:
+        """Write which rows are added to embeddings; returns whether there are some."""
+        cells = [part.cell for part in pooled_parts(batch)]
+        if cells:
+            pools = frame.arguments.arrays["pools"]
+            pools[: len(cells)] = cells
+            pools["state_index"][len(cells) :] = NO_STATE
+        return bool(cells)
 
     def _write_counts(self, batch: Batch, frame: Frame) -> bool:
         """Write the tokens that sequences with penalties have to count; returns whether there is such a sequence."""

@@ -45,7 +45,7 @@ _FIRST_STEPS = (32, 1)  # tokens: a short prompt, then decoding
 _PAUSE_S = 5e-5  # without one a thread that releases the lock has it back at once
 _PLACE = 256  # the address of everything that is not left out
 _CACHE = KVCache(_PLACE, _PLACE)
-_ARRAYS = StepArrays(_PLACE, _PLACE, _PLACE, _PLACE, _PLACE, _PLACE, _PLACE, _PLACE, Residual(_PLACE, _PLACE))
+_ARRAYS = StepArrays(_PLACE, _PLACE, _PLACE, _PLACE, _PLACE, _PLACE, _PLACE, _PLACE, _PLACE, Residual(_PLACE, _PLACE))
 _BATCH = AttentionBatch(0, 0, 0, 0, 1, 0, 0, DecodeScratch(0, 0), cast("Buffer", None), 0, 0)
 
 
@@ -137,6 +137,11 @@ class DryRun:
             )
         return self._listing.take()
 
+    def pooling(self) -> tuple[ListedDispatch, ...]:
+        """List what makes embeddings of hidden states."""
+        self._decoder.record_pooling(self._listing, _ARRAYS, 1, num_parts=1, sums=_PLACE, out=_PLACE)
+        return self._listing.take()
+
     def _signature(self, layer: int) -> Hashable:
         """What decides a layer's dispatches: its blocks, the types of its weights, and how it begins.
 
@@ -189,6 +194,7 @@ def step_kernels(
         *(run.unique_layers(size) for size in others),
         *(run.head(rows) for rows in other_rows),
         *(run.sampling(path, masked=True, biased=True) for path in SamplingPath),
+        run.pooling(),
     )
     return unique_requests([*_requests(first), *seam, *_requests(then)])
 

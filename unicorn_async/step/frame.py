@@ -10,11 +10,13 @@ import numpy as np
 
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.models.step_arrays import StepArrays
+from unicorn_async.ops.pooling import POOL
 from unicorn_async.ops.runs import TOKEN_RUN
 from unicorn_async.ops.sample_rows import SAMPLE_MARK, SAMPLE_RESULT, SAMPLE_ROW
 from unicorn_async.step.bias_rows import BiasRows
 from unicorn_async.step.mapped_arrays import Field, made_block
 from unicorn_async.step.mask_rows import MaskRows
+from unicorn_async.step.pooled_rows import PooledRows
 
 if TYPE_CHECKING:
     from unicorn_async.config import EngineConfig, SamplingParams
@@ -42,6 +44,7 @@ class StepShape:
     has_counts: bool  # a sequence of the step has penalties
     has_masks: bool = False  # not every token may come next in a sequence of the step
     has_biases: bool = False  # some tokens of one have biases, or are banned
+    has_pools: bool = False  # hidden states of one become an embedding
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,7 @@ class Frame:
             "sample_rows": Field(SAMPLE_ROW, (sequences,)),
             "resets": Field(np.uint32, (sequences,)),
             "marks": Field(SAMPLE_MARK, (tokens,)),
+            "pools": Field(POOL, (sequences,)),
             **({"runs": Field(TOKEN_RUN, (tokens,))} if limits.has_runs else {}),
         }
         results = {"samples": Field(SAMPLE_RESULT, (sequences,)), "ticks": Field(np.uint64, (2,))}
@@ -120,6 +124,8 @@ class Frame:
             made.callback(self.masks.close)
             self.biases = BiasRows(device, sequences, f"biases {index}")
             made.callback(self.biases.close)
+            self.pooled = PooledRows(device, sequences, f"embeddings {index}")
+            made.callback(self.pooled.close)
             self._made = made.pop_all()
         address = self.arguments.address
         self.step = StepArrays(
@@ -129,6 +135,7 @@ class Frame:
             sample_rows=address["sample_rows"],
             resets=address["resets"],
             marks=address["marks"],
+            pools=address["pools"],
             results=self.results.address["samples"],
             runs=address.get("runs", 0),
             residual=residual,
@@ -137,13 +144,10 @@ class Frame:
     @property
     def nbytes(self) -> int:
         """Size of its memory."""
-        return (
-            sum(block.buffer.nbytes for block in (self.arguments, self.results))
-            + self.masks.nbytes
-            + self.biases.nbytes
-        )
+        blocks = sum(block.buffer.nbytes for block in (self.arguments, self.results))
+        return blocks + self.masks.nbytes + self.biases.nbytes + self.pooled.nbytes
 
-    async def prepare(self, batch: Batch) -> None:
+    async def prepare(self, batch: Batch, hidden_size: int) -> None:
         """Allocate what few batches need, if this one does and it is not there yet, in a thread.
 
         Raises:
@@ -151,6 +155,7 @@ class Frame:
         """
         await self.masks.prepare(batch)
         await self.biases.prepare(batch)
+        await self.pooled.prepare(batch, hidden_size)
 
     def record_copy(self, recorder: CommandRecorder, other: Frame) -> None:
         """Record a copy of the arguments, without masks and biases, into another frame of the same limits."""

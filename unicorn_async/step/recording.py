@@ -127,6 +127,15 @@ class Recording:
                 )
                 record_sampling(recorder, self._device.kernels, self._device.info, shape.path, arguments)
                 recorder.barrier()
+        if shape.has_pools:
+            self._decoder.record_pooling(
+                recorder,
+                step,
+                shape.tokens,
+                num_parts=self._limits.sequences,
+                sums=memory.pooled_sums,
+                out=self._frame.pooled.address,
+            )
         recorder.timestamp(self._timestamps, 1)
         results = self._frame.results
         recorder.copy_timestamps(self._timestamps, 0, 2, results.buffer, results.offset["ticks"])
@@ -140,4 +149,5 @@ def prologue_key(shape: StepShape) -> Hashable:
 
 def tail_key(shape: StepShape) -> Hashable:
     """Return what decides the commands of a tail."""
-    return "tail", shape.logit_rows, shape.samples, shape.path, shape.has_counts, shape.has_masks, shape.has_biases
+    sampled = shape.logit_rows, shape.samples, shape.path, shape.has_counts, shape.has_masks, shape.has_biases
+    return "tail", *sampled, shape.tokens if shape.has_pools else 0

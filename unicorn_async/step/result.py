@@ -43,7 +43,7 @@ class StepResult:
     between the first and the last operation on the device. `device_start_s` is when the first began, by a clock of the
     device's own: only beside that of other steps it says something. A step that `waited` for layers to be loaded has
     their time in its own. `spans` are when the device of the model and another one that attends worked, as the host saw
-    it, where there are two.
+    it, where there are two. `pooled` has the embeddings of the sequences that have ended with the step.
     """
 
     batch: Batch
@@ -53,3 +53,4 @@ class StepResult:
     device_start_s: float = 0.0
     waited: bool = False
     spans: tuple[Sequence[TimeSpan], Sequence[TimeSpan]] = ((), ())
+    pooled: tuple[tuple[ScheduledSequence, NDArray[np.float32]], ...] = ()

@@ -226,7 +226,7 @@ class Runner:
         recorded.busy = True
         if self.is_loading and all(recorded.busy for recorded in self._recorded):
             self._all_busy.set()
-        await recorded.frame.prepare(batch)
+        await recorded.frame.prepare(batch, self._model.hidden_size)
         shape = self._writer.write(batch, recorded.frame)
         work = self._attention_writer.write(batch, recorded.attention, shape.tokens)
         recording, num_layers = recorded.recording, self._model.num_layers
@@ -272,7 +272,8 @@ class Runner:
                 self.kernel_times.note_step(step.shape.tokens, times)
         tokens = read_tokens(step.recorded.frame, step.shape, step.batch)
         logits = read_logits(step.recorded.copy, step.batch)
-        result = StepResult(step.batch, tokens, logits, device_s, start_s, waited=not step.parts)
+        pooled = step.recorded.frame.pooled.read(step.batch)
+        result = StepResult(step.batch, tokens, logits, device_s, start_s, waited=not step.parts, pooled=pooled)
         step.recorded.busy = False
         return result
 

@@ -26,7 +26,7 @@ class ControlToken:
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFacts:
-    """`control` are the control tokens by id, `prefix` what begins a text.
+    """`control` are the control tokens by id, `prefix` what begins a text, `suffix` what ends one that nothing follows.
 
     Ids are below `num_ids`, not all of which need be tokens. `puts_space_once` says that the encoder puts a space in
     front of a text that has none there.
@@ -41,6 +41,7 @@ class TokenizerFacts:
     chat_template: str | None
     special_tokens: Mapping[str, str]
     puts_space_once: bool
+    suffix: tuple[int, ...] = ()
 
 
 def facts_of(backend: tokenizers.Tokenizer, files: TokenizerFiles) -> TokenizerFacts:
@@ -66,7 +67,15 @@ def facts_of(backend: tokenizers.Tokenizer, files: TokenizerFiles) -> TokenizerF
         chat_template=files.chat_template,
         special_tokens=files.special_tokens,
         puts_space_once=_puts_space_once(backend),
+        suffix=(named_eos,) if files.add_eos and named_eos is not None else _suffix(backend),
     )
+
+
+def _suffix(backend: tokenizers.Tokenizer) -> tuple[int, ...]:
+    """What the tokenizer puts behind a text; it is found behind one that has a token at least."""
+    plain, whole = (backend.encode("a", add_special_tokens=added).ids for added in (False, True))
+    first = next((start for start in range(len(whole)) if whole[start : start + len(plain)] == plain), len(whole))
+    return tuple(whole[first + len(plain) :])
 
 
 def _puts_space_once(backend: tokenizers.Tokenizer) -> bool:

@@ -33,6 +33,7 @@ class TokenizerFiles:
     add_bos: bool | None
     eos_token_ids: tuple[int, ...]
     chat_template: str | None
+    add_eos: bool = False  # behind a text that nothing follows; else it is as tokenizer.json has it
 
     @classmethod
     def read(cls, directory: Path) -> TokenizerFiles:
@@ -50,6 +51,7 @@ class TokenizerFiles:
             add_bos if isinstance(add_bos, bool) else None,
             _eos_token_ids(directory),
             _chat_template(directory, config),
+            config.get("add_eos_token") is True,
         )
 
 

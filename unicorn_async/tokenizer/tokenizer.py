@@ -117,11 +117,18 @@ class Tokenizer:
         return self._template is not None
 
     def encode(
-        self, text: str, *, add_bos: bool = True, with_control: bool = False, max_context: int | None = None
+        self,
+        text: str,
+        *,
+        add_bos: bool = True,
+        add_eos: bool = False,
+        with_control: bool = False,
+        max_context: int | None = None,
     ) -> list[int]:
         """Return the ids of raw text; control tokens' strings in it are plain text, unless `with_control`.
 
-        `add_bos` puts the beginning token in front where the model wants one, and the text does not begin with it.
+        `add_bos` puts the beginning token in front where the model wants one, and the text does not begin with it;
+        `add_eos` puts behind the text what the model wants behind one that nothing follows.
         `max_context` has to have room for the ids and one more; a text that is sure to have more is not encoded to find
         that out.
 
@@ -129,13 +136,14 @@ class Tokenizer:
             RequestError: the text is not valid Unicode; as PromptTooLongError, there is no such room.
         """
         if self._apart is not None and len(text) > LONG_CHARS:
-            named = {"add_bos": add_bos, "with_control": with_control, "max_context": max_context}
+            named = {"add_bos": add_bos, "add_eos": add_eos, "with_control": with_control, "max_context": max_context}
             return self._apart.run(Call("encode", (text,), named))
         self._check_bytes(text, max_context)
         if self._facts.puts_space_once and text.startswith(_SPACES):
             text = " " + text  # as SentencePiece, by which such models were trained, puts one whatever is there
         ids = self._encode(text, with_control=with_control)
         has_bos = with_control and bool(self._prefix) and ids[:1] == self._prefix
+        ids += self._facts.suffix if add_eos else ()
         return check_room(self._prefix + ids if add_bos and not has_bos else ids, max_context)
 
     @property

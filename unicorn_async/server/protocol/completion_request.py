@@ -103,23 +103,23 @@ def parse_completion_request(fields: Fields, *, defaults: SamplingParams) -> Com
     )
 
 
-def parse_prompts(fields: Fields) -> tuple[str | tuple[int, ...], ...]:
-    """Return the prompts: a text, token ids, or an array of either.
+def parse_prompts(fields: Fields, key: str = "prompt", most: int = MAX_CHOICES) -> tuple[str | tuple[int, ...], ...]:
+    """Return the prompts, or what else a field holds: a text, token ids, or an array of at most so many of either.
 
     Raises:
         ApiError: it is something else, or empty.
     """
-    value = fields.value("prompt")
+    value = fields.value(key)
     if isinstance(value, str):
-        return (checked_text(value, "prompt"),)
+        return (checked_text(value, key),)
     if not isinstance(value, list) or not value:
-        raise fields.wrong("prompt", "a string, token ids, or an array of these")
+        raise fields.wrong(key, "a string, token ids, or an array of these")
     if all(map(_is_id, value)):
-        return (parse_ids(value, "prompt"),)
-    if len(value) > MAX_CHOICES:
-        message = f"prompt: expected at most {MAX_CHOICES} prompts, got {len(value)}"
-        raise ApiError(message, code="invalid_value", param="prompt")
-    return tuple(_prompt(item, f"prompt[{index}]") for index, item in enumerate(value))
+        return (parse_ids(value, key),)
+    if len(value) > most:
+        message = f"{key}: expected at most {most} of them, got {len(value)}"
+        raise ApiError(message, code="invalid_value", param=key)
+    return tuple(_prompt(item, f"{key}[{index}]") for index, item in enumerate(value))
 
 
 def parse_ids(value: object, name: str) -> tuple[int, ...]:

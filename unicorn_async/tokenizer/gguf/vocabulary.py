@@ -41,6 +41,7 @@ class GgufVocabulary:
     add_bos: bool
     add_space_prefix: bool
     chat_template: str | None
+    add_eos: bool = False
 
     @classmethod
     def read(cls, metadata: Mapping[str, object]) -> GgufVocabulary:
@@ -72,6 +73,7 @@ class GgufVocabulary:
             model == GEMMA4 or keys.flag("add_bos_token", is_sentencepiece or pre in _BOS_BY_DEFAULT),
             keys.flag("add_space_prefix", is_sentencepiece),
             template,
+            keys.flag("add_eos_token", False),
         )
 
     def of_type(self, *types: TokenType) -> list[str]:
@@ -90,6 +92,7 @@ class GgufVocabulary:
             add_bos=self.add_bos,
             eos_token_ids=tuple(dict.fromkeys(ends)),
             chat_template=self.chat_template,
+            add_eos=self.add_eos,
         )
 
 
