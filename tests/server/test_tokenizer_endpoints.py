@@ -55,6 +55,8 @@ async def test_tokens_become_text(client: httpx.AsyncClient, engine: FakeEngine)
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("/tokenize", {}, "prompt"),
     ("/tokenize", {"content": "a", "prompt": "b"}, "prompt"),
+    ("/tokenize", {"prompt": "a", "add_generation_prompt": True}, "add_generation_prompt"),
+    ("/tokenize", {"content": "a", "chat_template_kwargs": {"a": 1}}, "chat_template_kwargs"),
     ("/tokenize", {"content": 5}, "content"),
     ("/detokenize", {}, "tokens"),
     ("/detokenize", {"tokens": [1, "a"]}, "tokens"),

@@ -53,6 +53,9 @@ def parse_tokenize_request(fields: Fields) -> TokenizeRequest:
         message = f"prompt: expected one of content, prompt and messages, got {', '.join(given) or 'none'}"
         raise ApiError(message, code="missing_parameter", param="prompt")
     kind = given[0]
+    option = next((key for key in sorted(TEMPLATE_FIELDS) if fields.value(key) is not None), None)
+    if kind != "messages" and option is not None:
+        raise fields.unsupported(option, f"is for messages, and {kind} goes through no chat template")
     add_special, add_special_tokens = fields.boolean("add_special"), fields.boolean("add_special_tokens")
     return TokenizeRequest(
         text=None if kind == "messages" else fields.string(kind),
