@@ -110,6 +110,24 @@ def test_what_is_wrong_elsewhere_is_named(tmp_path: Path) -> None:
     assert parse(environ={"UNICORN_PORT": ""}).port == 8000
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("UNICORN_PROT", "PORT"), ("UNICORN_MAX_CONTXT", "MAX_CONTEXT"), ("UNICORN_CONFG", "CONFIG")],
+)
+def test_a_variable_that_is_nearly_an_option_ends_the_command(
+    name: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(environ={name: "8001"})
+    assert ended.value.code == 2
+    assert f"{name}: there is no such option; did you mean UNICORN_{meant}?" in capsys.readouterr().err
+
+
+def test_variables_that_a_cluster_sets_for_a_service_are_left_alone() -> None:
+    names = ("SERVICE_HOST", "SERVICE_PORT", "PORT_8000_TCP", "PORT_8000_TCP_ADDR", "NPU_BUILD")
+    assert parse(environ={f"UNICORN_{name}": "tcp://10.0.0.1:8000" for name in names}).port == 8000
+
+
 def test_the_command_prints_its_options_and_ends() -> None:
     done = unicorn("serve", "--print-config", environ={"UNICORN_LOG_LEVEL": "info"})
     assert (done.status, done.stderr) == (0, "")

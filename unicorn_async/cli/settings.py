@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -10,12 +11,14 @@ from unicorn_async.config import LoraSpec
 from unicorn_async.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 PREFIX = "UNICORN_"
 _SECRET = frozenset({"api-key"})
 _FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 MAX_FILE_BYTES = 1 << 20
+_OTHERS = (f"{PREFIX}CONFIG", f"{PREFIX}NPU_BUILD")  # variables that are no options
+_NEAR = 0.75  # of two names' letters that are alike, in their order
 
 
 class Setting(NamedTuple):
@@ -42,10 +45,16 @@ def parse_settings(
 ) -> argparse.Namespace:
     """Return the options; with `print_config` its value is the text to print, else None.
 
+    A variable of the environment whose name is nearly that of an option ends the command as a wrong flag does.
+
     Raises:
-        ConfigError: an option of the file or the environment is unknown or wrong, or the file can't be read.
+        ConfigError: an option of the file is unknown, one of it or of the environment is wrong, or the file can't be
+            read.
     """
     actions = {name: action for action in parser._actions if (name := _name(action)) is not None}
+    mistyped = _mistyped(environ, actions)
+    if mistyped is not None:
+        parser.error("{}: there is no such option; did you mean {}?".format(*mistyped))
     defaults = {name: action.default for name, action in actions.items()}
     for action in actions.values():
         action.default = argparse.SUPPRESS  # what is there then was given
@@ -57,7 +66,7 @@ def parse_settings(
             raise ConfigError(f"{file}: {key}: there is no such option")
     settings: dict[str, Setting] = {}
     for name, action in actions.items():
-        variable = PREFIX + name.replace("-", "_").upper()
+        variable = _variable(name)
         if hasattr(options, action.dest):
             settings[name] = Setting(getattr(options, action.dest), "command line")
         elif text := environ.get(variable):
@@ -90,6 +99,25 @@ def _name(action: argparse.Action) -> str | None:
         return None
     longest = max(action.option_strings, key=len, default=action.dest)
     return longest.removeprefix("--")
+
+
+def _variable(name: str) -> str:
+    return PREFIX + name.replace("-", "_").upper()
+
+
+def _mistyped(environ: Mapping[str, str], options: Iterable[str]) -> tuple[str, str] | None:
+    """Return a variable that is no option and nearly one, and that one.
+
+    Others are left alone: a cluster tells its programs of a service of this name by such variables.
+    """
+    known = {*map(_variable, options), *_OTHERS}
+    for name in sorted(environ.keys() - known):
+        if name.startswith(PREFIX):
+            suffixes = [other.removeprefix(PREFIX) for other in sorted(known)]
+            found = difflib.get_close_matches(name.removeprefix(PREFIX), suffixes, n=1, cutoff=_NEAR)
+            if found:
+                return name, PREFIX + found[0]
+    return None
 
 
 def _read(file: Path) -> dict[str, object]:
