@@ -142,6 +142,22 @@ BAD_CHATS = [
     ({**CHAT, "n": "2"}, "invalid_type", "n"),
     ({**CHAT, "tools": [{"type": "function"}]}, "invalid_type", "tools[0].function"),
     ({**CHAT, "tool_choice": "required"}, "unsupported_value", "tool_choice"),
+    ({"messages": [{"role": "user", "content": "x", "foo": 1}]}, "unknown_parameter", "messages[0].foo"),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "foo": 1}]}]},
+        "unknown_parameter",
+        "messages[0].content[0].foo",
+    ),
+    (
+        {**CHAT, "tools": [{"type": "function", "function": {"name": "f", "foo": 1}}]},
+        "unknown_parameter",
+        "tools[0].function.foo",
+    ),
+    (
+        {**CHAT, "tools": [{"type": "function", "function": {"name": "f"}, "foo": 1}]},
+        "unknown_parameter",
+        "tools[0].foo",
+    ),
     ({**CHAT, "logit_bias": [5]}, "invalid_type", "logit_bias"),
     ({**CHAT, "logit_bias": {"05": 1}}, "invalid_value", "logit_bias"),
     ({**CHAT, "logit_bias": {"9999999999": 1}}, "invalid_value", "logit_bias"),
@@ -291,3 +307,34 @@ async def test_a_server_that_ends_answers_a_request_under_way_with_an_error(serv
         served.task.cancel()
         answer = await request
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "engine_closed")
+
+
+async def test_what_clients_send_beside_a_messages_text_is_taken(served: Served) -> None:
+    text = {"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}, "foo": None}
+    messages = [
+        {"role": "user", "content": [text], "name": "me"},
+        {
+            "role": "assistant",
+            "content": "Hello",
+            "refusal": None,
+            "audio": None,
+            "annotations": [],
+            "function_call": None,
+            "tool_calls": None,
+            "reasoning_content": "hm",
+            "parsed": None,
+            "some_field_to_come": None,
+        },
+        {"role": "user", "content": "And now?"},
+    ]
+    async with httpx.AsyncClient(base_url=served.url) as client:
+        reply = await client.post("/v1/chat/completions", json={"messages": messages})
+        assert reply.status_code == 200, reply.text
+        part = {"type": "output_text", "text": "Hello", "annotations": [], "logprobs": []}
+        said = {"type": "message", "id": "msg_1", "status": "completed", "role": "assistant", "content": [part]}
+        items = [{"role": "user", "content": "Hi"}, {**said, "phase": "final_answer"}, {"role": "user", "content": "?"}]
+        reply = await client.post("/v1/responses", json={"input": items})
+        assert reply.status_code == 200, reply.text
+        tool = {"type": "function", "name": "f", "parameters": {}, "strict": False, "defer_loading": None}
+        reply = await client.post("/v1/responses", json={"input": "Hi", "tools": [{**tool, "defer_loading": True}]})
+        assert reply.json()["error"]["param"] == "tools[0].defer_loading"

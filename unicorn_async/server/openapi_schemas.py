@@ -13,7 +13,7 @@ from unicorn_async.server.protocol.embedding_request import KNOWN as EMBEDDING_F
 from unicorn_async.server.protocol.hints import INCLUDABLE, SERVICE_TIERS
 from unicorn_async.server.protocol.input_items import INPUT_TOKENS_FIELDS
 from unicorn_async.server.protocol.load_request import CHOICE_FIELDS, LOAD_FIELDS, UNLOAD_FIELDS
-from unicorn_async.server.protocol.messages import MAX_MESSAGES, ROLES, TEXT_PARTS
+from unicorn_async.server.protocol.messages import MAX_MESSAGES, MESSAGE_FIELDS, PART_FIELDS, ROLES, TEXT_PARTS
 from unicorn_async.server.protocol.reasoning import EFFORTS, FORMATS
 from unicorn_async.server.protocol.responses_request import KNOWN as RESPONSES_FIELDS
 from unicorn_async.server.protocol.responses_request import RESPONSE_ID
@@ -39,6 +39,11 @@ def _one_of(names: Sequence[str]) -> Schema:
     return {"type": ["string", "null"], "enum": [*names, None]}
 
 
+def _taken(names: Collection[str]) -> dict[str, Schema]:
+    """Return fields of which this description says no more than that they are known."""
+    return {name: {} for name in sorted(names)}
+
+
 _TEXT: Schema = {"type": ["string", "null"]}
 _FLAG: Schema = {"type": ["boolean", "null"]}
 _OBJECT: Schema = {"type": ["object", "null"]}
@@ -46,14 +51,16 @@ _IDS: Schema = {"type": "array", "items": {"type": "integer", "minimum": 0}}
 _PART: Schema = {
     "type": "object",
     "required": ["type", "text"],
-    "properties": {"type": {"enum": sorted(TEXT_PARTS)}, "text": {"type": "string"}},
+    "properties": {**_taken(PART_FIELDS), "type": {"enum": sorted(TEXT_PARTS)}, "text": {"type": "string"}},
+    "additionalProperties": {"type": "null"},
 }
 _TEXT_FORMS: list[Schema] = [{"type": "string"}, {"type": "array", "items": _PART}]
 _CONTENT: Schema = {"anyOf": _TEXT_FORMS}
 _MESSAGE: Schema = {
     "type": "object",
     "required": ["role", "content"],
-    "properties": {"role": {"enum": list(ROLES)}, "content": _CONTENT},
+    "properties": {**_taken(MESSAGE_FIELDS), "role": {"enum": list(ROLES)}, "content": _CONTENT},
+    "additionalProperties": {"type": "null"},
 }
 _CALLED: Schema = {"name": {"type": "string"}, "arguments": {"type": "string"}}
 _CALL: Schema = {

@@ -197,6 +197,10 @@ class Fields:
                 shown = self.name(key)[:80].encode("utf-8", "replace").decode()
                 raise ApiError(f"{shown}: unknown parameter", code="unknown_parameter", param=shown)
 
+    def refuse_unknown_values(self, known: Collection[str]) -> None:
+        """Raise for the first field that is not among those known, and is not null, which clients send for nothing."""
+        self.without(*(key for key, value in self._data.items() if value is None)).refuse_unknown(known)
+
 
 def checked_text(text: str, name: str, *, max_length: int | None = None) -> str:
     """Return the text if it is valid Unicode and not too long.

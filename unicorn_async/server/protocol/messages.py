@@ -20,6 +20,32 @@ if TYPE_CHECKING:
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
 MAX_MESSAGES = 4096
+# What the APIs and their clients put into messages and their parts; of what is not read, no token depends on it, or it
+# is refused by its name.
+MESSAGE_FIELDS = frozenset(
+    {
+        "annotations",
+        "audio",
+        "cache_control",
+        "content",
+        "function_call",
+        "id",
+        "name",
+        "parsed",
+        "phase",
+        "reasoning",
+        "reasoning_content",
+        "refusal",
+        "role",
+        "status",
+        "tool_call_id",
+        "tool_calls",
+        "type",
+    }
+)
+PART_FIELDS = frozenset(
+    {"annotations", "cache_control", "logprobs", "prompt_cache_breakpoint", "refusal", "text", "type"}
+)
 
 
 def parse_input(fields: Fields) -> tuple[ChatMessage, ...]:
@@ -84,6 +110,7 @@ def _parse_items(items: list[object], path: str, *, items_have_types: bool) -> t
 
 
 def _parse_message(fields: Fields) -> ChatMessage:
+    fields.refuse_unknown_values(MESSAGE_FIELDS)
     role = fields.string("role")
     if role == "tool":
         call_id = fields.string("tool_call_id", max_length=200)
@@ -127,6 +154,7 @@ def _parse_part(part: object, name: str) -> str:
         return fields.string("refusal") or ""
     if kind not in TEXT_PARTS:
         raise fields.unsupported("type", f"content of type {kind!r} is not supported; this server takes text alone")
+    fields.refuse_unknown_values(PART_FIELDS)
     text = fields.string("text")
     if text is None:
         raise fields.wrong("text", "a string")

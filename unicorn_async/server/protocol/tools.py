@@ -58,6 +58,9 @@ def parse_tools(fields: Fields, *, nested: bool) -> ToolRequest:
     )
 
 
+FUNCTION_FIELDS = frozenset({"description", "name", "parameters", "strict"})
+
+
 def _shown(tool: Tool) -> dict[str, object]:
     return {
         "type": "function",
@@ -79,6 +82,9 @@ def _parse_tool(item: object, name: str, *, nested: bool) -> Tool:
     inner = fields.object("function") if nested else fields
     if inner is None:
         raise fields.wrong("function", "an object")
+    if nested:
+        fields.refuse_unknown_values(("cache_control", "function", "type"))
+    inner.refuse_unknown_values(FUNCTION_FIELDS if nested else FUNCTION_FIELDS | {"output_schema", "type"})
     called = inner.string("name")
     if called is None or _NAME.fullmatch(called) is None:
         raise inner.wrong("name", "1 to 64 letters, digits, underscores and hyphens", code="invalid_value")
