@@ -33,10 +33,10 @@ async def test_conversations_that_wait_for_the_whole_vocabulary_hold_nobody_up(
     tokenizer = Tokenizer(encoder, local.facts)
     service = Service(cast("ModelHost", None), ServerOptions())
     async with asyncio.timeout(20), service.running():
-        waiting = [asyncio.create_task(service.encode_chat(tokenizer, each)) for each in (LONGER, LONG, LONG)]
-        assert await service.encode_chat(tokenizer, SHORT) == local.encode_chat(SHORT)
+        waiting = [asyncio.create_task(service.prompts.encode_chat(tokenizer, each)) for each in (LONGER, LONG, LONG)]
+        assert await service.prompts.encode_chat(tokenizer, SHORT) == local.encode_chat(SHORT)
         idle = threading.Event()
-        service._tokenizing._long.submit(idle.set)  # type: ignore[union-attr]
+        service.prompts._tokenizing._long.submit(idle.set)  # type: ignore[union-attr]
         assert await asyncio.to_thread(idle.wait, 10)
         assert not any(task.done() for task in waiting)
         held.made.set()

@@ -41,7 +41,7 @@ async def open_chat(service: Service, request: ChatRequest) -> Choices[ChatAnswe
     messages = merge_system(None, request.messages)
     wanted = service.with_recommended(engine, guided, request.left_out)
     with naming("messages"):
-        prompt = await service.encode_chat(tokenizer, messages, options, engine.max_context)
+        prompt = await service.prompts.encode_chat(tokenizer, messages, options, engine.max_context)
         sampling = service.fit(engine, prompt, wanted, request.max_tokens)
     head = head_of("chatcmpl", model, include_usage=request.include_usage)
     answers = [

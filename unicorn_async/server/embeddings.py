@@ -71,7 +71,7 @@ async def _prompts(service: Service, engine: EngineAPI, inputs: Sequence[str | t
                 return tokenizer.encode(text, add_eos=True, max_context=most)
 
             with naming(f"input[{index}]"):
-                prompts.append(await service.encoded(engine.tokenizer, len(text), encode))
+                prompts.append(await service.prompts.encoded(engine.tokenizer, len(text), encode))
         else:
             prompts.append(list(given))
         num_tokens += len(prompts[-1])

@@ -8,7 +8,7 @@ import secrets
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from unicorn_async.errors import EngineClosedError, ParameterError, PromptTooLongError
 from unicorn_async.server.access import Access
@@ -18,17 +18,16 @@ from unicorn_async.server.background_answers import BackgroundAnswers, name_take
 from unicorn_async.server.generation import QueueWait
 from unicorn_async.server.ledger import Ledger
 from unicorn_async.server.metrics import Metrics
+from unicorn_async.server.prompts import PLAIN, Prompts
 from unicorn_async.server.protocol.call_items import check_calls
 from unicorn_async.server.protocol.encoding import encode_object
 from unicorn_async.server.protocol.errors import ApiError, unknown_response
 from unicorn_async.server.protocol.messages import merge_system
 from unicorn_async.server.protocol.response_object import ResponseState, ResponseStatus
 from unicorn_async.server.protocol.sampling import recommended
-from unicorn_async.server.protocol.template_options import TemplateOptions
 from unicorn_async.server.request_context import asking
 from unicorn_async.server.step_watch import StepWatchers
 from unicorn_async.server.store import ResponseStore
-from unicorn_async.server.tokenizing import Tokenizing
 from unicorn_async.server.tool_plan import ToolPlan, responses_answer, with_grammar
 from unicorn_async.server.truncation import fitting_prompt
 
@@ -46,12 +45,9 @@ if TYPE_CHECKING:
     from unicorn_async.server.protocol.retrieval import Retrieval
     from unicorn_async.server.served_model import ServedModel
     from unicorn_async.server.tracing import Tracing
-    from unicorn_async.tokenizer import ChatMessage, Tokenizer
+    from unicorn_async.tokenizer import ChatMessage
 
 DRAINING_RETRY_S = 5  # for the next server to be there
-PLAIN = TemplateOptions()
-T = TypeVar("T")
-NO_TEMPLATE = "the model has no chat template, and so can't answer conversations; /v1/completions takes plain text"
 
 
 class Service:
@@ -65,6 +61,7 @@ class Service:
         self.archive = Archive(self.store, options)
         self.background = BackgroundAnswers(options)
         self.watchers = StepWatchers()
+        self.prompts = Prompts()
         self.input_bytes = Ledger(
             options.max_client_input_bytes, what="bytes of requests under way", code="too_much_input"
         )
@@ -73,12 +70,11 @@ class Service:
         self.tracing: Tracing | None = None  # while the server runs, if spans are wanted
         self.is_draining = False
         self._active: dict[str, ActiveResponse] = {}
-        self._tokenizing: Tokenizing | None = None
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Hold what the service needs while the server runs."""
-        self._tokenizing = Tokenizing()
+        self.prompts.begin()
         if self.options.otlp_endpoint is not None:
             from unicorn_async.server.tracing import Tracing
 
@@ -90,7 +86,7 @@ class Service:
             await self.archive.close()
             if self.tracing is not None:
                 await asyncio.to_thread(self.tracing.close)
-            self._tokenizing.close()
+            self.prompts.close()
 
     async def drain(self) -> None:
         """Refuse further requests, and wait until no answer is under way."""
@@ -317,59 +313,12 @@ class Service:
         self, engine: EngineAPI, request: ResponsesRequest, conversation: Sequence[ChatMessage]
     ) -> list[int]:
         options = replace(PLAIN.beside(request.reasoning.variables(engine.tokenizer)), use=request.tools.use)
-        encode = partial(self.encode_chat, engine.tokenizer, options=options)
+        encode = partial(self.prompts.encode_chat, engine.tokenizer, options=options)
         messages = merge_system(request.instructions, conversation)
         if not request.truncate:
             return await encode(messages, max_context=engine.max_context)
         limit = request.max_output_tokens or self.options.default_max_tokens
         return await fitting_prompt(messages, encode, engine.max_context, limit)
-
-    async def encode_chat(
-        self,
-        tokenizer: Tokenizer,
-        messages: Sequence[ChatMessage],
-        options: TemplateOptions = PLAIN,
-        max_context: int | None = None,
-    ) -> list[int]:
-        """Return the ids of a conversation, ready for the answer; `max_context`, if given, has to have room for it.
-
-        Raises:
-            ApiError: 400, the model has no chat template, or none with such options.
-            UnicornError: as `Tokenizer.encode_chat`.
-        """
-        return await self._templated(
-            tokenizer, messages, options, lambda its: partial(its.encode_chat, max_context=max_context)
-        )
-
-    async def chat_text(
-        self, tokenizer: Tokenizer, messages: Sequence[ChatMessage], options: TemplateOptions = PLAIN
-    ) -> str:
-        """Return the text that the model's template makes of a conversation; raises as `encode_chat`."""
-        return await self._templated(tokenizer, messages, options, lambda its: its.chat_text)
-
-    async def _templated(
-        self,
-        tokenizer: Tokenizer,
-        messages: Sequence[ChatMessage],
-        options: TemplateOptions,
-        method: Callable[[Tokenizer], Callable[..., T]],
-    ) -> T:
-        if not tokenizer.has_chat_template:
-            raise ApiError(NO_TEMPLATE, code="no_chat_template", param="model")
-        plan = ToolPlan.of(tokenizer, options.use)
-        messages, told = plan.conversation(messages), plan.told
-        num_chars = sum(message.chars for message in messages) + (len(json.dumps(told)) if told else 0)
-        arguments = options.checked(tokenizer)
-        return await self.encoded(tokenizer, num_chars, lambda its: method(its)(messages, **arguments, **told))
-
-    async def encoded(self, tokenizer: Tokenizer, num_chars: int, encode: Callable[[Tokenizer], T]) -> T:
-        """Return what `encode` makes of a text, where it holds nobody up, nor does what it has to wait for."""
-        tokenizing, client = self._tokenizing, asking.get().name
-
-        async def run(work: Callable[[], T]) -> T:
-            return work() if tokenizing is None else await tokenizing.run(num_chars, work, client)
-
-        return await tokenizer.encode_soon(encode, run)
 
     def with_recommended(self, engine: EngineAPI, sampling: SamplingParams, left_out: frozenset[str]) -> SamplingParams:
         """Return the sampling parameters with the model's own where a request leaves some out, if these are wanted."""

@@ -34,7 +34,7 @@ async def open_completion(service: Service, request: CompletionRequest) -> Choic
         with naming("prompt"):
             if isinstance(given, str):
                 encode = partial(_ids, given, add_bos=request.add_bos, max_context=model.engine.max_context)
-                prompt = await service.encoded(tokenizer, len(given), encode)
+                prompt = await service.prompts.encoded(tokenizer, len(given), encode)
             else:
                 prompt = list(given)
             echo = "" if not request.echo else given if isinstance(given, str) else tokenizer.decode(prompt)

@@ -43,10 +43,10 @@ class TokenizerEndpoints:
         engine = (await self._service.models.model(wanted.model)).engine
         tokenizer, service = engine.tokenizer, self._service
         if wanted.text is None:
-            ids = await service.encode_chat(tokenizer, merge_system(None, wanted.messages), wanted.template)
+            ids = await service.prompts.encode_chat(tokenizer, merge_system(None, wanted.messages), wanted.template)
         else:
             text, add_bos, with_control = wanted.text, wanted.add_bos, wanted.with_control
-            ids = await service.encoded(
+            ids = await service.prompts.encoded(
                 tokenizer, len(text), lambda its: its.encode(text, add_bos=add_bos, with_control=with_control)
             )
 
@@ -56,7 +56,7 @@ class TokenizerEndpoints:
             body = {"count": len(ids), "max_model_len": engine.max_context, "tokens": tokens, "token_strs": strings}
             return encode_object(body)
 
-        return json_response(await service.encoded(tokenizer, len(ids), lambda _: told()))
+        return json_response(await service.prompts.encoded(tokenizer, len(ids), lambda _: told()))
 
     async def _read(self, request: Request) -> Fields:
         service = self._service
@@ -71,7 +71,7 @@ class TokenizerEndpoints:
         if beyond is not None:
             message = f"tokens: expected 0 to {tokenizer.vocab_size - 1}, got {beyond}"
             raise ApiError(message, code="invalid_value", param="tokens")
-        text = await self._service.encoded(tokenizer, len(ids), lambda its: its.decode(ids, skip_special=False))
+        text = await self._service.prompts.encoded(tokenizer, len(ids), lambda its: its.decode(ids, skip_special=False))
         return json_response(encode_object({"content": text, "prompt": text}))
 
     async def _apply_template(self, request: Request) -> Response:
@@ -80,7 +80,7 @@ class TokenizerEndpoints:
         messages, options, name = parse_template_request(await self._read(request))
         tokenizer = (await self._service.models.model(name)).engine.tokenizer
         with naming("messages"):
-            text = await self._service.chat_text(tokenizer, merge_system(None, messages), options)
+            text = await self._service.prompts.chat_text(tokenizer, merge_system(None, messages), options)
         return json_response(encode_object({"prompt": text}))
 
 
