@@ -103,3 +103,11 @@ def test_control_tokens_mark_calls_where_the_vocabulary_has_them(matchers: Match
 
 
 __all__ = ["read"]
+
+
+def test_arguments_that_a_tool_does_not_name_do_not_come(matchers: Matchers) -> None:
+    tool = Tool("find", "", {"properties": {"text": {"enum": ["a", "b"]}}, "required": ["text"]})
+    form = CallFormat(CallKind.TAGGED, takes_tools=True)
+    for text in answers(matchers, ToolUse((tool,), ToolMode.REQUIRED), form):
+        _, calls = summed(read(form, [text], {"find"}))
+        assert all(json.loads(arguments) in ({"text": "a"}, {"text": "b"}) for _, arguments in calls)

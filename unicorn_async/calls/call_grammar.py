@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from unicorn_async.calls.call_format import CallKind
+from unicorn_async.calls.named_arguments import named_alone
 from unicorn_async.calls.tool import ToolMode
 from unicorn_async.grammar import JSON_WHITE_SPACE, Grammar
 
@@ -89,8 +90,9 @@ class _Rules:
 
 def _arguments(tool: Tool) -> str:
     """The schema of a tool's arguments, which are an object whatever it says."""
-    names_type = tool.parameters.keys() & {"type", "$ref", "anyOf", "allOf", "oneOf"}
-    return _schema(tool.parameters if names_type else {"type": "object", **tool.parameters}, strict=tool.strict)
+    schema = named_alone(tool.parameters)
+    names_type = schema.keys() & {"type", "$ref", "anyOf", "allOf", "oneOf"}
+    return _schema(schema if names_type else {"type": "object", **schema}, strict=tool.strict)
 
 
 def _schema(schema: Mapping[str, object], *, strict: bool) -> str:
