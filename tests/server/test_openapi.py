@@ -12,12 +12,15 @@ from openapi_spec_validator import validate
 from starlette.routing import Route
 
 import unicorn_async.server
-from unicorn_async.server import create_app
+from unicorn_async.server import ServerOptions, create_app
 from unicorn_async.server.openapi import OPERATIONS, description
 from unicorn_async.server.openapi_schemas import FIELDS, schemas
 from unicorn_async.server.page import MEDIA_TYPES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractAsyncContextManager
+
     from tests.server.conftest import Served
     from tests.server.fake_engine import FakeEngine
 
@@ -33,7 +36,7 @@ async def test_each_route_is_described_and_nothing_else(engine: FakeEngine) -> N
 
 
 def test_it_is_valid() -> None:
-    validate(description("1.0"))  # type: ignore[arg-type]
+    validate(description("1.0", needs_key=True))  # type: ignore[arg-type]
 
 
 def test_no_schema_is_left_over() -> None:
@@ -65,3 +68,35 @@ async def test_bodies_are_taken_as_their_schema_says(served: Served, body: dict[
     async with httpx.AsyncClient(base_url=served.url) as client:
         error = (await client.post("/v1/responses", json=body)).json().get("error") or {}
     assert (error.get("code") == "unknown_parameter") is not is_known
+
+
+async def test_it_says_whether_a_key_is_needed(
+    served: Served, serve_with: Callable[[ServerOptions], AbstractAsyncContextManager[Served]]
+) -> None:
+    async with serve_with(ServerOptions(api_key="a-key")) as guarded, httpx.AsyncClient() as client:
+        free = (await client.get(f"{served.url}/openapi.json")).json()
+        kept = (await client.get(f"{guarded.url}/openapi.json")).json()
+    assert free["security"] == [{}, {"key": []}]
+    assert kept["security"] == [{"key": []}]
+
+
+async def test_a_refused_method_is_told_all_others(served: Served) -> None:
+    async with httpx.AsyncClient(base_url=served.url) as client:
+        answer = await client.post("/v1/responses/resp_1")
+    assert answer.status_code == 405
+    assert set(answer.headers["allow"].split(", ")) == {"DELETE", "GET", "HEAD"}
+
+
+@pytest.mark.parametrize("fields", [{"max_tokens": 0, "max_completion_tokens": 1}, {"logit_bias": False}])
+async def test_chat_fields_are_checked_beside_others(served: Served, fields: dict[str, Any]) -> None:
+    messages = [{"role": "user", "content": "Hi"}]
+    async with httpx.AsyncClient(base_url=served.url) as client:
+        answer = await client.post("/v1/chat/completions", json={"messages": messages, **fields})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == next(iter(fields))
+
+
+async def test_a_conversation_that_is_no_object_is_refused(served: Served) -> None:
+    async with httpx.AsyncClient(base_url=served.url) as client:
+        answer = await client.post("/v1/responses", json={"input": "Hi", "conversation": False})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "conversation")

@@ -30,6 +30,11 @@ class Access:
         self._keys = [(_spellings(key), _owner(key, shares=options.share_prefixes)) for key in options.keys]
         self._allowed_hosts = frozenset(host.lower() for host in options.allowed_hosts)
 
+    @property
+    def needs_key(self) -> bool:
+        """Whether only those who have a key may ask."""
+        return bool(self._keys)
+
     def check(self, headers: Mapping[str, str], host: str | None = None, right: Right = Right.USE) -> Client:
         """Let an HTTP request pass, and return whose it is.
 

@@ -42,13 +42,15 @@ class HttpEndpoints:
             Route("/v1/responses", guarded(access, self._create_response), methods=["POST"]),
             Route("/v1/responses/input_tokens", guarded(access, self._count_tokens), methods=["POST"]),
             Route("/v1/responses/compact", guarded(access, self._compact), methods=["POST"]),
-            Route("/v1/responses/{response_id}", guarded(access, self._get_response), methods=["GET"]),
-            Route("/v1/responses/{response_id}", guarded(access, self._delete_response), methods=["DELETE"]),
+            Route("/v1/responses/{response_id}", guarded(access, self._one_response), methods=["GET", "DELETE"]),
             Route("/v1/responses/{response_id}/cancel", guarded(access, self._cancel_response), methods=["POST"]),
             Route("/v1/responses/{response_id}/input_items", guarded(access, self._list_inputs), methods=["GET"]),
             Route("/health", told(self._health), methods=["GET"]),
             Route("/ready", told(self._ready), methods=["GET"]),
         ]
+
+    async def _one_response(self, request: Request) -> Response | Reply:
+        return await (self._delete_response if request.method == "DELETE" else self._get_response)(request)
 
     async def _create_response(self, request: Request) -> Response | Reply:
         service = self._service

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from unicorn_async.server.openapi_schemas import Schema, schemas
+from unicorn_async.server.protocol.hints import INCLUDABLE
 
 _JSON, _EVENTS, _TEXT = "application/json", "text/event-stream", "text/plain"
 _FLAG: Schema = {"type": "string", "enum": ["true", "false"]}
 _NUMBER: Schema = {"type": "integer", "minimum": 0}
+_INCLUDE: Schema = {"type": "string", "enum": list(INCLUDABLE)}
 
 
 class Operation(NamedTuple):
@@ -28,7 +30,7 @@ _PAGE: tuple[tuple[str, Schema], ...] = (
     ("limit", {"type": "integer", "minimum": 1, "maximum": 100}),
     ("order", {"type": "string", "enum": ["asc", "desc"]}),
     ("after", {"type": "string"}),
-    ("include", {"type": "string"}),
+    ("include", _INCLUDE),
 )
 OPERATIONS = (
     Operation("post", "/v1/responses", "Answer, as an object or as events.", "ResponsesRequest", (_JSON, _EVENTS)),
@@ -43,7 +45,7 @@ OPERATIONS = (
             ("stream", _FLAG),
             ("starting_after", _NUMBER),
             ("skip_missing", _FLAG),
-            ("include", {"type": "string"}),
+            ("include", _INCLUDE),
             ("include_obfuscation", _FLAG),
         ),
     ),
@@ -69,8 +71,8 @@ OPERATIONS = (
 )
 
 
-def description(version: str) -> dict[str, object]:
-    """Return the description; `version` is the server's."""
+def description(version: str, *, needs_key: bool) -> dict[str, object]:
+    """Return the description; `version` is the server's, and `needs_key` whether it has keys."""
     paths: dict[str, dict[str, object]] = {}
     for operation in OPERATIONS:
         paths.setdefault(operation.path, {})[operation.method] = _described(operation)
@@ -80,9 +82,11 @@ def description(version: str) -> dict[str, object]:
         "paths": paths,
         "components": {
             "schemas": schemas(),
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer", "description": "If the server has a key."}},
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer", "description": "One of the server's, if it has some."}
+            },
         },
-        "security": [{"key": []}],
+        "security": [{"key": []}] if needs_key else [{}, {"key": []}],
     }
 
 

@@ -35,6 +35,10 @@ def _number(low: float | None = None, high: float | None = None) -> Schema:
     return {"type": ["number", "null"], **bounds}
 
 
+def _positive(high: float) -> Schema:
+    return {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": high}
+
+
 def _one_of(names: Sequence[str]) -> Schema:
     return {"type": ["string", "null"], "enum": [*names, None]}
 
@@ -73,11 +77,11 @@ _CALL: Schema = {
 }
 _CALLS_MESSAGE: Schema = {
     "type": "object",
-    "required": ["role", "tool_calls"],
+    "required": ["role"],
     "properties": {
         "role": {"const": "assistant"},
         "content": {"anyOf": [*_TEXT_FORMS, {"type": "null"}]},
-        "tool_calls": {"type": "array", "items": _CALL},
+        "tool_calls": {"type": ["array", "null"], "items": _CALL},
     },
 }
 _TOOL_MESSAGE: Schema = {
@@ -107,7 +111,7 @@ def _several(*kinds: Schema) -> Schema:
 
 _REFUSED: Schema = {"description": "Refused, unless it is null or empty.", "enum": [None, [], {}]}
 _TEXTS: Schema = {"anyOf": [_TEXT, {"type": "array", "items": {"type": "string"}}]}
-_FORMAT: Schema = {"type": ["object", "null"], "properties": {"type": {"type": "string"}}}
+_FORMAT: Schema = {"type": ["object", "null"], "properties": {"type": _TEXT}}
 
 FIELDS: dict[str, Schema] = {
     **dict.fromkeys(
@@ -199,7 +203,7 @@ FIELDS: dict[str, Schema] = {
     "prompt_cache_retention": _one_of(("24h", "in_memory")),
     "reasoning_effort": _one_of(EFFORTS),
     "reasoning_format": _one_of(FORMATS),
-    "repetition_penalty": _number(0, 100),
+    "repetition_penalty": _positive(100),
     "response_format": _FORMAT,
     "response_id": {"type": ["string", "null"], "pattern": f"^{RESPONSE_ID.pattern}$"},
     "seed": _integer(0, (1 << 64) - 1),
@@ -213,7 +217,7 @@ FIELDS: dict[str, Schema] = {
     "tools": {"type": ["array", "null"], "items": {"type": "object"}},
     "top_k": _integer(0, MAX_TOP_K),
     "top_logprobs": _integer(0, MAX_TOP_LOGPROBS),
-    "top_p": _number(0, 1),
+    "top_p": _positive(1),
     "truncation": _one_of(("auto", "disabled")),
     "verbosity": _one_of(("medium",)),
     "web_search_options": {"type": "null"},
@@ -232,8 +236,17 @@ def _body(fields: Collection[str], *required: str, **own: Schema) -> Schema:
     return {**schema, "required": list(required)} if required else schema
 
 
+def _present(*names: str) -> list[Schema]:
+    """Each of these fields is there, and not null."""
+    return [{"required": [name], "properties": {name: {"not": {"type": "null"}}}} for name in names]
+
+
 def schemas() -> dict[str, Schema]:
     """Return all bodies by their names, and the error that answers any of them."""
+    prompts, texts = (
+        _present("input", "instructions", "previous_response_id"),
+        _present("content", "messages", "prompt"),
+    )
     return {
         "ChatRequest": _body(CHAT_FIELDS, "messages", logprobs=_FLAG),
         "CompletionRequest": _body(COMPLETION_FIELDS, "prompt", logprobs=_integer(0, MAX_TOP_LOGPROBS)),
@@ -241,12 +254,12 @@ def schemas() -> dict[str, Schema]:
         "EmbeddingRequest": _body(
             EMBEDDING_FIELDS, "input", input={"anyOf": [{"type": "string"}, _IDS, _prompts(MAX_INPUTS)]}
         ),
-        "InputTokensRequest": _body(INPUT_TOKENS_FIELDS),
+        "InputTokensRequest": {**_body(INPUT_TOKENS_FIELDS), "anyOf": prompts},
         "LoadRequest": _body(LOAD_FIELDS, "model"),
         "PlacementRequest": _body(CHOICE_FIELDS, "model"),
-        "ResponsesRequest": _body(RESPONSES_FIELDS, prompt=_REFUSED),
+        "ResponsesRequest": {**_body(RESPONSES_FIELDS, prompt=_REFUSED), "anyOf": prompts},
         "TemplateRequest": _body(TEMPLATE_FIELDS, "messages"),
-        "TokenizeRequest": _body(TOKENIZE_FIELDS, prompt=_TEXT),
+        "TokenizeRequest": {**_body(TOKENIZE_FIELDS, prompt=_TEXT), "oneOf": texts},
         "UnloadRequest": _body(UNLOAD_FIELDS),
         "Error": {
             "type": "object",

@@ -36,8 +36,9 @@ class OperationEndpoints:
     async def _describe(self, request: Request) -> Response:
         from unicorn_async.server.openapi import description
 
-        self._service.access.check_host(request.headers)
-        return json_response(encode_object(description(package_version())))
+        access = self._service.access
+        access.check_host(request.headers)
+        return json_response(encode_object(description(package_version(), needs_key=access.needs_key)))
 
     async def _describe_websocket(self, request: Request) -> Response:
         from unicorn_async.server.asyncapi import description

@@ -81,13 +81,13 @@ def parse_chat_request(fields: Fields, *, defaults: SamplingParams) -> ChatReque
     options = check_stream_options(fields, ("include_usage",))
     parse_hints(fields)
     wanted = parse_response_format(fields)
-    limit = fields.integer("max_completion_tokens", 1, MAX_TOKENS)
+    limit, old_limit = (fields.integer(key, 1, MAX_TOKENS) for key in ("max_completion_tokens", "max_tokens"))
     return ChatRequest(
         messages=parse_messages(fields),
         sampling=replace(
             parse_sampling(fields, defaults, top_logprobs=_logprobs(fields)), grammar=wanted.grammar or defaults.grammar
         ),
-        max_tokens=limit if limit is not None else fields.integer("max_tokens", 1, MAX_TOKENS),
+        max_tokens=limit if limit is not None else old_limit,
         n=fields.integer("n", 1, MAX_CHOICES) or 1,
         stream=fields.boolean("stream") is True,
         include_usage=options is not None and options.boolean("include_usage") is True,

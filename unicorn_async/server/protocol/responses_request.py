@@ -144,7 +144,7 @@ def _check_response_id(request: ResponsesRequest, fields: Fields) -> None:
 
 def _refuse_unsupported(fields: Fields) -> None:
     for key in REFUSED:
-        if fields.value(key):
+        if fields.value(key) not in (None, [], {}):
             raise fields.unsupported(key, "not supported by this server")
     text = fields.object("text")
     if text is not None:
