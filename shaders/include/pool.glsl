@@ -1,4 +1,4 @@
-// What a step has of the sequences whose hidden states become embeddings; the host writes it, ops/pooling.py.
+// What a step has of the sequences whose hidden states become embeddings; the host writes it, ops/pool_parts.py.
 
 const uint NO_STATE = 0xffffffffu;
 const uint BEGINS = 1; // nothing was added up before

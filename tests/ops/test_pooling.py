@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from unicorn_async.errors import ConfigError
-from unicorn_async.ops.pooling import BEGINS, ENDS, NORMALISES, POOL, pool_rows
+from unicorn_async.ops.pool_parts import BEGINS, ENDS, NORMALISES, POOL
+from unicorn_async.ops.pooling import pool_rows
 from unicorn_async.ops.sample_rows import NO_STATE
 from unicorn_async.tensor import DType, Tensor
 

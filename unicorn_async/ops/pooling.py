@@ -4,27 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from unicorn_async.errors import ConfigError
 from unicorn_async.tensor import DType
 
 if TYPE_CHECKING:
     from unicorn_async.gpu.recorder import Kernels, Recorder
     from unicorn_async.tensor import Tensor
-
-# `Pool` in shaders/include/pool.glsl, and its flags.
-POOL = np.dtype(
-    [
-        ("state_index", "<u4"),
-        ("row", "<u4"),
-        ("num_rows", "<u4"),
-        ("flags", "<u4"),
-        ("dimensions", "<u4"),
-        ("scale", "<f4"),
-    ]
-)
-BEGINS, ENDS, NORMALISES = 1, 2, 4
 
 _LANES = 64
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.models.step_arrays import StepArrays
-from unicorn_async.ops.pooling import POOL
+from unicorn_async.ops.pool_parts import POOL
 from unicorn_async.ops.runs import TOKEN_RUN
 from unicorn_async.ops.sample_rows import SAMPLE_MARK, SAMPLE_RESULT, SAMPLE_ROW
 from unicorn_async.step.bias_rows import BiasRows

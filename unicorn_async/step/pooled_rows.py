@@ -8,7 +8,7 @@ import numpy as np
 
 from unicorn_async.background import run_to_end
 from unicorn_async.gpu.memory import MemoryKind
-from unicorn_async.ops.pooling import BEGINS, ENDS, NORMALISES
+from unicorn_async.ops.pool_parts import BEGINS, ENDS, NORMALISES
 from unicorn_async.pooling import Pooling
 
 if TYPE_CHECKING:
