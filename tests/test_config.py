@@ -14,6 +14,7 @@ from unicorn_async.config import (
     ExchangeKind,
     LoraSpec,
     SamplingParams,
+    SpeculationMode,
     SplitMode,
 )
 from unicorn_async.errors import ConfigError
@@ -39,6 +40,7 @@ from unicorn_async.errors import ConfigError
         ("block_size", 12),
         ("kv_dtype", "f12"),
         ("weights", "int3"),
+        ("speculation", "model"),
         ("device", 0),
     ],
 )
@@ -127,3 +129,11 @@ def test_adapters_are_a_bounded_tuple() -> None:
     wrong: Any = [spec]
     with pytest.raises(ConfigError, match="loras: expected a tuple of LoraSpec"):
         EngineConfig(loras=wrong)
+
+
+def test_proposals_want_rows_that_a_step_samples_and_are_not_there_where_another_device_attends() -> None:
+    assert (EngineConfig().max_sampled, EngineConfig(max_num_seqs=1).max_sampled) == (32, 16)
+    assert EngineConfig(max_num_seqs=1, speculation="off").max_sampled == 1
+    assert EngineConfig(max_num_seqs=1, attention="npu").max_sampled == 1
+    with pytest.raises(ConfigError, match="speculation: lookup is not there with attention vulkan:1"):
+        EngineConfig(attention="vulkan:1", speculation=SpeculationMode.LOOKUP)

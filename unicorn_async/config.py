@@ -21,6 +21,7 @@ MAX_LOGIT_BIASES = 1024
 MAX_BIASED_TOKENS = 1536  # of one request: those with a bias, and those that would end its answer too early
 MAX_LORA_WEIGHT = 1000.0  # magnitude
 MAX_LORAS = 32
+MAX_PROPOSED = 15  # tokens to one sequence in one step
 _BIASES = f"up to {MAX_LOGIT_BIASES} numbers by token id, {-MAX_BIAS:g} to {MAX_BIAS:g}"
 
 
@@ -139,6 +140,14 @@ class SplitMode(Enum):
     NEVER = "never"
 
 
+class SpeculationMode(Enum):
+    """Who proposes tokens, of which a step checks several at once."""
+
+    AUTO = "auto"  # lookup where that can be
+    OFF = "off"
+    LOOKUP = "lookup"  # the text itself: what stood behind the same tokens before
+
+
 class ExchangeKind(Enum):
     """How what one device writes comes to another."""
 
@@ -195,6 +204,8 @@ class EngineConfig:
     weight_cache: bool = True  # keep weights that were quantised or blended in device layout, and take them from there
     cache_bytes: int | None = None  # of all models in the weight cache; None = 64 GiB, or half of what is free
     prefix_cache: bool = True  # what a request has computed of its prompt is there for those that begin alike
+    # who proposes tokens that one step checks together; what comes is the same without
+    speculation: Converted[SpeculationMode, Literal["auto", "off", "lookup"]] = Converted(SpeculationMode.AUTO)
     tuning: bool = True  # choose kernels by what `unicorn tune` has measured on the device, where it has
     # file to write a trace of the load to, for the Perfetto UI
     load_trace: Converted[Path | None, str] = Converted(None)
@@ -235,6 +246,8 @@ class EngineConfig:
         ):
             if value and not self.attends_elsewhere:
                 raise ConfigError(f"{name}: it is for attention on another device, and attention is on the GPU")
+        if self.speculation is SpeculationMode.LOOKUP and self.attends_elsewhere:
+            raise ConfigError(f"speculation: lookup is not there with attention {self.attention}")
         if self.time_kernels and self.attends_elsewhere:
             raise ConfigError(f"time_kernels: not with attention {self.attention}; step_trace shows both devices")
         most = self.max_mixed_step_s
@@ -247,7 +260,12 @@ class EngineConfig:
 
     def _convert(self) -> None:
         """Make of every option that was given as text what it means."""
-        names: dict[str, type[Enum]] = {"kv_dtype": KVDType, "weights": WeightScheme, "attention_split": SplitMode}
+        names: dict[str, type[Enum]] = {
+            "kv_dtype": KVDType,
+            "weights": WeightScheme,
+            "attention_split": SplitMode,
+            "speculation": SpeculationMode,
+        }
         if self.attention_exchange is not None:
             names["attention_exchange"] = ExchangeKind
         given: dict[str, object] = {name: member_of(kind, name, getattr(self, name)) for name, kind in names.items()}
@@ -264,6 +282,13 @@ class EngineConfig:
     def attends_elsewhere(self) -> bool:
         """Whether another device than the one that runs the model has the attention and the KV cache."""
         return self.attention.kind is not AttentionKind.GPU
+
+    @property
+    def max_sampled(self) -> int:
+        """The most tokens that one step samples: one for each sequence, or for each token proposed to a few of them."""
+        if self.speculation is SpeculationMode.OFF or self.attends_elsewhere:
+            return self.max_num_seqs
+        return max(self.max_num_seqs, 1 + MAX_PROPOSED)
 
     @property
     def max_frames(self) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from unicorn_async.cli.options import add_engine_options, engine_config
+from unicorn_async.config import SpeculationMode
 from unicorn_async.errors import ConfigError
 
 from .command import SOFTWARE_DRIVERS, software_only, unicorn
@@ -28,6 +29,7 @@ def test_options_of_the_load_reach_the_engine() -> None:
     assert (config.num_reader_threads, config.load_trace) == (None, None)
     assert config.tuning
     assert not engine_config(parser.parse_args(["--no-tuning"])).tuning
+    assert engine_config(parser.parse_args(["--speculation", "off"])).speculation is SpeculationMode.OFF
 
 
 def test_a_trace_without_a_name_is_refused_by_its_option() -> None:

@@ -73,6 +73,7 @@ def open_engine(device_info: DeviceInfo, model_directory: WriteModel, cache_fold
         directory = model_directory(model, dtype) if isinstance(model, str) else model
         defaults = {"max_context": 512, "max_num_seqs": 8, "max_num_batched_tokens": 128, "weight_cache": False}
         defaults["max_mixed_step_s"] = None  # steps are what the test makes them, whatever this machine's speed
+        defaults["speculation"] = "off"  # likewise
 
         leftovers = options.pop("leftovers", None)
         config = EngineConfig(device=str(device_info.index), validation=VALIDATION, **(defaults | options))

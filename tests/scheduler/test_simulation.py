@@ -15,9 +15,11 @@ from unicorn_async.scheduler.block_manager import BlockGroup, num_blocks_spanned
 from unicorn_async.scheduler.request import FinishReason
 from unicorn_async.scheduler.scheduler import Scheduler
 from unicorn_async.scheduler.sequence import PENDING, Sequence
+from unicorn_async.scheduler.speculation import Speculation
 from unicorn_async.scheduler.step_budget import StepBudget
 from unicorn_async.step.buckets import bucket_sizes
 
+from .foreseeing import AnyCosts, Foreseeing
 from .toy_gpu import VOCAB_SIZE, ToyGPU, answer_alone
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ class World:
     grows: bool = False
     shares: bool = False
     guided_share: float = 0.0  # of the requests, that have a grammar
+    right_share: float | None = None  # of the tokens that are proposed, or nothing is
     requests: list[Sequence] = field(default_factory=list)
     cancelled: set[Sequence] = field(default_factory=set)
     num_computed: int = 0
@@ -60,6 +63,7 @@ class World:
             max_logit_rows=self.max_num_seqs + 3,
             eos_token_ids=EOS_TOKEN_IDS,
             step_budget=self.max_step_s and StepBudget(bucket_sizes(self.max_num_batched_tokens), self.max_step_s),
+            speculation=None if self.right_share is None else Speculation(AnyCosts(self.random), 16),
             in_order=self.in_order,
             grows=self.grows,
             shares_prefixes=self.shares,
@@ -95,6 +99,9 @@ class World:
             self.scheduler.add(sequence)
         except RequestError:
             return
+        if self.right_share is not None:
+            answer = answer_alone(sequence, self.groups, MAX_CONTEXT, frozenset())
+            sequence.proposer = Foreseeing(self.random, self.right_share, answer)
         self.requests.append(sequence)
 
     def begin_alike(self, sequence: Sequence) -> None:
@@ -153,27 +160,31 @@ class World:
         assert sum(item.num_tokens if item.sequence.want_logits else item.samples for item in batch.scheduled) <= (
             self.max_num_seqs + 3
         )
+        assert batch.decodes_only or not batch.has_proposals
+        assert not batch.has_proposals or len(batch.scheduled) <= 16
         running, waiting = self.scheduler._running, list(self.scheduler._waiting)
         places = [sequence.place for sequence in (*running, *(one for one in waiting if one.place >= 0))]
         assert places == sorted(places)
         for client in {sequence.client for sequence in waiting}:
             arrivals = [one.arrival for one in waiting if one.client == client and one.place < 0]
             assert arrivals == sorted(arrivals)
-        assert len({item.sequence for item in batch.scheduled}) == len(batch.scheduled) <= self.max_num_seqs
+        own = [item.sequence for item in batch.scheduled if not item.proposal]
+        assert len(set(own)) == len(own) <= self.max_num_seqs
         for item in batch.scheduled:
             assert item.num_tokens == len(item.token_ids) > 0
             assert item.sequence.finish_reason is None
             assert item.sequence.length <= item.sequence.max_length
             if item.samples and item.sequence.sampling.grammar is not None:
                 assert item.sequence.mask is not None and item.sequence.num_pending == 1
+                assert item.sequence.num_proposed == 0
 
     def commit(self) -> None:
         batch, sampled = self.gpu.run_oldest()
         step_s = self.random.choice((None, 0.001 * batch.num_tokens, self.random.random()))
         for result in self.scheduler.commit(batch, sampled, step_s=step_s):
             if result.token_id is not None:
-                assert result.sequence.output_ids[-1] == result.token_id
-            assert result.finish_reason is result.sequence.finish_reason
+                assert result.token_id == sampled[result.row]
+            assert result.finish_reason in (None, result.sequence.finish_reason)
 
     def run(self, num_requests: int) -> int:
         """Let requests come, go and be cancelled until all have ended; return the number of rounds."""
@@ -211,7 +222,8 @@ class World:
                 expected, reason = expected[: len(sequence.output_ids)], FinishReason.CANCELLED
             assert sequence.output_ids == expected
             assert sequence.finish_reason is reason
-            assert (sequence.state_index, sequence.num_in_flight, sequence.num_pending) == (-1, 0, 0)
+            left = (sequence.num_in_flight, sequence.num_pending, sequence.num_proposed)
+            assert (sequence.state_index, *left) == (-1, 0, 0, 0)
         assert (self.scheduler.num_running, self.scheduler.num_waiting) == (0, 0)
         assert set(self.scheduler.blocks_used) == {0}
         assert sorted(self.scheduler._free_states) == list(range(self.max_num_seqs))
@@ -246,6 +258,30 @@ def test_each_request_gets_what_it_gets_alone(seed: int) -> None:
     world = random_world(seed)
     world.run(num_requests=30)
     world.check_outcome()
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_each_request_gets_what_it_gets_alone_whatever_is_proposed(seed: int) -> None:
+    in_order = seed % 4 != 0
+    world = replace(
+        random_world(seed), in_order=in_order, shares=in_order and seed % 3 > 0, right_share=0.5 + seed / 400
+    )
+    world.run(num_requests=30)
+    world.check_outcome()
+    speculation = world.scheduler.speculation
+    assert speculation is not None and speculation.num_proposed >= speculation.num_right
+    for pool in world.scheduler._blocks.pools:
+        assert not pool._users
+        assert sorted(pool._keys) == sorted(pool._idle) == sorted(pool._known.values())
+
+
+def test_the_simulation_proposes_often_enough_to_mean_something() -> None:
+    worlds = [replace(random_world(seed), right_share=0.8) for seed in range(1, 80, 2)]
+    for world in worlds:
+        world.run(num_requests=30)
+    found = [world.scheduler.speculation for world in worlds if world.scheduler.speculation is not None]
+    assert sum(one.num_right for one in found) > 500
+    assert sum(one.num_proposed - one.num_right for one in found) > 500
 
 
 @pytest.mark.parametrize("seed", range(100))

@@ -58,6 +58,8 @@ class ToyGPU:
         self.block_size = block_size
         self.cells: dict[tuple[int, int, int], tuple[int, ...]] = {}  # -> the tokens up to its position
         self.rows: dict[int, tuple[Sequence, list[int]]] = {}  # state index -> (sequence, tokens counted)
+        self.supposed: dict[int, list[int]] = {}  # state index -> tokens with those that were proposed in this step
+        self.unclear: set[int] = set()  # states whose last token may be any of those that the last step sampled
         self.submitted: deque[tuple[Batch, tuple[Part, ...]]] = deque()
 
     def submit(self, batch: Batch) -> None:
@@ -105,20 +107,29 @@ class ToyGPU:
             self.rows[part.state_index] = (sequence, [*sequence.prompt_ids, *part.known_output])
         owner, counted = self.rows[part.state_index]
         assert owner is sequence
+        text = [*self.supposed[part.state_index], *item.token_ids] if item.proposal else counted
+        assert not item.is_decode or item.is_given or part.state_index not in self.unclear
         for position, token in enumerate(item.token_ids, item.start):
-            fed = counted[-1] if token == PENDING else token
-            assert fed == counted[position]
+            fed = text[-1] if token == PENDING else token
+            assert fed == text[position]
             for index, table in enumerate(part.tables):
                 block = table[position // self.block_size]
                 assert block >= 0
-                self.cells[index, block, position % self.block_size] = tuple(counted[: position + 1])
+                self.cells[index, block, position % self.block_size] = tuple(text[: position + 1])
         positions = range(item.start, item.start + item.num_tokens)
-        seen = [self._read(part, position, tuple(counted)) for position in positions][-1]
+        seen = [self._read(part, position, tuple(text)) for position in positions][-1]
         if not item.samples:
             return None
-        assert item.start + item.num_tokens == len(counted)
-        counted.append(zlib.crc32(repr((sequence.seed, len(counted), seen)).encode()) % VOCAB_SIZE)
-        return counted[-1]
+        assert item.start + item.num_tokens == len(text)
+        token = zlib.crc32(repr((sequence.seed, len(text), seen)).encode()) % VOCAB_SIZE
+        self.supposed[part.state_index] = list(text)
+        if item.proposal:
+            self.unclear.add(part.state_index)
+        else:
+            self.unclear.discard(part.state_index)
+        if text == counted:
+            counted.append(token)
+        return token
 
     def _read(self, part: Part, query: int, known: tuple[int, ...]) -> list[tuple[int, ...]]:
         """The tokens that a query sees in each group, each from its place in the cache."""

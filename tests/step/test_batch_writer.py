@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pytest
 
+from tests.scheduler.foreseeing import AnyCosts, Foreseeing
 from unicorn_async.config import SamplingParams
 from unicorn_async.grammar import Grammar
 from unicorn_async.ops.runs import LAST_OF_RUN, TOKEN_RUN
@@ -17,6 +18,7 @@ from unicorn_async.ops.sample_rows import NO_BIASES, NO_MASK, NO_STATE, SAMPLE_M
 from unicorn_async.scheduler.block_manager import BlockGroup
 from unicorn_async.scheduler.scheduler import Scheduler
 from unicorn_async.scheduler.sequence import Sequence
+from unicorn_async.scheduler.speculation import Speculation
 from unicorn_async.step.attention_writer import AttentionWriter
 from unicorn_async.step.batch_writer import BatchWriter
 from unicorn_async.step.bias_rows import ROW_BIASES
@@ -114,8 +116,9 @@ class PlainFrame:
         return found
 
 
-def make_scheduler() -> Scheduler:
+def make_scheduler(speculation: Speculation | None = None) -> Scheduler:
     return Scheduler(
+        speculation=speculation,
         groups=tuple(BlockGroup(window, 16) for window in WINDOWS),
         block_size=BLOCK_SIZE,
         max_num_seqs=LIMITS.sequences,
@@ -150,6 +153,49 @@ def test_a_used_frame_holds_what_a_fresh_one_would(seed: int) -> None:
         num_steps += 1
     assert num_steps > 30
     assert scheduler.num_preemptions > 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_used_frame_holds_what_a_fresh_one_would_with_proposals(seed: int) -> None:
+    rng = Random(seed)
+    scheduler = make_scheduler(Speculation(AnyCosts(rng), LIMITS.sequences))
+    writer = BatchWriter(LIMITS)
+    attention = AttentionWriter(BLOCK_SIZE, WINDOWS, cast("AttentionPlan", Grids()))
+    used, num_proposed, last = PlainFrame(), 0, {}
+    for number in range(8):
+        sequence = Sequence(str(number), (1, 2, 3, 4), SamplingParams(max_tokens=40), seed=rng.getrandbits(64))
+        sequence.proposer = Foreseeing(rng, 0.9, [5] * 40)
+        scheduler.add(sequence)
+        while (batch := scheduler.schedule()) is not None and scheduler.num_waiting + scheduler.num_running:
+            fresh = PlainFrame()
+            shapes = [writer.write(batch, cast("Frame", frame)) for frame in (used, fresh)]
+            frames = [cast("AttentionArguments", frame) for frame in (used, fresh)]
+            parts = [attention.write(batch, frame, shapes[0].tokens) for frame in frames]
+            assert (shapes[0], parts[0]) == (shapes[1], parts[1])
+            assert parts[0].has_proposals == (batch.has_proposals and shapes[0].tokens <= 4)
+            assert used.seen(batch, shapes[0].samples) == fresh.seen(batch, shapes[0].samples)
+            check_tokens(batch, used, last)
+            num_proposed += batch.has_proposals
+            tokens = [rng.choice((5, 5, 5, 6)) for _ in range(batch.num_samples)]
+            sampled = [item.sequence for item in batch.scheduled if item.samples]
+            last = dict(zip(sampled, tokens, strict=True))
+            scheduler.commit(batch, tokens)
+            if rng.random() < 0.05:
+                break
+    assert num_proposed > 20
+
+
+def check_tokens(batch: Batch, frame: PlainFrame, last: dict[Sequence, int]) -> None:
+    """See that the device is given each token, or has the right one in the sequence's state."""
+    ids = frame.arrays["token_ids"][: batch.num_tokens].tolist()
+    row = 0
+    for item in batch.scheduled:
+        if item.is_decode and not item.is_given:
+            assert ids[row] == -1 - item.sequence.state_index
+            assert item.sequence not in last or last[item.sequence] == item.sequence.output_ids[-1]
+        elif item.is_decode:
+            assert (ids[row],) == item.token_ids
+        row += item.num_tokens
 
 
 def test_a_used_frame_does_not_keep_the_states_of_sequences_that_have_others_now() -> None:

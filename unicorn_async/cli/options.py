@@ -12,6 +12,7 @@ from unicorn_async.config import (
     ExchangeKind,
     KVDType,
     SamplingParams,
+    SpeculationMode,
     SplitMode,
     WeightScheme,
 )
@@ -34,6 +35,7 @@ _SAME_NAMES = (  # as in EngineConfig
     "attention_exchange",
     "kv_dtype",
     "weights",
+    "speculation",
     "validation",
 )
 MODEL_HELP = "a directory in Hugging Face's layout or its name in their cache, a GGUF file, or `demo` (bundled)"
@@ -45,6 +47,12 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--model-name", metavar="NAME", help="name to show (default: the directory's)")
     group.add_argument(
         "--no-prefix-cache", action="store_true", help="compute every prompt from its start, whatever was there before"
+    )
+    group.add_argument(
+        "--speculation",
+        choices=[mode.value for mode in SpeculationMode],
+        help="what proposes tokens, of which a step checks several: lookup, in the text so far (default auto: where"
+        " that can be), or off; it changes no token",
     )
     group.add_argument("--no-tuning", action="store_true", help="choose kernels by rules, whatever was measured")
     group.add_argument(

@@ -309,8 +309,9 @@ class EngineLoop:
             evaluation = self._evaluations.get(item.sequence)
             if evaluation is not None:
                 evaluation.rows.append(embedding)
-        tokens, step_s = result.tokens, None if result.waited else result.device_s
-        committed = self._scheduler.commit(result.batch, [token.id for token in tokens], step_s=step_s)
+        tokens, step_s, start_s = result.tokens, None if result.waited else result.device_s, result.device_start_s
+        ids = [token.id for token in tokens]
+        committed = self._scheduler.commit(result.batch, ids, step_s=step_s, start_s=start_s)
         self._last_step_s = 0.0 if result.waited else result.device_s
         for sequence, token_id, reason, row in committed:
             if sequence not in self._streams:  # an evaluation

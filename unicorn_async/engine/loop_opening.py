@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.engine.cache_growth import CacheGrowth
 from unicorn_async.engine.engine_loop import EngineLoop
+from unicorn_async.engine.speculation import make_speculation
 from unicorn_async.scheduler.scheduler import Scheduler
 from unicorn_async.scheduler.step_budget import StepBudget
 from unicorn_async.step.buckets import bucket_sizes
@@ -29,6 +30,7 @@ def make_loop(model: OpenedModel, guides: Guides) -> tuple[Scheduler, EngineLoop
         max_logit_rows=runner.max_logit_rows,
         eos_token_ids=() if model.tokenizer is None else model.tokenizer.eos_token_ids,
         step_budget=_step_budget(config),
+        speculation=make_speculation(config),
         in_order=not config.attends_elsewhere,
         grows=model.kv_pool is not None,
         shares_prefixes=_shares_prefixes(model),

@@ -16,6 +16,7 @@ from unicorn_async.background import end_task, run_to_end
 from unicorn_async.cache.session import CacheSession
 from unicorn_async.engine.devices import open_beside, open_device
 from unicorn_async.engine.files import ModelFiles
+from unicorn_async.engine.speculation import fit_speculation
 from unicorn_async.engine.types import AdapterInfo
 from unicorn_async.engine.user_folders import weight_cache_folder
 from unicorn_async.errors import ConfigError
@@ -266,7 +267,7 @@ def read_model(model: str | Path, options: EngineConfig) -> tuple[ModelFiles, En
         ConfigError, CheckpointError: see `Engine.open`.
     """
     files = ModelFiles.read(model, options.weights, options.loras)
-    return files, fit_options(files.config, options)
+    return files, fit_speculation(files.config, fit_options(files.config, options))
 
 
 async def _begin_tokenizer(model: str | Path, options: EngineConfig, stack: AsyncExitStack) -> TokenizerTask:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from unicorn_async.engine.speculation import fit_speculation
 from unicorn_async.errors import OutOfMemoryError
 from unicorn_async.gpu.budget import HeapKind
 from unicorn_async.gpu.choice import device_candidates
@@ -62,7 +63,7 @@ def plans_on(devices: Sequence[DeviceInfo], on_disk: ModelFiles, config: EngineC
         ConfigError: an option can't work, or the device that is asked for is not there.
         DeviceError: there is no device that may be used. UnsupportedModelError: what is to attend can't.
     """
-    config = fit_options(on_disk.config, config)
+    config = fit_speculation(on_disk.config, fit_options(on_disk.config, config))
     far = FarDevice(on_disk.config, config, devices)
     found: list[DevicePlan] = []
     for info in far.near(device_candidates(devices, config.device, allow_software=config.allow_software)):

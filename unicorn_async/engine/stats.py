@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 def engine_stats(counters: LoopCounters, scheduler: Scheduler, attention: AttentionStats | None) -> EngineStats:
     """Return what a loop and its scheduler have counted, and what they hold now."""
+    speculation = scheduler.speculation
     return EngineStats(
         running=scheduler.num_running,
         waiting=scheduler.num_waiting,
@@ -30,4 +31,6 @@ def engine_stats(counters: LoopCounters, scheduler: Scheduler, attention: Attent
         bounded_steps=scheduler.num_bounded_steps,
         prompt_tokens=scheduler.prefixes.num_prompt_tokens,
         prompt_tokens_found=scheduler.prefixes.num_found,
+        proposed_tokens=0 if speculation is None else speculation.num_proposed,
+        proposed_tokens_right=0 if speculation is None else speculation.num_right,
     )

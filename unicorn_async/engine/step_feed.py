@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,7 +23,10 @@ _MAPS_LAST_S = 0.05
 
 
 class StepPart(NamedTuple):
-    """One sequence's part of a step. `sequence` is its number among all, in the order of their arrival."""
+    """One sequence's part of a step, of a decode with the tokens that were proposed.
+
+    `sequence` is its number among all, in the order of their arrival.
+    """
 
     sequence: int
     request_id: str
@@ -132,9 +135,16 @@ class StepFeed:
         if not result.waited:
             offset_s = now - (result.device_start_s + result.device_s)
             start_s = result.device_start_s + self._clock_offset.seen(now, offset_s)
+        proposed = Counter(item.sequence for item in batch.scheduled if item.proposal)
         parts = tuple(
-            StepPart(item.sequence.arrival, item.sequence.request_id, item.num_tokens, item.is_decode)
+            StepPart(
+                item.sequence.arrival,
+                item.sequence.request_id,
+                item.num_tokens + proposed[item.sequence],
+                item.is_decode,
+            )
             for item in batch.scheduled
+            if not item.proposal
         )
         near, far = (tuple((span.start_s, span.stop_s) for span in spans) for spans in result.spans)
         record = StepRecord(batch.step, begun_s, now, host_s, start_s, result.device_s, parts, near, far)

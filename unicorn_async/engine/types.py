@@ -78,6 +78,7 @@ class EngineStats:
 
     `blocks_total` are those of the KV cache that there are, `blocks_planned` those that it grows to.
     Of `prompt_tokens`, those of all requests that were begun, `prompt_tokens_found` were computed before.
+    Of `proposed_tokens`, which steps computed to see whether answers go on so, `proposed_tokens_right` were right.
     `bounded_steps` are those in which prompts got fewer tokens than there was room for, because sequences decoded.
     `attention` is there where another device attends.
     """
@@ -96,6 +97,8 @@ class EngineStats:
     bounded_steps: int
     prompt_tokens: int = 0
     prompt_tokens_found: int = 0
+    proposed_tokens: int = 0
+    proposed_tokens_right: int = 0
     attention: AttentionStats | None = None
 
 

@@ -65,7 +65,7 @@ class MemoryPlan:
 
 def max_logit_rows(options: EngineConfig) -> int:
     """Return how many rows of logits a step may compute."""
-    return options.max_num_seqs + EVALUATION_ROWS
+    return options.max_sampled + EVALUATION_ROWS
 
 
 def attention_shape(model: ModelSpec, options: EngineConfig) -> AttentionShape:
@@ -91,9 +91,9 @@ def workspace_sizes(model: ModelSpec, options: EngineConfig, attention: Attentio
     sequences = options.max_num_seqs
     return {
         **activation_bytes(model, options.max_num_batched_tokens, max_logit_rows(options), options.num_residuals),
-        **({} if options.attends_elsewhere else decode_scratch_bytes(attention, sequences)),
+        **({} if options.attends_elsewhere else decode_scratch_bytes(attention, options.max_sampled)),
         "last_token": 4 * sequences,
-        "sample_scratch": scratch_bytes(sequences, model.vocab_size),
+        "sample_scratch": scratch_bytes(options.max_sampled, model.vocab_size),
         "counts": counts_bytes(sequences, model.vocab_size),
         "pooled_sums": sums_bytes(sequences, model.hidden_size),
     }

@@ -32,8 +32,9 @@ class AttentionBatch:
 
     Addresses are device addresses, borrowed. Query i of a sequence stands at row query_start + i of q and has the
     position context_len - query_len + i; the sequence's keys up to there are in the cache. A decode item is a sequence
-    with one query. A prefill tile is the sequence's row and its first query: multiples of the device's queries per
-    tile. The flags say what is recorded: a part that is left out must have no work in any step that is replayed.
+    with one query. Where the step `has_proposals`, a sequence has several rows with a query each, the later of which
+    see keys of the earlier. A prefill tile is the sequence's row and its first query: multiples of the device's queries
+    per tile. The flags say what is recorded: a part that is left out must have no work in any step that is replayed.
     """
 
     query_start: int  # (sequences) u32
@@ -49,6 +50,7 @@ class AttentionBatch:
     prefill_grid_offset: int
     has_decode: bool = True
     has_prefill: bool = True
+    has_proposals: bool = False
 
 
 class AttentionOp(Protocol):

@@ -23,6 +23,8 @@ class ScheduledSequence(NamedTuple):
     token_ids: tuple[int, ...]  # (num_tokens); PENDING where the GPU feeds its own last token
     samples: bool  # the last position is the sequence's newest token: its successor is sampled
     is_decode: bool  # it is one token, sampled into the sequence's present state; all else is prompt or recomputed
+    is_given: bool = False  # a decode whose token the host gives: the sequence's state may have another
+    proposal: int = 0  # which of the tokens proposed behind the sequence's newest one it is; 0 = none, all are parts
 
     @property
     def resets(self) -> bool:
@@ -32,22 +34,29 @@ class ScheduledSequence(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One step: decodes first, then chunks of prompts."""
+    """One step: decodes first, then chunks of prompts; or decodes alone, then what is proposed to some of them."""
 
     scheduled: tuple[ScheduledSequence, ...]
     num_tokens: int
     step: int  # counts from 0
     num_samples: int = field(init=False)  # tokens that the step samples: one for each part that `samples`, in order
     num_decodes: int = field(init=False)
+    has_proposals: bool = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "num_samples", sum([item.samples for item in self.scheduled]))
         object.__setattr__(self, "num_decodes", sum([item.is_decode for item in self.scheduled]))
+        object.__setattr__(self, "has_proposals", any([item.proposal for item in self.scheduled]))
 
     @property
     def decodes_only(self) -> bool:
         """Whether there are no prompts in it."""
         return self.num_decodes == len(self.scheduled)
+
+    @property
+    def feeds_itself(self) -> bool:
+        """Whether there are decodes alone, and the token of each is the last one in its sequence's state."""
+        return self.decodes_only and not any([item.is_given for item in self.scheduled])
 
 
 class Committed(NamedTuple):

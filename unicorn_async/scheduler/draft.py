@@ -42,7 +42,7 @@ class Draft:
             self.tokens_left, self.is_bounded = room, True
 
     def add(self, part: ScheduledSequence, logit_rows: int) -> None:
-        """Add a part of a prompt."""
+        """Add a part of a prompt, or a proposed token."""
         self.scheduled.append(part)
         self.num_tokens += part.num_tokens
         self.tokens_left -= part.num_tokens
@@ -50,11 +50,14 @@ class Draft:
 
 
 def ready(running: SequenceOf[Sequence], *, known_only: bool) -> tuple[list[Sequence], list[Sequence]]:
-    """Return what runs and has positions to compute: decodes, and prompts, each in order of admission."""
+    """Return what runs and has positions to compute: decodes, and prompts, each in order of admission.
+
+    A sequence with proposals in flight is not among them: where it goes on is not known yet.
+    """
     decodes: list[Sequence] = []
     prompts: list[Sequence] = []
     for sequence in running:
-        if not sequence.num_remaining:
+        if not sequence.num_remaining or sequence.num_proposed:
             continue
         if sequence.awaits_mask or (known_only and sequence.num_pending):  # all before a sampled token is known
             continue

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from typing import TYPE_CHECKING
 
 from unicorn_async.config import MAX_BIASED_TOKENS
 from unicorn_async.errors import PromptTooLongError, QueueFullError, RequestError
+from unicorn_async.scheduler.admission import fits_beside
 from unicorn_async.scheduler.batch import Batch, Committed, ScheduledSequence
 from unicorn_async.scheduler.block_manager import BlockGroup, BlockManager
 from unicorn_async.scheduler.draft import Draft, ready
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence as SequenceOf
 
     from unicorn_async.scheduler.sequence import Sequence
+    from unicorn_async.scheduler.speculation import Speculation
     from unicorn_async.scheduler.step_budget import StepBudget
 
 
@@ -46,6 +47,8 @@ class Scheduler:
     With `grows` there are no blocks yet: `add_blocks` brings them, and `wants_blocks` says that the last step lacked
     some. Until `end_growth`, who lacks blocks waits for them, and takes none from others.
 
+    With a `speculation` steps of decodes alone check tokens that it proposes to their sequences.
+
     With `shares_prefixes`, which wants them in order, a sequence begins behind those blocks of its prompt that others
     have computed, or will in this step; and one whose next block is to come of another's prompt waits for that.
     """
@@ -62,6 +65,7 @@ class Scheduler:
         max_logit_rows: int,
         eos_token_ids: Iterable[int],
         step_budget: StepBudget | None = None,
+        speculation: Speculation | None = None,
         in_order: bool = False,
         grows: bool = False,
         shares_prefixes: bool = False,
@@ -75,6 +79,7 @@ class Scheduler:
         self._max_logit_rows = max_logit_rows
         self._eos_token_ids = frozenset(eos_token_ids)
         self._step_budget = step_budget
+        self.speculation = speculation
         self.in_order = in_order
         self.prefixes = Prefixes(self._blocks, shares=shares_prefixes)
         self._waiting = WaitingQueue()
@@ -210,32 +215,45 @@ class Scheduler:
             self._place_decodes(decodes, draft, draft.most_sampled)
         if not draft.scheduled:
             return None
+        if self.speculation is not None and draft.scheduled[-1].is_decode and not known_only and not is_stalled:
+            self.speculation.place(draft, self._blocks, len(self._running))
         self.num_bounded_steps += draft.is_bounded and draft.tokens_left == 0
         batch = Batch(tuple(draft.scheduled), draft.num_tokens, self._num_steps)
         self._num_steps += 1
         self._in_flight.append(batch)
         return batch
 
-    def commit(self, batch: Batch, sampled: SequenceOf[int], *, step_s: float | None = None) -> list[Committed]:
+    def commit(
+        self, batch: Batch, sampled: SequenceOf[int], *, step_s: float | None = None, start_s: float = 0.0
+    ) -> list[Committed]:
         """Take the tokens of the oldest step in flight, one for each of its parts that samples, in order.
 
-        Tokens of sequences that have ended meanwhile are dropped. The rest of the result keeps the batch's order.
-        `step_s` is how long the device worked on the step, where that is known.
+        Tokens of sequences that have ended meanwhile are dropped, and those behind wrong proposals. The rest of the
+        result keeps the batch's order. `step_s` is how long the device worked on the step, where that is known, and
+        `start_s` when it began, by the device's clock.
         """
         assert self._in_flight and self._in_flight[0] is batch, f"step {batch.step} is not the oldest in flight"
         assert len(sampled) == batch.num_samples, f"step {batch.step}: {batch.num_samples} tokens, got {len(sampled)}"
         self._in_flight.popleft()
-        if self._step_budget is not None and step_s is not None:
+        if self._step_budget is not None and step_s is not None and not batch.has_proposals:
             self._step_budget.observe(batch.num_decodes, batch.num_tokens, step_s)
+        if self.speculation is not None and step_s is not None:
+            self.speculation.observe(batch, step_s, start_s)
         committed: list[Committed] = []
         row = 0
-        for sequence, start, num_tokens, _, samples, _ in batch.scheduled:
+        for sequence, start, num_tokens, token_ids, samples, _, _, proposal in batch.scheduled:
             sequence.num_in_flight -= 1
-            sequence.num_computed = start + num_tokens
-            if samples:
-                sequence.num_pending -= 1
+            if proposal:
+                assert self.speculation is not None
+                sequence.num_proposed -= 1
+                is_computed = sequence.accept_proposal(start, token_ids[0])
+                self.speculation.count(is_right=is_computed)
+            else:
+                is_computed = True
+                sequence.num_computed = start + num_tokens
+                sequence.num_pending -= samples
             self.prefixes.know(sequence, sequence.num_computed)
-            if sequence.finish_reason is None:
+            if is_computed and sequence.finish_reason is None:
                 if samples:
                     sequence.accept(sampled[row])
                     committed.append(Committed(sequence, sampled[row], sequence.finish_reason, row))
@@ -299,7 +317,8 @@ class Scheduler:
                     continue
                 self._blocks.grow(sequence, start + 1)
             token_ids = _FED_BACK if sequence.num_pending else sequence.token_ids(start, 1)
-            scheduled.append(ScheduledSequence(sequence, start, 1, token_ids, True, True))
+            scheduled.append(ScheduledSequence(sequence, start, 1, token_ids, True, True, sequence.is_token_elsewhere))
+            sequence.is_token_elsewhere = False
             sequence.num_scheduled = start + 1
             sequence.num_in_flight += 1
             sequence.num_pending += 1
@@ -350,6 +369,7 @@ class Scheduler:
         sequence.num_in_flight += 1
         sequence.num_pending += samples
         sequence.length += samples
+        sequence.is_token_elsewhere &= not samples
 
     def _can_admit(self) -> bool:
         """Whether the first in the queue fits beside what runs, with a block more for each that runs."""
@@ -360,28 +380,10 @@ class Scheduler:
         if found is None:
             return False
         self._num_found = found
-        lacking = self._shortage(first, 0)
-        if self._fits(lacking):
-            return True
-        shared = self._blocks.num_shared(first, found)  # which take no room
-        if any(shared) and self._fits([max(number - held, 0) for number, held in zip(lacking, shared, strict=True)]):
+        if fits_beside(self._blocks, first, found, self._running, self._max_num_batched_tokens):
             return True
         self.wants_blocks = self._blocks.is_growing
         return False
-
-    def _fits(self, lacking: SequenceOf[int]) -> bool:
-        """Whether there are blocks that a sequence lacks, beside a block more for each that runs."""
-        left = [pool.num_free for pool in self._blocks.pools]
-        shortages = (self._shortage(sequence, self._blocks.block_size) for sequence in self._running)
-        for shortage in itertools.chain([lacking], shortages):
-            left = [number - wanted for number, wanted in zip(left, shortage, strict=True)]
-            if min(left) < 0:
-                return False
-        return True
-
-    def _shortage(self, sequence: Sequence, growth: int) -> tuple[int, ...]:
-        length = min(sequence.length + growth, sequence.max_length)
-        return self._blocks.shortage(sequence, length, min(sequence.num_remaining, self._max_num_batched_tokens))
 
     def _admit(self) -> Sequence:
         sequence = self._waiting.pop()

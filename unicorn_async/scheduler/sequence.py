@@ -10,6 +10,7 @@ from unicorn_async.scheduler.request import FinishReason
 if TYPE_CHECKING:
     from unicorn_async.config import SamplingParams
     from unicorn_async.pooling import Embedded
+    from unicorn_async.scheduler.proposer import Proposer
 
 _NONE: frozenset[int] = frozenset()
 PENDING = -1  # a token that the GPU has sampled, or will, and the host has not seen
@@ -39,8 +40,11 @@ class Sequence:
     length: int = field(init=False)  # tokens of prompt and output, with those that steps in flight will sample
     num_computed: int = 0  # positions computed, as far as the host has seen
     num_scheduled: int = 0  # positions computed or in flight
-    num_in_flight: int = 0  # steps in flight that contain the sequence
-    num_pending: int = 0  # tokens that steps in flight will sample
+    num_in_flight: int = 0  # its parts of steps in flight
+    num_pending: int = 0  # tokens that steps in flight will sample, whatever becomes of proposals
+    num_proposed: int = 0  # proposed tokens in a step in flight: how many are right decides where the next one begins
+    proposer: Proposer | None = None  # made when something may be proposed for the first time
+    is_token_elsewhere: bool = False  # its newest token is not the last one in its state
     place: int = -1  # order of its first admission among all, given by `WaitingQueue`
     last_turn: int = 0  # number of its latest turn among all: a part of its prompt, or a token where not all had one
     num_given: int = 0  # length at admission; tokens from here on were sampled into the present state
@@ -64,6 +68,11 @@ class Sequence:
     def samples(self) -> bool:
         """Whether it has tokens behind its prompt."""
         return not self.want_logits and self.embedded is None
+
+    @property
+    def num_seen(self) -> int:
+        """Tokens of prompt and output that the host has seen."""
+        return len(self.prompt_ids) + len(self.output_ids)
 
     @property
     def num_remaining(self) -> int:
@@ -107,6 +116,14 @@ class Sequence:
         """Return the tokens that must not come at a position, since the answer would be shorter than it has to be."""
         is_short = position < len(self.prompt_ids) + self.sampling.min_tokens
         return self.end_token_ids if is_short else _NONE
+
+    def accept_proposal(self, start: int, token_id: int) -> bool:
+        """Take it that a proposed token at a position is computed; returns whether it is the sequence's newest one."""
+        if self.finish_reason is not None or self.num_seen != start + 1 or self.output_ids[-1] != token_id:
+            return False
+        self.num_computed = self.num_scheduled = start + 1
+        self.length += 1
+        return True
 
     def accept(self, token_id: int) -> None:
         """Append a token that the GPU has sampled, and see whether it ends the sequence."""

@@ -110,6 +110,8 @@ def _add_engine(out: Exposition, engine: EngineAPI) -> None:
         ("unicorn_engine_prefilled_tokens_total", "Tokens of prompts computed since then.", stats.tokens_prefilled),
         ("unicorn_engine_prompt_tokens_total", "Tokens of all prompts that were begun.", stats.prompt_tokens),
         ("unicorn_engine_cached_tokens_total", "Those computed for earlier prompts.", stats.prompt_tokens_found),
+        ("unicorn_engine_proposed_tokens_total", "Tokens that were proposed to answers.", stats.proposed_tokens),
+        ("unicorn_engine_accepted_tokens_total", "Those that were right.", stats.proposed_tokens_right),
         ("unicorn_engine_preemptions_total", "Requests that lost their blocks since then.", stats.preemptions),
         ("unicorn_engine_bounded_steps_total", "Steps with less of a prompt, for answers.", stats.bounded_steps),
         (

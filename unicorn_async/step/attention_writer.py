@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from unicorn_async.ops.attention_plan import MAX_ROTATING_TOKENS
 from unicorn_async.ops.kv_cache import NO_SLOT
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ class AttentionParts(NamedTuple):
 
     has_decode: bool
     has_prefill: bool
+    has_proposals: bool = False  # few tokens, some of which see keys and values of others
 
 
 class AttentionWriter:
@@ -37,7 +39,7 @@ class AttentionWriter:
     def write(self, batch: Batch, frame: AttentionArguments, num_tokens: int) -> AttentionParts:
         """Write all arrays; the batch's tokens are padded to `num_tokens`."""
         self._write_block_tables(batch, frame)
-        if batch.decodes_only:
+        if batch.decodes_only and not batch.has_proposals:
             return self._write_decodes(batch, frame, num_tokens)
         frame.num_decodes = 0
         starts = self._write_slots(batch, frame, num_tokens)
@@ -118,7 +120,7 @@ class AttentionWriter:
         if tiles:
             arrays["prefill_tiles"][: len(tiles)] = tiles
         self._write_grids(frame, [batch.scheduled[index].start + 1 for index in items], len(tiles), num_tokens)
-        return AttentionParts(bool(items), bool(tiles))
+        return AttentionParts(bool(items), bool(tiles), batch.has_proposals and num_tokens <= MAX_ROTATING_TOKENS)
 
     def _write_grids(
         self, frame: AttentionArguments, contexts: SequenceOf[int], num_tiles: int, num_tokens: int

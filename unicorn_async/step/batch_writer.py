@@ -30,7 +30,7 @@ class BatchWriter:
 
     def write(self, batch: Batch, frame: Frame) -> StepShape:
         """Write all arrays, or what of them the frame does not hold yet, and return the step's shape."""
-        if not batch.decodes_only:
+        if not batch.feeds_itself:
             frame.decodes = None
             return self._write_all(batch, frame)
         sequences = [item.sequence for item in batch.scheduled]
@@ -75,9 +75,9 @@ class BatchWriter:
         token_ids: list[int] = []
         positions: list[int] = []
         for item in batch.scheduled:
-            sequence, start, count, ids, _, is_decode = item
-            if is_decode:  # its token is in its state, whether the host has seen it or not
-                token_ids.append(-1 - sequence.state_index)
+            sequence, start, count, ids, _, is_decode, is_given, _ = item
+            if is_decode:  # its token is in its state, whether the host has seen it or not, unless it is given
+                token_ids.append(ids[0] if is_given else -1 - sequence.state_index)
                 positions.append(start)
                 continue
             token_ids += ids if PENDING not in ids else _fed_back(item)

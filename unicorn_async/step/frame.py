@@ -61,7 +61,7 @@ class FrameLimits:
     """The largest step that a frame has room for; all are counts."""
 
     tokens: int
-    sequences: int
+    sequences: int  # or single tokens that are proposed to one
     groups: int
     blocks: int  # of one sequence
     tiles: int  # of prefill attention
@@ -85,10 +85,10 @@ class FrameLimits:
         tile = 1 if attention is None else attention.query_tile
         return cls(
             tokens=options.max_num_batched_tokens,
-            sequences=options.max_num_seqs,
+            sequences=options.max_sampled,
             groups=len(kv_plan.groups),
             blocks=-(-kv_plan.max_context // options.block_size),
-            tiles=options.max_num_batched_tokens // tile + options.max_num_seqs,
+            tiles=options.max_num_batched_tokens // tile + options.max_sampled,
             logit_rows=logit_rows,
             has_runs=has_runs,
         )

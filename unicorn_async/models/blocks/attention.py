@@ -131,8 +131,8 @@ class Attention:
         if not place.device.writes(form_of(attended)):
             attended = recorder.rows("attention", self.columns)
         rotation = None
-        # A prompt's new keys are read by workgroups that would not make them.
-        if place.batch.has_prefill or num_tokens > MAX_ROTATING_TOKENS:
+        # New keys of prompts and proposals are read by workgroups that would not make them.
+        if place.batch.has_prefill or place.batch.has_proposals or num_tokens > MAX_ROTATING_TOKENS:
             self.record_before(recorder, q=q, cache=place.cache, slot_mapping=place.slot_mapping)
         else:
             q, rotation = self._heads(recorder), self._rotation(recorder)

@@ -1,0 +1,94 @@
+"""How many tokens are worth proposing, by what steps take."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from unicorn_async.scheduler.step_costs import StepCosts, expected_right
+
+SIZES = (1, 2, 4, 8, 12, 16, 24, 32)
+
+
+def costs_of(seconds: dict[int, float], gap_s: float = 0.0) -> StepCosts:
+    costs = StepCosts(SIZES)
+    for _ in range(5):
+        for size, step_s in seconds.items():
+            costs.observe(size, step_s)
+        costs.observe_gap(gap_s)
+    return costs
+
+
+def worth(costs: StepCosts, rate: float, *, others: int = 0, ahead: int = 0, most: int = 15) -> int:
+    return costs.worth(1 + others, 1.0 + others, rate, most, ahead=ahead, is_alone=not others)
+
+
+FLAT = {1: 1.0, 2: 1.02, 4: 1.05, 8: 1.1, 12: 1.2, 16: 1.3, 24: 1.4, 32: 1.5}
+STEEP = {1: 1.0, 2: 2.0, 4: 4.0, 8: 8.0, 12: 12.0, 16: 16.0, 24: 24.0, 32: 32.0}
+
+
+def test_nothing_is_known_before_steps_of_one_token_were_seen() -> None:
+    costs = StepCosts(SIZES)
+    assert costs.seconds(1) == 0.0
+    assert worth(costs, 0.9) == 0
+
+
+def test_a_size_that_was_not_seen_is_tried_and_then_judged() -> None:
+    costs = costs_of({1: 1.0})
+    assert costs.seconds(16) == 1.0
+    assert worth(costs, 0.5) == 15
+    for _ in range(2):
+        costs.observe(16, 9.0)
+    assert 0 < worth(costs, 0.5) < 15  # other sizes are not known to be slow
+    for size in (2, 4, 8, 12):
+        for _ in range(2):
+            costs.observe(size, 9.0)
+    assert worth(costs, 0.5) == 0
+
+
+def test_one_slow_step_alone_condemns_no_size() -> None:
+    costs = costs_of({1: 1.0, 2: 1.0, 4: 1.0})
+    costs.observe(8, 50.0)
+    assert costs.seconds(8) == 1.0
+    for _ in range(4):
+        costs.observe(8, 1.1)
+    assert costs.seconds(8) == 1.1
+
+
+def test_what_was_not_seen_for_long_is_tried_again() -> None:
+    costs = costs_of({1: 1.0, 16: 9.0})
+    for _ in range(600):
+        costs.observe(1, 1.0)
+    assert costs.seconds(16) == 1.0
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.3, 0.6, 0.9, 0.99])
+def test_more_is_proposed_the_more_often_it_is_right(rate: float) -> None:
+    found = [worth(costs_of(FLAT), other) for other in (0.01, rate, 0.999)]
+    assert found == sorted(found)
+    assert found[0] == 0 and found[-1] == 15
+    assert worth(costs_of(STEEP), rate) == 0
+
+
+def test_the_number_that_is_chosen_gives_the_most_tokens_a_second() -> None:
+    rate, gap_s = 0.7, 0.1
+    speed = {size - 1: (1 + expected_right(rate, size - 1)) / (FLAT[size] + gap_s) for size in SIZES if 1 < size <= 16}
+    assert worth(costs_of(FLAT, gap_s), rate) == max(speed, key=lambda count: speed[count])
+
+
+def test_a_wait_of_the_device_and_tokens_that_nobody_has_seen_count() -> None:
+    assert worth(costs_of(FLAT), 0.2) > 0 == worth(costs_of(FLAT, 0.5), 0.2)
+    assert worth(costs_of(FLAT), 0.2, ahead=3) == 0
+
+
+def test_beside_others_a_sequence_loses_a_turn_for_what_is_proposed() -> None:
+    assert worth(costs_of(FLAT), 0.5) > 0 == worth(costs_of(FLAT), 0.5, others=1)
+    assert worth(costs_of(FLAT), 0.9, others=1) > 0
+    gains = [expected_right(0.9, worth(costs_of(FLAT), 0.9, others=others)) for others in range(4)]
+    assert all(one >= other for one, other in pairwise(gains))
+
+
+def test_no_more_is_proposed_than_may_be() -> None:
+    for most in range(1, 16):
+        assert 0 < worth(costs_of(FLAT), 0.95, most=most) <= most

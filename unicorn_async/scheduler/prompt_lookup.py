@@ -1,0 +1,93 @@
+"""Proposes that an answer goes on as its prompt, or the answer itself, did behind the same tokens."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING
+
+from unicorn_async.scheduler.proposer import HitRate
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_GRAM = 3  # tokens that have to be the same
+_MOST_PLACES = 1 << 16  # of the index, 4 bytes each
+_AT_ONCE = 256  # tokens that are looked at when it is asked: the rest when it is asked again
+
+
+class PromptLookup:
+    """Finds the last place where the newest three tokens stood before, and follows the text from there.
+
+    As long as what came was what stood there, it goes on from that place; else it looks for another. Whether it was
+    right is noted of every token, proposed or not. Its index has a place for each hash of three tokens, the latest,
+    and grows no further: a token costs as much in a long text as in a short one. A prompt is indexed from its end
+    backwards, some tokens whenever it is asked. A `prediction` of the answer stands before the prompt, and is followed
+    first.
+    """
+
+    def __init__(self, prompt_ids: Sequence[int], prediction: Sequence[int] = ()) -> None:
+        self._tokens = [*prediction, *prompt_ids]
+        self._num_given = len(self._tokens)
+        self._num_unread = self._num_given  # tokens before the part of the prompt that is indexed
+        places = max(1024, 1 << (2 * self._num_given).bit_length())
+        self._index = array("i", bytes(4 * min(places, _MOST_PLACES)))  # -> the end of such tokens; 0 = none yet
+        self._next = 0 if prediction else -1  # where the text is followed; -1 = nowhere
+        self._hits = HitRate()
+
+    @property
+    def rate(self) -> float:
+        """See `Proposer`."""
+        return self._hits.value if self._next >= 0 else 0.0
+
+    def follow(self, output_ids: Sequence[int]) -> None:
+        """See `Proposer`."""
+        self._read_backwards()
+        seen = len(self._tokens) - self._num_given
+        for token in output_ids[seen : seen + _AT_ONCE]:
+            self._read(token)
+        if not seen and self._next < 0:
+            self._find()
+
+    def propose(self, ahead: int, most: int) -> tuple[int, ...]:
+        """See `Proposer`; what is behind the end of the text repeats what is proposed itself."""
+        if self._next < 0:
+            return ()
+        found = self._tokens[self._next : self._next + ahead + most]
+        period = len(self._tokens) - self._next
+        while len(found) < ahead + most:
+            found.append(found[len(found) - period])
+        return tuple(found[ahead:])
+
+    def _read(self, token: int) -> None:
+        """Take the next token of the answer."""
+        if self._next >= 0:
+            is_right = self._tokens[self._next] == token
+            self._hits.note(is_right=is_right)
+            self._next = self._next + 1 if is_right else -1
+        self._tokens.append(token)
+        if self._next < 0:
+            self._find()
+        end = len(self._tokens)
+        if end >= _GRAM:
+            self._index[self._place(end)] = end
+
+    def _find(self) -> None:
+        """Follow the text from the latest place where it stood as it ends now, if there is one."""
+        tokens, end = self._tokens, len(self._tokens)
+        if end < _GRAM:
+            return
+        found = self._index[self._place(end)]
+        if 0 < found < end and tokens[found - _GRAM : found] == tokens[end - _GRAM :]:
+            self._next = found
+
+    def _read_backwards(self) -> None:
+        """Index some more of the prompt, what is nearer to its end first."""
+        stop = max(self._num_unread - _AT_ONCE, 0)
+        for end in range(self._num_unread, max(stop, _GRAM - 1), -1):
+            place = self._place(end)
+            if end < self._num_given and not self._index[place]:
+                self._index[place] = end
+        self._num_unread = stop
+
+    def _place(self, end: int) -> int:
+        return hash(tuple(self._tokens[end - _GRAM : end])) & (len(self._index) - 1)

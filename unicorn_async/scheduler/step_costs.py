@@ -1,0 +1,87 @@
+"""What steps of some sizes take, and how many tokens more would be worth their time."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from statistics import median
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence as SequenceOf
+
+_KEPT = 5  # times of each size
+_FEW = 2  # with fewer a size is taken to be as fast as a smaller one, and so is tried
+_FORGOTTEN_AFTER = 512  # steps of other sizes
+_LEAST_GAIN = 1.05
+
+
+class StepCosts:
+    """Keeps the last times that the device took for steps which decode alone, padded to one of `sizes`.
+
+    What is proposed to a sequence is worth it where the step's tokens, as many as are to be expected, come faster than
+    without. A size that was never seen, or long ago, is tried.
+    """
+
+    def __init__(self, sizes: SequenceOf[int]) -> None:
+        self._sizes = tuple(sizes)
+        self._times: dict[int, deque[float]] = {}
+        self._last: dict[int, int] = {}  # of each size, the number of its last step
+        self._num_steps = 0
+        self._gaps: deque[float] = deque(maxlen=2 * _KEPT)
+
+    def observe(self, num_tokens: int, seconds: float) -> None:
+        """Note what a step of so many tokens took on the device."""
+        size = self._size(num_tokens)
+        self._times.setdefault(size, deque(maxlen=_KEPT)).append(seconds)
+        self._num_steps += 1
+        self._last[size] = self._num_steps
+
+    def observe_gap(self, seconds: float) -> None:
+        """Note how long the device waited for a step that could not be made while the one before it ran."""
+        self._gaps.append(seconds)
+
+    @property
+    def gap_s(self) -> float:
+        """Seconds that the device waits for such a step."""
+        return median(self._gaps) if self._gaps else 0.0
+
+    def seconds(self, num_tokens: int) -> float:
+        """Return what a step of so many tokens is taken to need; 0 where nothing is known of those that are smaller."""
+        for size in self._sizes[bisect_left(self._sizes, num_tokens) :: -1]:
+            times = self._times.get(size, ())
+            is_fresh = self._num_steps - self._last.get(size, 0) < _FORGOTTEN_AFTER
+            if len(times) >= _FEW and is_fresh:
+                return median(times) if len(times) > _FEW else min(times)
+        return 0.0
+
+    def worth(self, num_tokens: int, expected: float, rate: float, most: int, *, ahead: int, is_alone: bool) -> int:
+        """Return how many tokens to propose to one sequence, `most` at most, in a step that has `num_tokens` already.
+
+        Of the step `expected` tokens are to be expected without. Each one that is proposed is right with the chance
+        `rate`, if all before it are, the `ahead` ones among them that nobody has seen yet. While others decode, the
+        sequence is left out of the next step; one `is_alone` has the device wait.
+        """
+        without_s = self.seconds(num_tokens)
+        if not without_s or not rate:
+            return 0
+        best, count = _LEAST_GAIN * expected / without_s, 0
+        waits, gap_s = (0.0, self.gap_s) if is_alone else (1.0, 0.0)
+        for size in self._sizes[bisect_left(self._sizes, num_tokens + 1) :]:
+            proposed = min(size - num_tokens, most)
+            if proposed > 0:
+                tokens = expected + rate**ahead * expected_right(rate, proposed) - waits
+                speed = tokens / (self.seconds(size) + gap_s)
+                if speed > best:
+                    best, count = speed, proposed
+            if size - num_tokens >= most:
+                break
+        return count
+
+    def _size(self, num_tokens: int) -> int:
+        return self._sizes[bisect_left(self._sizes, num_tokens)]
+
+
+def expected_right(rate: float, num_proposed: int) -> float:
+    """Return how many of so many proposed tokens should be right, each of them only where those before it are."""
+    return sum(rate**number for number in range(1, num_proposed + 1))
