@@ -11,6 +11,7 @@ from unicorn_async.scheduler.sequence import Sequence
 
 if TYPE_CHECKING:
     from unicorn_async.scheduler.batch import Batch
+    from unicorn_async.scheduler.speculation import Speculation
     from unicorn_async.scheduler.step_budget import StepBudget
 
 EOS = 99
@@ -25,6 +26,7 @@ def make_scheduler(
     max_waiting: int = 8,
     max_logit_rows: int = 64,
     step_budget: StepBudget | None = None,
+    speculation: Speculation | None = None,
     in_order: bool = False,
     grows: bool = False,
     shares_prefixes: bool = False,
@@ -39,6 +41,7 @@ def make_scheduler(
         max_logit_rows=max_logit_rows,
         eos_token_ids=(EOS,),
         step_budget=step_budget,
+        speculation=speculation,
         in_order=in_order,
         grows=grows,
         shares_prefixes=shares_prefixes,
