@@ -97,6 +97,7 @@ ASKED: list[dict[str, Any]] = [
     {"max_tokens": 40, "top_logprobs": 3},
     {"max_tokens": 40, "repetition_penalty": 1.3},
     {"max_tokens": 40, "presence_penalty": 0.4, "frequency_penalty": 0.2, "temperature": 0.6, "seed": 5},
+    {"max_tokens": 40, "logit_bias": {7: 3.0, 9: -100.0}, "min_tokens": 20, "ignore_eos": False},
     {"max_tokens": 40, "stop": ("e",)},
     {"max_tokens": 40, "ignore_eos": False, "temperature": 1.0, "seed": 6},
     {"max_tokens": 2},
