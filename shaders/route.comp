@@ -1,0 +1,178 @@
+#version 460
+// The experts of each token: the K with the largest scores, by falling score, of equal ones the lower number first, and what
+// their outputs are multiplied by. A subgroup owns a token at a time, and a lane PER_LANE experts at most. A score that is no
+// number is the smallest of all, so that whatever logits are, an expert is one of those that there are.
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_GOOGLE_include_directive : require
+#extension GL_KHR_shader_subgroup_arithmetic : require
+#include "include/pointers.glsl"
+
+layout(constant_id = 0) const uint WORKGROUP = 32;
+layout(constant_id = 1) const uint EXPERTS = 8;
+layout(constant_id = 2) const uint K = 2;
+layout(constant_id = 3) const uint PER_LANE = 1;    // experts over the lanes of the smallest subgroup
+layout(constant_id = 4) const bool SIGMOID = false; // scores are sigmoids of logits, otherwise their softmax
+layout(constant_id = 5) const bool NORMALISE = false; // the weights of a token add up to the scale
+layout(constant_id = 6) const bool HAS_BIAS = false; // added to scores where experts are chosen, not to weights
+layout(constant_id = 7) const uint GROUPS = 1;      // of neighbouring experts
+layout(constant_id = 8) const uint GROUPS_KEPT = 1; // those whose two best scores add up to most
+layout(local_size_x = 32, local_size_x_id = 0) in;
+
+layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly buffer Chosen { uint v[]; };
+
+layout(push_constant, scalar) uniform P {
+    Floats logits;  // (tokens, stride)
+    Floats bias;    // (EXPERTS), read if HAS_BIAS
+    Chosen chosen;  // (tokens, K)
+    Floats weights; // (tokens, K)
+    uint tokens;
+    uint stride;
+    float scale;    // of the weights
+} p;
+
+const uint GROUP_SIZE = EXPERTS / GROUPS;
+const uint TAKEN = 0, NOT_A_NUMBER = 1;
+
+float scores[PER_LANE]; // what weights are made of
+float choices[PER_LANE]; // what experts are chosen by
+uint keys[PER_LANE];
+
+uint expert_of(uint i) {
+    return gl_SubgroupInvocationID + i * gl_SubgroupSize;
+}
+
+// Orders floats as unsigned integers, above TAKEN and NOT_A_NUMBER. Bits are compared: comparisons of NaNs are a driver's.
+uint key_of(float value) {
+    const uint bits = floatBitsToUint(value);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) {
+        return NOT_A_NUMBER;
+    }
+    return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+}
+
+float value_of(uint key) {
+    return key <= NOT_A_NUMBER ? uintBitsToFloat(0xff800000u) : uintBitsToFloat(key >= 0x80000000u ? key & 0x7fffffffu : ~key);
+}
+
+// The largest key of experts from one to before another, and the lowest number that has it.
+uint best_key(uint begin, uint end, out uint expert) {
+    uint key = TAKEN;
+    [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
+        const uint own = expert_of(i);
+        if (own >= begin && own < end) {
+            key = max(key, keys[i]);
+        }
+    }
+    key = subgroupMax(key);
+    uint first = EXPERTS - 1;
+    [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
+        const uint own = expert_of(i);
+        if (own >= begin && own < end && keys[i] == key) {
+            first = min(first, own);
+        }
+    }
+    expert = subgroupMin(first);
+    return key;
+}
+
+void set_key(uint expert, uint key) {
+    [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
+        if (expert_of(i) == expert) {
+            keys[i] = key;
+        }
+    }
+}
+
+void read_scores(uint token) {
+    float largest = uintBitsToFloat(0xff800000u);
+    [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
+        scores[i] = expert_of(i) < EXPERTS ? (p.logits + (token * p.stride + expert_of(i))).v : largest;
+        largest = max(largest, scores[i]);
+    }
+    largest = subgroupMax(largest);
+    float sum = 0;
+    [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
+        if (SIGMOID) {
+            scores[i] = 1 / (1 + exp(min(-scores[i], 80.0)));
+        } else {
+            choices[i] = scores[i]; // in the order of what becomes of them
+            scores[i] = expert_of(i) < EXPERTS ? exp(scores[i] - largest) : 0;
+            sum += scores[i];
+        }
+    }
+    if (!SIGMOID && (!NORMALISE || HAS_BIAS)) {
+        sum = subgroupAdd(sum);
+        [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
+            scores[i] /= sum;
+        }
+    }
+    [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
+        if (SIGMOID || HAS_BIAS) {
+            choices[i] = scores[i];
+        }
+        if (HAS_BIAS && expert_of(i) < EXPERTS) {
+            choices[i] += (p.bias + expert_of(i)).v;
+        }
+        keys[i] = expert_of(i) < EXPERTS ? key_of(choices[i]) : TAKEN;
+    }
+}
+
+// Takes all experts away that are not in the groups whose two best scores add up to most.
+void keep_groups() {
+    uint sums[GROUPS];
+    [[unroll]] for (uint g = 0; g < GROUPS; g++) {
+        uint first, second;
+        const uint key = best_key(g * GROUP_SIZE, (g + 1) * GROUP_SIZE, first);
+        set_key(first, TAKEN);
+        const uint next = best_key(g * GROUP_SIZE, (g + 1) * GROUP_SIZE, second);
+        set_key(first, key);
+        sums[g] = key_of(value_of(key) + (GROUP_SIZE > 1 ? value_of(next) : 0.0));
+    }
+    [[unroll]] for (uint g = 0; g < GROUPS; g++) {
+        uint better = 0;
+        [[unroll]] for (uint other = 0; other < GROUPS; other++) {
+            better += uint(sums[other] > sums[g] || (sums[other] == sums[g] && other < g));
+        }
+        [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
+            if (better >= GROUPS_KEPT && expert_of(i) / GROUP_SIZE == g) {
+                keys[i] = TAKEN;
+            }
+        }
+    }
+}
+
+void route(uint token) {
+    read_scores(token);
+    if (GROUPS > 1) {
+        keep_groups();
+    }
+    float weights[K];
+    float sum = 0;
+    [[unroll]] for (uint slot = 0; slot < K; slot++) {
+        uint expert;
+        best_key(0, EXPERTS, expert);
+        set_key(expert, TAKEN);
+        float own = 0;
+        [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
+            own += expert_of(i) == expert ? scores[i] : 0.0;
+        }
+        weights[slot] = subgroupAdd(own);
+        sum += weights[slot];
+        if (subgroupElect()) {
+            p.chosen.v[token * K + slot] = expert;
+        }
+    }
+    const float factor = NORMALISE ? p.scale / (SIGMOID ? sum + 1e-20 : sum) : p.scale;
+    [[unroll]] for (uint slot = 0; slot < K; slot++) {
+        if (subgroupElect()) {
+            (p.weights + (token * K + slot)).v = weights[slot] * factor;
+        }
+    }
+}
+
+void main() {
+    const uint step = gl_NumWorkGroups.x * gl_NumSubgroups;
+    for (uint token = gl_WorkGroupID.x * gl_NumSubgroups + gl_SubgroupID; token < p.tokens; token += step) {
+        route(token);
+    }
+}

@@ -1,0 +1,189 @@
+"""Which experts of a mixture each token takes, all of it on the device, and the sum of what they leave.
+
+    route(…)         the experts of each token, and the weights of their outputs
+    expert_tiles(…)  the pairs of a token and an expert, sorted by expert and cut into tiles
+    expert_sum(…)    the weighted sum
+
+Pairs are numbered token by token: a token's k experts lie side by side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from unicorn_async.errors import UnsupportedModelError
+from unicorn_async.tensor import DType, Tensor
+
+if TYPE_CHECKING:
+    from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.gpu.manifest import ConstantValue
+    from unicorn_async.gpu.recorder import Kernels, Recorder
+
+MAX_EXPERTS = 1024  # whose counts and places fit into any device's shared memory
+MAX_CHOSEN = 32  # of a token; a lane holds their weights
+MAX_GROUPS = 32
+TILE_BYTES = 12  # of a tile: its expert, its first place of the order, and its pairs
+_MAX_ROUTING_GROUPS = 1024
+_SORTING_LANES = 256
+_SUMMING_LANES = 64
+_VECTOR = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """How a token's `num_chosen` experts are found among `num_experts` by a router's logits.
+
+    Scores are the logits' softmax, or with `is_sigmoid` each one's sigmoid; what experts are chosen by is the score
+    plus the correction, where there is one. Of `num_groups` of neighbouring experts those `groups_kept` take part
+    whose two best scores add up to most. With `normalises` a token's weights add up to `scale`, otherwise they are the
+    scores times it. Softmax of the chosen logits alone is softmax that `normalises`.
+
+    Raises:
+        UnsupportedModelError: no kernel takes such numbers.
+    """
+
+    num_experts: int
+    num_chosen: int
+    is_sigmoid: bool = False
+    normalises: bool = False
+    scale: float = 1.0
+    num_groups: int = 1
+    groups_kept: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.num_experts <= MAX_EXPERTS:
+            raise UnsupportedModelError(f"experts: expected 1 to {MAX_EXPERTS}, got {self.num_experts}")
+        if not 1 <= self.num_chosen <= min(MAX_CHOSEN, self.num_experts):
+            most = min(MAX_CHOSEN, self.num_experts)
+            raise UnsupportedModelError(f"experts of a token: expected 1 to {most}, got {self.num_chosen}")
+        if not 1 <= self.num_groups <= MAX_GROUPS or self.num_experts % self.num_groups:
+            raise UnsupportedModelError(
+                f"groups of experts: expected 1 to {MAX_GROUPS} that {self.num_experts} experts fill, "
+                f"got {self.num_groups}"
+            )
+        kept = self.groups_kept * (self.num_experts // self.num_groups)
+        if not 1 <= self.groups_kept <= self.num_groups or kept < self.num_chosen:
+            raise UnsupportedModelError(
+                f"groups of experts that a token takes: expected 1 to {self.num_groups} with {self.num_chosen} experts "
+                f"at least, got {self.groups_kept}"
+            )
+
+
+def route(
+    recorder: Recorder,
+    kernels: Kernels,
+    info: DeviceInfo,
+    *,
+    routing: Routing,
+    logits: Tensor,
+    correction: Tensor | None,
+    chosen: int,
+    weights: Tensor,
+) -> None:
+    """Record the choice of experts; no barrier.
+
+    `logits` is (tokens, num_experts or more) f32, of which the first count; `correction` (num_experts) f32. `chosen` is
+    the address of (tokens, num_chosen) u32: the experts by falling score, of equal ones the lower number first, and
+    whatever logits are, numbers of experts. `weights` gets (tokens, num_chosen) f32. Raises ConfigError for other
+    shapes.
+    """
+    num_tokens, stride = logits.shape
+    experts = routing.num_experts
+    logits.expect("route: logits", (num_tokens, max(stride, experts)), DType.F32)
+    weights.expect("route: weights", (num_tokens, routing.num_chosen), DType.F32)
+    if correction is not None:
+        correction.expect("route: correction", (experts,), DType.F32)
+    constants: dict[str, ConstantValue] = {
+        "WORKGROUP": info.subgroup_size,
+        "EXPERTS": experts,
+        "K": routing.num_chosen,
+        "PER_LANE": -(-experts // info.min_subgroup_size),
+        "SIGMOID": routing.is_sigmoid,
+        "NORMALISE": routing.normalises,
+        "HAS_BIAS": correction is not None,
+        "GROUPS": routing.num_groups,
+        "GROUPS_KEPT": routing.groups_kept,
+    }
+    kernel = kernels.get("route", constants=constants)
+    push = kernel.pack(
+        logits=logits.address,
+        bias=0 if correction is None else correction.address,
+        chosen=chosen,
+        weights=weights.address,
+        tokens=num_tokens,
+        stride=stride,
+        scale=routing.scale,
+    )
+    recorder.dispatch(kernel, push, min(num_tokens, _MAX_ROUTING_GROUPS))
+
+
+def num_tiles(num_pairs: int, num_experts: int, tile: int) -> int:
+    """Return how many tiles of so many pairs there may be at most, however these are spread over the experts."""
+    return min(num_pairs, num_pairs // tile + num_experts)
+
+
+def expert_tiles(
+    recorder: Recorder,
+    kernels: Kernels,
+    *,
+    num_experts: int,
+    num_pairs: int,
+    tile: int,
+    chosen: int,
+    order: int,
+    tiles: int,
+) -> None:
+    """Record sorting pairs by expert; no barrier. What is given last are addresses.
+
+    `chosen` is (num_pairs) u32, experts; `order` gets (num_pairs) u32, the pairs' numbers, those of an expert one after
+    the other and rising. `tiles` gets `num_tiles` of three u32: an expert, the first place of the order and the number
+    of pairs from there on, `tile` at most; those that are not needed come last, and have none.
+    """
+    kernel = kernels.get("expert_tiles", constants={"WORKGROUP": _SORTING_LANES, "EXPERTS": num_experts, "TILE": tile})
+    count = num_tiles(num_pairs, num_experts, tile)
+    recorder.dispatch(kernel, kernel.pack(chosen=chosen, order=order, tiles=tiles, pairs=num_pairs, num_tiles=count), 1)
+
+
+def expert_sum(
+    recorder: Recorder,
+    kernels: Kernels,
+    *,
+    outputs: Tensor,
+    weights: Tensor,
+    out: Tensor,
+    shared: Tensor | None = None,
+    gates: Tensor | None = None,
+) -> None:
+    """Record out = the sum of the outputs of each token's experts times their weights, in their order; no barrier.
+
+    `outputs` is (tokens, num_chosen, columns) f32, `weights` (tokens, num_chosen), `out` (tokens, columns). `shared`,
+    as large as `out`, is added, times the sigmoid of the first of each row of `gates`, if there are these. Raises
+    ConfigError for other shapes, UnsupportedModelError for columns that are no multiple of four.
+    """
+    num_tokens, num_chosen, columns = outputs.shape
+    if columns % _VECTOR:
+        raise UnsupportedModelError(f"expert_sum: expected a size that is a multiple of {_VECTOR}, got {columns}")
+    weights.expect("expert_sum: weights", (num_tokens, num_chosen), DType.F32)
+    out.expect("expert_sum: out", (num_tokens, columns), DType.F32)
+    if shared is not None:
+        shared.expect("expert_sum: shared", (num_tokens, columns), DType.F32)
+    if gates is not None:
+        gates.expect("expert_sum: gates", (num_tokens, *gates.shape[1:]), DType.F32)
+    constants: dict[str, ConstantValue] = {
+        "WORKGROUP": _SUMMING_LANES,
+        "K": num_chosen,
+        "HAS_SHARED": shared is not None,
+        "IS_GATED": gates is not None,
+    }
+    kernel = kernels.get("expert_sum", constants=constants)
+    push = kernel.pack(
+        outputs=outputs.address,
+        weights=weights.address,
+        shared_output=0 if shared is None else shared.address,
+        gates=0 if gates is None else gates.address,
+        y=out.address,
+        columns=columns // _VECTOR,
+        gate_stride=0 if gates is None else gates.shape[1],
+    )
+    recorder.dispatch(kernel, push, -(-columns // (_VECTOR * _SUMMING_LANES)), num_tokens)
