@@ -1,0 +1,97 @@
+// y (pairs, N) = x · weight^T with quantised weights of the expert that each pair of a token and an expert names, by integer dot
+// products. A workgroup owns a tile of up to PAIRS pairs of one expert (z), and ROWS weight rows of that for each of its
+// subgroups (counted along x, then y), whose lanes share the blocks of K: weights are read once for the tile. GATED: half of
+// the rows are gates, whose activations are multiplied by what the others make, and y has half of the columns.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#extension GL_KHR_shader_subgroup_arithmetic : require
+
+#include BLOCKS
+#include "include/activation.glsl"
+#include "include/block_dot.glsl"
+#include "include/expert_rows.glsl"
+
+layout(constant_id = 0) const uint WORKGROUP = 32;
+layout(constant_id = 1) const uint ROWS = 2;
+layout(constant_id = 2) const uint PAIRS = 1;
+layout(constant_id = 3) const bool GATED = false;
+layout(constant_id = 4) const uint ACT = 0;  // of include/activation.glsl
+layout(local_size_x = 32, local_size_x_id = 0) in;
+
+layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly restrict buffer Output { float v[]; };
+
+layout(push_constant, scalar) uniform P {
+    InputCodes x;         // (pairs / shared_by, 2, blocks, 16) bytes
+    InputScales x_scale;  // (pairs / shared_by, blocks)
+    Quants quants;        // (rows, blocks)
+    High high;            // (rows, blocks)
+    Scales scales;        // (rows, blocks)
+    Output y;             // (pairs, stride)
+    Tiles tiles;
+    Order order;          // (pairs)
+    uint shared_by;       // pairs that read one row of x
+    uint n;               // outputs of a pair
+    uint blocks;          // k / 32
+    uint stride;
+    uint expert_rows;     // from an expert's first row to that of the next
+    uint up_rows;         // from a gate to what it is for
+} p;
+
+const uint OUTPUTS = GATED ? ROWS / 2 : ROWS;
+const uint SUMS = ROWS * PAIRS;
+const uint UP = OUTPUTS * PAIRS;  // where the sums begin that gates are for
+
+float sums[SUMS];
+
+void add_rows(uint base, uint first_output, uint inputs[PAIRS]) {
+    uint rows[ROWS];  // where they begin, in blocks
+    [[unroll]] for (uint r = 0; r < ROWS; r++) {
+        const uint row = min(first_output + r % OUTPUTS, p.n - 1) + (r < OUTPUTS ? 0 : p.up_rows);
+        rows[r] = (base + row) * p.blocks;
+    }
+    [[unroll]] for (uint i = 0; i < SUMS; i++) {
+        sums[i] = 0.0;
+    }
+    for (uint block = gl_SubgroupInvocationID; block < p.blocks; block += gl_SubgroupSize) {
+        uvec4 firsts[ROWS];
+        uvec4 seconds[ROWS];
+        vec2 scales[ROWS];
+        float offsets[ROWS];
+        [[unroll]] for (uint r = 0; r < ROWS; r++) {
+            unpack_codes(fetch_codes(p.quants, p.high, rows[r] + block), firsts[r], seconds[r]);
+            unpack_scale(fetch_scale(p.scales, rows[r] + block), rows[r] + block, scales[r], offsets[r]);
+        }
+        [[unroll]] for (uint t = 0; t < PAIRS; t++) {
+            const InputBlock x = fetch_input(p.x, p.x_scale, inputs[t], p.blocks, block);
+            [[unroll]] for (uint r = 0; r < ROWS; r++) {
+                sums[r * PAIRS + t] += block_dot(firsts[r], seconds[r], scales[r], offsets[r], x);
+            }
+        }
+    }
+    [[unroll]] for (uint i = 0; i < SUMS; i++) {
+        sums[i] = subgroupAdd(sums[i]);
+    }
+}
+
+void main() {
+    const Tile tile = p.tiles.v[gl_WorkGroupID.z];
+    const uint group = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
+    const uint first_output = (group * gl_NumSubgroups + gl_SubgroupID) * OUTPUTS;
+    if (tile.count == 0 || first_output >= p.n) {
+        return;
+    }
+    uint pairs[PAIRS];
+    uint inputs[PAIRS];
+    [[unroll]] for (uint t = 0; t < PAIRS; t++) {
+        pairs[t] = p.order.v[tile.first + min(t, tile.count - 1)];
+        inputs[t] = pairs[t] / p.shared_by;
+    }
+    add_rows(tile.expert * p.expert_rows, first_output, inputs);
+    [[unroll]] for (uint i = 0; i < UP; i++) {
+        const uint row = first_output + i / PAIRS;
+        if (gl_SubgroupInvocationID == i % gl_SubgroupSize && i % PAIRS < tile.count && row < p.n) {
+            const float value = sums[i];
+            p.y.v[pairs[i % PAIRS] * p.stride + row] = GATED ? act(ACT, vec4(value)).x * sums[i + (GATED ? UP : 0)] : value;
+        }
+    }
+}

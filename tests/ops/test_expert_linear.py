@@ -1,0 +1,163 @@
+"""Each pair of a token and an expert is multiplied by that expert's weights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tests.ops.gguf_blocks import GGUF_FORMATS
+from tests.ops.linear_case import QUANT_SINGLE, SINGLE, weights
+from unicorn_async.config import Activation
+from unicorn_async.errors import ConfigError
+from unicorn_async.ops.expert_linear import ExpertRows, TiledPairs, expert_linear
+from unicorn_async.ops.linear import prepare_input
+from unicorn_async.ops.routing import expert_tiles, num_tiles
+from unicorn_async.ops.rows import BlockRows
+from unicorn_async.tensor import DType, QuantFormat, Tensor
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tests.ops.arrays import Arrays
+    from tests.ops.linear_case import Weights
+    from unicorn_async.gpu.command import CommandRecorder
+    from unicorn_async.tensor import ElementType
+
+ELEMENTS: list[ElementType] = [*DType, QuantFormat.NF4, *GGUF_FORMATS]
+EXPERTS, CHOSEN = 5, 2
+
+
+def multiplied(
+    arrays: Arrays,
+    weight: Weights,
+    x: NDArray[np.float32],
+    chosen: NDArray[np.uint32],
+    rows: ExpertRows,
+    *,
+    tile: int,
+    shared_by: int,
+    gate: Activation | None = None,
+) -> NDArray[np.float32]:
+    """What the device makes of rows and pairs; nothing behind it may be written."""
+    device, tensor, num_pairs = arrays.device, weight[0], chosen.size
+    source, own = arrays.put(chosen), arrays.put(x)
+    order = arrays.put(np.zeros(num_pairs, np.uint32))
+    tiles = arrays.put(np.zeros((num_tiles(num_pairs, rows.num_experts, tile), 3), np.uint32))
+    out = arrays.poisoned(num_pairs + 1, rows.n)
+    is_dense = isinstance(tensor, Tensor)
+    room = arrays.put(np.zeros(1 if is_dense else BlockRows.size(*x.shape), np.uint8))
+    blocks = None if is_dense else BlockRows.at(room.address, *x.shape)
+
+    def record(recorder: CommandRecorder) -> None:
+        expert_tiles(
+            recorder,
+            device.kernels,
+            num_experts=rows.num_experts,
+            num_pairs=num_pairs,
+            tile=tile,
+            chosen=source.address,
+            order=order.address,
+            tiles=tiles.address,
+        )
+        if blocks is not None:
+            prepare_input(recorder, device.kernels, device.info, x=own.tensor, out=blocks)
+        recorder.barrier()
+        expert_linear(
+            recorder,
+            device.kernels,
+            device.info,
+            x=blocks or own.tensor,
+            weight=tensor,
+            rows=rows,
+            pairs=TiledPairs(num_pairs, tile, order.address, tiles.address),
+            shared_by=shared_by,
+            out=Tensor(out.address, (num_pairs, rows.n), DType.F32),
+            gate=gate,
+        )
+
+    arrays.run(record)
+    assert np.isnan(out.values[-1]).all(), "wrote past the end of the output"
+    return out.values[:-1]
+
+
+def product(
+    x: NDArray[np.float32], weight: Weights, chosen: NDArray[np.uint32], rows: ExpertRows, up: int = 0
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Each pair's product in double precision, with rows `up` behind, and how far off it may be."""
+    begins = chosen.ravel().astype(np.int64) * rows.stride + up
+    of_pairs = np.repeat(x.astype(np.float64), chosen.size // len(x), axis=0)
+    off = np.abs(of_pairs) * SINGLE
+    if not isinstance(weight[0], Tensor):  # activations become int8
+        step = np.abs(of_pairs.reshape(len(of_pairs), -1, 32)).max(axis=2) / 127
+        off = np.abs(of_pairs) * QUANT_SINGLE + np.repeat(step / 2, 32, axis=1)
+    matrices = np.stack([weight[1][begin : begin + rows.n] for begin in begins])
+    found = np.einsum("pk,pnk->pn", of_pairs, matrices)
+    return found, np.einsum("pk,pnk->pn", off, np.abs(matrices)) + 1e-30
+
+
+def routes(num_tokens: int, case: str) -> NDArray[np.uint32]:
+    """Experts of each token: of all kinds, one that all take, or none of the last."""
+    rng = np.random.default_rng(num_tokens)
+    if case == "one":
+        return np.full((num_tokens, CHOSEN), 3, np.uint32)
+    most = EXPERTS if case == "all" else EXPERTS - 1
+    return np.stack([rng.permutation(most)[:CHOSEN] for _ in range(num_tokens)]).astype(np.uint32)
+
+
+@pytest.mark.parametrize("element", ELEMENTS, ids=lambda element: element.value)
+def test_pairs_are_multiplied_by_their_experts_weights(arrays: Arrays, element: ElementType) -> None:
+    unit = element.layout.unit if isinstance(element, QuantFormat) else 8
+    n, k = 13, 3 * unit
+    rows = ExpertRows(EXPERTS, n, n)
+    weight = weights(arrays, EXPERTS * n, k, element)
+    for num_tokens, tile, case in ((1, 1, "all"), (7, 8, "few"), (64, 8, "all"), (64, 8, "one")):
+        chosen = routes(num_tokens, case)
+        x = np.random.default_rng(k).standard_normal((num_tokens, k)).astype(np.float32)
+        found = multiplied(arrays, weight, x, chosen, rows, tile=tile, shared_by=CHOSEN)
+        expected, allowed = product(x, weight, chosen, rows)
+        assert (np.abs(found - expected) <= allowed).all()
+
+
+@pytest.mark.parametrize("num_tokens", [1, 300])
+@pytest.mark.parametrize("element", [DType.BF16, QuantFormat.Q4_0], ids=lambda element: element.value)
+def test_more_experts_than_a_tile_has_pairs_share_a_dispatch(
+    arrays: Arrays, element: ElementType, num_tokens: int
+) -> None:
+    experts, n, k = 40, 4, 64
+    rows = ExpertRows(experts, n, n)
+    weight = weights(arrays, experts * n, k, element)
+    rng = np.random.default_rng(num_tokens)
+    chosen = rng.integers(0, experts, (num_tokens, 3), dtype=np.uint32)
+    x = rng.standard_normal((3 * num_tokens, k)).astype(np.float32)  # a row for each pair, as behind a gate
+    found = multiplied(arrays, weight, x, chosen, rows, tile=4, shared_by=1)
+    expected, allowed = product(x, weight, chosen, rows)
+    assert (np.abs(found - expected) <= allowed).all()
+
+
+@pytest.mark.parametrize("layout", ["side_by_side", "gates_first"])
+@pytest.mark.parametrize("element", [DType.F32, QuantFormat.Q4_K], ids=lambda element: element.value)
+def test_gates_are_applied_wherever_they_lie(arrays: Arrays, element: ElementType, layout: str) -> None:
+    n, k = 11, 256
+    rows = ExpertRows(EXPERTS, n, 2 * n, n) if layout == "side_by_side" else ExpertRows(EXPERTS, n, n, EXPERTS * n)
+    weight = weights(arrays, 2 * EXPERTS * n, k, element)
+    for num_tokens, tile in ((1, 1), (7, 4)):
+        chosen = routes(num_tokens, "all")
+        x = (0.1 * np.random.default_rng(k).standard_normal((num_tokens, k))).astype(np.float32)
+        found = multiplied(arrays, weight, x, chosen, rows, tile=tile, shared_by=CHOSEN, gate=Activation.SILU)
+        gate, off = product(x, weight, chosen, rows)
+        up, up_off = product(x, weight, chosen, rows, rows.up)
+        factor = gate / (1 + np.exp(-gate))
+        allowed = 1.2 * off * (np.abs(up) + up_off) + np.abs(factor) * up_off + 1e-5
+        assert (np.abs(found - factor * up) <= allowed).all()
+
+
+def test_operands_that_do_not_fit_are_refused(arrays: Arrays) -> None:
+    weight = weights(arrays, 20, 64, DType.F16)
+    x = np.zeros((1, 64), np.float32)
+    chosen = np.zeros((1, 2), np.uint32)
+    with pytest.raises(ConfigError, match="weights of 20 rows do not hold"):
+        multiplied(arrays, weight, x, chosen, ExpertRows(3, 8, 8), tile=1, shared_by=2)
+    with pytest.raises(ConfigError, match="expected tiles of 1 to 8"):
+        multiplied(arrays, weight, x, chosen, ExpertRows(2, 8, 8), tile=9, shared_by=2)
