@@ -43,6 +43,11 @@ def swap_kv_heads(model: PreTrainedModel) -> None:
         )
 
 
+def swap_expert_halves(model: PreTrainedModel) -> None:
+    """Take experts' gates for what they are for; transformers has both of all experts in one tensor."""
+    change("experts.gate_up_proj", lambda w: torch.cat(w.chunk(2, dim=1)[::-1], dim=1))(model)
+
+
 def drop_embedding_scale(model: PreTrainedModel) -> None:
     """Leave out Gemma's factor sqrt(hidden_size)."""
     model.get_input_embeddings().embed_scale.fill_(1.0)
@@ -149,6 +154,11 @@ _YARN = {
 CONFIG_MISTAKES |= {
     "llama_yarn": _YARN,
     "qwen3_yarn": _YARN,
+    "qwen3_moe": {
+        "an expert less": set_key("num_experts_per_tok", value=2),
+        "an expert more": set_key("num_experts_per_tok", value=4),
+        "weights as the softmax has them": set_key("norm_topk_prob", value=False),
+    },
     "qwen3_wide": {"another base": set_key("rope_theta", value=20_000.0)},
     "gemma2": {
         **_WINDOWS,
@@ -225,6 +235,12 @@ CONFIG_MISTAKES |= {
 }
 MODEL_MISTAKES |= {
     "llama_yarn": {"kv heads swapped": swap_kv_heads},
+    "qwen3_moe": {
+        "experts the other way round": change("mlp.gate.weight", lambda w: w.flip(0)),
+        "gate and up swapped": swap_expert_halves,
+        "no q norm weight": ones("q_norm"),
+        "no k norm weight": ones("k_norm"),
+    },
     "qwen3_wide": {"no q norm weight": ones("q_norm"), "no k norm weight": ones("k_norm")},
     "qwen3_yarn": {"no q norm weight": ones("q_norm"), "no k norm weight": ones("k_norm")},
     "gemma2": {

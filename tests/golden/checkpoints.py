@@ -146,6 +146,14 @@ def _decoder(case: Case) -> Iterator[tuple[str, Floats]]:
             yield norm(f"{prefix}self_attn.k_norm", kv_heads * head_dim)
         for part in (*between, *after):
             yield norm(prefix + part, hidden)
+        if "num_experts" in config and layer not in (config.get("mlp_only_layers") or ()):  # type: ignore[operator]
+            width = _int(config, "moe_intermediate_size")
+            yield matrix(f"{prefix}mlp.gate", _int(config, "num_experts"), hidden)
+            for expert in range(_int(config, "num_experts")):
+                yield matrix(f"{prefix}mlp.experts.{expert}.gate_proj", width, hidden)
+                yield matrix(f"{prefix}mlp.experts.{expert}.up_proj", width, hidden)
+                yield matrix(f"{prefix}mlp.experts.{expert}.down_proj", hidden, width)
+            continue
         if kind in ("phi3", "glm", "glm4"):
             yield matrix(f"{prefix}mlp.gate_up_proj", 2 * ffn, hidden)
         else:

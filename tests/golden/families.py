@@ -137,6 +137,24 @@ FAMILIES = (
         "qwen3_yarn",
         gains=PEAKED,
     ),
+    # More experts than a tile has pairs, and a layer without.
+    Case(
+        "qwen3_moe",
+        {
+            **_PLAIN,
+            "architectures": ["Qwen3MoeForCausalLM"],
+            "model_type": "qwen3_moe",
+            "head_dim": 32,
+            "num_experts": 12,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 96,
+            "norm_topk_prob": True,
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [1],
+        },
+        "qwen3_moe",
+        gains={**PEAKED, "gate": 2.0},
+    ),
     # Heads as wide as those of Gemma 4's global layers.
     Case(
         "qwen3_wide",

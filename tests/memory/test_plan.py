@@ -129,7 +129,7 @@ def test_an_apu_spreads_a_model_over_both_heaps() -> None:
     assert groups_in(plan, GTT) == {MemoryGroup.EMBEDDINGS}
     large = planned(RADV_780M, INT4_27B, GEMMA_27B, max_context=2048, max_num_seqs=1, vram_bytes=11 * GIB)
     assert groups_in(large, GTT) == {MemoryGroup.FFN}
-    assert groups_in(large, VRAM) == set(MemoryGroup) - {MemoryGroup.EMBEDDINGS, MemoryGroup.STATE}
+    assert groups_in(large, VRAM) == set(MemoryGroup) - {MemoryGroup.EMBEDDINGS, MemoryGroup.STATE, MemoryGroup.EXPERTS}
     ffn = [(row.layers, row.heap) for row in large.placement.rows() if row.group is MemoryGroup.FFN]
     assert [heap for _, heap in ffn] == [VRAM, GTT]
     (first, last), (begin, end) = (layers for layers, _ in ffn if layers is not None)

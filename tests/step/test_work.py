@@ -147,3 +147,10 @@ async def test_an_engine_s_attention_is_counted_by_the_contexts_of_its_steps(ope
         assert found.flops == mean
         assert found.nbytes > sum(keys) // len(keys) * 2 * model.num_kv_heads * model.head_dim * 2
     assert all(time.nbytes for time in times if time.kernel.startswith(("rms_norm", "rope_cache", "gated", "embed")))
+
+
+@pytest.mark.parametrize(("name", "nbytes"), [("expert_vec_bf16", 2 * 48 * 256), ("expert_quant_vec_q4", 48 * 8 * 18)])
+def test_a_token_reads_its_experts_alone(name: str, nbytes: int) -> None:
+    sizes = {"blocks": 8} if "quant" in name else {"k": 256}
+    found = work(name, (12, 1, 4), n=48, **sizes)
+    assert found == DispatchWork("48x256", 4 * nbytes, 4 * 2 * 48 * 256)

@@ -39,6 +39,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "Qwen2VLForConditionalGeneration": "qwen_vl.qwen2_vl",
     "Qwen2_5_VLForConditionalGeneration": "qwen_vl.qwen2_5_vl",
     "Qwen3ForCausalLM": "qwen.qwen3",
+    "Qwen3MoeForCausalLM": "qwen_moe.qwen3_moe",
     "Qwen3VLForConditionalGeneration": "qwen_vl.qwen3_vl",
     "SeedOssForCausalLM": "seed_oss.seed_oss",
     "SmolLM3ForCausalLM": "smollm3.smollm3",

@@ -58,6 +58,11 @@ class TiledPairs:
     tiles: int
 
 
+def pairs_of_a_tile(num_pairs: int, num_experts: int) -> int:
+    """Return how many pairs had better share a read of the weights: as many as an expert has on average, or more."""
+    return next((tile for tile in (1, 2, 4) if num_pairs <= tile * num_experts), MAX_TILE)
+
+
 def expert_linear(
     recorder: Recorder,
     kernels: Kernels,

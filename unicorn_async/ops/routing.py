@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MAX_EXPERTS = 1024  # whose counts and places fit into any device's shared memory
 MAX_CHOSEN = 32  # of a token; a lane holds their weights
 MAX_GROUPS = 32
-TILE_BYTES = 12  # of a tile: its expert, its first place of the order, and its pairs
+TILE_WORDS = 3  # of a tile: its expert, its first place of the order, and its pairs
 _MAX_ROUTING_GROUPS = 1024
 _SORTING_LANES = 256
 _SUMMING_LANES = 64

@@ -55,6 +55,16 @@ def _product(time: DispatchTime, fields: Mapping[str, int]) -> DispatchWork:
     return DispatchWork(f"{product.n}x{product.k}", nbytes, 2 * count * product.tokens)
 
 
+def _expert_product(time: DispatchTime, fields: Mapping[str, int]) -> DispatchWork:
+    """Count a tile of the weights for each that there may be: for few tokens, those of each token's experts."""
+    rows = fields["n"] * (2 if time.kernel.constants.get("GATED") else 1)
+    k = fields["k"] if "k" in fields else fields["blocks"] * QUANT_BLOCK
+    kind = time.kernel.name.rpartition("vec_")[2]
+    nbytes = rows * k * _ITEM_BYTES[kind] if kind in _ITEM_BYTES else sum(_LAYOUTS[kind].plane_bytes(rows * k))
+    tiles, pairs = time.groups[2], int(time.kernel.constants.get("PAIRS", 1))
+    return DispatchWork(f"{rows}x{k}", tiles * nbytes, 2 * rows * k * tiles * pairs)
+
+
 def _attention_decode(time: DispatchTime, fields: Mapping[str, int]) -> DispatchWork:
     constants, items = time.kernel.constants, time.groups[2]
     heads, kv_heads = int(constants["NUM_HEADS"]), int(constants["NUM_KV_HEADS"])
@@ -145,6 +155,8 @@ def _logits(time: DispatchTime, fields: Mapping[str, int]) -> DispatchWork:
 # By the beginnings of names. What is left out moves next to nothing, or as much as the requests' sampling asks for.
 _FAMILIES: dict[str, Callable[[DispatchTime, Mapping[str, int]], DispatchWork]] = {
     "linear_": _product,
+    "expert_vec_": _expert_product,
+    "expert_quant_vec_": _expert_product,
     "attention_decode_": _attention_decode,
     "attention_prefill_": _attention_prefill,
     "rms_norm_": _norm,

@@ -27,8 +27,8 @@ _MOST_BLOCKS = 1024  # about: each costs some time, and drivers allow a few thou
 class MemoryGroup(Enum):
     """What a piece of memory is for, in the order in which VRAM is given away.
 
-    Workspace, states and cache are read and written many times a token, weights are read once, and of a table of
-    embeddings a token reads one row: that goes to GTT before it takes VRAM from anything else.
+    Workspace, states and cache are read and written many times a token, weights are read once, of experts a few,
+    and of a table of embeddings a token reads one row: that goes to GTT before it takes VRAM from anything else.
     """
 
     WORKSPACE = "workspace"
@@ -38,6 +38,7 @@ class MemoryGroup(Enum):
     NORMS = "norms and biases"
     ATTENTION = "attention"
     FFN = "FFN"
+    EXPERTS = "experts"
     EMBEDDINGS = "embeddings"
 
 
@@ -48,6 +49,7 @@ _SHOWN_ORDER = (
     MemoryGroup.NORMS,
     MemoryGroup.ATTENTION,
     MemoryGroup.FFN,
+    MemoryGroup.EXPERTS,
     MemoryGroup.KV_CACHE,
     MemoryGroup.STATE,
     MemoryGroup.WORKSPACE,
@@ -118,7 +120,7 @@ class Placement:
         for (group, _), same in groupby(placed, key=lambda item: (item[0].group, item[1])):
             members = list(same)
             claims = [claim for claim, _ in members]
-            layered = group in (MemoryGroup.ATTENTION, MemoryGroup.FFN)
+            layered = group in (MemoryGroup.ATTENTION, MemoryGroup.FFN, MemoryGroup.EXPERTS)
             rows.append(
                 PlacementRow(
                     group,
