@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.golden.checkpoints import write_checkpoint
 from unicorn_async.errors import ConfigError
 from unicorn_async.resources import demo_model_dir
 
@@ -154,6 +155,16 @@ def test_no_pipeline_of_a_780m_spills_or_leaves_room_for_too_few_waves(driver: s
     models = ("gemma3-27b:Q8_0", "llama-8b:Q4_K", "qwen3-0.6b:F16")
     checked(driver, models, "--chips", "780M", "--tokens", "1", "2", "8", "32", "512")
     checked(driver, ["gemma3-4b:int4"], "--chips", "780M", "--tokens", "1", "32", "--kv-dtype", "int8")  # heads of 256
+
+
+@needs_radv
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_no_pipeline_of_a_mixture_of_experts_spills_or_leaves_room_for_too_few_waves(
+    driver: str, tmp_path: Path
+) -> None:
+    model = str(write_checkpoint("qwen3_moe", tmp_path, "float16"))
+    for scheme in ("auto", "int4"):
+        checked(driver, [model], "--weights", scheme, "--chips", "780M", "--tokens", "1", "4", "8", "512")
 
 
 @needs_radv
