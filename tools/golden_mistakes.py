@@ -159,6 +159,11 @@ CONFIG_MISTAKES |= {
         "an expert more": set_key("num_experts_per_tok", value=4),
         "weights as the softmax has them": set_key("norm_topk_prob", value=False),
     },
+    "olmoe": {
+        "an expert less": set_key("num_experts_per_tok", value=1),
+        "an expert more": set_key("num_experts_per_tok", value=3),
+        "weights that add up to one": set_key("norm_topk_prob", value=True),
+    },
     "qwen3_wide": {"another base": set_key("rope_theta", value=20_000.0)},
     "gemma2": {
         **_WINDOWS,
@@ -236,6 +241,12 @@ CONFIG_MISTAKES |= {
 MODEL_MISTAKES |= {
     "llama_yarn": {"kv heads swapped": swap_kv_heads},
     "qwen3_moe": {
+        "experts the other way round": change("mlp.gate.weight", lambda w: w.flip(0)),
+        "gate and up swapped": swap_expert_halves,
+        "no q norm weight": ones("q_norm"),
+        "no k norm weight": ones("k_norm"),
+    },
+    "olmoe": {
         "experts the other way round": change("mlp.gate.weight", lambda w: w.flip(0)),
         "gate and up swapped": swap_expert_halves,
         "no q norm weight": ones("q_norm"),

@@ -141,13 +141,13 @@ def _decoder(case: Case) -> Iterator[tuple[str, Floats]]:
         if kind in ("gemma3_text", "exaone4") or kind.startswith("qwen3"):
             yield norm(f"{prefix}self_attn.q_norm", head_dim)
             yield norm(f"{prefix}self_attn.k_norm", head_dim)
-        if kind in ("olmo2", "olmo3"):
+        if kind in ("olmo2", "olmo3", "olmoe"):
             yield norm(f"{prefix}self_attn.q_norm", heads * head_dim)
             yield norm(f"{prefix}self_attn.k_norm", kv_heads * head_dim)
         for part in (*between, *after):
             yield norm(prefix + part, hidden)
         if "num_experts" in config and layer not in (config.get("mlp_only_layers") or ()):  # type: ignore[operator]
-            width = _int(config, "moe_intermediate_size")
+            width = _int(config, "moe_intermediate_size") if "moe_intermediate_size" in config else ffn
             yield matrix(f"{prefix}mlp.gate", _int(config, "num_experts"), hidden)
             for expert in range(_int(config, "num_experts")):
                 yield matrix(f"{prefix}mlp.experts.{expert}.gate_proj", width, hidden)

@@ -155,6 +155,21 @@ FAMILIES = (
         "qwen3_moe",
         gains={**PEAKED, "gate": 2.0},
     ),
+    Case(
+        "olmoe",
+        {
+            **_PLAIN,
+            "architectures": ["OlmoeForCausalLM"],
+            "model_type": "olmoe",
+            "num_hidden_layers": 2,
+            "intermediate_size": 64,
+            "num_experts": 10,
+            "num_experts_per_tok": 2,
+            "norm_topk_prob": False,
+        },
+        "olmoe",
+        gains={**PEAKED, "gate": 3.0, "down_proj": 3.0},
+    ),
     # Heads as wide as those of Gemma 4's global layers.
     Case(
         "qwen3_wide",

@@ -357,3 +357,13 @@ def test_mixtures_that_no_kernel_takes_are_refused(keys: dict[str, object], matc
     sizes: dict[str, object] = {"moe_intermediate_size": 48, "num_experts": 16, "num_experts_per_tok": 4}
     with pytest.raises(UnsupportedModelError, match=match):
         spec("Qwen3Moe", **{**sizes, **keys})
+
+
+def test_olmoe_has_experts_in_all_layers_and_weights_as_the_softmax_has_them() -> None:
+    model = spec("Olmoe")
+    assert {layer.blocks[1].summary for layer in model.layers} == {"8 of 64 experts of 128 (silu)"}
+    experts = model.layers[0].blocks[1]
+    assert isinstance(experts, Experts) and not experts.routing.normalises
+    assert model.attention.q_norm is not None and model.attention.q_norm.size == 128
+    with pytest.raises(UnsupportedModelError, match="clip_qkv"):
+        spec("Olmoe", clip_qkv=8.0)

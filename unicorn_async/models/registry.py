@@ -34,6 +34,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "MistralForCausalLM": "llama.mistral",
     "Olmo2ForCausalLM": "olmo.olmo2",
     "Olmo3ForCausalLM": "olmo.olmo3",
+    "OlmoeForCausalLM": "olmoe.olmoe",
     "Phi3ForCausalLM": "phi3.phi3",
     "Qwen2ForCausalLM": "qwen.qwen2",
     "Qwen2VLForConditionalGeneration": "qwen_vl.qwen2_vl",
