@@ -17,9 +17,10 @@ layout(constant_id = 6) const float AMPLITUDE = 1;
 layout(constant_id = 7) const uint ROTARY_PAIRS = 0;
 layout(constant_id = 8) const float Q_GROWTH = 0;
 layout(constant_id = 9) const uint Q_PERIOD = 1;
+layout(constant_id = 10) const bool Q_GATED = false; // behind each head of q in qkv lies one of a gate
 
 layout(push_constant, scalar) uniform P {
-    Vec4s qkv; // (tokens, num_heads + 2 * num_kv_heads, HEAD_DIM)
+    Vec4s qkv; // (tokens, num_heads + 2 * num_kv_heads, HEAD_DIM), with Q_GATED 2 * (num_heads + num_kv_heads)
     Vec4s q; // (tokens, num_heads, HEAD_DIM)
     uint64_t k_cache; // (blocks, num_kv_heads, BLOCK_SIZE, HEAD_DIM)
     uint64_t v_cache; // as k_cache
@@ -43,7 +44,9 @@ void main() {
     uint head = gl_WorkGroupID.x;
     bool is_q = head < p.num_heads;
     bool is_v = head >= p.num_heads + p.num_kv_heads;
-    Vec4s source = p.qkv + uint64_t(token * gl_NumWorkGroups.x + head) * (2 * HALF);
+    uint row_heads = gl_NumWorkGroups.x + (Q_GATED ? p.num_heads : 0);
+    uint place = Q_GATED ? head + min(head, p.num_heads) : head;
+    Vec4s source = p.qkv + uint64_t(token * row_heads + place) * (2 * HALF);
 
     uint slot = is_q ? 0 : (p.slot_mapping + token).v;
     if (slot == NO_SLOT)

@@ -131,6 +131,11 @@ def swap_parts(model: PreTrainedModel) -> None:
     change("in_proj", lambda w: torch.cat((w.chunk(3)[1], w.chunk(3)[0], w.chunk(3)[2])))(model)
 
 
+def scale_decays(model: PreTrainedModel) -> None:
+    """Let everything stay."""
+    change("A_log", lambda w: w - 20.0)(model)
+
+
 def pair_halves(model: PreTrainedModel) -> None:
     """Rotate the halves of a head against each other in place of neighbours."""
     pairs = model.config.head_dim // 2
@@ -233,6 +238,10 @@ CONFIG_MISTAKES |= {
     },
     "seed_oss": {"another base": set_key("rope_theta", value=20_000.0)},
     "ernie4_5": {"another base": set_key("rope_theta", value=10_000.0)},
+    "qwen3_5": {
+        "the whole head rotates": set_key("rope_parameters", "partial_rotary_factor", value=1.0),
+        "another base": set_key("rope_parameters", "rope_theta", value=100.0),
+    },
     "lfm2": {
         "another base": set_key("rope_theta", value=10_000.0),
         "norms that count more": set_key("norm_eps", value=1e-2),
@@ -275,6 +284,18 @@ MODEL_MISTAKES |= {
     "exaone4": {**_POST_NORMS, "no q norm weight": ones("q_norm"), "no k norm weight": ones("k_norm")},
     "ernie4_5": {"rotary pairs in halves": pair_halves, "another table for the input": flip_embedding},
     "seed_oss": {f"no {part} bias": change(f"{part}_proj.bias", torch.zeros_like) for part in ("q", "v")},
+    "qwen3_5": {
+        "taps the other way round": change("conv1d.weight", lambda w: w.flip(-1)),
+        "no decay": scale_decays,
+        "no bias of the decay": change("dt_bias", torch.zeros_like),
+        "all is written": change("in_proj_b", lambda w: w * 100.0),
+        "value heads in another order": change("in_proj_z", lambda w: w.roll(48, 0)),
+        "no norm of what heads find": ones("linear_attn.norm"),
+        "norms multiply by weight, not 1 + weight": change("layernorm", lambda w: w - 1.0),
+        "gates in place of queries": change("q_proj", lambda w: w.roll(64, 0)),
+        "no q norm weight": change("q_norm", torch.zeros_like),
+        "no k norm weight": change("k_norm", torch.zeros_like),
+    },
     "lfm2": {
         "taps the other way round": change("conv.conv.weight", lambda w: w.flip(-1)),
         "a tap less": change("conv.conv.weight", lambda w: w * torch.tensor([0.0, 1.0, 1.0])),

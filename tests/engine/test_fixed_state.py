@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from tests.golden.cases import CASES
 from tests.golden.checkpoints import golden
-from unicorn_async.config import AttentionKind, AttentionTarget
+from unicorn_async.config import AttentionKind, AttentionTarget, EngineConfig
 from unicorn_async.errors import UnsupportedModelError
+from unicorn_async.hybrid.choice import fit_options
+from unicorn_async.models.registry import model_spec
 
 from .answers import answer, prompt_of
 from .loading_gate import HELD_FROM, LoadingGate, some_layers
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from .conftest import OpenEngine
 
 PROMPTS = [prompt_of(length) for length in (3, 40, 90, 1)]
+MODELS = ("lfm2", "qwen3_5")
 BLOCK_BYTES = 2 * 2 * 2 * 16 * 32 * 2  # keys and values, layers that attend, heads, tokens, elements, bytes
 
 
@@ -33,30 +37,35 @@ async def together(engine: Engine) -> list[list[int]]:
     return [one.ids for one in found]
 
 
+@pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize(
     "options",
     [{"max_num_batched_tokens": 8}, {"num_frames": 1}, {"submission_budget_s": 1e-9}, {"max_num_seqs": 2}],
     ids=str,
 )
-async def test_how_steps_are_run_changes_no_token(options: dict[str, Any], open_engine: OpenEngine) -> None:
-    async with open_engine("lfm2") as engine:
+async def test_how_steps_are_run_changes_no_token(options: dict[str, Any], model: str, open_engine: OpenEngine) -> None:
+    async with open_engine(model) as engine:
         expected = await alone(engine)
         assert await together(engine) == expected
-    async with open_engine("lfm2", **options) as engine:
+    async with open_engine(model, **options) as engine:
         assert await together(engine) == expected
         assert await alone(engine) == expected  # by states that others have used
 
 
-async def test_a_prompt_in_small_chunks_has_the_logits_of_the_reference(open_engine: OpenEngine) -> None:
-    reference = golden("lfm2")
-    async with open_engine("lfm2", max_num_batched_tokens=8) as engine:
+@pytest.mark.parametrize("model", MODELS)
+async def test_a_prompt_in_small_chunks_has_the_logits_of_the_reference(model: str, open_engine: OpenEngine) -> None:
+    reference = golden(model)
+    async with open_engine(model, max_num_batched_tokens=8) as engine:
         for index, prompt in enumerate(reference.prompts[:3]):
             assert reference.error(index, await engine.logits(prompt)) < 1e-2
 
 
-async def test_requests_that_lose_their_place_give_the_same_tokens(open_engine: OpenEngine) -> None:
+@pytest.mark.parametrize(("model", "block_bytes"), [("lfm2", BLOCK_BYTES), ("qwen3_5", 2 * BLOCK_BYTES)])
+async def test_requests_that_lose_their_place_give_the_same_tokens(
+    model: str, block_bytes: int, open_engine: OpenEngine
+) -> None:
     prompts = [prompt_of(30, seed) for seed in range(4)]
-    async with open_engine("lfm2", max_context=128, kv_cache_bytes=13 * BLOCK_BYTES) as engine:
+    async with open_engine(model, max_context=128, kv_cache_bytes=13 * block_bytes) as engine:
         expected = [(await answer(engine, prompt, max_tokens=64)).ids for prompt in prompts]
         assert engine.stats().preemptions == 0
         found = await asyncio.gather(*(answer(engine, prompt, max_tokens=64) for prompt in prompts))
@@ -75,6 +84,13 @@ async def test_requests_that_follow_the_load_together_give_the_same_tokens(
         await some_layers(engine)
         gate.open()
         assert await early == expected
+
+
+def test_another_device_for_gated_attention_is_refused() -> None:
+    target = AttentionTarget(AttentionKind.VULKAN, "0")
+    model = model_spec({**CASES["qwen3_5"].config, "layer_types": ["full_attention"] * 4})
+    with pytest.raises(UnsupportedModelError, match="what Qwen3_5ForCausalLM attends to is gated"):
+        fit_options(model, EngineConfig(attention=target))
 
 
 async def test_another_device_for_the_attention_is_refused_by_the_layer_that_has_none(open_engine: OpenEngine) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .case import PEAKED, TOKENS, Case, JsonObject, Layout
+from .delta_nets import DELTA_NETS
 from .families import FAMILIES
 from .vision_language import VISION_LANGUAGE
 
@@ -201,4 +202,5 @@ _CASES = (
     ),
 )
 FIRST_CASES: Mapping[str, Case] = {case.name: case for case in _CASES}
-CASES: Mapping[str, Case] = {**FIRST_CASES, **{case.name: case for case in (*FAMILIES, *VISION_LANGUAGE)}}
+_OTHERS = (*FAMILIES, *VISION_LANGUAGE, *DELTA_NETS)
+CASES: Mapping[str, Case] = {**FIRST_CASES, **{case.name: case for case in _OTHERS}}

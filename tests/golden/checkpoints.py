@@ -17,6 +17,7 @@ import numpy as np
 from numpy.random import Philox
 
 from .cases import CASES, Case, Layout
+from .delta_nets import delta_net_tensors
 from .short_convs import lfm2_tensors
 from .vision_language import VISION_SHAPES
 
@@ -91,8 +92,7 @@ def write_checkpoint(name: str, directory: Path, dtype: str = "bfloat16", *, num
 def weights(case: Case) -> Iterator[tuple[str, Floats]]:
     """Yield every tensor of a case's checkpoint under the name that its layout gives it."""
     text_prefix = "language_model." if case.layout is Layout.MULTIMODAL_OLD else ""
-    drawn = lfm2_tensors(case, draw) if case.config["model_type"] == "lfm2" else _decoder(case)
-    for name, value in drawn:
+    for name, value in _text_tensors(case):
         if case.layout is Layout.MULTIMODAL_NEW:
             name = name.replace("model.", "model.language_model.", 1)
         yield text_prefix + name, value
@@ -100,6 +100,13 @@ def weights(case: Case) -> Iterator[tuple[str, Floats]]:
         prefix = "model." if case.layout is Layout.MULTIMODAL_NEW else ""
         for name, shape in _VISION_SHAPES[str(case.config["model_type"])].items():
             yield prefix + name, draw(f"vision/{name}", shape, 0.02)
+
+
+def _text_tensors(case: Case) -> Iterator[tuple[str, Floats]]:
+    kind = case.text_config["model_type"]
+    if kind == "lfm2":
+        return lfm2_tensors(case, draw)
+    return delta_net_tensors(case, draw) if kind == "qwen3_5_text" else _decoder(case)
 
 
 def _decoder(case: Case) -> Iterator[tuple[str, Floats]]:

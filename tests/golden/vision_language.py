@@ -124,6 +124,18 @@ def _norm(name: str, size: int) -> _Shapes:
 _ATTENTION: _Shapes = {**_linear(f"{_BLOCK}attn.qkv", 96, 32), **_linear(f"{_BLOCK}attn.proj", 32, 32)}
 _NORMS: _Shapes = {**_norm(f"{_BLOCK}norm1", 32), **_norm(f"{_BLOCK}norm2", 32)}
 _MERGER: _Shapes = {**_linear("visual.merger.mlp.0", 128, 128), **_linear("visual.merger.mlp.2", 128, 128)}
+_QWEN3_VISION: _Shapes = {
+    "visual.patch_embed.proj.weight": (32, 3, 2, 16, 16),
+    "visual.patch_embed.proj.bias": (32,),
+    "visual.pos_embed.weight": (4, 32),
+    **_NORMS,
+    **_ATTENTION,
+    **_linear(f"{_BLOCK}mlp.linear_fc1", 48, 32),
+    **_linear(f"{_BLOCK}mlp.linear_fc2", 32, 48),
+    **_norm("visual.merger.norm", 32),
+    **_linear("visual.merger.linear_fc1", 128, 128),
+    **_linear("visual.merger.linear_fc2", 96, 128),
+}
 VISION_SHAPES: Mapping[str, Mapping[str, tuple[int, ...]]] = {
     "qwen2_vl": {
         "visual.patch_embed.proj.weight": (32, 3, 2, 14, 14),
@@ -145,18 +157,10 @@ VISION_SHAPES: Mapping[str, Mapping[str, tuple[int, ...]]] = {
         **_MERGER,
     },
     "qwen3_vl": {
-        "visual.patch_embed.proj.weight": (32, 3, 2, 16, 16),
-        "visual.patch_embed.proj.bias": (32,),
-        "visual.pos_embed.weight": (4, 32),
-        **_NORMS,
-        **_ATTENTION,
-        **_linear(f"{_BLOCK}mlp.linear_fc1", 48, 32),
-        **_linear(f"{_BLOCK}mlp.linear_fc2", 32, 48),
-        **_norm("visual.merger.norm", 32),
-        **_linear("visual.merger.linear_fc1", 128, 128),
-        **_linear("visual.merger.linear_fc2", 96, 128),
+        **_QWEN3_VISION,
         **_norm("visual.deepstack_merger_list.0.norm", 128),
         **_linear("visual.deepstack_merger_list.0.linear_fc1", 128, 128),
         **_linear("visual.deepstack_merger_list.0.linear_fc2", 96, 128),
     },
+    "qwen3_5": _QWEN3_VISION,
 }

@@ -313,6 +313,35 @@ def test_lfm_2_attends_where_its_file_says_so_and_adjusts_its_ffn() -> None:
     assert shapes["model.layers.0.feed_forward.w2.weight"] == (128, 128)
 
 
+def test_qwen_3_5_attends_in_each_fourth_layer_behind_a_gate() -> None:
+    model = spec("Qwen3_5")
+    assert [layer.attends for layer in model.layers] == [False, False, False, True, False]
+    assert (model.attention.is_gated, model.attention.head_dim, model.attention.rotary.dim) == (True, 256, 64)
+    shapes = {want.name: want.shape for want in model.wanted_tensors()}
+    assert shapes["model.layers.3.self_attn.q_proj.weight"] == (2 * 2 * 256, 128)
+    assert shapes["model.layers.0.linear_attn.in_proj_qkv.weight"] == (2 * 16 * 128 + 32 * 128, 128)
+    assert shapes["model.layers.0.linear_attn.conv1d.weight"] == (2 * 16 * 128 + 32 * 128, 1, 4)
+    found = spec("Qwen3_5", layer_types=["full_attention", *["linear_attention"] * 4])
+    assert found.layer_windows == (0, *[None] * 4)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"attn_output_gate": False}, "attn_output_gate"),
+        ({"hidden_act": "gelu_new"}, "hidden_act"),
+        ({"linear_conv_kernel_dim": 17}, "linear_conv_kernel_dim: expected 2 to 16, got 17"),
+        ({"linear_num_value_heads": 24}, "24 heads of values, no multiple of 16"),
+        ({"linear_key_head_dim": 24}, "heads of 24 and 128 elements"),
+        ({"num_experts": 8}, "num_experts"),
+        ({"layer_types": ["sliding_attention"] * 5}, "layer_types"),
+    ],
+)
+def test_what_qwen_3_5_could_be_otherwise_is_refused(keys: dict[str, object], message: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=message):
+        spec("Qwen3_5", **keys)
+
+
 def test_a_model_without_attention_is_refused() -> None:
     model = spec("Llama")
     layers = tuple(replace(layer, blocks=layer.blocks[1:]) for layer in model.layers)

@@ -25,13 +25,18 @@ def fit_options(model: ModelSpec, options: EngineConfig) -> EngineConfig:
     """Return the options with a block size that what attends can take.
 
     Raises:
-        UnsupportedModelError: it can't take the model's heads, or a layer has no attention.
+        UnsupportedModelError: it can't take the model's heads, or a layer has no attention, or a gated one.
     """
     other = next((number for number, layer in enumerate(model.layers) if not layer.attends), None)
     if options.attends_elsewhere and other is not None:
         raise UnsupportedModelError(
             f"--attention {options.attention.kind.value}: layer {other} of {model.architecture} has no attention; on"
             " another device than the model's only models attend of which every layer does"
+        )
+    if options.attends_elsewhere and any(layer.attention.is_gated for layer in model.layers):
+        raise UnsupportedModelError(
+            f"--attention {options.attention.kind.value}: what {model.architecture} attends to is gated, which only the"
+            " model's own device does"
         )
     if options.attention.kind is not AttentionKind.NPU:
         return options

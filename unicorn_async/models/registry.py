@@ -41,6 +41,8 @@ ARCHITECTURES: Mapping[str, str] = {
     "Qwen2_5_VLForConditionalGeneration": "qwen_vl.qwen2_5_vl",
     "Qwen3ForCausalLM": "qwen.qwen3",
     "Qwen3MoeForCausalLM": "qwen_moe.qwen3_moe",
+    "Qwen3_5ForCausalLM": "qwen3_5.qwen3_5",
+    "Qwen3_5ForConditionalGeneration": "qwen3_5.qwen3_5_multimodal",
     "Qwen3VLForConditionalGeneration": "qwen_vl.qwen3_vl",
     "SeedOssForCausalLM": "seed_oss.seed_oss",
     "SmolLM3ForCausalLM": "smollm3.smollm3",

@@ -150,10 +150,12 @@ def rope_cache(
     rotation: HeadRotation,
     positions: int,
     slot_mapping: int,
+    q_gated: bool = False,
 ) -> None:
     """Record q = rotate(norm(q)) * q_scale, and rotate(norm(k)) and v into the cache, saturating at what f16 holds.
 
-    `qkv` is (tokens, (num_heads + 2 * num_kv_heads) * head_dim) f32: q heads, k heads, v heads; `q` is (tokens,
+    `qkv` is (tokens, (num_heads + 2 * num_kv_heads) * head_dim) f32: q heads, k heads, v heads, with `q_gated` behind
+    each q head one that is not looked at; `q` is (tokens,
     num_heads * head_dim) f32 and elsewhere. Pairs are a head's halves (NeoX style). `positions` is the
     address of (tokens) u32, `slot_mapping` of (tokens) u32, where NO_SLOT writes nothing. A cache of f32 takes every
     value. Raises ConfigError for other shapes.
@@ -161,13 +163,15 @@ def rope_cache(
     num_tokens, norms = q.shape[0], rotation.norms
     total_heads = shape.num_heads + 2 * shape.num_kv_heads
     q.expect("rope_cache: q", (num_tokens, shape.num_heads * shape.head_dim), DType.F32)
-    qkv.expect("rope_cache: qkv", (num_tokens, total_heads * shape.head_dim), DType.F32)
+    gates = shape.num_heads if q_gated else 0
+    qkv.expect("rope_cache: qkv", (num_tokens, (total_heads + gates) * shape.head_dim), DType.F32)
     if norms:
         norms.q_weight.expect("rope_cache: q_weight", (shape.head_dim,), DType.F32)
         norms.k_weight.expect("rope_cache: k_weight", (shape.head_dim,), DType.F32)
     plus_one = norms is not None and norms.plus_one
     (request,) = kernels_for(info, shape, qk_norm=norms is not None, plus_one=plus_one)
-    kernel = kernels.get(request.name, constants={**request.constants, **rotation.extras})
+    own = {"Q_GATED": True} if q_gated else {}
+    kernel = kernels.get(request.name, constants={**request.constants, **rotation.extras, **own})
     push = kernel.pack(
         qkv=qkv.address,
         q=q.address,

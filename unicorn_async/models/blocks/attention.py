@@ -9,6 +9,7 @@ from unicorn_async.config import RotaryConfig
 from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.models.blocks.declarations import Paged, Residue, WeightSpec, vector
 from unicorn_async.ops.attention_plan import MAX_ROTATING_TOKENS
+from unicorn_async.ops.head_gate import HeadGate, head_gate
 from unicorn_async.ops.norm import qk_norm
 from unicorn_async.ops.rotary import HeadNorms, HeadRotation, rope_cache, rotary_pairs
 from unicorn_async.ops.rows import form_of
@@ -58,6 +59,7 @@ class Attention:
     residual_scale: float = 1.0
     is_fused: bool = False
     is_interleaved: bool = False
+    is_gated: bool = False
 
     def __post_init__(self) -> None:
         """Refuse norms of heads that no kernel applies.
@@ -95,8 +97,7 @@ class Attention:
     @property
     def workspace(self) -> Mapping[str, int]:
         """See `Block`."""
-        qkv = (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
-        return {"normed": self.hidden_size, "qkv": qkv, "q": self.columns, "attention": self.columns}
+        return {"normed": self.hidden_size, "qkv": self._qkv_columns, "q": self.columns, "attention": self.columns}
 
     @property
     def sizes(self) -> Mapping[str, int]:
@@ -128,11 +129,11 @@ class Attention:
         """See `Block`; a step that decodes few tokens rotates while it attends."""
         place, num_tokens = recorder.attention, recorder.num_tokens
         q, attended = recorder.rows("q", self.columns), recorder.input("o", "attention")
-        if not place.device.writes(form_of(attended)):
+        if self.is_gated or not place.device.writes(form_of(attended)):
             attended = recorder.rows("attention", self.columns)
         rotation = None
-        # New keys of prompts and proposals are read by workgroups that would not make them.
-        if place.batch.has_prefill or place.batch.has_proposals or num_tokens > MAX_ROTATING_TOKENS:
+        # New keys of prompts and proposals are read by workgroups that would not make them; gates lie between heads.
+        if self.is_gated or place.batch.has_prefill or place.batch.has_proposals or num_tokens > MAX_ROTATING_TOKENS:
             self.record_before(recorder, q=q, cache=place.cache, slot_mapping=place.slot_mapping)
         else:
             q, rotation = self._heads(recorder), self._rotation(recorder)
@@ -147,7 +148,7 @@ class Attention:
         )
         recorder.touch_pages()
         recorder.barrier()
-        self.record_after(recorder, attended)
+        self.record_after(recorder, self._gated(recorder) if self.is_gated else attended)
 
     def record_before(self, recorder: BlockRecorder, *, q: Tensor, cache: KVCache, slot_mapping: int) -> None:
         """Record it up to the attention: rotated q, (tokens, num_heads * head_dim) f32, and k and v in `cache`.
@@ -167,6 +168,7 @@ class Attention:
             rotation=self._rotation(recorder),
             positions=recorder.arrays.positions,
             slot_mapping=slot_mapping,
+            q_gated=self.is_gated,
         )
         recorder.barrier()
 
@@ -178,7 +180,7 @@ class Attention:
     def _heads(self, recorder: BlockRecorder) -> Tensor:
         """Record it up to q, k and v, not yet rotated; returns these, side by side for each token."""
         normed = recorder.enter(self.norm, "qkv")
-        qkv = recorder.rows("qkv", (self.num_heads + 2 * self.num_kv_heads) * self.head_dim)
+        qkv = recorder.rows("qkv", self._qkv_columns)
         recorder.linear(normed, "qkv", qkv)
         norms = self._norms(recorder)
         if norms is not None and self._norms_whole:
@@ -193,6 +195,25 @@ class Attention:
             )
             recorder.barrier()
         return qkv
+
+    def _gated(self, recorder: BlockRecorder) -> Rows:
+        """Record the gates; returns what they let through, in the form that the output projection reads."""
+        out, qkv = recorder.input("o", "attention"), recorder.rows("qkv", self._qkv_columns)
+        head_gate(
+            recorder.commands,
+            recorder.kernels,
+            recorder.info,
+            x=recorder.rows("attention", self.columns),
+            gate=HeadGate(qkv, first=self.head_dim, stride=2 * self.head_dim),
+            num_heads=self.num_heads,
+            out=out,
+        )
+        recorder.barrier()
+        return out
+
+    @property
+    def _qkv_columns(self) -> int:
+        return (self.num_heads * (2 if self.is_gated else 1) + 2 * self.num_kv_heads) * self.head_dim
 
     def _rotation(self, recorder: BlockRecorder) -> HeadRotation:
         return HeadRotation(
@@ -216,9 +237,11 @@ class Attention:
         return HeadNorms(q_weight, k_weight, self.q_norm.eps, self.q_norm.plus_one)
 
     def _weights(self) -> Iterator[WeightSpec]:
-        for norm in (self.norm, self.post_norm, self.q_norm, self.k_norm):
-            if norm is not None:
-                yield norm.weight
+        for norm in self.norms:
+            yield norm.weight
+        for head_norm in (self.q_norm, self.k_norm):
+            if head_norm is not None:
+                yield replace(head_norm.weight, head_order=self._head_order())
         yield from self._projections()
         yield _matrix("self_attn.o_proj.weight", "o", self.hidden_size, self.columns)
         if self.output_bias:
@@ -236,6 +259,9 @@ class Attention:
         row = 0
         for part, count in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
             rows, own = count * self.head_dim, None if part == "v" else order
+            if part == "q" and self.is_gated:
+                rows *= 2
+                own = order and HeadOrder((*order.rows, *range(self.head_dim, 2 * self.head_dim)))
             matrix = _matrix(f"self_attn.{part}_proj.weight", "qkv", rows, self.hidden_size, row)
             yield replace(matrix, head_order=own)
             if self.qkv_bias:

@@ -1,0 +1,36 @@
+#version 460
+// What delta_conv of later steps needs of this one: a sequence's last TAPS - 1 inputs. A workgroup owns WORKGROUP times four
+// columns (along x) of one row (along y), and does nothing unless that is the last of its sequence.
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_GOOGLE_include_directive : require
+#include "include/pointers.glsl"
+#include "include/run.glsl"
+
+layout(constant_id = 0) const uint WORKGROUP = 64;
+layout(local_size_x = 64, local_size_x_id = 0) in;
+layout(constant_id = 1) const uint TAPS = 4;
+
+layout(push_constant, scalar) uniform P {
+    Vec4s projected; // (tokens, 4 * row_columns): x first
+    uint64_t state; // of each sequence state_bytes, of which the first are (TAPS - 1, 4 * columns): x, the oldest first
+    Runs runs; // (tokens)
+    uint columns; // in vec4s
+    uint row_columns;
+    uint state_bytes;
+} p;
+
+void main() {
+    uint row = gl_WorkGroupID.y, i = gl_GlobalInvocationID.x;
+    Run run = (p.runs + row).v;
+    if (run.state_index == NO_STATE || (run.offset & LAST_OF_RUN) == 0 || i >= p.columns)
+        return;
+    uint offset = run.offset & ~LAST_OF_RUN;
+    Vec4s here = p.projected + uint64_t(row) * p.row_columns + i;
+    Vec4s state = Vec4s(p.state + uint64_t(run.state_index) * p.state_bytes) + i;
+    // From the oldest on: what moves comes from behind the place that it goes to.
+    [[unroll]] for (uint age = TAPS - 1; age-- > 0;) {
+        uint to = TAPS - 2 - age;
+        (state + uint64_t(to) * p.columns).v = age <= offset ? (here - uint64_t(age) * p.row_columns).v
+                                                             : (state + uint64_t(to + 1 + offset) * p.columns).v;
+    }
+}

@@ -1,0 +1,78 @@
+"""Qwen 3.5, dense: layers of linear attention by the gated delta rule, and gated attention among them.
+
+Its rotary embeddings have three axes, of which text alone has one position. Source: the models' config.json and
+transformers' `configuration_qwen3_5.py` and `modeling_qwen3_5.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from unicorn_async.checkpoint.json_config import JsonConfig
+from unicorn_async.errors import UnsupportedModelError
+from unicorn_async.models.blocks.gated_delta_net import GatedDeltaNet
+from unicorn_async.models.families.dense import Dimensions, decoder, layer_kinds
+from unicorn_async.models.rotary_config import read_rotary
+from unicorn_async.ops.delta_rule import DeltaShape
+
+if TYPE_CHECKING:
+    from unicorn_async.models.spec import ModelSpec
+
+_MOST_TAPS = 16
+_KINDS = ("linear_attention", "full_attention")
+
+
+def qwen3_5(raw: JsonConfig) -> ModelSpec:
+    """Read the config.json of a `Qwen3_5ForCausalLM`."""
+    return _decoder(raw, "Qwen3_5ForCausalLM")
+
+
+def qwen3_5_multimodal(raw: JsonConfig) -> ModelSpec:
+    """Read the text part of the config.json of a `Qwen3_5ForConditionalGeneration`."""
+    text = raw.section("text_config")
+    is_tied = any(part.flag("tie_word_embeddings", False) for part in (raw, text))
+    keys = {**text.raw, "tie_word_embeddings": is_tied}
+    return _decoder(JsonConfig(keys, text.where, text.traits), "Qwen3_5ForConditionalGeneration")
+
+
+def _decoder(raw: JsonConfig, architecture: str) -> ModelSpec:
+    if not raw.flag("attn_output_gate", True):
+        raise UnsupportedModelError(
+            f"{raw.where}: attn_output_gate: false: attention without its gate is not supported"
+        )
+    sizes = replace(Dimensions.read(raw, head_dim=256), norm_plus_one=True)
+    bias = raw.flag("attention_bias", False)
+    rotary = read_rotary(raw, sizes.head_dim, default_part=0.25)
+    attention = replace(
+        sizes.attention(rotary, qk_norm=True, qkv_bias=bias, output_bias=bias),
+        is_gated=True,
+    )
+    linear = GatedDeltaNet(sizes.hidden_size, _shape(raw), sizes.norm("input_layernorm", "input_norm"), sizes.norm_eps)
+    ffn = sizes.gated_ffn(raw.activation("hidden_act", "silu"))
+    layers = [(attention if attends else linear, ffn) for attends in _attending(raw, sizes.num_layers)]
+    return decoder(raw, architecture, sizes, layers, vocab_size=248_320, max_position=32_768)
+
+
+def _shape(raw: JsonConfig) -> DeltaShape:
+    if raw.text("hidden_act", "silu") != "silu":
+        raise UnsupportedModelError(f"{raw.where}: hidden_act: only silu is supported behind the convolution")
+    num_taps = raw.count("linear_conv_kernel_dim", 4)
+    if not 2 <= num_taps <= _MOST_TAPS:
+        raise UnsupportedModelError(f"{raw.where}: linear_conv_kernel_dim: expected 2 to {_MOST_TAPS}, got {num_taps}")
+    return DeltaShape(
+        num_key_heads=raw.count("linear_num_key_heads", 16),
+        num_value_heads=raw.count("linear_num_value_heads", 32),
+        key_dim=raw.count("linear_key_head_dim", 128),
+        value_dim=raw.count("linear_value_head_dim", 128),
+        num_taps=num_taps,
+    )
+
+
+def _attending(raw: JsonConfig, num_layers: int) -> list[bool]:
+    """Return which layers attend to all: by `layer_types`, or each `full_attention_interval`-th."""
+    kinds = layer_kinds(raw, num_layers, _KINDS)
+    if kinds is not None:
+        return [kind == "full_attention" for kind in kinds]
+    interval = raw.count("full_attention_interval", 4)
+    return [(layer + 1) % interval == 0 for layer in range(num_layers)]

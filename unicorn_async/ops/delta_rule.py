@@ -1,0 +1,186 @@
+"""The gated delta rule over the tokens of each sequence, and the short convolution in front of it.
+
+Source: Gated Delta Networks (arXiv 2412.06464); transformers' `modeling_qwen3_5.py`, `Qwen3_5GatedDeltaNet`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from unicorn_async.errors import UnsupportedModelError
+from unicorn_async.tensor import DType, Tensor
+
+if TYPE_CHECKING:
+    from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.gpu.recorder import Kernels, Recorder
+
+_VECTOR = 4
+_LANES = 4  # that hold a column of the state
+_WORKGROUP = 32
+_STATE_WORKGROUP = 64
+_UNIT = _LANES * _VECTOR
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaShape:
+    """Heads of keys, each for equally many heads of values, and the taps of the convolution.
+
+    Raises:
+        UnsupportedModelError: heads that no kernel takes.
+    """
+
+    num_key_heads: int
+    num_value_heads: int
+    key_dim: int
+    value_dim: int
+    num_taps: int
+
+    def __post_init__(self) -> None:
+        if self.num_value_heads % self.num_key_heads:
+            raise UnsupportedModelError(
+                f"delta rule: {self.num_value_heads} heads of values, no multiple of {self.num_key_heads} heads of keys"
+            )
+        if self.key_dim % _UNIT or self.key_dim > 256 or self.value_dim % _VECTOR:
+            raise UnsupportedModelError(
+                f"delta rule: heads of {self.key_dim} and {self.value_dim} elements, expected a multiple of {_UNIT} up "
+                f"to 256, and one of {_VECTOR}"
+            )
+
+    @property
+    def columns(self) -> int:
+        """Elements of a token's queries, keys and values, which the convolution takes."""
+        return 2 * self.num_key_heads * self.key_dim + self.value_columns
+
+    @property
+    def value_columns(self) -> int:
+        """Elements of a token's values."""
+        return self.num_value_heads * self.value_dim
+
+    @property
+    def conv_bytes(self) -> int:
+        """What a sequence keeps for the convolution: its last inputs, (num_taps - 1, columns) f32."""
+        return 4 * (self.num_taps - 1) * self.columns
+
+    @property
+    def state_bytes(self) -> int:
+        """All that a sequence keeps: `conv_bytes`, then (num_value_heads, value_dim, key_dim) f32."""
+        return self.conv_bytes + 4 * self.value_columns * self.key_dim
+
+
+def delta_conv(
+    recorder: Recorder,
+    kernels: Kernels,
+    info: DeviceInfo,
+    shape: DeltaShape,
+    *,
+    projected: Tensor,
+    taps: Tensor,
+    state: int,
+    runs: int,
+    positions: int,
+    out: Tensor,
+) -> None:
+    """Record out = silu(conv(x)), queries and keys brought to length 1 a head, and queries divided by key_dim ** 0.5.
+
+    `projected` is (tokens, columns or more) f32, x first: queries, keys, values; `taps` (columns, num_taps) f32, the
+    oldest first; `out` (tokens, columns) f32. `state` is the address of (states, state_bytes), `runs` that of (tokens)
+    TOKEN_RUN, `positions` of (tokens) u32. Rows without a token are left alone. Raises ConfigError for other shapes.
+    """
+    num_tokens, row_columns = projected.shape
+    projected.expect("delta_conv: projected", (num_tokens, row_columns), DType.F32)
+    taps.expect("delta_conv: taps", (shape.columns, shape.num_taps), DType.F32)
+    out.expect("delta_conv: out", (num_tokens, shape.columns), DType.F32)
+    lanes = min(_WORKGROUP, info.subgroup_size)
+    constants: dict[str, int | float] = {
+        "WORKGROUP": lanes,
+        "TAPS": shape.num_taps,
+        "VECTORS": -(-max(shape.key_dim, shape.value_dim) // (_VECTOR * lanes)),
+        "KEY_HEADS": shape.num_key_heads,
+        "KEY_VECTORS": shape.key_dim // _VECTOR,
+        "VALUE_VECTORS": shape.value_dim // _VECTOR,
+        "Q_SCALE": shape.key_dim**-0.5,
+    }
+    kernel = kernels.get("delta_conv", constants=constants)
+    push = kernel.pack(
+        projected=projected.address,
+        taps=taps.address,
+        state=state,
+        runs=runs,
+        positions=positions,
+        y=out.address,
+        columns=shape.columns // _VECTOR,
+        row_columns=row_columns // _VECTOR,
+        state_bytes=shape.state_bytes,
+    )
+    recorder.dispatch(kernel, push, 2 * shape.num_key_heads + shape.num_value_heads, num_tokens)
+
+
+def delta_conv_state(
+    recorder: Recorder, kernels: Kernels, shape: DeltaShape, *, projected: Tensor, state: int, runs: int
+) -> None:
+    """Record what `delta_conv` of later steps needs of this one, behind it and a barrier; arguments are as there."""
+    num_tokens, row_columns = projected.shape
+    constants = {"WORKGROUP": _STATE_WORKGROUP, "TAPS": shape.num_taps}
+    kernel = kernels.get("delta_conv_state", constants=constants)
+    push = kernel.pack(
+        projected=projected.address,
+        state=state,
+        runs=runs,
+        columns=shape.columns // _VECTOR,
+        row_columns=row_columns // _VECTOR,
+        state_bytes=shape.state_bytes,
+    )
+    recorder.dispatch(kernel, push, -(-shape.columns // (_VECTOR * _STATE_WORKGROUP)), num_tokens)
+
+
+def delta_rule(
+    recorder: Recorder,
+    kernels: Kernels,
+    shape: DeltaShape,
+    *,
+    qkv: Tensor,
+    ba: Tensor,
+    decay_log: Tensor,
+    decay_bias: Tensor,
+    state: int,
+    runs: int,
+    positions: int,
+    out: Tensor,
+) -> None:
+    """Record the recurrence of each head of values: S = exp(g) S + beta k (v - exp(g) k S), and out = q S.
+
+    g = -exp(decay_log) * softplus(a + decay_bias), beta = sigmoid(b). `qkv` is what `delta_conv` leaves, `ba` (tokens,
+    2 * num_value_heads) f32, all b before all a; `decay_log` and `decay_bias` (num_value_heads) f32; `out` (tokens,
+    value_columns) f32. S begins with zeros at position 0. Others as for `delta_conv`.
+    Raises ConfigError for other shapes.
+    """
+    num_tokens, heads = qkv.shape[0], shape.num_value_heads
+    qkv.expect("delta_rule: qkv", (num_tokens, shape.columns), DType.F32)
+    ba.expect("delta_rule: ba", (num_tokens, 2 * heads), DType.F32)
+    decay_log.expect("delta_rule: decay_log", (heads,), DType.F32)
+    decay_bias.expect("delta_rule: decay_bias", (heads,), DType.F32)
+    out.expect("delta_rule: out", (num_tokens, shape.value_columns), DType.F32)
+    constants = {
+        "WORKGROUP": _WORKGROUP,
+        "LANES": _LANES,
+        "VECTORS": shape.key_dim // _UNIT,
+        "KEY_HEADS": shape.num_key_heads,
+        "VALUE_HEADS": heads,
+        "VALUE_DIM": shape.value_dim,
+    }
+    kernel = kernels.get("delta_rule", constants=constants)
+    push = kernel.pack(
+        qkv=qkv.address,
+        ba=ba.address,
+        decay_log=decay_log.address,
+        decay_bias=decay_bias.address,
+        state=state,
+        runs=runs,
+        positions=positions,
+        y=out.address,
+        row_columns=shape.columns // _VECTOR,
+        state_bytes=shape.state_bytes,
+        state_offset=shape.conv_bytes,
+    )
+    recorder.dispatch(kernel, push, heads * -(-shape.value_dim // (_WORKGROUP // _LANES)), num_tokens)
