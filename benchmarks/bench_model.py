@@ -22,7 +22,7 @@ from model_runs import StepWork
 
 from unicorn_async.checkpoint.checkpoint import CONFIG_FILE, INDEX_FILE, Checkpoint
 from unicorn_async.cli.options import count
-from unicorn_async.config import EngineConfig, KVDType, WeightScheme
+from unicorn_async.config import EngineConfig, KVDType, SpeculationMode, WeightScheme
 from unicorn_async.engine.files import ModelFiles
 from unicorn_async.errors import UnicornError
 
@@ -221,6 +221,7 @@ def engine_config(options: argparse.Namespace, weights: str, *, streams: int, co
         weights=WeightScheme(weights),
         kv_dtype=KVDType(options.kv_dtype),
         weight_cache=False,
+        speculation=SpeculationMode.OFF,
         max_mixed_step_s=None,  # prompts before the measurement as fast as they can be
     )
 

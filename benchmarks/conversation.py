@@ -22,7 +22,7 @@ from bench_device import check_fit, device_text
 from command_line import out_file, run_script
 
 from unicorn_async.cli.options import count
-from unicorn_async.config import EngineConfig, SamplingParams
+from unicorn_async.config import EngineConfig, SamplingParams, SpeculationMode
 from unicorn_async.engine.engine import Engine
 
 
@@ -119,7 +119,12 @@ def main() -> None:
     options = parser.parse_args()
     length = options.system + options.turns * (options.question + options.answer)
     context = max(length, options.common + 32) + 16
-    options.config = EngineConfig(device=options.device, max_context=context, max_num_seqs=max(options.streams, 2))
+    options.config = EngineConfig(
+        device=options.device,
+        max_context=context,
+        max_num_seqs=max(options.streams, 2),
+        speculation=SpeculationMode.OFF,
+    )
     check_fit(parser, options.model, options.config)
     asyncio.run(measure(options))
 

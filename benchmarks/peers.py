@@ -30,7 +30,7 @@ from command_line import out_file, run_script
 
 from unicorn_async.cli.bench_run import measure_decode, measure_prompt
 from unicorn_async.cli.options import count
-from unicorn_async.config import EngineConfig
+from unicorn_async.config import EngineConfig, SpeculationMode
 from unicorn_async.engine.engine import Engine
 
 WARM_UP = 3  # runs: the engine records a step of a new shape once for each of its frames
@@ -54,6 +54,7 @@ def engine_config(options: argparse.Namespace) -> EngineConfig:
     return EngineConfig(
         device=options.device,
         max_num_seqs=max(options.streams),
+        speculation=SpeculationMode.OFF,  # random prompts say nothing of what it gains
         max_mixed_step_s=None,  # all streams should decode soon, as with llama.cpp
         max_context=max(options.prompt, options.context) + options.tokens + SPARE,
     )

@@ -19,7 +19,7 @@ import time
 from command_line import run_script
 
 from unicorn_async.cli.options import count
-from unicorn_async.config import EngineConfig
+from unicorn_async.config import EngineConfig, SpeculationMode
 from unicorn_async.engine.engine import Engine
 from unicorn_async.server import serve
 
@@ -56,7 +56,9 @@ async def rate(engine: Engine, seconds: float) -> float:
 
 async def measure(options: argparse.Namespace) -> None:
     """Take turns, and print."""
-    config = EngineConfig(device=options.device, max_context=1024, max_num_seqs=options.streams)
+    config = EngineConfig(
+        device=options.device, max_context=1024, max_num_seqs=options.streams, speculation=SpeculationMode.OFF
+    )
     async with Engine.open(options.model, config=config) as engine:
         ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         server = asyncio.create_task(serve(engine, port=0, on_ready=ready.set_result))

@@ -18,6 +18,7 @@ from unicorn_async.cli.event_loop import run_async
 from unicorn_async.cli.log_lines import log_lines
 from unicorn_async.cli.options import MODEL_HELP, add_engine_options, count, engine_config
 from unicorn_async.cli.progress import ProgressLine, bar, show_load
+from unicorn_async.config import SpeculationMode
 from unicorn_async.engine.engine import Engine
 from unicorn_async.errors import ConfigError
 
@@ -59,6 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measure and print."""
     model, config = options.model, engine_config(options)
+    if config.speculation is SpeculationMode.AUTO:  # what a model repeats after random prompts is no measure of it
+        config = replace(config, speculation=SpeculationMode.OFF)
     options.batch = _batches(options.batch, options.max_num_seqs, config.max_num_batched_tokens)
     config = replace(config, max_num_seqs=max(config.max_num_seqs, *options.batch), time_kernels=options.kernels)
     return run_async(_bench(model, config, options))
