@@ -16,12 +16,22 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
+def default_handling() -> Iterator[None]:
+    """Signals' usual handling here, whatever the caller does with them: nohup has hangups ignored."""
+    earlier = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in earlier.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
 def hangups_ignored() -> Iterator[None]:
     earlier = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     yield
     signal.signal(signal.SIGHUP, earlier)
 
 
+@pytest.mark.usefixtures("default_handling")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_a_command_in_order_and_is_its_status(number: signal.Signals) -> None:
     ended: list[str] = []
