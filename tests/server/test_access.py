@@ -10,6 +10,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from tests.server.ws_client import connected
 from unicorn_async.server import ServerOptions
 from unicorn_async.server.access import Access
+from unicorn_async.server.keys import ALL_RIGHTS, Right
 from unicorn_async.server.protocol.errors import ApiError
 
 if TYPE_CHECKING:
@@ -134,3 +135,16 @@ async def test_a_server_with_a_key_takes_any_host_name(serve_with: ServeWith) ->
         foreign = {"host": "chat.example", "authorization": f"Bearer {KEY}"}
         assert (await client.get("/health", headers=foreign)).status_code == 200
         assert (await client.get("/v1/models", headers=foreign)).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", None])
+def test_behind_a_proxy_no_address_is_this_machines_own(host: str | None) -> None:
+    assert Access(ServerOptions()).check({}, host, Right.MANAGE).rights == ALL_RIGHTS
+    access = Access(ServerOptions(behind_proxy=True))
+    assert access.check({}, host).rights == {Right.USE}
+    for right in (Right.MANAGE, Right.METRICS):
+        with pytest.raises(ApiError, match="through a proxy") as refused:
+            access.check({}, host, right)
+        assert refused.value.status == 403
+    keyed = Access(ServerOptions(behind_proxy=True, api_key=KEY))
+    assert keyed.check({"authorization": f"Bearer {KEY}"}, host, Right.MANAGE).rights == ALL_RIGHTS

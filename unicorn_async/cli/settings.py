@@ -80,6 +80,21 @@ def parse_settings(
     return options
 
 
+def override(parser: argparse.ArgumentParser, options: argparse.Namespace, given: Mapping[str, object]) -> None:
+    """Set options by their names; texts mean what they do in the environment, other values what they do in a file.
+
+    Raises:
+        ConfigError: there is no such option, or its value can't be.
+    """
+    actions = {name: action for action in parser._actions if (name := _name(action)) is not None}
+    for key, value in given.items():
+        action = actions.get(key.replace("_", "-"))
+        if action is None:
+            raise ConfigError(f"{key}: there is no such option")
+        read = _from_text(action, value, key) if isinstance(value, str) else _from_toml(action, value, key)
+        setattr(options, action.dest, read)
+
+
 def settings_text(settings: Mapping[str, Setting]) -> str:
     """Return options as a TOML file that sets them, but for secrets."""
     lines: list[str] = []

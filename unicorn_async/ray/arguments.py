@@ -2,49 +2,99 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Self
+import argparse
+import os
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, NoReturn, Self
 
+from unicorn_async.cli.options import add_engine_options, engine_config
+from unicorn_async.cli.server_options import API_KEY_VARIABLE, add_server_options
+from unicorn_async.cli.serving import server_options
+from unicorn_async.cli.settings import add_settings_options, override, parse_settings
+from unicorn_async.config import EngineConfig
 from unicorn_async.errors import ConfigError
+from unicorn_async.server.options import ServerOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_COUNTS = ("min_replicas", "max_replicas", "max_ongoing", "target_ongoing", "max_context")
+_COUNTS = ("min_replicas", "max_replicas", "max_ongoing", "target_ongoing")
+# Options of `unicorn serve` that have no meaning here: Ray Serve listens, logs, drains and restarts, and a replica
+# keeps its model and its responses to itself.
+_OF_ONE_SERVER = (
+    "host",
+    "port",
+    "log_level",
+    "log_format",
+    "drain",
+    "max_restarts",
+    "models_dir",
+    "keep_model",
+    "store",
+    "header_timeout_s",
+    "idle_timeout_s",
+    "max_unread_bytes",
+    "max_all_unread_bytes",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """The application's arguments."""
+    """The application's arguments; `config` and `options` come from those that `unicorn serve` has, too."""
 
     model: str  # a directory, a file or a name, the same on each machine
-    device: str | None = None  # index or part of a name, on each machine; None = the fastest GPU that fits
     min_replicas: int = 1
     max_replicas: int = 1
     max_ongoing: int = 256  # requests and websockets at a replica; further ones wait for a place
     target_ongoing: int = 32  # requests and websockets a replica, by which their number is chosen
     num_gpus: float = 1.0  # that Ray counts for a replica; 0 where Ray does not know the GPU
     num_cpus: float = 1.0
-    max_context: int | None = None
     allow_software: bool = False
+    config: EngineConfig = field(default_factory=EngineConfig)
+    options: ServerOptions = field(default_factory=lambda: ServerOptions(behind_proxy=True))
 
     @classmethod
-    def parse(cls, given: Mapping[str, object]) -> Self:
+    def parse(cls, given: Mapping[str, object], environ: Mapping[str, str] | None = None) -> Self:
         """Return the arguments; on `serve run`'s command line all of them are texts.
+
+        Options of `unicorn serve` are taken by their names, else from the environment, else from the TOML file
+        `config`.
 
         Raises:
             ConfigError: there is no model, an unknown name or a value that can't be.
         """
-        known = {field.name for field in fields(cls)}
-        if unknown := sorted(given.keys() - known):
-            raise ConfigError(f"unknown arguments {unknown}; there are {sorted(known)}")
+        own = {item.name for item in fields(cls)} - {"config", "options"}
         if not given.get("model"):
             raise ConfigError("give the model to serve: model=NAME")
-        arguments = cls(**{name: _value(name, value) for name, value in given.items()})  # type: ignore[arg-type]
+        values = {name: _value(name, value) for name, value in given.items() if name in own}
+        others = {name: value for name, value in given.items() if name not in own}
+        config, options = _settings(others, os.environ if environ is None else environ)
+        arguments = cls(config=config, options=options, **values)  # type: ignore[arg-type]
         least, most = arguments.min_replicas, arguments.max_replicas
         if least > most:
             raise ConfigError(f"min_replicas {least} is more than max_replicas {most}")
-        return arguments
+        return replace(arguments, config=replace(config, allow_software=arguments.allow_software))
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message)
+
+
+def _settings(given: Mapping[str, object], environ: Mapping[str, str]) -> tuple[EngineConfig, ServerOptions]:
+    if given.keys() & {"api_key", "api-key"}:
+        raise ConfigError(f"api_key: Ray shows arguments to others; give api_key_file, or {API_KEY_VARIABLE}")
+    parser = _Parser(add_help=False)
+    add_settings_options(parser)
+    add_server_options(parser)
+    add_engine_options(parser)
+    for action in [action for action in parser._actions if action.dest in _OF_ONE_SERVER]:
+        parser._remove_action(action)
+    parser.set_defaults(store=None, drain=0.0)
+    file = given.get("config")
+    options = parse_settings(parser, [] if file is None else [f"--config={file}"], environ)
+    override(parser, options, {name: value for name, value in given.items() if name != "config"})
+    return engine_config(options), replace(server_options(options), behind_proxy=True)
 
 
 def _value(name: str, value: object) -> object:

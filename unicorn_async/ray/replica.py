@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
-from unicorn_async.config import EngineConfig
 from unicorn_async.engine.engine import Engine
 from unicorn_async.server.app import create_app
 
@@ -20,13 +19,12 @@ class Replica:
 
     async def __init__(self, arguments: Arguments) -> None:  # type: ignore[misc]  # Ray Serve awaits it
         """Open the engine; the model loads behind that."""
-        config = EngineConfig(max_context=arguments.max_context, allow_software=arguments.allow_software)
+        self._options = arguments.options
         self._held = AsyncExitStack()
-        opening = Engine.open(arguments.model, device=arguments.device, config=config)
-        self._engine = await self._held.enter_async_context(opening)
+        self._engine = await self._held.enter_async_context(Engine.open(arguments.model, config=arguments.config))
 
     def __serve_build_asgi_app__(self) -> Starlette:
-        return create_app(self._engine)
+        return create_app(self._engine, self._options)
 
     def check_health(self) -> None:
         """Raise if the engine has failed: Ray Serve then starts another replica in this one's place."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import ipaddress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -28,6 +29,7 @@ class Access:
 
     def __init__(self, options: ServerOptions) -> None:
         self._keys = [(_spellings(key), _owner(key, shares=options.share_prefixes)) for key in options.keys]
+        self._behind_proxy = options.behind_proxy
         self._allowed_hosts = frozenset(host.lower() for host in options.allowed_hosts)
 
     @property
@@ -47,7 +49,8 @@ class Access:
             if self._keys:
                 message = f"the API key of {client.name!r} is not good for this: it has no right to {right.value}"
                 raise ApiError(message, status=403, code="no_right")
-            message = f"from another machine ({client.name}) this needs an API key, and the server has none"
+            whence = "through a proxy" if self._behind_proxy else "from another machine"
+            message = f"{whence} ({client.name}) this needs an API key, and the server has none"
             raise ApiError(message, status=403, code="key_needed")
         return client
 
@@ -73,14 +76,18 @@ class Access:
         try:
             return self._client(headers, host)
         except ApiError:
-            return client_at(host)
+            return self._at(host)
 
     def _client(self, headers: Mapping[str, str], host: str | None) -> Client:
         if self._keys:
             return self._owner(_bearer(headers))
         self.check_host(headers)
         self._check_origin(headers)
-        return client_at(host)
+        return self._at(host)
+
+    def _at(self, host: str | None) -> Client:
+        client = client_at(host)
+        return replace(client, rights=frozenset((Right.USE,))) if self._behind_proxy else client
 
     def _owner(self, key: bytes | None) -> Client:
         if key is None:

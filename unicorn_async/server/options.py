@@ -50,6 +50,7 @@ class ServerOptions:
     api_key: str | None = None  # good for everything; without any key whoever reaches the port may ask
     api_keys: tuple[ApiKey, ...] = ()  # further ones, each with its own rights
     share_prefixes: bool = False  # among clients with different keys: times then tell what others have asked
+    behind_proxy: bool = False  # then no address is this machine's own, and nobody tells what a client has not taken
     allowed_hosts: tuple[str, ...] = ()  # further names by which browsers may reach this server
     default_sampling: SamplingParams = field(default_factory=SamplingParams)  # for what a request leaves out
     recommended_sampling: bool = True  # the model's own, in place of these, for what a request leaves out

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 POLICY_VIOLATION = 1008  # RFC 6455, section 7.4.1
+TOO_BIG = 1009  # as above
 LOCAL_RESPONSES = 16  # responses with `store` false that a connection can go on from
 RECENT_RESPONSES = 64  # that a client is told of as its own where it watches the steps
 PROGRESS_INTERVAL_S = 0.1
@@ -125,7 +126,12 @@ class Connection:
         if message["type"] == "websocket.disconnect":
             return None
         text: str | bytes | None = message.get("text")
-        return text if text is not None else bytes(message.get("bytes") or b"")
+        if text is None:
+            text = bytes(message.get("bytes") or b"")
+        if _is_larger(text, self._service.options.max_message_bytes):  # no web server but our own sees to it
+            await self._outlet.send({"type": "websocket.close", "code": TOO_BIG, "reason": "message too large"})
+            return None
+        return text
 
     async def _authenticate(self) -> Client | None:
         """Take the key from the first frame; return whose it is, None if it is nobody's."""
@@ -213,6 +219,9 @@ class Connection:
                 self._watching.cancel()
                 self._watching = None
             return
+        if self._service.options.behind_proxy:
+            message = "steps can't be watched through a proxy, which would keep all that is not read"
+            raise ApiError(message, status=403, code="not_through_proxy")
         if self._watching is None:
             watchers = self._service.watchers
             watchers.claim()
@@ -257,6 +266,11 @@ class Connection:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def _is_larger(text: str | bytes, limit: int) -> bool:
+    size = len(text)
+    return size > limit or (4 * size > limit and isinstance(text, str) and len(text.encode("utf-8", "replace")) > limit)
 
 
 async def reject(exc: ApiError, scope: Scope, send: Send) -> None:
