@@ -16,7 +16,7 @@ from unicorn_async.ray import build
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ray = pytest.importorskip("ray", reason="Ray is not installed: pip install unicorn_async[ray]")
+pytest.importorskip("ray.serve", reason="Ray is not installed: pip install unicorn_async[ray]")
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
 
 LIMIT = 5000
@@ -25,6 +25,7 @@ SESSIONS = [f"session {number}" for number in range(24)]  # that all of them hav
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[httpx.Client]:
+    import ray
     from ray import serve
 
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -94,6 +95,8 @@ async def test_a_frame_is_bounded_behind_the_proxy(client: httpx.Client) -> None
 
 
 def test_a_session_has_its_replica_and_another_one_when_that_dies(client: httpx.Client) -> None:
+    import ray
+
     answers = {session: ask(client, session) for session in SESSIONS}
     assert len({str(answer["output"][0]["content"]) for answer in answers.values()}) == 1  # type: ignore[index]
 

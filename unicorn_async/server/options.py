@@ -47,7 +47,8 @@ _TIMES = (
 class ServerOptions:
     """Limits, deadlines and defaults; sizes in bytes, times in seconds."""
 
-    api_key: str | None = field(default=None, repr=False)  # good for everything; without any key whoever reaches the port may ask
+    # Good for everything; without any key whoever reaches the port may ask.
+    api_key: str | None = field(default=None, repr=False)
     api_keys: tuple[ApiKey, ...] = ()  # further ones, each with its own rights
     share_prefixes: bool = False  # among clients with different keys: times then tell what others have asked
     behind_proxy: bool = False  # then no address is this machine's own, and nobody tells what a client has not taken
