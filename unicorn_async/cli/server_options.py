@@ -41,6 +41,19 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
         "--allow-host", action="append", default=[], metavar="NAME", help="further name that browsers may use"
     )
     group.add_argument(
+        "--cors-origin",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="pages of this origin may use the server, e.g. https://chat.example; with keys * allows those of all",
+    )
+    group.add_argument(
+        "--tls-cert", type=Path, metavar="FILE", help="serve https and wss with this certificate and its chain, as PEM"
+    )
+    group.add_argument(
+        "--tls-key", type=Path, metavar="FILE", help="the key of --tls-cert, as PEM, without a passphrase"
+    )
+    group.add_argument(
         "--models-dir",
         action="append",
         type=Path,

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     import argparse
     import socket
     from collections.abc import Coroutine
+    from pathlib import Path
+    from ssl import SSLContext
 
     from unicorn_async.config import EngineConfig
     from unicorn_async.engine.engine import Engine
@@ -42,7 +44,7 @@ def server_options(options: argparse.Namespace) -> ServerOptions:
     """Return how the server behaves; the key on the command line comes before the environment's.
 
     Raises:
-        ConfigError: a key is empty, or the file of keys can't be used.
+        ConfigError: a key is empty, or the file of keys, or TLS's, can't be used.
     """
     key, name = options.api_key, "--api-key"
     if key is None:
@@ -54,12 +56,24 @@ def server_options(options: argparse.Namespace) -> ServerOptions:
         api_keys=read_keys(options.api_key_file) if options.api_key_file is not None else (),
         share_prefixes=options.share_prefixes,
         allowed_hosts=tuple(options.allow_host),
+        cors_origins=tuple(options.cors_origin),
+        tls=_tls(options.tls_cert, options.tls_key),
         recommended_sampling=options.generation_config == "auto",
         store_file=options.store,
         drain_s=options.drain,
         otlp_endpoint=options.otlp_endpoint,
         **limits(options),
     )
+
+
+def _tls(certificate: Path | None, key: Path | None) -> SSLContext | None:
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise ConfigError("TLS wants both --tls-cert, a certificate, and --tls-key, its key")
+    from unicorn_async.server.tls import tls_context  # with a library that few servers want
+
+    return tls_context(certificate, key)
 
 
 def model_catalog(options: argparse.Namespace) -> ModelCatalog:

@@ -30,6 +30,7 @@ class Access:
     def __init__(self, options: ServerOptions) -> None:
         self._keys = [(_spellings(key), _owner(key, shares=options.share_prefixes)) for key in options.keys]
         self._behind_proxy = options.behind_proxy
+        self._cors_origins = frozenset(options.cors_origins)
         self._allowed_hosts = frozenset(host.lower() for host in options.allowed_hosts)
 
     @property
@@ -49,8 +50,11 @@ class Access:
             if self._keys:
                 message = f"the API key of {client.name!r} is not good for this: it has no right to {right.value}"
                 raise ApiError(message, status=403, code="no_right")
-            whence = "through a proxy" if self._behind_proxy else "from another machine"
-            message = f"{whence} ({client.name}) this needs an API key, and the server has none"
+            whence = (
+                f"through a proxy ({client.name})" if self._behind_proxy else f"from another machine ({client.name})"
+            )
+            who = "from another site's page" if self._is_listed(headers) else whence
+            message = f"{who} this needs an API key, and the server has none"
             raise ApiError(message, status=403, code="key_needed")
         return client
 
@@ -82,8 +86,11 @@ class Access:
         if self._keys:
             return self._owner(_bearer(headers))
         self.check_host(headers)
+        client = self._at(host)
+        if self._is_listed(headers):
+            return replace(client, rights=client.rights & {Right.USE})
         self._check_origin(headers)
-        return self._at(host)
+        return client
 
     def _at(self, host: str | None) -> Client:
         client = client_at(host)
@@ -111,13 +118,21 @@ class Access:
             message = f"host name {host[:200]!r} is not allowed; allow it with --allow-host, or set an API key"
             raise ApiError(message, status=403, code="foreign_host")
 
+    def _is_listed(self, headers: Mapping[str, str]) -> bool:
+        """Whether another site's page asks that may use this server: using is all that it may."""
+        return headers.get("origin") in self._cors_origins
+
     def _check_origin(self, headers: Mapping[str, str]) -> None:
         origin = headers.get("origin")
         if origin is None:
             return
         host = headers.get("host", "")
         if not host or origin.partition("://")[2].lower() != host.lower():
-            raise ApiError(f"origin {origin[:200]!r} is not this server's page", status=403, code="foreign_origin")
+            raise ApiError(
+                f"origin {origin[:200]!r} is not this server's page; --cors-origin lets it",
+                status=403,
+                code="foreign_origin",
+            )
 
     def _is_own_name(self, host: str) -> bool:
         """Whether a public name server can't have pointed this name here: another site's owner could, with a DNS

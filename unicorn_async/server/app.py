@@ -18,6 +18,7 @@ from starlette.routing import WebSocketRoute
 
 from unicorn_async.resources import resource_dir
 from unicorn_async.server.completion_endpoints import CompletionEndpoints
+from unicorn_async.server.cors import Cors
 from unicorn_async.server.embedding_endpoints import EmbeddingEndpoints
 from unicorn_async.server.gate import Gate
 from unicorn_async.server.guard import unrouted
@@ -32,6 +33,7 @@ from unicorn_async.server.options import ServerOptions
 from unicorn_async.server.page import page_routes
 from unicorn_async.server.service import Service
 from unicorn_async.server.stall import Unread
+from unicorn_async.server.tls_protocol import Handshakes, TlsProtocol
 from unicorn_async.server.tokenizer_endpoints import TokenizerEndpoints
 from unicorn_async.server.websocket import WebSocketEndpoint
 from unicorn_async.server.websocket_protocol import WebSocketProtocol
@@ -82,6 +84,7 @@ def _application(service: Service, host: contextlib.AbstractAsyncContextManager[
     handlers = {HTTPException: cast("Callable[[Request, Exception], Awaitable[Response]]", unrouted)}
     middleware = [
         Middleware(Observer, metrics=service.metrics, tracing=lambda: service.tracing),
+        Middleware(Cors, origins=service.options.cors_origins),
         Middleware(Gate, access=service.access, options=service.options),
     ]
     return Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers, middleware=middleware)
@@ -114,11 +117,12 @@ async def serve(
         else:
             service = Service(ModelHost.around(models), options or ServerOptions())
             app = _application(service, service.models)
-        config = _uvicorn_config(app, service.options)
-        server = _Server(config, on_ready=lambda: _announce(sock, on_ready), on_stop=service.stop)
-        drain = service.drain if service.options.drain_s else None
-        with _stop_on_signals(server, drain, service.options.drain_s):
-            await _run(server, sock)
+        with _uvicorn_config(app, service.options) as config:
+            address = address_of(sock, encrypted=service.options.tls is not None)
+            server = _Server(config, on_ready=lambda: _announce(address, on_ready), on_stop=service.stop)
+            drain = service.drain if service.options.drain_s else None
+            with _stop_on_signals(server, drain, service.options.drain_s):
+                await _run(server, sock)
 
 
 async def _run(server: uvicorn.Server, listener: socket.socket) -> None:
@@ -132,17 +136,30 @@ async def _run(server: uvicorn.Server, listener: socket.socket) -> None:
         raise
 
 
-def _announce(listener: socket.socket, on_ready: Callable[[str], None] | None) -> None:
-    logger.info("listening on %s", address_of(listener))
+def _announce(address: str, on_ready: Callable[[str], None] | None) -> None:
+    logger.info("listening on %s", address)
     if on_ready is not None:
-        on_ready(address_of(listener))
+        on_ready(address)
 
 
-def _uvicorn_config(app: Starlette, options: ServerOptions) -> uvicorn.Config:
+@contextlib.contextmanager
+def _uvicorn_config(app: Starlette, options: ServerOptions) -> Generator[uvicorn.Config]:
     idle, unread = IdleConnections(options.max_connections), Unread(options.max_all_unread_bytes)
+    http: Callable[..., asyncio.Protocol] = partial(HttpProtocol, idle, unread, options)
+    with contextlib.ExitStack() as stack:
+        if options.tls is not None:
+            handshakes = Handshakes(options.tls, idle, timeout_s=options.header_timeout_s)
+            stack.callback(handshakes.close)
+            http = partial(TlsProtocol, handshakes, http)
+        yield _config(app, options, http, unread)
+
+
+def _config(
+    app: Starlette, options: ServerOptions, http: Callable[..., asyncio.Protocol], unread: Unread
+) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=cast("type[asyncio.Protocol]", partial(HttpProtocol, idle, unread, options)),
+        http=cast("type[asyncio.Protocol]", http),
         ws=cast("type[asyncio.Protocol]", partial(WebSocketProtocol, unread, options)),
         ws_max_size=options.max_message_bytes,
         ws_per_message_deflate=False,  # tokens are small and many: compressing each costs more than sending it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 MAX_HEAD_BYTES = 32 << 10
 
 
+class _Waiting(Protocol):
+    @property
+    def transport(self) -> asyncio.Transport: ...
+
+
 class IdleConnections:
     """The connections without a request under way; of too many those go that have waited longest.
 
@@ -28,12 +33,12 @@ class IdleConnections:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._idle: OrderedDict[HttpProtocol, None] = OrderedDict()
+        self._idle: OrderedDict[_Waiting, None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._idle)
 
-    def begin(self, protocol: HttpProtocol) -> None:
+    def begin(self, protocol: _Waiting) -> None:
         """Take a connection that waits from now on."""
         self._idle[protocol] = None
         self._idle.move_to_end(protocol)
@@ -41,7 +46,7 @@ class IdleConnections:
             oldest, _ = self._idle.popitem(last=False)
             oldest.transport.abort()
 
-    def end(self, protocol: HttpProtocol) -> None:
+    def end(self, protocol: _Waiting) -> None:
         """Let go of one that waits no longer; harmless for others."""
         self._idle.pop(protocol, None)
 
@@ -83,6 +88,8 @@ class HttpProtocol(H11Protocol):
         cycle = self.cycle
         if cycle is None or cycle.response_complete or cycle.more_body:
             return None
+        if self.scheme == "https":
+            return None  # an encrypted connection has no half
         cycle.keep_alive = False
         self._half_closed.set()
         return True

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 from unicorn_async.config import SamplingParams
 from unicorn_async.errors import ConfigError
 from unicorn_async.server.keys import ApiKey, check_keys
+from unicorn_async.server.origin import ANY, parse_origin
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from ssl import SSLContext
 
 
 _COUNTS = (
@@ -53,6 +55,7 @@ class ServerOptions:
     share_prefixes: bool = False  # among clients with different keys: times then tell what others have asked
     behind_proxy: bool = False  # then no address is this machine's own, and nobody tells what a client has not taken
     allowed_hosts: tuple[str, ...] = ()  # further names by which browsers may reach this server
+    cors_origins: tuple[str, ...] = ()  # of other sites' pages that may use it; "*", of all, where there are keys
     default_sampling: SamplingParams = field(default_factory=SamplingParams)  # for what a request leaves out
     recommended_sampling: bool = True  # the model's own, in place of these, for what a request leaves out
     default_max_tokens: int | None = None  # None = as many as the context has room for
@@ -86,10 +89,12 @@ class ServerOptions:
     max_kept_event_chars: int = 64 << 20  # of all that are under way, and of all that have ended
     keep_events_s: float = 600.0  # from an answer's end
     otlp_endpoint: str | None = None  # a collector of OpenTelemetry's spans; None = there are none
+    tls: SSLContext | None = None  # None = connections are not encrypted
     web_dir: Path | None = None  # the page; None = the one that came with the package
 
     def __post_init__(self) -> None:
         check_keys(self.keys)
+        self._check_cors()
         if self.otlp_endpoint is not None:
             _check_endpoint(self.otlp_endpoint)
         for name in _COUNTS:
@@ -100,6 +105,11 @@ class ServerOptions:
         for name in _TIMES:
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name}: expected more than 0, got {getattr(self, name)}")
+
+    def _check_cors(self) -> None:
+        object.__setattr__(self, "cors_origins", tuple(map(parse_origin, self.cors_origins)))
+        if ANY in self.cors_origins and not self.keys:
+            raise ConfigError("cors origin *: any site's page could use this server; that needs an API key")
 
     @property
     def keys(self) -> tuple[ApiKey, ...]:
