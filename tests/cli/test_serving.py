@@ -18,7 +18,7 @@ from unicorn_async.cli import progress as cli_progress
 from unicorn_async.cli import serving as cli_serving
 from unicorn_async.cli.progress import ProgressLine
 from unicorn_async.cli.server_options import add_server_options
-from unicorn_async.cli.serving import model_catalog, while_showing_loads
+from unicorn_async.cli.serving import model_catalog, warn_of_visible_key, while_showing_loads
 from unicorn_async.errors import CheckpointError, ConfigError, EngineClosedError, OutOfMemoryError, UnicornError
 from unicorn_async.server import ModelHost
 from unicorn_async.server.model_state import ModelStatus
@@ -206,6 +206,18 @@ def parsed(*arguments: str, model: str | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     add_server_options(parser)
     return parser.parse_args(arguments, argparse.Namespace(model=model, model_name=None))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_told"),
+    [(["--api-key", "sesame"], True), (["--api-key=sesame"], True), (["--api-key-file", "sesame.txt"], False)],
+)
+def test_a_key_that_the_list_of_processes_shows_is_told_of(
+    arguments: list[str], is_told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_of_visible_key("sesame", arguments)
+    assert ("UNICORN_API_KEY or --api-key-file" in caplog.text) is is_told
+    assert "sesame" not in caplog.text
 
 
 def test_a_server_without_a_model_has_to_have_folders_of_models(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import sys
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -27,7 +29,7 @@ from unicorn_async.server.protocol.errors import ApiError
 if TYPE_CHECKING:
     import argparse
     import socket
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Sequence
     from pathlib import Path
     from ssl import SSLContext
 
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.instance_start import InstanceStart
     from unicorn_async.server.model_change import Change
     from unicorn_async.server.served_model import ServedModel
+
+logger = logging.getLogger(__name__)
 
 _OPEN_HOSTS = ("0.0.0.0", "::", "")
 
@@ -76,6 +80,14 @@ def _tls(certificate: Path | None, key: Path | None) -> SSLContext | None:
     return tls_context(certificate, key)
 
 
+def warn_of_visible_key(key: str | None, arguments: Sequence[str]) -> None:
+    """Log that the list of processes shows the key, if the command line has it."""
+    if key is not None and any(argument == key or argument.endswith(f"={key}") for argument in arguments):
+        logger.warning(
+            "others on this machine can see the key of --api-key; %s or --api-key-file hides it", API_KEY_VARIABLE
+        )
+
+
 def model_catalog(options: argparse.Namespace) -> ModelCatalog:
     """Return what clients may load: the command line's model, if it has one, and what lies below its folders.
 
@@ -105,6 +117,7 @@ async def serve_models(
     make_room_for(2 * behaviour.max_connections)  # busy ones, and as many idle ones
     return_large_blocks()
     with ProgressLine() as line, log_lines(line):
+        warn_of_visible_key(behaviour.api_key, sys.argv[1:])
         introduce, leftovers = partial(_introduce, line), Leftovers()
         library = ModelLibrary(catalog, config, on_open=introduce, vulkan=vulkan, leftovers=leftovers)
         async with leftovers, _host(library, options) as models:
