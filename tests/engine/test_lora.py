@@ -9,7 +9,7 @@ import pytest
 
 from tests.checkpoint.gguf.builders import write
 from tests.checkpoint.gguf.golden_files import gguf_tensors
-from tests.golden.adapters import BLENDS, AdapterCase, factors, golden_blend, write_adapter
+from tests.golden.adapters import ATTENTION, BLENDS, AdapterCase, factors, golden_blend, write_adapter
 from tests.golden.cases import CASES
 from tests.golden.checkpoints import encode, golden, safetensors_bytes, weights
 from tests.lora import adapters
@@ -91,9 +91,10 @@ async def test_a_gguf_file_s_dense_weights_are_blended_row_by_row_of_the_model(
 
 
 @pytest.mark.parametrize(
-    ("name", "targets"), [("phi4_mini", ("qkv_proj", "gate_up_proj")), ("glm4", ("q_proj", "k_proj"))]
+    ("name", "targets"),
+    [("phi4_mini", ("qkv_proj", "gate_up_proj")), ("glm4", ("q_proj", "k_proj")), ("qwen3_moe", ATTENTION)],
 )
-async def test_rows_of_an_adapter_come_into_the_order_of_those_that_it_changes(
+async def test_an_adapter_changes_the_rows_that_a_model_fuses_reorders_or_has_beside_experts(
     name: str, targets: tuple[str, ...], tmp_path: Path, open_engine: OpenEngine
 ) -> None:
     adapter = AdapterCase("one", targets, 8, 16.0, 0.75, "float32")
@@ -161,6 +162,15 @@ def test_an_adapter_for_another_model_is_refused(model_directory: WriteModel, sp
         ModelFiles.read(model_directory("gemma3"), loras=specs["llama"])
     with pytest.raises(CheckpointError, match=r"change a weight of shape \[128, 96\]; '.*' has \[128, 128\]"):
         ModelFiles.read(model_directory("llama"), loras=specs["gemma3"])
+
+
+@pytest.mark.parametrize("module", ["up_proj", "gate"])
+def test_adapters_of_experts_and_of_routers_are_refused(
+    module: str, tmp_path: Path, model_directory: WriteModel
+) -> None:
+    path = write_adapter("qwen3_moe", AdapterCase("one", (module,), 4, 8.0, 1.0, "float32"), tmp_path)
+    with pytest.raises(UnsupportedModelError, match=r"'.*\.mlp\..*': adapters of experts and of their routers are not"):
+        ModelFiles.read(model_directory("qwen3_moe"), loras=(LoraSpec(path),))
 
 
 async def test_an_adapter_that_is_not_there_fails_the_start(tmp_path: Path, open_engine: OpenEngine) -> None:

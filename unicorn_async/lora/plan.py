@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from unicorn_async.weights.plan import WantedTensor
     from unicorn_async.weights.row_order import HeadOrder
 
+_EXPERTS, _ROUTER = ".mlp.experts.", ".mlp.gate.weight"
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedChange:
@@ -58,8 +60,8 @@ def make_lora_plan(
     """Check adapters against a model's weights, and plan their factors' load as F32; `tied` names those that are one.
 
     Raises:
-        UnsupportedModelError: an adapter changes what the model has not, or the head of a model that shares it with the
-            embeddings.
+        UnsupportedModelError: an adapter changes what the model has not, experts or their router, or the head of a
+            model that shares it with the embeddings.
         CheckpointError: a factor does not have the weight's shape, or a scale is too large for a float.
     """
     wanted = tuple(wanted)
@@ -92,6 +94,8 @@ def _check_target(
         raise UnsupportedModelError(
             f"{where}: the model's output head is tied to its embeddings, neither can be changed alone"
         )
+    if _EXPERTS in pair.target or pair.target.endswith(_ROUTER):
+        raise UnsupportedModelError(f"{where}: adapters of experts and of their routers are not supported")
     shape = shapes.get(pair.target)
     if shape is None or len(shape) != 2:
         raise UnsupportedModelError(f"{where}: the model has no matrix {pair.target!r}")
