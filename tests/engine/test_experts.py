@@ -7,10 +7,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from tests.checkpoint.gguf.family_files import write_family
 from tests.golden.checkpoints import golden
 from unicorn_async.config import WeightScheme
+from unicorn_async.engine.files import ModelFiles
+from unicorn_async.errors import UnsupportedModelError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.engine.conftest import OpenEngine
 
 
@@ -30,3 +35,20 @@ async def test_experts_are_quantised_while_they_load(
         assert {"route", "expert_tiles", "expert_sum", f"expert_quant_vec_{layout}", "linear_vec_f32"} <= set(
             engine.kernels
         )
+
+
+async def test_experts_of_a_quantised_file_are_multiplied_as_they_are(tmp_path: Path, open_engine: OpenEngine) -> None:
+    reference = golden("qwen3_moe")
+    path = write_family(tmp_path / "experts.gguf", "qwen3_moe", q8=("_exps",))
+    async with open_engine(path, skip_tokenizer=True) as engine:
+        for prompt, expected in zip(reference.prompts, reference.logits, strict=True):
+            logits = await engine.logits(prompt)
+            errors = np.abs(logits[:, reference.vocabulary] - expected).max(axis=1) / reference.deviation
+            assert np.median(errors) <= 0.1
+        assert "expert_quant_vec_q8" in engine.kernels
+
+
+def test_a_file_whose_gates_have_another_type_is_refused(tmp_path: Path) -> None:
+    path = write_family(tmp_path / "mixed.gguf", "qwen3_moe", q8=("ffn_gate_exps",))
+    with pytest.raises(UnsupportedModelError, match="F16 beside gates of Q8_0"):
+        ModelFiles.read(path)

@@ -6,7 +6,16 @@ import re
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
-from gguf import MODEL_ARCH, MODEL_ARCH_NAMES, GGUFWriter, RopeScalingType, TensorNameMap, get_tensor_name_map
+from gguf import (
+    MODEL_ARCH,
+    MODEL_ARCH_NAMES,
+    GGMLQuantizationType,
+    GGUFWriter,
+    RopeScalingType,
+    TensorNameMap,
+    get_tensor_name_map,
+)
+from gguf.quants import quantize
 
 from tests.golden.cases import CASES
 from tests.golden.checkpoints import weights
@@ -15,8 +24,10 @@ from tests.golden.short_convs import ffn_size
 from .golden_files import interleaved, llama3_factors
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
+
+    from tests.golden.checkpoints import Floats
 
 _KINDS = {
     "cohere2": MODEL_ARCH.COHERE2,
@@ -31,9 +42,11 @@ _KINDS = {
     "ministral3": MODEL_ARCH.MISTRAL3,
     "olmo2": MODEL_ARCH.OLMO2,
     "olmo3": MODEL_ARCH.OLMO2,
+    "olmoe": MODEL_ARCH.OLMOE,
     "phi3": MODEL_ARCH.PHI3,
     "phi4_mini": MODEL_ARCH.PHI3,
     "qwen2_5_vl": MODEL_ARCH.QWEN2VL,
+    "qwen3_moe": MODEL_ARCH.QWEN3MOE,
     "qwen3_vl": MODEL_ARCH.QWEN3VL,
     "qwen3_yarn": MODEL_ARCH.QWEN3,
     "seed_oss": MODEL_ARCH.SEED_OSS,
@@ -43,8 +56,8 @@ FAMILY_FILES = tuple(_KINDS)
 _INTERLEAVED = (MODEL_ARCH.GRANITE, MODEL_ARCH.LLAMA, MODEL_ARCH.MISTRAL3, MODEL_ARCH.SMOLLM3)
 
 
-def write_family(path: Path, name: str) -> Path:
-    """Write a case as a file whose matrices are F16; return its path."""
+def write_family(path: Path, name: str, q8: tuple[str, ...] = ()) -> Path:
+    """Write a case as a file whose matrices are F16, those with a part of `q8` in their names Q8_0; return its path."""
     case, arch = CASES[name], _KINDS[name]
     config = cast("Mapping[str, object]", case.text_config)
     writer = GGUFWriter(path, MODEL_ARCH_NAMES[arch])
@@ -52,7 +65,8 @@ def write_family(path: Path, name: str) -> Path:
     _add_rotary(writer, config)
     _add_attention(writer, config)
     names = get_tensor_name_map(arch, _int(config["num_hidden_layers"]))
-    for given, drawn in weights(case):
+    dense_names = get_tensor_name_map(MODEL_ARCH.QWEN3, _int(config["num_hidden_layers"]))
+    for given, drawn in _stacked(weights(case)):
         if "visual." in given:
             continue  # a file of its own has these
         key, values = given.replace("language_model.", ""), drawn
@@ -63,8 +77,14 @@ def write_family(path: Path, name: str) -> Path:
         if key.endswith("conv.conv.weight"):
             values = values[:, 0]
         file_name = names.get_name(key, try_suffixes=(".weight", ".bias"))
+        if file_name is None and arch is MODEL_ARCH.QWEN3MOE:  # a layer without experts
+            file_name = dense_names.get_name(key, try_suffixes=(".weight",))
         assert file_name is not None, key
-        is_matrix = values.ndim > 1 and "conv.conv" not in key
+        is_matrix = values.ndim > 1 and "conv.conv" not in key and not key.endswith("mlp.gate.weight")
+        if any(part in file_name for part in q8):
+            blocks = quantize(values, GGMLQuantizationType.Q8_0)
+            writer.add_tensor(file_name, blocks, raw_dtype=GGMLQuantizationType.Q8_0)
+            continue
         writer.add_tensor(file_name, values.astype(np.float16 if is_matrix else np.float32))
     _add_factors(writer, config, names)
     writer.write_header_to_file()
@@ -72,6 +92,18 @@ def write_family(path: Path, name: str) -> Path:
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _stacked(tensors: Iterable[tuple[str, Floats]]) -> Iterator[tuple[str, Floats]]:
+    """Yield tensors, those of all experts of a layer as one."""
+    experts: dict[str, list[Floats]] = {}
+    for name, values in tensors:
+        if ".experts." in name:
+            experts.setdefault(re.sub(r"experts\.\d+", "experts", name), []).append(values)
+        else:
+            yield name, values
+    for name, matrices in experts.items():
+        yield name, np.stack(matrices)
 
 
 def _add_sizes(writer: GGUFWriter, config: Mapping[str, object]) -> None:
@@ -84,6 +116,11 @@ def _add_sizes(writer: GGUFWriter, config: Mapping[str, object]) -> None:
     else:
         writer.add_feed_forward_length(_int(config["intermediate_size"]))
         writer.add_head_count_kv(_int(config["num_key_value_heads"]))
+    if "num_experts" in config:
+        writer.add_expert_count(_int(config["num_experts"]))
+        writer.add_expert_used_count(_int(config["num_experts_per_tok"]))
+    if "moe_intermediate_size" in config:
+        writer.add_expert_feed_forward_length(_int(config["moe_intermediate_size"]))
     if "head_dim" in config:
         writer.add_key_length(_int(config["head_dim"]))
         writer.add_value_length(_int(config["head_dim"]))

@@ -37,6 +37,30 @@ def _qwen3(config: GgufConfig, _: _Factors) -> _Keys:
     return {"architectures": ["Qwen3ForCausalLM"]} | _no_window(config)
 
 
+def _qwen3moe(config: GgufConfig, _: _Factors) -> _Keys:
+    return {"architectures": ["Qwen3MoeForCausalLM"], "norm_topk_prob": True} | _experts(config) | _no_window(config)
+
+
+def _olmoe(config: GgufConfig, _: _Factors) -> _Keys:
+    width = config.count("expert_feed_forward_length", config.count("feed_forward_length"))
+    return (
+        {"architectures": ["OlmoeForCausalLM"], "norm_topk_prob": False}
+        | _experts(config)
+        | {"intermediate_size": width}
+    )
+
+
+def _experts(config: GgufConfig) -> _Keys:
+    """How many there are and how wide; layers without are known by their tensors."""
+    layers = range(config.count("block_count"))
+    return {
+        "num_experts": config.count("expert_count"),
+        "num_experts_per_tok": config.count("expert_used_count"),
+        "moe_intermediate_size": config.count("expert_feed_forward_length", config.count("feed_forward_length")),
+        "mlp_only_layers": [layer for layer in layers if not config.has(f"blk.{layer}.ffn_gate_inp.weight")],
+    }
+
+
 def _no_window(config: GgufConfig) -> _Keys:
     """Qwen's windows are off unless a switch is on, which GGUF files do not have."""
     context = config.count("context_length")
@@ -200,10 +224,12 @@ ARCHITECTURES: Mapping[str, Callable[[GgufConfig, _Factors], _Keys]] = {
     "llama": _llama,
     "mistral3": _mistral3,
     "olmo2": _olmo2,
+    "olmoe": _olmoe,
     "phi3": _phi3,
     "qwen2": _qwen2,
     "qwen2vl": _qwen2,
     "qwen3": _qwen3,
+    "qwen3moe": _qwen3moe,
     "qwen3vl": _qwen3,
     "seed_oss": _seed_oss,
     "smollm3": _smollm3,

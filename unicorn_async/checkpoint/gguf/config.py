@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from unicorn_async.checkpoint.file_traits import FileTraits
 from unicorn_async.checkpoint.gguf.architectures import ARCHITECTURES
 from unicorn_async.checkpoint.gguf.keys import HEAD_PARTS, GgufConfig
-from unicorn_async.checkpoint.gguf.names import LONG_FACTORS, ROPE_FACTORS
+from unicorn_async.checkpoint.gguf.names import LONG_FACTORS, ROPE_FACTORS, WITH_EXPERTS
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -94,7 +94,8 @@ def _check(config: GgufConfig) -> None:
         raise config.error("block_count", f"at most {len(config.tensors)}, the number of tensors", num_layers)
     if config.get("attention.causal") is False:
         raise config.unsupported("attention.causal", "false: only causal attention is supported")
-    if num_experts := config.number("expert_count"):
+    num_experts = config.number("expert_count")
+    if num_experts and config.architecture not in WITH_EXPERTS:
         raise config.unsupported("expert_count", f"{num_experts}: experts are not supported")
     sizes = ["attention.value_length", *(() if config.architecture in HEAD_PARTS else ("rope.dimension_count",))]
     for key in sizes:

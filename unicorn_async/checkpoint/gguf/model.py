@@ -9,10 +9,17 @@ from typing import TYPE_CHECKING
 from unicorn_async.checkpoint.file_stamp import FileStamp
 from unicorn_async.checkpoint.gguf.config import file_traits, gguf_config, json_config
 from unicorn_async.checkpoint.gguf.header import read_header
-from unicorn_async.checkpoint.gguf.names import canonical_name, factor_tensors, has_interleaved_heads, is_constant
+from unicorn_async.checkpoint.gguf.names import (
+    WITH_EXPERTS,
+    canonical_name,
+    expert_names,
+    factor_tensors,
+    has_interleaved_heads,
+    is_constant,
+)
 from unicorn_async.checkpoint.gguf.split import check_parts, part_paths
 from unicorn_async.checkpoint.json_config import FACTOR_RANGE
-from unicorn_async.checkpoint.source_tensor import SourceTensor
+from unicorn_async.checkpoint.source_tensor import SourceTensor, TensorEntry
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -22,7 +29,8 @@ if TYPE_CHECKING:
     from unicorn_async.checkpoint.file_traits import FileTraits
     from unicorn_async.checkpoint.gguf.fields import GgufValue
     from unicorn_async.checkpoint.gguf.keys import GgufConfig
-    from unicorn_async.checkpoint.source_tensor import TensorEntry
+
+_MAX_EXPERTS = 1024  # of a layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +111,11 @@ def _sources(
     tensors: dict[str, SourceTensor] = {}
     skipped: list[str] = []
     for name, (entry, file) in entries.items():
+        if experts := _experts(files[file], entry, config):
+            if experts[0].name in tensors:
+                raise CheckpointError(f"{files[file]}: {name!r} is there twice")
+            tensors |= {part.name: SourceTensor.of(part, file) for part in experts}
+            continue
         canonical = canonical_name(name, config.architecture)
         if canonical is None and not is_constant(name):
             raise UnsupportedModelError(f"{files[file]}: tensor {name!r} is not known for {config.architecture!r}")
@@ -113,4 +126,36 @@ def _sources(
         else:
             rows = config.head_dim if has_interleaved_heads(name, config.architecture) else 0
             tensors[canonical] = SourceTensor.of(entry, file, interleaved_head_rows=rows)
+    _check_gates(tensors, files)
     return tensors, tuple(skipped)
+
+
+def _check_gates(tensors: Mapping[str, SourceTensor], files: tuple[Path, ...]) -> None:
+    """Check that gates of experts have the type of what they are for, with which they lie in one matrix."""
+    for name, gate in tensors.items():
+        up = tensors.get(name.replace(".gate_proj.", ".up_proj.")) if ".mlp.experts." in name else None
+        if up is not None and up.dtype != gate.dtype:
+            raise UnsupportedModelError(
+                f"{files[up.file]}: tensor {up.name!r} of {up.dtype} beside gates of {gate.dtype}: "
+                "experts' gates and what they are for have to be of one type"
+            )
+
+
+def _experts(path: Path, entry: TensorEntry, config: GgufConfig) -> list[TensorEntry]:
+    """The matrices of a tensor that stacks those of all experts, by the models' names; none where it does not."""
+    if config.architecture not in WITH_EXPERTS or not entry.name.endswith("_exps.weight"):
+        return []
+    count = config.count("expert_count")
+    if count > _MAX_EXPERTS:
+        raise config.unsupported("expert_count", f"{count}: at most {_MAX_EXPERTS} are supported")
+    if len(entry.shape) != 3 or entry.shape[0] != count:
+        raise CheckpointError(
+            f"{path}: tensor {entry.name!r}: expected three dimensions, the first of {count} experts, "
+            f"got shape {list(entry.shape)}"
+        )
+    nbytes = entry.nbytes // count
+    names = expert_names(entry.name, config.architecture, count)
+    return [
+        TensorEntry(name, entry.dtype, entry.shape[1:], entry.offset + nbytes * expert, nbytes)
+        for expert, name in enumerate(names)
+    ]

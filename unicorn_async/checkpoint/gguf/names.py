@@ -26,6 +26,12 @@ _IN_LAYER = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+_EXPERTS = {
+    "ffn_gate_exps": "gate_proj",
+    "ffn_up_exps": "up_proj",
+    "ffn_down_exps": "down_proj",
+}
+WITH_EXPERTS = ("olmoe", "qwen3moe")
 _PLAIN = {"ffn_norm": "post_attention_layernorm"}
 _GEMMA = {
     "post_attention_norm": "post_attention_layernorm",
@@ -65,7 +71,9 @@ _BY_ARCHITECTURE: Mapping[str, Mapping[str, str]] = {
     "glm4": {**_GLM4_NORMS, **_FUSED},
     "lfm2": _LFM2,
     "olmo2": _POST_NORMS,
+    "olmoe": {**_PLAIN, "ffn_gate_inp": "mlp.gate"},
     "phi3": {**_PLAIN, **_FUSED},
+    "qwen3moe": {**_PLAIN, "ffn_gate_inp": "mlp.gate"},
     "seed_oss": {"post_attention_norm": "post_attention_layernorm"},
 }
 _INTERLEAVED = ("granite", "llama", "mistral3", "smollm3")  # the converter has put rotary pairs side by side
@@ -91,6 +99,15 @@ def canonical_name(name: str, architecture: str) -> str | None:
     if part is None or (kind == "bias" and match[2] not in _WITH_BIAS):
         return None
     return f"model.layers.{int(match[1])}.{part}.{kind}"
+
+
+def expert_names(name: str, architecture: str, num_experts: int) -> tuple[str, ...]:
+    """Return the names in the models' layout of the matrices that a tensor stacks, none where it stacks no experts."""
+    match = _LAYER_NAME.fullmatch(name)
+    if architecture not in WITH_EXPERTS or match is None or match[2] not in _EXPERTS or match[3] != "weight":
+        return ()
+    stem = f"model.layers.{int(match[1])}.mlp.experts"
+    return tuple(f"{stem}.{expert}.{_EXPERTS[match[2]]}.weight" for expert in range(num_experts))
 
 
 def factor_tensors(architecture: str) -> tuple[str, ...]:
