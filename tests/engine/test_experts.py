@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +12,7 @@ from tests.checkpoint.gguf.family_files import write_family
 from tests.golden.checkpoints import golden
 from unicorn_async.config import WeightScheme
 from unicorn_async.engine.files import ModelFiles
-from unicorn_async.errors import UnsupportedModelError
+from unicorn_async.errors import CheckpointError, UnsupportedModelError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,3 +53,16 @@ def test_a_file_whose_gates_have_another_type_is_refused(tmp_path: Path) -> None
     path = write_family(tmp_path / "mixed.gguf", "qwen3_moe", q8=("ffn_gate_exps",))
     with pytest.raises(UnsupportedModelError, match="F16 beside gates of Q8_0"):
         ModelFiles.read(path)
+
+
+def test_a_file_that_stacks_other_numbers_of_experts_than_it_says_is_refused(tmp_path: Path) -> None:
+    path = write_family(tmp_path / "few.gguf", "qwen3_moe")
+    key = b"qwen3moe.expert_count\x04\0\0\0"
+    data = path.read_bytes()
+    for count, error, message in (
+        (6, CheckpointError, r"_exps\.weight': expected three dimensions, the first of 6 experts, got shape \[12, "),
+        (1 << 30, UnsupportedModelError, r"qwen3moe\.expert_count: 1073741824: at most 1024 are supported"),
+    ):
+        path.write_bytes(data.replace(key + struct.pack("<I", 12), key + struct.pack("<I", count)))
+        with pytest.raises(error, match=message):
+            ModelFiles.read(path)
