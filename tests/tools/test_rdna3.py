@@ -6,12 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.golden.checkpoints import write_checkpoint
+from tests.golden.checkpoints import CASES, write_checkpoint
 from unicorn_async.errors import ConfigError
 from unicorn_async.resources import demo_model_dir
 
@@ -165,6 +166,17 @@ def test_no_pipeline_of_a_mixture_of_experts_spills_or_leaves_room_for_too_few_w
     model = str(write_checkpoint("qwen3_moe", tmp_path, "float16"))
     for scheme in ("auto", "int4"):
         checked(driver, [model], "--weights", scheme, "--chips", "780M", "--tokens", "1", "4", "8", "512")
+
+
+@needs_radv
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_six_query_heads_of_256_to_a_kv_head_spill_nothing(
+    driver: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = CASES["qwen3_5"]
+    heads = {"num_attention_heads": 24, "num_key_value_heads": 4, "head_dim": 256}
+    monkeypatch.setitem(CASES, "wide", replace(case, config={**case.config, **heads}))
+    checked(driver, [str(write_checkpoint("wide", tmp_path, "float16"))], "--chips", "780M", "--tokens", "1", "32")
 
 
 @needs_radv

@@ -152,7 +152,8 @@ class AttentionPlan:
             lanes *= 2
         # A lane holds 16 f32 of q and of output per head and chunk: at most 64 registers of each on a GPU, or 32.
         is_lean = halves_subgroups(info)
-        most_heads = 1 if info.is_software else 4 if is_lean and shape.kv_dtype is KVDType.INT8 else 8
+        holds_much = shape.kv_dtype is KVDType.INT8 or shape.head_dim > _SHARED_DIM
+        most_heads = 1 if info.is_software else 4 if is_lean and holds_much else 8
         decode_heads = _divisor(shape.group, max(1, most_heads * lanes // chunks))
         workgroups = shape.num_heads // decode_heads  # of one split
         matrix_subgroup = _matrix_subgroup(info, shape)
