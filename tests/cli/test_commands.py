@@ -103,7 +103,8 @@ def test_bench_counts_no_kernels_of_its_warm_up() -> None:
 @needs_software_driver
 @pytest.mark.parametrize(("option", "needed"), [("--prompt", 5001), ("--tokens", 5009)])
 def test_bench_refuses_what_does_not_fit_the_context_before_the_model_is_loaded(option: str, needed: int) -> None:
-    result = unicorn("bench", "demo", option, "5000", "--batch", "1", *ON_SOFTWARE, environ=software_only())
+    environ = {**software_only(), "PYTHONASYNCIODEBUG": ""}  # which would tell of a slow machine on stderr, too
+    result = unicorn("bench", "demo", option, "5000", "--batch", "1", *ON_SOFTWARE, environ=environ)
     assert result.status == 1
     expected = f"unicorn bench: {option} 5000: a context of {needed} tokens is needed, there is one of 2048\n"
     assert result.stderr == expected

@@ -150,10 +150,13 @@ async def test_sequences_that_lose_their_place_or_leave_change_nothing(open_engi
 
 
 async def test_blocks_that_later_requests_share_have_no_wrong_tokens(open_engine: OpenEngine, always: None) -> None:
-    first = repeating(1)
     async with open_engine(speculation="lookup") as engine:
-        begun = await answer(engine, first, max_tokens=60)
         speculation = speculation_of(engine)
+        for number in range(1, 9):  # how many are proposed depends on times, until some were wrong
+            first = repeating(number)
+            begun = await answer(engine, first, max_tokens=60)
+            if speculation.num_proposed > speculation.num_right:
+                break
         assert speculation.num_proposed > speculation.num_right > 10
         again = await answer(engine, [*first, *begun.ids], max_tokens=20)
         assert again.tokens[0].num_prompt_found > len(first) + 32

@@ -116,7 +116,7 @@ async def test_it_is_told_where_a_model_would_lie(page: Page) -> None:
     await shows(page, "#placement", "Fits on NVIDIA GeForce RTX 4060, with a context of up to 2K tokens")
     assert await page.locator(".heap-name").inner_text() == "GPU memory\n6.7 GB of 6.8 GB"
     legend = await page.locator(".legend li").all_inner_texts()
-    assert legend == ["Weights 5.0 GB", "KV cache 1.3 GB", "Activations 326 MB", "While it loads 67.1 MB"]
+    assert legend == ["Weights 5.0 GB", "KV cache 1.3 GB", "Activations 327 MB", "While it loads 67.1 MB"]
     await page.locator(".parts summary").click()
     rows = [" ".join(row.split()) for row in await page.locator(".parts tbody tr").all_inner_texts()]
     assert "Attention, layers 0 to 31 copy int4 755 MB GPU memory" in rows
