@@ -92,3 +92,19 @@ def test_beside_others_a_sequence_loses_a_turn_for_what_is_proposed() -> None:
 def test_no_more_is_proposed_than_may_be() -> None:
     for most in range(1, 16):
         assert 0 < worth(costs_of(FLAT), 0.95, most=most) <= most
+
+
+def test_a_time_of_nothing_says_nothing() -> None:
+    costs = costs_of(FLAT)
+    for _ in range(5):
+        costs.observe(16, 0.0)
+    assert costs.seconds(16) == FLAT[16]
+
+
+def test_a_gap_of_long_ago_keeps_nobody_from_trying() -> None:
+    costs = costs_of(FLAT, gap_s=100.0)
+    assert worth(costs, 0.9) == 0
+    for _ in range(512):
+        costs.observe(1, 1.0)
+    assert costs.gap_s == 0.0
+    assert worth(costs, 0.9) > 0

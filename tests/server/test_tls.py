@@ -31,6 +31,9 @@ async def test_https_and_wss_are_served_under_the_printed_address(serve_with: Se
         async with httpx.AsyncClient(base_url=served.url, verify=trust) as client:
             answer = await client.post("/v1/responses", json={"input": "Hi"}, headers={"origin": served.url})
             assert answer.status_code == 200
+            plain = {"origin": served.url.replace("https://", "http://")}
+            refused = await client.post("/v1/responses", json={"input": "Hi"}, headers=plain)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (403, "foreign_origin")
         url = served.url.replace("https://", "wss://") + "/v1/responses"
         async with connected(url, ssl=trust, origin=served.url) as socket:
             await socket.create()

@@ -21,23 +21,23 @@ class PromptLookup:
     As long as what came was what stood there, it goes on from that place; else it looks for another. Whether it was
     right is noted of every token, proposed or not. Its index has a place for each hash of three tokens, the latest,
     and grows no further: a token costs as much in a long text as in a short one. A prompt is indexed from its end
-    backwards, some tokens whenever it is asked. A `prediction` of the answer stands before the prompt, and is followed
-    first.
+    backwards, some tokens whenever it is asked.
     """
 
-    def __init__(self, prompt_ids: Sequence[int], prediction: Sequence[int] = ()) -> None:
-        self._tokens = [*prediction, *prompt_ids]
+    def __init__(self, prompt_ids: Sequence[int]) -> None:
+        self._tokens = list(prompt_ids)
         self._num_given = len(self._tokens)
         self._num_unread = self._num_given  # tokens before the part of the prompt that is indexed
         places = max(1024, 1 << (2 * self._num_given).bit_length())
         self._index = array("i", bytes(4 * min(places, _MOST_PLACES)))  # -> the end of such tokens; 0 = none yet
-        self._next = 0 if prediction else -1  # where the text is followed; -1 = nowhere
+        self._next = -1  # where the text is followed; -1 = nowhere
         self._hits = HitRate()
+        self._is_behind = False  # the answer goes on after what was read of it
 
     @property
     def rate(self) -> float:
         """See `Proposer`."""
-        return self._hits.value if self._next >= 0 else 0.0
+        return self._hits.value if self._next >= 0 and not self._is_behind else 0.0
 
     def follow(self, output_ids: Sequence[int]) -> None:
         """See `Proposer`."""
@@ -45,6 +45,7 @@ class PromptLookup:
         seen = len(self._tokens) - self._num_given
         for token in output_ids[seen : seen + _AT_ONCE]:
             self._read(token)
+        self._is_behind = len(output_ids) > seen + _AT_ONCE
         if not seen and self._next < 0:
             self._find()
 

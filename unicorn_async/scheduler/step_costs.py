@@ -29,9 +29,12 @@ class StepCosts:
         self._last: dict[int, int] = {}  # of each size, the number of its last step
         self._num_steps = 0
         self._gaps: deque[float] = deque(maxlen=2 * _KEPT)
+        self._last_gap = 0  # the number of the step before it
 
     def observe(self, num_tokens: int, seconds: float) -> None:
-        """Note what a step of so many tokens took on the device."""
+        """Note what a step of so many tokens took on the device; no time at all says nothing."""
+        if seconds <= 0:
+            return
         size = self._size(num_tokens)
         self._times.setdefault(size, deque(maxlen=_KEPT)).append(seconds)
         self._num_steps += 1
@@ -40,11 +43,13 @@ class StepCosts:
     def observe_gap(self, seconds: float) -> None:
         """Note how long the device waited for a step that could not be made while the one before it ran."""
         self._gaps.append(seconds)
+        self._last_gap = self._num_steps
 
     @property
     def gap_s(self) -> float:
-        """Seconds that the device waits for such a step."""
-        return median(self._gaps) if self._gaps else 0.0
+        """Seconds that the device waits for such a step; 0 where that is not known, or was long ago."""
+        is_fresh = self._num_steps - self._last_gap < _FORGOTTEN_AFTER
+        return median(self._gaps) if self._gaps and is_fresh else 0.0
 
     def seconds(self, num_tokens: int) -> float:
         """Return what a step of so many tokens is taken to need; 0 where nothing is known of those that are smaller."""

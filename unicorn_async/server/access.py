@@ -31,6 +31,7 @@ class Access:
         self._keys = [(_spellings(key), _owner(key, shares=options.share_prefixes)) for key in options.keys]
         self._behind_proxy = options.behind_proxy
         self._cors_origins = frozenset(options.cors_origins)
+        self._is_encrypted = options.tls is not None
         self._allowed_hosts = frozenset(host.lower() for host in options.allowed_hosts)
 
     @property
@@ -127,7 +128,9 @@ class Access:
         if origin is None:
             return
         host = headers.get("host", "")
-        if not host or origin.partition("://")[2].lower() != host.lower():
+        scheme, _, name = origin.lower().partition("://")
+        # Behind a proxy that encrypts a page's scheme may be another one; where this server does, it may not.
+        if not host or name != host.lower() or (self._is_encrypted and scheme != "https"):
             raise ApiError(
                 f"origin {origin[:200]!r} is not this server's page; --cors-origin lets it",
                 status=403,

@@ -20,9 +20,13 @@ if TYPE_CHECKING:
 MAX_HEAD_BYTES = 32 << 10
 
 
+class _Abortable(Protocol):
+    def abort(self) -> None: ...
+
+
 class _Waiting(Protocol):
     @property
-    def transport(self) -> asyncio.Transport: ...
+    def transport(self) -> _Abortable: ...
 
 
 class IdleConnections:

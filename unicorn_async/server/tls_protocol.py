@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
+import socket
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
@@ -15,66 +19,82 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Handshakes:
-    """The handshakes under way at a port; each becomes a connection of the protocol that `make` returns."""
-
-    def __init__(self, context: SSLContext, idle: IdleConnections, *, timeout_s: float) -> None:
-        self.context = context
-        self.idle = idle
-        self.timeout_s = timeout_s
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def begin(self, protocol: TlsProtocol) -> None:
-        """Carry out a handshake beside others."""
-        task = asyncio.get_running_loop().create_task(protocol.shake_hands())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def close(self) -> None:
-        """Drop the connections that are not encrypted yet."""
-        for task in self._tasks:
-            task.cancel()
-
-
 class TlsProtocol(asyncio.Protocol):
-    """One connection until it is encrypted. A client may send its request with the handshake's last message."""
+    """A connection that has just been accepted: it hands its socket on before anything is read from it.
+
+    What comes first has to reach the event loop's TLS, and a loop may read as soon as `connection_made` has returned.
+    """
 
     def __init__(self, handshakes: Handshakes, make: Callable[..., asyncio.Protocol], **arguments: Any) -> None:
         """`arguments` are uvicorn's, for `make`."""
-        self.transport: asyncio.Transport
         self._handshakes = handshakes
-        self._make = make
-        self._arguments = arguments
-        self._early: list[bytes] = []
+        self._make = partial(make, **arguments)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin the handshake."""
-        self.transport = cast("asyncio.Transport", transport)
-        self.transport.pause_reading()
-        self._handshakes.idle.begin(self)
-        self._handshakes.begin(self)
-
-    def data_received(self, data: bytes) -> None:
-        """Keep what comes before the protocol does that it is for."""
-        self._early.append(data)
-
-    async def shake_hands(self) -> None:
-        """Carry out the handshake, and hand the connection over."""
-        loop, ours = asyncio.get_running_loop(), self._handshakes
         try:
-            encrypted = await loop.start_tls(
-                self.transport, self, ours.context, server_side=True, ssl_handshake_timeout=ours.timeout_s
+            sock = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+        except OSError as exc:
+            logger.warning("a connection is dropped: %s", exc)
+        else:
+            self._handshakes.begin(sock, self._make)
+        cast("asyncio.Transport", transport).abort()  # its own descriptor alone: the connection lives on
+
+
+class Handshakes:
+    """The handshakes under way at a port; each becomes a connection of the protocol that is made for it."""
+
+    def __init__(self, context: SSLContext, idle: IdleConnections, *, timeout_s: float) -> None:
+        self._context = context
+        self._idle = idle
+        self._timeout_s = timeout_s
+        self._under_way: set[_Handshake] = set()
+
+    def begin(self, sock: socket.socket, make: Callable[[], asyncio.Protocol]) -> None:
+        """Carry out a handshake beside others; the socket is its."""
+        sock.setblocking(False)
+        handshake = _Handshake(sock)
+        self._under_way.add(handshake)
+        self._idle.begin(handshake)
+        handshake.task = asyncio.get_running_loop().create_task(self._carry_out(handshake, make))
+
+    def close(self) -> None:
+        """Drop the connections that are not encrypted yet."""
+        for handshake in tuple(self._under_way):
+            handshake.abort()
+
+    async def _carry_out(self, handshake: _Handshake, make: Callable[[], asyncio.Protocol]) -> None:
+        sock, peer = handshake.sock, _peer(handshake.sock)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                make, sock, ssl=self._context, ssl_handshake_timeout=self._timeout_s
             )
         except OSError as exc:
-            logger.debug("no TLS with client %s: %s", self.transport.get_extra_info("peername"), exc)
-            self.transport.abort()
-            return
+            logger.debug("no TLS with client %s: %s", peer, exc)
         finally:
-            ours.idle.end(self)
-        if encrypted is None or encrypted.is_closing():
-            return
-        protocol = self._make(**self._arguments)
-        encrypted.set_protocol(protocol)
-        protocol.connection_made(encrypted)
-        if self._early:
-            protocol.data_received(b"".join(self._early))
+            self._idle.end(handshake)
+            self._under_way.discard(handshake)
+
+
+class _Handshake:
+    """One handshake, as `IdleConnections` knows connections."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def transport(self) -> _Handshake:
+        """What ends it."""
+        return self
+
+    def abort(self) -> None:
+        """End the connection; the handshake fails by that."""
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)
+
+
+def _peer(sock: socket.socket) -> object:
+    with contextlib.suppress(OSError):
+        return sock.getpeername()
+    return None
