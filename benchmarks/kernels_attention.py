@@ -24,7 +24,7 @@ from command_line import add_part, head_shape
 
 from unicorn_async.cli.bench_limits import Limits, measure_limits
 from unicorn_async.cli.options import count
-from unicorn_async.config import KVDType, RotaryConfig
+from unicorn_async.config import KVDType
 from unicorn_async.gpu.command import CommandPool, TimestampPool
 from unicorn_async.gpu.memory import MemoryKind
 from unicorn_async.ops.attention import GpuAttention
@@ -33,6 +33,7 @@ from unicorn_async.ops.attention_plan import AttentionPlan, DecodeCut
 from unicorn_async.ops.kv_cache import AttentionShape, KVCache, head_nbytes
 from unicorn_async.ops.rotary import HeadNorms, HeadRotation, frequencies, kernels_for, rope_cache, rotation_constants
 from unicorn_async.ops.subgroups import known_subgroup_size
+from unicorn_async.rotary import RotaryConfig
 from unicorn_async.tensor import DType, Tensor
 
 if TYPE_CHECKING:

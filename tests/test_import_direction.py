@@ -22,6 +22,7 @@ BASE = {
     "background",
     "trace_file",
     "round_robin",
+    "rotary",
     "pooling",
 }
 FILES = {*BASE, "gpu", "ops", "checkpoint", "weights", "lora", "loader", "cache"}  # from a checkpoint to device memory
@@ -38,6 +39,7 @@ ALLOWED = {
     "resources": {"errors"},
     "background": set(),
     "round_robin": set(),
+    "rotary": set(),
     "pooling": set(),
     "trace_file": {"errors", "background"},
     "public_text": set(),

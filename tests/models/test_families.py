@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from unicorn_async.checkpoint.file_traits import FileTraits
-from unicorn_async.config import RotaryConfig, RotaryScaling
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
 from unicorn_async.models.blocks.attention import Attention
 from unicorn_async.models.blocks.experts import Experts
 from unicorn_async.models.registry import model_spec
+from unicorn_async.rotary import RotaryConfig, RotaryScaling
 from unicorn_async.weights.placement import MemoryGroup
 
 if TYPE_CHECKING:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from unicorn_async.config import Activation, RotaryConfig, RotaryScaling
+from unicorn_async.config import Activation
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
 from unicorn_async.models.blocks.gated_ffn import GatedFFN
 from unicorn_async.models.registry import ARCHITECTURES, model_spec
+from unicorn_async.rotary import RotaryConfig, RotaryScaling
 
 LLAMA: dict[str, object] = {
     "architectures": ["LlamaForCausalLM"],

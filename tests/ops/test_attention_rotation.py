@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from unicorn_async.config import KVDType, RotaryConfig
+from unicorn_async.config import KVDType
 from unicorn_async.errors import ConfigError
 from unicorn_async.gpu.device_info import DeviceType
 from unicorn_async.ops.attention import GpuAttention
@@ -16,6 +16,7 @@ from unicorn_async.ops.attention_op import AttentionBatch, DecodeScratch
 from unicorn_async.ops.attention_plan import AttentionPlan
 from unicorn_async.ops.kv_cache import NO_SLOT, AttentionShape
 from unicorn_async.ops.rotary import HeadNorms, HeadRotation, frequencies, rope_cache
+from unicorn_async.rotary import RotaryConfig
 
 from .far_blocks import far_blocks
 

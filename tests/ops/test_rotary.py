@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from unicorn_async.config import KVDType, RotaryConfig, RotaryScaling
+from unicorn_async.config import KVDType
 from unicorn_async.errors import ConfigError, UnsupportedModelError
 from unicorn_async.ops.kv_cache import NO_SLOT, AttentionShape, KVCache
 from unicorn_async.ops.rotary import HeadNorms, HeadRotation, frequencies, rope_cache
+from unicorn_async.rotary import RotaryConfig, RotaryScaling
 from unicorn_async.tensor import DType, Tensor
 
 from .far_blocks import far_blocks

@@ -18,12 +18,13 @@ from unicorn_async.weights.tensors import matrices_of, vectors_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from unicorn_async.config import EngineConfig, RotaryConfig
+    from unicorn_async.config import EngineConfig
     from unicorn_async.gpu.arena import ArenaSlice
     from unicorn_async.gpu.device import Device
     from unicorn_async.memory.kv_pool import KVPool
     from unicorn_async.models.spec import ModelSpec
     from unicorn_async.ops.kv_cache import KVCache
+    from unicorn_async.rotary import RotaryConfig
     from unicorn_async.tensor import Tensor, Weight
     from unicorn_async.weights.plan import LoadPlan
 

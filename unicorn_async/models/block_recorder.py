@@ -13,7 +13,6 @@ from unicorn_async.tensor import DType, Tensor
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from unicorn_async.config import RotaryConfig
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.recorder import Kernels, Recorder
     from unicorn_async.models.activations import Activations
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from unicorn_async.ops.kv_cache import AttentionShape, KVCache
     from unicorn_async.ops.linear import Epilogue
     from unicorn_async.ops.rows import BlockRows, Rows
+    from unicorn_async.rotary import RotaryConfig
     from unicorn_async.tensor import Weight
 
 

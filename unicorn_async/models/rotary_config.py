@@ -9,8 +9,8 @@ import math
 from dataclasses import replace
 
 from unicorn_async.checkpoint.json_config import MAX_COUNT, JsonConfig
-from unicorn_async.config import RotaryConfig, RotaryScaling
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
+from unicorn_async.rotary import RotaryConfig, RotaryScaling
 
 _MOST_ROWS = 1 << 12  # of a head, of which a list is made before anything else looks at them
 _LONGROPE = ("longrope", "su")

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from decimal import Context, Decimal
 from typing import TYPE_CHECKING
 
-from unicorn_async.config import RotaryConfig, RotaryScaling
 from unicorn_async.gpu.kernel import KernelRequest
 from unicorn_async.ops.attention_plan import AttentionPlan
+from unicorn_async.rotary import RotaryConfig, RotaryScaling
 from unicorn_async.tensor import DType, Tensor
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from tests.golden.cases import CASES
 from unicorn_async.checkpoint.checkpoint import Checkpoint
 from unicorn_async.checkpoint.gguf.config import file_traits, gguf_config, json_config
 from unicorn_async.checkpoint.gguf.header import parse_header
-from unicorn_async.config import RotaryScaling
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
 from unicorn_async.models.registry import model_spec
+from unicorn_async.rotary import RotaryScaling
 from unicorn_async.weights.plan import make_plan
 
 from .builders import U32, File, Tensor, array, write, write_parts

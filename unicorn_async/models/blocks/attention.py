@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from unicorn_async.config import RotaryConfig
 from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.models.blocks.declarations import Paged, Residue, WeightSpec, vector
 from unicorn_async.ops.attention_plan import MAX_ROTATING_TOKENS
@@ -13,6 +12,7 @@ from unicorn_async.ops.head_gate import HeadGate, head_gate
 from unicorn_async.ops.norm import qk_norm
 from unicorn_async.ops.rotary import HeadNorms, HeadRotation, rope_cache, rotary_pairs
 from unicorn_async.ops.rows import form_of
+from unicorn_async.rotary import RotaryConfig
 from unicorn_async.weights.placement import MemoryGroup
 from unicorn_async.weights.row_order import HeadOrder
 from unicorn_async.weights.rules import WeightKind

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from unicorn_async.checkpoint.json_config import JsonConfig
-    from unicorn_async.config import Activation, RotaryConfig
+    from unicorn_async.config import Activation
     from unicorn_async.models.blocks.block import Block
+    from unicorn_async.rotary import RotaryConfig
 
 # Keys that families have for what changes a model's results, with the values that change nothing.
 _NEUTRAL: Mapping[str, tuple[object, ...]] = {

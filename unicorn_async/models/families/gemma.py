@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unicorn_async.config import RotaryConfig
 from unicorn_async.models.families.dense import Dimensions, checked_heads, decoder, local_layers
 from unicorn_async.models.rotary_config import read_section_rotary, read_whole_rotary
+from unicorn_async.rotary import RotaryConfig
 
 if TYPE_CHECKING:
     from unicorn_async.checkpoint.json_config import JsonConfig

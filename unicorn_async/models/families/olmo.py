@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unicorn_async.config import RotaryConfig
 from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.models.families.dense import Dimensions, decoder, local_layers, refuse_ffn_bias
 from unicorn_async.models.rotary_config import read_rotary, read_section_rotary, read_whole_rotary
+from unicorn_async.rotary import RotaryConfig
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
