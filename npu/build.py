@@ -181,7 +181,14 @@ def _run(command: list[str], work: Path) -> None:
         raise NpuBuildError(f"{command[0]}: {exc}") from exc
     if done.returncode:
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-40:])
-        raise NpuBuildError(f"{command[0]} failed with status {done.returncode}:\n{tail}")
+        raise NpuBuildError(f"{command[0]} failed with status {done.returncode}:\n{tail}{_objcopy_hint(tail)}")
+
+
+def _objcopy_hint(output: str) -> str:
+    """Return what helps where GNU's objcopy was taken, which can't read an ELF file of these cores."""
+    if "recognise the format" not in output and "recognize the format" not in output:
+        return ""
+    return "\nGNU's objcopy can't read ELF files of AIE: put an llvm-objcopy on the PATH"
 
 
 def _made(tool: Path, path: Path) -> bytes:

@@ -96,7 +96,7 @@ def test_an_npu_that_cannot_be_used_says_why(tmp_path: Path) -> None:
     machine.remove("sys/module/amdxdna")
     facts = NpuFacts.of(machine.host(), tmp_path)
     assert facts is not None
-    assert "can't be used the kernel (6.14.0-15-generic) has not loaded amdxdna" in facts.text()
+    assert "can't be used the kernel (7.0.0-14-generic) has not loaded amdxdna" in facts.text()
     assert [problem["check"] for problem in facts.to_json()["problems"]] == ["driver"]
 
 

@@ -45,7 +45,7 @@ class Machine:
         self.write("sys/class/iommu/ivhd0/name", "")
         self.write("dev/accel/accel0", "")
         self.write(f"lib/firmware/amdnpu/{chip.pci_device[2:]}_00/npu.sbin.{firmware}.zst", "")
-        self.write("proc/sys/kernel/osrelease", "6.14.0-15-generic")
+        self.write("proc/sys/kernel/osrelease", "7.0.0-14-generic")
         self.limit_memlock("unlimited")
         for library in ("libxrt_core.so.2", "libxrt_driver_xdna.so.2"):
             self.write(f"opt/xilinx/xrt/lib/{library}", "")

@@ -130,6 +130,9 @@ def test_a_tool_that_fails_is_told_with_its_words(scripts: Any, tools: Any, tmp_
     executable(tools.aiecc, "echo routing failed; exit 3\n")
     with pytest.raises(NpuBuildError, match=r"aiecc failed with status 3:\nrouting failed"):
         scripts("build").build(LAYOUT, tools, tmp_path / "out")
+    executable(tools.aiecc, "echo 'objcopy: Unable to recognise the format of core.elf' >&2; exit 1\n")
+    with pytest.raises(NpuBuildError, match="put an llvm-objcopy on the PATH"):
+        scripts("build").build(LAYOUT, tools, tmp_path / "out")
     tools.compiler.unlink()
     with pytest.raises(NpuBuildError, match=r"clang\+\+"):
         scripts("build").build(LAYOUT, tools, tmp_path / "out")

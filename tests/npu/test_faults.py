@@ -74,7 +74,7 @@ async def test_runs_that_fail_together_share_one_new_context(
     ("fault", "error", "wanted"),
     [
         ("timeout", NpuTimeoutError, "remove"),
-        ("abort", NpuContextLostError, "gave up"),
+        ("abort", NpuContextLostError, "gave up.*ret -22.*its firmware"),
         ("start fails", NpuError, "err=-5"),
         ("state fails", NpuContextLostError, "the state of the run can't be read: .*err=-5"),
     ],

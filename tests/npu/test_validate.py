@@ -58,7 +58,7 @@ def test_a_report_says_what_was_right_how_fast_it_was_and_on_what(validate: Any,
     write_build(tmp_path / "builds", NPU1, 64)
     status, report = validate("--no-gpu")
     assert status == 0 and report["passed"]
-    assert report["chip"] == "npu1" and report["kernel"] == "6.14.0-15-generic"
+    assert report["chip"] == "npu1" and report["kernel"] == "7.0.0-14-generic"
     (part,) = report["head_dims"]
     assert {(a["context"], a["queries"], a["window"]) for a in part["answers"]} == {
         *((1, 1, window) for window in (0, 48, 1024)),

@@ -41,6 +41,10 @@ if TYPE_CHECKING:
 __all__ = ["AttentionCounts", "AttentionService", "NpuOptions", "PreparedStep", "SequenceWork"]
 
 _log = logging.getLogger(__name__)
+_ABORT_HINT = (
+    "if the kernel's log (`dmesg | grep xdna`) has `xdna_mailbox … ret -22` or `Command bo size … too large`, its"
+    " firmware is not the one that the driver came with"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,7 +365,7 @@ class AttentionService:
         if end is RunEnd.TIMEOUT:
             error: NpuError = NpuTimeoutError(f"NPU attention: the driver ended a run that hung; {HANG_HINT}")
         else:
-            error = NpuContextLostError("NPU attention: the driver gave up on a run and its context")
+            error = NpuContextLostError(f"NPU attention: the driver gave up on a run and its context; {_ABORT_HINT}")
         return _Failure(error, generation)
 
     async def _recover(self, generation: int, reason: str) -> None:

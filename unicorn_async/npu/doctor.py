@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.errors import NpuUnavailableError
 from unicorn_async.npu.geometry import CHIPS
+from unicorn_async.npu.packages import driver_hint, install_hint, module_hint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +22,7 @@ MEMLOCK_BYTES = 64 << 20  # the first open of the device locks so much
 _FIRMWARE = {"npu1": (1, 5, 2, 380), "npu2": (1, 0, 0, 63)}
 # What we conclude from versions, limits and places; an XRT that opens the NPU shows that they do not matter.
 _GUESSES = frozenset({"firmware", "memlock", "XRT", "XRT's NPU plugin", "pyxrt"})
+_VERSION_ERRORS = (errno.EOPNOTSUPP, errno.EINVAL)
 _IOMMU_ERRORS = (errno.EOPNOTSUPP, errno.ENODEV, errno.EINVAL, errno.ENOSPC)
 
 
@@ -117,7 +119,7 @@ def _kernel(host: NpuHost, device: PciDevice, chip: Chip) -> Iterator[Finding]:
             "it is part of Linux 6.14 and newer (`modprobe amdxdna`); for older kernels there is AMD's DKMS package",
         )
         return
-    yield Finding("driver", True, f"amdxdna, Linux {release}")
+    yield _driver(host, release)
     node = next((node for node in host.accel_nodes() if node.device == device.device), None)
     yield _firmware(host, device, chip, node)
     if node is None:
@@ -131,6 +133,11 @@ def _kernel(host: NpuHost, device: PciDevice, chip: Chip) -> Iterator[Finding]:
     yield Finding("device file", True, str(node.path))
     yield _memlock(host)
     yield _opening(host, node)
+
+
+def _driver(host: NpuHost, release: str) -> Finding:
+    origin = "the kernel's own" if host.has_in_tree_driver() else "not the kernel's own"
+    return Finding("driver", True, f"amdxdna, {origin}, Linux {release}", driver_hint(host) or "")
 
 
 def _firmware(host: NpuHost, device: PciDevice, chip: Chip, node: AccelNode | None) -> Finding:
@@ -158,7 +165,9 @@ def _memlock(host: NpuHost) -> Finding:
             "memlock",
             False,
             f"{limit:,} bytes may be locked, opening the NPU locks {MEMLOCK_BYTES:,}, and its buffers more",
-            "set `memlock unlimited` in /etc/security/limits.d for this user (systemd: LimitMEMLOCK=infinity)",
+            "`sudo prlimit --pid $$ --memlock=unlimited` in this shell, for now; for good, `[Service]` with"
+            " `LimitMEMLOCK=infinity` in /etc/systemd/system/user@.service.d/memlock.conf, then log in again"
+            " (limits.d does not reach terminals under user@.service), or in a service's own unit",
         )
     return Finding("memlock", True, "unknown" if limit is None else "enough")
 
@@ -170,6 +179,8 @@ def _opening(host: NpuHost, node: AccelNode) -> Finding:
     summary = f"opening {node.path}: {os.strerror(number)} ({number})"
     if number in (errno.EACCES, errno.EPERM):
         remedy = "add the user to the group render: `sudo usermod -aG render $USER`, then log in again"
+    elif number in _VERSION_ERRORS and host.has_iommu() and (hint := driver_hint(host)) is not None:
+        remedy = hint
     elif number in _IOMMU_ERRORS:
         state = "runs" if host.has_iommu() else "does not run"
         remedy = (
@@ -177,7 +188,7 @@ def _opening(host: NpuHost, node: AccelNode) -> Finding:
             " set-up, and take amd_iommu=off or iommu=off out of the kernel's command line"
         )
     elif number in (errno.ENOMEM, errno.EAGAIN):
-        remedy = "raise the memlock limit (`ulimit -l`)"
+        remedy = "raise the memlock limit (`sudo prlimit --pid $$ --memlock=unlimited` in this shell)"
     else:
         remedy = "`dmesg | grep amdxdna` says more"
     return Finding("access", False, summary, remedy)
@@ -186,7 +197,7 @@ def _opening(host: NpuHost, node: AccelNode) -> Finding:
 def _xrt(host: NpuHost) -> Iterator[Finding]:
     core = host.library("libxrt_core.so.2")
     if core is None:
-        yield Finding("XRT", False, "libxrt_core.so.2 is not installed", "install XRT, built with NPU support")
+        yield Finding("XRT", False, "libxrt_core.so.2 is not installed", f"install XRT: {install_hint(host)}")
         return
     yield Finding("XRT", True, str(core))
     plugin = host.library("libxrt_driver_xdna.so.2")
@@ -196,7 +207,7 @@ def _xrt(host: NpuHost) -> Iterator[Finding]:
             "XRT's NPU plugin",
             False,
             f"libxrt_driver_xdna.so.2: {where}; without it XRT finds no NPU",
-            "install the plugin (xrt_plugin-amdxdna) of the same version as XRT, into the same place",
+            f"install the plugin of the same version as XRT, into the same place: {install_hint(host)}",
         )
     else:
         yield Finding("XRT's NPU plugin", True, str(plugin))
@@ -213,17 +224,15 @@ def _pyxrt(host: NpuHost) -> Finding:
             "pyxrt",
             False,
             f"pyxrt is built for another Python: this one takes {suffixes[0]}, found {names}",
-            "run unicorn with the Python that XRT was built for, or build XRT's Python module for this one",
+            module_hint(host, files[0], fits=False),
         )
     if fitting is None:
         return Finding(
             "pyxrt",
             False,
             "pyxrt is not installed",
-            "it comes with XRT: `source /opt/xilinx/xrt/setup.sh` in this shell",
+            f"it comes with XRT: {install_hint(host)}",
         )
     if fitting.parent in host.own_python_path():
         return Finding("pyxrt", True, str(fitting))
-    return Finding(
-        "pyxrt", False, f"{fitting} is not on Python's path", f"source {fitting.parents[1]}/setup.sh in this shell"
-    )
+    return Finding("pyxrt", False, f"{fitting} is not on Python's path", module_hint(host, fitting, fits=True))

@@ -97,6 +97,20 @@ class NpuHost:
         """Whether the kernel has loaded amdxdna."""
         return (self.root / "sys/module/amdxdna").is_dir()
 
+    def has_in_tree_driver(self) -> bool:
+        """Whether the loaded amdxdna is the kernel's own: others taint it with an O."""
+        return self.has_driver() and "O" not in (_text(self.root / "sys/module/amdxdna/taint") or "")
+
+    def os_release(self) -> dict[str, str]:
+        """Return what the distribution says of itself, by its names, such as ID and VERSION_ID."""
+        lines = (_text(self.root / "etc/os-release") or "").splitlines()
+        pairs = (line.partition("=") for line in lines if "=" in line)
+        return {name.strip(): value.strip().strip("\"'") for name, _, value in pairs}
+
+    def has_package_source(self, name: str) -> bool:
+        """Whether apt knows a source whose file is named after it."""
+        return bool(self._glob(f"etc/apt/sources.list.d/*{name}*"))
+
     def kernel_release(self) -> str:
         """Return the kernel's release, such as 6.14.0-15-generic."""
         return _text(self.root / "proc/sys/kernel/osrelease") or "unknown"
@@ -138,8 +152,13 @@ class NpuHost:
         return tuple(path for folder in self.python_folders() for path in sorted(folder.glob("pyxrt*.so")))
 
     def python_folders(self) -> tuple[Path, ...]:
-        """Return where modules are looked for, with XRT's own folder."""
-        return tuple(dict.fromkeys((*self.own_python_path(), self.root / "opt/xilinx/xrt/python")))
+        """Return where modules are looked for, with XRT's own folder and those of the system's Python."""
+        others = (self.root / "opt/xilinx/xrt/python", *self.system_python_folders())
+        return tuple(dict.fromkeys((*self.own_python_path(), *others)))
+
+    def system_python_folders(self) -> tuple[Path, ...]:
+        """Return where packages of Debian and Ubuntu put modules, which no virtual environment looks into."""
+        return (self.root / "usr/lib/python3/dist-packages",)
 
     def own_python_path(self) -> tuple[Path, ...]:
         """Return where this Python looks for modules."""

@@ -35,8 +35,8 @@ def require_pyxrt() -> None:
         import pyxrt  # noqa: F401
     except ImportError as exc:
         raise NpuUnavailableError(
-            f"pyxrt can't be imported: {exc}; it is installed with XRT and its NPU plugin"
-            " (`source /opt/xilinx/xrt/setup.sh`), for one version of Python: `unicorn npu doctor` says which is there"
+            f"pyxrt can't be imported: {exc}; it is installed with XRT, for one version of Python: `unicorn npu doctor`"
+            " says which is there, and how this one gets it"
         ) from exc
 
 
