@@ -11,10 +11,10 @@ greedy answers are the same to the last token as F16's, and how many are answers
 
 The formats: bf16, f16 and f32 are directories; int8, int4 and nf4 are made from BF16 while it is loaded; kv-f32 and
 kv-int8 are BF16 beside a KV cache of this type, which is F16 in all others; gguf-TYPE are files whose matrices are of
-one type, but for embeddings of Q6_K beside those of 4 and 5 bits, as llama.cpp has it. Q4_K, Q5_K, Q6_K and IQ4_NL are
-encoded by tests/checkpoint/gguf/encoders.py, by plain least squares, the others by the PyPI package gguf, which this
-needs. The tests' folder must be beside this one. Each row is printed, and the file of --json written, as soon as a
-format is done: but for the first, which waits for F16's answers.
+one type, but for embeddings of Q6_K beside those of 4 and 5 bits, as llama.cpp has it. Q4_K, Q5_K, Q6_K, IQ4_NL
+and IQ4_XS are encoded by tests/checkpoint/gguf/encoders.py, by plain least squares, the others by the PyPI package
+gguf, which this needs. The tests' folder must be beside this one. Each row is printed, and the file of --json written,
+as soon as a format is done: but for the first, which waits for F16's answers.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from tests.engine.held_out import Likelihood, Question
 
 GGUF = "gguf-"
-BLOCKS = ("Q8_0", "Q6_K", "Q5_K", "Q5_1", "Q5_0", "Q4_K", "Q4_1", "Q4_0", "IQ4_NL")
+BLOCKS = ("Q8_0", "Q6_K", "Q5_K", "Q5_1", "Q5_0", "Q4_K", "Q4_1", "Q4_0", "IQ4_NL", "IQ4_XS")
 SCHEMES = {"int8": WeightScheme.INT8, "int4": WeightScheme.INT4, "nf4": WeightScheme.NF4}
 CACHES = {"kv-f32": KVDType.F32, "kv-int8": KVDType.INT8}
 TABLES = {"int4": "int8", "nf4": "int8"}

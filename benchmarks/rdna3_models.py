@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from unicorn_async.models.spec import ModelSpec
     from unicorn_async.weights.plan import LoadPlan, WantedTensor
 
-TYPES = ("F16", "Q8_0", "Q4_0", "Q4_K", "Q6_K", "int4", "nf4")
+TYPES = ("F16", "Q8_0", "Q4_0", "Q4_K", "Q6_K", "IQ4_XS", "int4", "nf4")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,10 @@
 
     tools/make_gguf.py gemma3-27b:Q4_0 FILE
 
-Shapes are those of tools/make_checkpoint.py; types F16, Q8_0, Q4_0 and Q4_K. Embeddings are Q6_K beside the types of 4
-bits, as llama.cpp's own files have them; rows that are no multiple of 256 take the type that llama.cpp would. Blocks
-are drawn once for 32 MiB of each type and repeated from there, so that writing runs at the speed of the disk. The
-vocabulary is that of bytes, filled up with words that mean nothing.
+Shapes are those of tools/make_checkpoint.py; types F16, Q8_0, Q4_0, Q4_K and IQ4_XS. Embeddings are Q6_K beside the
+types of 4 bits, as llama.cpp's own files have them; rows that are no multiple of 256 take the type that llama.cpp
+would. Blocks are drawn once for 32 MiB of each type and repeated from there, so that writing runs at the speed of the
+disk. The vocabulary is that of bytes, filled up with words that mean nothing.
 """
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ BLOCKS = {  # values of a block, its bytes, the type's number
     "Q8_0": (32, 34, 8),
     "Q4_K": (256, 144, 12),
     "Q6_K": (256, 210, 14),
+    "IQ4_NL": (32, 18, 20),
+    "IQ4_XS": (256, 136, 23),
 }
-FILE_TYPES = {"F16": 1, "Q4_0": 2, "Q8_0": 7, "Q4_K": 15}
-EMBEDDINGS = {"Q4_0": "Q6_K", "Q4_K": "Q6_K"}
-OTHERWISE = {"Q4_K": "Q5_0", "Q6_K": "Q8_0"}  # for rows of no whole blocks
+FILE_TYPES = {"F16": 1, "Q4_0": 2, "Q8_0": 7, "Q4_K": 15, "IQ4_XS": 30}
+EMBEDDINGS = {"Q4_0": "Q6_K", "Q4_K": "Q6_K", "IQ4_XS": "Q6_K"}
+OTHERWISE = {"Q4_K": "Q5_0", "Q6_K": "Q8_0", "IQ4_XS": "IQ4_NL"}  # for rows of no whole blocks
 NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6
 
 
@@ -223,6 +225,8 @@ def random_blocks(rng: np.random.Generator, kind: str, deviation: float) -> byte
         "Q8_0": ((0,), 73.9),
         "Q4_K": ((0, 2), 300.0),
         "Q6_K": ((208,), 1370.0),
+        "IQ4_NL": ((0,), 67.4),
+        "IQ4_XS": ((0,), 1246.0),
     }[kind]
     for place in places:
         scales = (rng.uniform(0.5, 1.5, count) * deviation / spread).astype("<f2")

@@ -100,6 +100,7 @@ class QuantFormat(Enum):
     Q5_K = "Q5_K"
     Q6_K = "Q6_K"
     IQ4_NL = "IQ4_NL"
+    IQ4_XS = "IQ4_XS"
 
     @property
     def layout(self) -> QuantLayout:
@@ -127,6 +128,7 @@ _LAYOUTS = {
     QuantFormat.Q5_K: QuantLayout("q5_k", 256, 16, 4, 16),
     QuantFormat.Q6_K: QuantLayout("q6_k", 256, 16, 8, 20),
     QuantFormat.IQ4_NL: QuantLayout("iq4_nl", 32, 16, 0, 2),
+    QuantFormat.IQ4_XS: QuantLayout("iq4_xs", 256, 16, 0, 8),
 }
 _SOURCE_BYTES = {
     QuantFormat.Q8_0: 34,
@@ -138,6 +140,7 @@ _SOURCE_BYTES = {
     QuantFormat.Q5_K: 176,
     QuantFormat.Q6_K: 210,
     QuantFormat.IQ4_NL: 18,
+    QuantFormat.IQ4_XS: 136,
 }
 
 

@@ -3,6 +3,6 @@
 
 const int ZERO = 0;
 const uint SCALE_BLOCKS = 1;
-const uvec4 TABLE = uvec4(0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u);
+#include "quant/tables/iq4.glsl"
 #include "quant/codes/table.glsl"
 #include "quant/scales/half.glsl"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float32]
 
 GGUF_FORMATS = [f for f in QuantFormat if f.source_bytes]
-_IQ4_NL = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
+_IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
 # Where each type's scales and offsets, which are halves, lie in its block.
 SCALE_OFFSETS = {
     QuantFormat.Q8_0: (0,),
@@ -29,6 +29,7 @@ SCALE_OFFSETS = {
     QuantFormat.Q5_K: (0, 2),
     QuantFormat.Q6_K: (208,),
     QuantFormat.IQ4_NL: (0,),
+    QuantFormat.IQ4_XS: (0,),
 }
 
 
@@ -83,7 +84,15 @@ def _q5_1(blocks: Bytes) -> Floats:
 
 
 def _iq4_nl(blocks: Bytes) -> Floats:
-    return _half(blocks, 0) * _IQ4_NL[_nibbles(blocks[:, 2:])]
+    return _half(blocks, 0) * _IQ4[_nibbles(blocks[:, 2:])]
+
+
+def _iq4_xs(blocks: Bytes) -> Floats:
+    low = (blocks[:, 4:8, None] >> np.array([0, 4], np.uint8) & 15).reshape(-1, 8)
+    high = np.ascontiguousarray(blocks[:, 2:4]).view(np.uint16) >> np.arange(0, 16, 2, dtype=np.uint16) & 3
+    scales = _half(blocks, 0) * ((low | high << 4).astype(np.int32) - 32)
+    codes = _nibbles(blocks[:, 8:].reshape(-1, 16)).reshape(-1, 8, 32)
+    return scales.astype(np.float32)[:, :, None] * _IQ4[codes]
 
 
 def _k_scales(blocks: Bytes) -> tuple[Floats, Floats]:
@@ -131,4 +140,5 @@ _DEQUANTIZE: dict[QuantFormat, Callable[[Bytes], Floats]] = {
     QuantFormat.Q5_K: _q5_k,
     QuantFormat.Q6_K: _q6_k,
     QuantFormat.IQ4_NL: _iq4_nl,
+    QuantFormat.IQ4_XS: _iq4_xs,
 }

@@ -1,7 +1,7 @@
 """Weights as blocks of GGUF files: by the `gguf` package where it can, else by plain least squares.
 
-The package's K-quants and IQ4_NL can only be read. What is made here instead has no weights for what matters more
-(llama.cpp's tools have them), so its error is an upper bound of what these formats lose.
+The package's K-quants, IQ4_NL and IQ4_XS can only be read. What is made here instead has no weights for what matters
+more (llama.cpp's tools have them), so its error is an upper bound of what these formats lose.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ROUNDS = 6  # of fitting codes, then scale and offset
 
 
 def encoded(kind: str, values: Floats) -> Tensor:
-    """Return a matrix (rows, columns) as a file's tensor of a type, "F32" to "IQ4_NL"."""
+    """Return a matrix (rows, columns) as a file's tensor of a type, "F32" to "IQ4_XS"."""
     if kind in _DENSE:
         return array(kind, values)
     number = _NUMBERS[kind]
@@ -95,11 +95,27 @@ def _iq4_nl(units: Floats) -> Bytes:
     return np.concatenate([_half_bytes(scale[:, None]), codes[:, :16] | codes[:, 16:] << 4], axis=1)
 
 
+def _iq4_xs(units: Floats) -> Bytes:
+    parts = units.reshape(-1, 8, 32)
+    ideal = _best_scale(parts, IQ4_NL_LEVELS, 127)
+    largest = np.take_along_axis(ideal, np.abs(ideal).argmax(axis=1)[:, None], axis=1)
+    shared = _half(largest / -32)
+    scales = np.clip(_rounded_ratio(ideal, shared), -32, 31)
+    steps = _nonzero(shared * scales)[:, :, None]
+    codes = Nearest(IQ4_NL_LEVELS).indices(parts / steps).astype(np.uint8)
+    sixes = (scales + 32).astype(np.uint8)
+    high = ((sixes >> 4).astype(np.uint16) << np.arange(0, 16, 2, dtype=np.uint16)).sum(axis=1, dtype=np.uint16)
+    low = sixes[:, 0::2] & 15 | (sixes[:, 1::2] & 15) << 4
+    nibbles = (codes[:, :, :16] | codes[:, :, 16:] << 4).reshape(-1, 128)
+    return np.concatenate([_half_bytes(shared), high[:, None].view(np.uint8), low, nibbles], axis=1)
+
+
 _ENCODERS: Mapping[str, Callable[[Floats], Bytes]] = {
     "Q4_K": _q4_k,
     "Q5_K": _q5_k,
     "Q6_K": _q6_k,
     "IQ4_NL": _iq4_nl,
+    "IQ4_XS": _iq4_xs,
 }
 
 
