@@ -39,6 +39,14 @@ class Shape:
     vocab: int
     tied: bool
     window: int = 0
+    experts: int = 0  # of each layer; 0: a dense feed-forward network
+    experts_used: int = 0  # by a token
+    expert_ffn: int = 0
+
+    @property
+    def norms_heads(self) -> bool:
+        """Whether queries and keys are normalised in each head."""
+        return self.model_type.startswith(("gemma3", "qwen3"))
 
 
 SHAPES = {
@@ -48,6 +56,9 @@ SHAPES = {
     "llama-8b": Shape("LlamaForCausalLM", "llama", 4096, 32, 32, 8, 128, 14336, 128256, False),
     "llama-135m": Shape("LlamaForCausalLM", "llama", 576, 30, 9, 3, 64, 1536, 49152, True),
     "qwen3-0.6b": Shape("Qwen3ForCausalLM", "qwen3", 1024, 28, 16, 8, 128, 3072, 151936, True),
+    "qwen3-30b-a3b": Shape(
+        "Qwen3MoeForCausalLM", "qwen3_moe", 2048, 48, 32, 4, 128, 6144, 151936, False, 0, 128, 8, 768
+    ),
 }
 
 
@@ -75,6 +86,9 @@ def config(shape: Shape) -> dict[str, object]:
         text |= {"rope_scaling": scaling, "hidden_activation": "gelu_pytorch_tanh", "sliding_window_pattern": 6}
     else:
         text |= {"hidden_act": "silu", "rope_theta": 5e5}
+    if shape.experts:
+        text |= {"num_experts": shape.experts, "num_experts_per_tok": shape.experts_used}
+        text |= {"moe_intermediate_size": shape.expert_ffn, "norm_topk_prob": True}
     if shape.architecture == "Gemma3ForConditionalGeneration":
         vision = {"model_type": "siglip_vision_model", "hidden_size": 1152, "num_hidden_layers": 2}
         return {
@@ -98,7 +112,7 @@ def tensors(shape: Shape) -> list[tuple[str, tuple[int, ...]]]:
     for layer in range(shape.layers):
         base = f"{prefix}model.layers.{layer}."
         found += [(f"{base}{norm}.weight", (shape.hidden,)) for norm in norms]
-        if gemma or shape.model_type == "qwen3":
+        if shape.norms_heads:
             found += [(f"{base}self_attn.{part}_norm.weight", (shape.head_dim,)) for part in "qk"]
         widths = {"q": shape.heads, "k": shape.kv_heads, "v": shape.kv_heads}
         found += [
@@ -106,8 +120,7 @@ def tensors(shape: Shape) -> list[tuple[str, tuple[int, ...]]]:
             for part, heads in widths.items()
         ]
         found.append((f"{base}self_attn.o_proj.weight", (shape.hidden, shape.heads * shape.head_dim)))
-        found += [(f"{base}mlp.{part}_proj.weight", (shape.ffn, shape.hidden)) for part in ("gate", "up")]
-        found.append((f"{base}mlp.down_proj.weight", (shape.hidden, shape.ffn)))
+        found += feed_forward(shape, f"{base}mlp.")
     found.append((f"{prefix}model.norm.weight", (shape.hidden,)))
     if not shape.tied:
         found.append(("lm_head.weight", (shape.vocab, shape.hidden)))
@@ -116,6 +129,18 @@ def tensors(shape: Shape) -> list[tuple[str, tuple[int, ...]]]:
         for layer in range(2):
             base = f"vision_tower.vision_model.encoder.layers.{layer}."
             found += [(f"{base}self_attn.{part}_proj.weight", (1152, 1152)) for part in "qkv"]
+    return found
+
+
+def feed_forward(shape: Shape, base: str) -> list[tuple[str, tuple[int, ...]]]:
+    """Return names and shapes of a layer's feed-forward network, or of its router and its experts."""
+    found: list[tuple[str, tuple[int, ...]]] = []
+    if shape.experts:
+        found.append((f"{base}gate.weight", (shape.experts, shape.hidden)))
+    ffn = shape.expert_ffn if shape.experts else shape.ffn
+    for part in [f"{base}experts.{expert}." for expert in range(shape.experts)] or [base]:
+        found += [(f"{part}{name}_proj.weight", (ffn, shape.hidden)) for name in ("gate", "up")]
+        found.append((f"{part}down_proj.weight", (shape.hidden, ffn)))
     return found
 
 

@@ -3,7 +3,7 @@
 
     tools/make_gguf.py gemma3-27b:Q4_0 FILE
 
-Shapes are those of tools/make_checkpoint.py; types F16, Q8_0, Q4_0, Q4_K and IQ4_XS. Embeddings are Q6_K beside the
+Shapes are those of tools/make_checkpoint.py, mixtures of experts among them; types F16, Q8_0, Q4_0, Q4_K and IQ4_XS. Embeddings are Q6_K beside the
 types of 4 bits, as llama.cpp's own files have them; rows that are no multiple of 256 take the type that llama.cpp
 would. Blocks are drawn once for 32 MiB of each type and repeated from there, so that writing runs at the speed of the
 disk. The vocabulary is that of bytes, filled up with words that mean nothing.
@@ -75,8 +75,17 @@ class Matrix:
     """A tensor of the file; norms have one dimension and are ones."""
 
     name: str
-    shape: tuple[int, ...]  # rows first
+    shape: tuple[int, ...]  # rows before columns, experts before both
     type: str
+
+    @property
+    def is_norm(self) -> bool:
+        return len(self.shape) == 1
+
+    @property
+    def pool(self) -> tuple[str, int, bool]:
+        """What it has in common with those that are filled with the same bytes."""
+        return self.type, self.shape[-1], self.is_norm
 
     @property
     def nbytes(self) -> int:
@@ -88,43 +97,46 @@ def tensors(model: RandomModel) -> list[Matrix]:
     """Return all tensors in their order."""
     shape, found = model.shape, []
 
-    def matrix(name: str, rows: int, columns: int, kind: str = model.type) -> None:
-        kind = kind if columns % BLOCKS[kind][0] == 0 else OTHERWISE.get(kind, "F16")
-        found.append(Matrix(f"{name}.weight", (rows, columns), kind))
+    def matrix(name: str, *dims: int, kind: str = model.type) -> None:
+        kind = kind if dims[-1] % BLOCKS[kind][0] == 0 else OTHERWISE.get(kind, "F16")
+        found.append(Matrix(f"{name}.weight", dims, kind))
 
     def norm(name: str, size: int) -> None:
         found.append(Matrix(f"{name}.weight", (size,), "F32"))
 
-    hidden, ffn, embeddings = shape.hidden, shape.ffn, EMBEDDINGS.get(model.type, model.type)
+    hidden, embeddings = shape.hidden, EMBEDDINGS.get(model.type, model.type)
     queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    matrix("token_embd", shape.vocab, hidden, embeddings)
+    matrix("token_embd", shape.vocab, hidden, kind=embeddings)
     norm("output_norm", hidden)
     if not shape.tied:
-        matrix("output", shape.vocab, hidden, embeddings)
+        matrix("output", shape.vocab, hidden, kind=embeddings)
     gemma = shape.model_type.startswith("gemma3")
     for layer in range(shape.layers):
         base = f"blk.{layer}."
         for name in ("attn_norm", "ffn_norm", *(("post_attention_norm", "post_ffw_norm") if gemma else ())):
             norm(base + name, hidden)
-        for name in ("attn_q_norm", "attn_k_norm") if gemma or shape.model_type == "qwen3" else ():
+        for name in ("attn_q_norm", "attn_k_norm") if shape.norms_heads else ():
             norm(base + name, shape.head_dim)
         for name, rows, columns in (
             ("attn_q", queries, hidden),
             ("attn_k", keys, hidden),
             ("attn_v", keys, hidden),
             ("attn_output", hidden, queries),
-            ("ffn_gate", ffn, hidden),
-            ("ffn_up", ffn, hidden),
-            ("ffn_down", hidden, ffn),
         ):
             matrix(base + name, rows, columns)
+        if shape.experts:
+            matrix(base + "ffn_gate_inp", shape.experts, hidden, kind="F32")
+        experts, ending = ((shape.experts,), "_exps") if shape.experts else ((), "")
+        ffn = shape.expert_ffn if shape.experts else shape.ffn
+        for name, rows, columns in (("ffn_gate", ffn, hidden), ("ffn_up", ffn, hidden), ("ffn_down", hidden, ffn)):
+            matrix(base + name + ending, *experts, rows, columns)
     return found
 
 
 def metadata(model: RandomModel) -> dict[str, Any]:
     """Return the file's keys: int as u32, float as f32, str, bool, and lists of str, float and int (as i32)."""
     shape = model.shape
-    arch = "gemma3" if shape.model_type.startswith("gemma3") else shape.model_type
+    arch = "gemma3" if shape.model_type.startswith("gemma3") else shape.model_type.replace("_", "")
     keys: dict[str, Any] = {
         "general.architecture": arch,
         "general.name": f"random {model.name}",
@@ -144,6 +156,9 @@ def metadata(model: RandomModel) -> dict[str, Any]:
     }
     if arch == "llama":
         keys["llama.rope.dimension_count"] = shape.head_dim
+    if shape.experts:
+        keys |= {f"{arch}.expert_count": shape.experts, f"{arch}.expert_used_count": shape.experts_used}
+        keys |= {f"{arch}.expert_feed_forward_length": shape.expert_ffn}
     if shape.window:
         keys |= {"gemma3.attention.sliding_window": shape.window}
         keys |= {"gemma3.rope.scaling.type": "linear", "gemma3.rope.scaling.factor": 8.0}
@@ -240,10 +255,10 @@ def write(model: RandomModel, path: Path) -> int:
     head = header(model, matrices)
     rng = np.random.default_rng(27)
     pools = {
-        (matrix.type, matrix.shape[-1]): np.ones(matrix.shape[0], "<f4").tobytes()
-        if len(matrix.shape) == 1
+        key: np.ones(matrix.shape[0], "<f4").tobytes()
+        if matrix.is_norm
         else random_blocks(rng, matrix.type, matrix.shape[-1] ** -0.5)
-        for matrix in {(matrix.type, matrix.shape[-1]): matrix for matrix in matrices}.values()
+        for key, matrix in {matrix.pool: matrix for matrix in matrices}.items()
     }
     starts = np.cumsum([len(head), *(aligned(matrix.nbytes) for matrix in matrices)]).tolist()
     with path.open("wb") as file:
@@ -254,9 +269,9 @@ def write(model: RandomModel, path: Path) -> int:
         def put(index: int) -> None:
             """Repeat the pool from another block on for each tensor."""
             matrix, position = matrices[index], starts[index]
-            pool = memoryview(pools[matrix.type, matrix.shape[-1]])
+            pool = memoryview(pools[matrix.pool])
             size, stop = BLOCKS[matrix.type][1], position + matrix.nbytes
-            begin = index * 7919 % (len(pool) // size) * size if len(matrix.shape) > 1 else 0
+            begin = index * 7919 % (len(pool) // size) * size if not matrix.is_norm else 0
             while position < stop:
                 done = os.pwrite(file.fileno(), pool[begin : begin + stop - position], position)
                 position += done

@@ -1,0 +1,63 @@
+"""Files of random weights: a mixture of experts is one to the engine, as a checkpoint and as a GGUF file."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "tools"))
+
+from typing import TYPE_CHECKING
+
+import make_checkpoint
+import make_gguf
+
+from unicorn_async.checkpoint.checkpoint import Checkpoint
+from unicorn_async.engine.files import ModelFiles
+from unicorn_async.models.blocks.experts import Experts
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+SHAPE = replace(
+    make_checkpoint.SHAPES["qwen3-30b-a3b"],
+    **{"hidden": 256, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 64, "ffn": 512, "vocab": 300},
+    **{"experts": 8, "experts_used": 2, "expert_ffn": 256},
+)
+
+
+def write(script: ModuleType, model: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Run the script as from the command line, with a pool of no size to speak of."""
+    monkeypatch.setitem(make_checkpoint.SHAPES, "tiny", SHAPE)
+    monkeypatch.setattr(script, "POOL_BYTES", 1 << 16)
+    monkeypatch.setattr(sys, "argv", [script.__name__, model, str(path)])
+    assert script.main() == 0
+    return path
+
+
+@pytest.mark.parametrize(
+    ("script", "model", "name"), [(make_checkpoint, "tiny", "tiny"), (make_gguf, "tiny:Q4_K", "tiny.gguf")]
+)
+def test_a_mixture_of_experts_is_planned_whole(
+    script: ModuleType, model: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = ModelFiles.read(write(script, model, tmp_path / name, monkeypatch))
+    experts = [block for layer in files.config.layers for block in layer.blocks if isinstance(block, Experts)]
+    assert [block.routing.num_experts for block in experts] == [SHAPE.experts] * SHAPE.layers
+    assert files.checkpoint.skipped == ()
+
+
+def test_norms_are_ones_and_routers_are_random(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(make_gguf, "tiny:Q4_K", tmp_path / "tiny.gguf", monkeypatch)
+    tensors = Checkpoint.read(path).tensors.values()
+    values = {
+        source.name: np.frombuffer(path.read_bytes()[source.offset : source.offset + source.nbytes], "<f4")
+        for source in tensors
+        if source.dtype == "F32"
+    }
+    assert np.all(values["blk.0.attn_norm.weight"] == 1)
+    assert 0.5 < values["blk.0.ffn_gate_inp.weight"].std() * SHAPE.hidden**0.5 < 2
