@@ -4,9 +4,9 @@
     tools/make_gguf.py gemma3-27b:Q4_0 FILE
 
 Shapes are those of tools/make_checkpoint.py, mixtures of experts among them; types F16, Q8_0, Q4_0, Q4_K and IQ4_XS.
-Embeddings are Q6_K beside the types of 4 bits, as llama.cpp's own files have them; rows that are no multiple of 256 take
-the type that llama.cpp would. Blocks are drawn once for 32 MiB of each type and repeated from there, so that writing
-runs at the speed of the disk. The vocabulary is that of bytes, filled up with words that mean nothing.
+Embeddings are Q6_K beside the types of 4 bits, as llama.cpp's own files have them; rows that are no multiple of 256
+take the type that llama.cpp would. Blocks are drawn once for 32 MiB of each type and repeated from there, so that
+writing runs at the speed of the disk. The vocabulary is that of bytes, filled up with words that mean nothing.
 """
 
 from __future__ import annotations

@@ -64,6 +64,7 @@ def test_the_documents_name_commands() -> None:
         "kernels",
         "load",
         "first_answer",
+        "serving",
         "first_token",
         "far_attention",
         "quality",
