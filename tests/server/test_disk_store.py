@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import os
+import resource
 import signal
 import sqlite3
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
@@ -19,7 +24,7 @@ from unicorn_async.server.store import StoredResponse
 from unicorn_async.tokenizer import ChatMessage
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
     from tests.server.fake_engine import FakeEngine
 
@@ -111,15 +116,101 @@ async def test_a_file_that_is_no_such_store_is_named(tmp_path: Path, engine: Fak
         DiskStore(newer, 1)
 
 
-async def test_a_disk_that_takes_nothing_ends_no_answer(
-    tmp_path: Path, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def refuse(self: DiskStore, entry: StoredResponse) -> None:
-        raise sqlite3.OperationalError("database or disk is full")
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("CREATE TABLE songs (name TEXT)", "a database of another program"),
+        ("CREATE TABLE responses (name TEXT); PRAGMA user_version = 1", "a database of another program"),
+        ("PRAGMA user_version = 1", "a database of another program"),
+    ],
+)
+def test_another_programs_database_is_left_alone(tmp_path: Path, script: str, message: str) -> None:
+    path = tmp_path / "songs.db"
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.executescript(script)
+    before = path.read_bytes()
+    with pytest.raises(ConfigError, match=rf"songs\.db: {message}"):
+        DiskStore(path, 1)
+    assert path.read_bytes() == before
 
-    monkeypatch.setattr(DiskStore, "_put", refuse)
-    options = ServerOptions(store_file=tmp_path / "a.db")
+
+def test_a_folder_that_cannot_be_written_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"/sys/a\.db: responses can't be kept there: (Permission|Read-only)"):
+        DiskStore(Path("/sys/a.db"), 1)
+
+
+async def test_a_store_that_is_refused_leaves_no_file_open(tmp_path: Path) -> None:
+    path = tmp_path / "notes.db"
+    path.write_bytes(b"no database" * 100)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with pytest.raises(ConfigError):
+            DiskStore(path, 1)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@contextlib.contextmanager
+def full_disk() -> Iterator[None]:
+    """Have no file grow, as where no block is free."""
+    earlier = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, earlier[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, earlier)
+
+
+async def test_a_full_disk_ends_no_answer_and_is_told_of_until_it_takes_responses_again(
+    tmp_path: Path, engine: FakeEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def ask() -> str:
+        response_id: str = (await client.post("/v1/responses", json={"input": "Hi"})).json()["id"]
+        return response_id
+
+    async def is_told(error: str | None, unkept: int) -> None:
+        """An answer's client has it before the disk does."""
+        async with asyncio.timeout(10):
+            while True:
+                health = await client.get("/health")
+                assert health.status_code == 200
+                if health.json()["store"] == {"on_disk": True, "error": error, "unkept": unkept}:
+                    return
+
+    options = ServerOptions(store_file=tmp_path / "a.db", max_stored=2)
     async with serving(engine, options) as served, httpx.AsyncClient(base_url=served.url) as client:
-        first = (await client.post("/v1/responses", json={"input": "Hi"})).json()
-        assert (await client.get(f"/v1/responses/{first['id']}")).json() == first
-    assert "is kept in memory alone: database or disk is full" in caplog.text
+        kept = await ask()
+        await client.delete(f"/v1/responses/{await ask()}")  # the disk has done what came before
+        with full_disk():
+            unkept = [await ask() for _ in range(2)]
+            assert [(await client.get(f"/v1/responses/{name}")).status_code for name in unkept] == [200, 200]
+            await is_told("disk I/O error", 2)
+            assert (await client.get(f"/v1/responses/{kept}")).status_code == 200
+            failed = await client.delete(f"/v1/responses/{kept}")
+            assert (failed.status_code, failed.json()["error"]["code"]) == (503, "store_failed")
+            assert str(tmp_path) not in failed.text
+        later = await ask()
+        await is_told(None, 2)
+        assert "unicorn_unkept_responses_total 2\n" in (await client.get("/metrics")).text
+    assert caplog.text.count("is kept in memory alone: disk I/O error") == 1
+    assert "kept on disk again; 2 were not" in caplog.text
+    async with serving(engine, options) as served, httpx.AsyncClient(base_url=served.url) as client:
+        found = [(await client.get(f"/v1/responses/{name}")).status_code for name in (kept, *unkept, later)]
+        assert found == [200, 404, 404, 200]
+
+
+async def test_a_file_that_is_damaged_amid_its_use_fails_by_name_and_ends_no_answer(
+    tmp_path: Path, engine: FakeEngine
+) -> None:
+    path = tmp_path / "a.db"
+    options = ServerOptions(store_file=path, max_stored=1)
+    async with serving(engine, options) as served, httpx.AsyncClient(base_url=served.url) as client:
+        first = (await client.post("/v1/responses", json={"input": "Hi"})).json()["id"]
+        assert (await client.post("/v1/responses", json={"input": "Hi"})).status_code == 200
+        with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("UPDATE responses SET messages = '[[1, 2'")
+        for failed in (
+            await client.get(f"/v1/responses/{first}"),
+            await client.post("/v1/responses", json={"input": "More", "previous_response_id": first}),
+        ):
+            assert (failed.status_code, failed.json()["error"]["code"]) == (503, "store_failed")
+        assert (await client.post("/v1/responses", json={"input": "Hi"})).status_code == 200

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from unicorn_async.server.protocol.errors import ApiError
+
 if TYPE_CHECKING:
     from unicorn_async.server.disk_store import DiskStore
     from unicorn_async.server.options import ServerOptions
@@ -23,33 +25,71 @@ class Archive:
     def __init__(self, memory: ResponseStore, options: ServerOptions) -> None:
         self._memory = memory
         self._disk = _disk_store(options)
+        self._error: str | None = None
+        self._num_unkept = 0
+
+    def to_json(self) -> dict[str, object]:
+        """Return what `/health` says of it: why the disk took nothing the last time, None once it does again."""
+        return {"on_disk": self._disk is not None, "error": self._error, "unkept": self._num_unkept}
+
+    @property
+    def num_unkept(self) -> int:
+        """How many responses the disk did not take."""
+        return self._num_unkept
 
     async def recall(self, response_id: str) -> None:
-        """Take a response from the disk that is not in memory any more."""
+        """Take a response from the disk that is not in memory any more.
+
+        Raises:
+            ApiError: 503, the disk does not give it.
+        """
         if self._disk is not None and self._memory.get(response_id) is None:
-            entry = await self._disk.get(response_id)
+            try:
+                entry = await self._disk.get(response_id)
+            except Exception as exc:
+                logger.error("response %s can't be read from disk: %s", response_id[:100], exc)
+                raise _failed(f"response {response_id[:100]!r} can't be read") from exc
             if entry is not None:
                 self._memory.put(entry)
 
     async def keep(self, entry: StoredResponse) -> None:
-        """Keep a response on disk; that it does not go is logged."""
+        """Keep a response on disk; that it does not go is logged, once until it goes again."""
         if self._disk is None:
             return
         try:
             await self._disk.put(entry)
         except Exception as exc:  # a full disk ends no answer
-            logger.error("response %s is kept in memory alone: %s", entry.id, exc)
+            if self._error is None:
+                logger.error("response %s, and what follows, is kept in memory alone: %s", entry.id, exc)
+            self._error = str(exc)
+            self._num_unkept += 1
+        else:
+            if self._error is not None:
+                logger.warning("responses are kept on disk again; %d were not", self._num_unkept)
+            self._error = None
 
     async def remove(self, response_id: str) -> None:
-        """Forget a response."""
-        self._memory.remove(response_id)
+        """Forget a response.
+
+        Raises:
+            ApiError: 503, the disk does not forget it; it is still there.
+        """
         if self._disk is not None:
-            await self._disk.remove(response_id)
+            try:
+                await self._disk.remove(response_id)
+            except Exception as exc:
+                logger.error("response %s can't be removed from disk: %s", response_id[:100], exc)
+                raise _failed(f"response {response_id[:100]!r} can't be removed") from exc
+        self._memory.remove(response_id)
 
     async def close(self) -> None:
         """Write what waits."""
         if self._disk is not None:
             await self._disk.close()
+
+
+def _failed(what: str) -> ApiError:
+    return ApiError(f"{what}: the disk that responses are kept on fails", status=503, code="store_failed")
 
 
 def _disk_store(options: ServerOptions) -> DiskStore | None:

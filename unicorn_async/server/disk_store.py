@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import sqlite3
@@ -24,6 +25,7 @@ CREATE TABLE responses (
     number INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, body TEXT NOT NULL, messages TEXT NOT NULL, num_inputs INTEGER
 )
 """
+_COLUMNS = ("number", "id", "body", "messages", "num_inputs")
 T = TypeVar("T")
 
 
@@ -37,17 +39,25 @@ class DiskStore:
     def __init__(self, path: Path, max_entries: int) -> None:
         self._path = path
         self._max_entries = max_entries
-        try:
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # conversations are nobody else's
-            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-            self._set_up()
-        except (OSError, sqlite3.Error) as exc:
-            reason = exc.strerror if isinstance(exc, OSError) else exc
-            raise ConfigError(f"{path}: responses can't be kept there: {reason}") from exc
+        with contextlib.ExitStack() as opened:
+            try:
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # conversations are nobody else's
+                self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+                opened.callback(self._connection.close)
+                self._set_up()
+            except (OSError, sqlite3.Error) as exc:
+                reason = exc.strerror if isinstance(exc, OSError) else exc
+                raise ConfigError(f"{path}: responses can't be kept there: {reason}") from exc
+            opened.pop_all()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="unicorn-store")
 
     async def get(self, response_id: str) -> StoredResponse | None:
-        """Return a response, None if it is not there."""
+        """Return a response, None if it is not there.
+
+        Raises:
+            sqlite3.Error: the disk does not give it.
+            ValueError, TypeError: it is damaged.
+        """
         return await self._run(partial(self._get, response_id))
 
     async def put(self, entry: StoredResponse) -> None:
@@ -59,7 +69,11 @@ class DiskStore:
         await self._run(partial(self._put, entry))
 
     async def remove(self, response_id: str) -> None:
-        """Forget a response."""
+        """Forget a response.
+
+        Raises:
+            sqlite3.Error: the disk does not take that.
+        """
         await self._run(partial(self._remove, response_id))
 
     async def close(self) -> None:
@@ -73,6 +87,10 @@ class DiskStore:
     def _set_up(self) -> None:
         connection = self._connection
         (version,) = connection.execute("PRAGMA user_version").fetchone()
+        columns = [name for (name,) in connection.execute("SELECT name FROM pragma_table_info('responses')")]
+        (num_objects,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if (version == _VERSION and columns != list(_COLUMNS)) or (version == 0 and num_objects):
+            raise ConfigError(f"{self._path}: a database of another program; responses are not kept there")
         if version not in (0, _VERSION):
             raise ConfigError(f"{self._path}: a store of version {version}, expected {_VERSION}")
         connection.execute("PRAGMA journal_mode = WAL")

@@ -9,6 +9,8 @@ from unicorn_async.server.model_state import ModelStatus
 from unicorn_async.server.protocol.model_event import progress_fields
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from unicorn_async.server.model_state import ModelState
     from unicorn_async.server.served_model import ServedModel
 
@@ -23,8 +25,8 @@ def is_ready(state: ModelState) -> bool:
     return state.status in (ModelStatus.LOADING, ModelStatus.READY)
 
 
-def health(state: ModelState, *, can_switch: bool) -> dict[str, object]:
-    """Return the body; without an open model it has nothing of device and load."""
+def health(state: ModelState, store: Mapping[str, object], *, can_switch: bool) -> dict[str, object]:
+    """Return the body, with what is said of the store; without an open model it has nothing of device and load."""
     report: dict[str, object] = {
         "status": state.status.value,
         "model": state.name,
@@ -32,6 +34,7 @@ def health(state: ModelState, *, can_switch: bool) -> dict[str, object]:
         "can_switch": can_switch,
         "error": state.error,
         "waits_for": state.waits_for,
+        "store": store,
     }
     if state.model is not None:
         report |= _engine_report(state.model)

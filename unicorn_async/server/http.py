@@ -150,7 +150,7 @@ class HttpEndpoints:
         self._service.access.check_host(request.headers)
         models = self._service.models
         state = models.state
-        body = health(state, can_switch=models.can_switch)
+        body = health(state, self._service.archive.to_json(), can_switch=models.can_switch)
         return json_response(encode_object(body), status=200 if is_well(state) else 503)
 
     async def _ready(self, request: Request) -> Response:

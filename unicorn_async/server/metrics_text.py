@@ -57,8 +57,8 @@ class Exposition:
         self._lines.append(f"{name}{{{inner}}} {value!r}" if inner else f"{name} {value!r}")
 
 
-def metrics_text(metrics: Metrics, state: ModelState) -> str:
-    """Return everything that is counted, as of now."""
+def metrics_text(metrics: Metrics, state: ModelState, num_unkept: int) -> str:
+    """Return everything that is counted, as of now; `num_unkept` responses the disk did not take."""
     out = Exposition()
     requests = [
         ({"method": method, "route": route, "status": str(status)}, count)
@@ -79,6 +79,7 @@ def metrics_text(metrics: Metrics, state: ModelState) -> str:
         ("unicorn_answer_seconds", "From the queue to an answer's end.", metrics.answer_s),
     ):
         out.add_histogram(name, about, histogram)
+    out.add("unicorn_unkept_responses_total", "counter", "Responses that the disk did not take.", num_unkept)
     out.add("unicorn_ready", "gauge", "Whether requests are taken.", int(is_ready(state)))
     if state.model is not None:
         _add_engine(out, state.model.engine)
