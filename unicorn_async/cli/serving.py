@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -114,10 +115,11 @@ async def serve_models(
             server keeps can't be loaded.
     """
     catalog, behaviour = model_catalog(options), server_options(options)
-    make_room_for(2 * behaviour.max_connections)  # busy ones, and as many idle ones
+    num_connections = make_room_for(2 * behaviour.max_connections) // 2  # busy ones, and as many idle ones
     return_large_blocks()
     with ProgressLine() as line, log_lines(line):
         warn_of_visible_key(behaviour.api_key, sys.argv[1:])
+        behaviour = _with_room(behaviour, num_connections)
         introduce, leftovers = partial(_introduce, line), Leftovers()
         library = ModelLibrary(catalog, config, on_open=introduce, vulkan=vulkan, leftovers=leftovers)
         async with leftovers, _host(library, options) as models:
@@ -137,6 +139,18 @@ async def serve_models(
             serving = serve(models, listener=listener, options=behaviour, on_ready=announce)
             await while_showing_loads(models, first, line, serving)
     return 0
+
+
+def _with_room(behaviour: ServerOptions, num_connections: int) -> ServerOptions:
+    """Return the options with as many connections as there are files for, so that none is ever lacking for others."""
+    if num_connections >= behaviour.max_connections:
+        return behaviour
+    logger.warning(
+        "the limit of open files (ulimit -n) has room for %d connections at a time, not for --max-connections %d",
+        num_connections,
+        behaviour.max_connections,
+    )
+    return replace(behaviour, max_connections=num_connections)
 
 
 def _host(library: ModelLibrary, options: argparse.Namespace) -> ModelHost:
