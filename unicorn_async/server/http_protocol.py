@@ -66,6 +66,7 @@ class HttpProtocol(H11Protocol):
         self._options = options
         self._stall = StallWatch(options.send_timeout_s, unread)
         self._head_timer: asyncio.TimerHandle | None = None
+        self._first_head_by: float | None = self.loop.time() + options.header_timeout_s  # with a TLS handshake before
         self._half_closed = asyncio.Event()
         # A websocket's protocol takes the state over, and the transport.
         self.app_state = {**self.app_state, ABORT: self._abort, HALF_CLOSED: self._half_closed}
@@ -123,11 +124,13 @@ class HttpProtocol(H11Protocol):
         if self.transport.get_protocol() is not self or self.transport.is_closing():
             return
         if self.cycle is not None and not self.cycle.response_complete:
+            self._first_head_by = None
             self._leave()
             return
         self._idle.begin(self)
         if self._head_timer is None and self.timeout_keep_alive_task is None:
-            self._head_timer = self.loop.call_later(self._options.header_timeout_s, self.transport.close)
+            due = self._first_head_by or self.loop.time() + self._options.header_timeout_s
+            self._head_timer = self.loop.call_at(due, self.transport.close)
 
     def _leave(self) -> None:
         self._idle.end(self)
