@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import shutil
 import ssl
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,3 +65,28 @@ def test_files_that_cannot_be_used_are_refused_before_a_model_is_opened(
     add_server_options(parser)
     with pytest.raises(ConfigError, match=message):
         server_options(parser.parse_args([str(argument) for argument in arguments]))
+
+
+def shown(url: str) -> str:
+    """Return the certificate that the server shows."""
+    host, port = url.removeprefix("https://").split(":")
+    return ssl.get_server_certificate((host, int(port)), timeout=10)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+async def test_a_renewed_certificate_counts_without_a_restart_and_a_bad_one_does_not(
+    tmp_path: Path, serve_with: ServeWith, caplog: pytest.LogCaptureFixture
+) -> None:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    made += ["-subj", "/CN=localhost", "-keyout", str(key), "-out", str(cert)]
+    shutil.copy(CERT, cert)
+    shutil.copy(FILES / "key.pem", key)
+    async with serve_with(ServerOptions(tls=tls_context(cert, key))) as served:
+        assert await asyncio.to_thread(shown, served.url) == CERT.read_text()
+        cert.write_text("no certificate")
+        for _ in range(2):
+            assert await asyncio.to_thread(shown, served.url) == CERT.read_text()
+        assert caplog.text.count("the TLS certificate stays as it was") == 1
+        subprocess.run(made, check=True, capture_output=True)  # noqa: ASYNC221
+        assert await asyncio.to_thread(shown, served.url) == cert.read_text()

@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Coroutine, Sequence
     from pathlib import Path
-    from ssl import SSLContext
 
     from unicorn_async.config import EngineConfig
     from unicorn_async.engine.engine import Engine
     from unicorn_async.gpu.instance_start import InstanceStart
     from unicorn_async.server.model_change import Change
     from unicorn_async.server.served_model import ServedModel
+    from unicorn_async.server.tls import FileContext
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ def server_options(options: argparse.Namespace) -> ServerOptions:
     )
 
 
-def _tls(certificate: Path | None, key: Path | None) -> SSLContext | None:
+def _tls(certificate: Path | None, key: Path | None) -> FileContext | None:
     if certificate is None and key is None:
         return None
     if certificate is None or key is None:

@@ -12,7 +12,8 @@ from unicorn_async.server.origin import ANY, parse_origin
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from ssl import SSLContext
+
+    from unicorn_async.server.tls import FileContext
 
 
 _COUNTS = (
@@ -89,7 +90,7 @@ class ServerOptions:
     max_kept_event_chars: int = 64 << 20  # of all that are under way, and of all that have ended
     keep_events_s: float = 600.0  # from an answer's end
     otlp_endpoint: str | None = None  # a collector of OpenTelemetry's spans; None = there are none
-    tls: SSLContext | None = None  # None = connections are not encrypted
+    tls: FileContext | None = None  # None = connections are not encrypted
     web_dir: Path | None = None  # the page; None = the one that came with the package
 
     def __post_init__(self) -> None:

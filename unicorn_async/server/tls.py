@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,46 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
+logger = logging.getLogger(__name__)
+
+
+class FileContext(ssl.SSLContext):
+    """What a server's connections are encrypted by, with the files that it is of and how these were then."""
+
+    files: tuple[Path, Path]
+    stamps: tuple[object, ...]
+
+    def renewed(self) -> FileContext:
+        """Return what the files have now, itself where they are as they were.
+
+        That they can't be used is logged, once until they change again; what was there goes on being used.
+        """
+        stamps = _stamps(*self.files)
+        if stamps == self.stamps:
+            return self
+        self.stamps = stamps
+        try:
+            context = tls_context(*self.files)
+        except ConfigError as exc:
+            logger.error("the TLS certificate stays as it was: %s", exc)
+            return self
+        logger.info("the TLS certificate is renewed from %s", self.files[0])
+        return context
+
+
+def _stamps(*files: Path) -> tuple[object, ...]:
+    found: list[object] = []
+    for file in files:
+        try:
+            status = file.stat()
+        except OSError as exc:
+            found.append(exc.errno)
+        else:
+            found.append((status.st_ino, status.st_size, status.st_mtime_ns))
+    return tuple(found)
+
+
+def tls_context(certificate: Path, key: Path) -> FileContext:
     """Return what a server's connections are encrypted by; both files are PEM, the first with the certificate's chain.
 
     Raises:
@@ -24,7 +64,8 @@ def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
         message = f"{key}: the TLS key has a passphrase; `openssl pkey -in {key} -out FILE` makes one without"
         raise ConfigError(message)
 
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = FileContext(ssl.PROTOCOL_TLS_SERVER)
+    context.files, context.stamps = (certificate, key), _stamps(certificate, key)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
     try:

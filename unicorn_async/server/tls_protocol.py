@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from ssl import SSLContext
 
     from unicorn_async.server.http_protocol import IdleConnections
+    from unicorn_async.server.tls import FileContext
 
 logger = logging.getLogger(__name__)
 
@@ -44,14 +44,15 @@ class TlsProtocol(asyncio.Protocol):
 class Handshakes:
     """The handshakes under way at a port; each becomes a connection of the protocol that is made for it."""
 
-    def __init__(self, context: SSLContext, idle: IdleConnections, *, timeout_s: float) -> None:
+    def __init__(self, context: FileContext, idle: IdleConnections, *, timeout_s: float) -> None:
         self._context = context
         self._idle = idle
         self._timeout_s = timeout_s
         self._under_way: set[_Handshake] = set()
 
     def begin(self, sock: socket.socket, make: Callable[[], asyncio.Protocol]) -> None:
-        """Carry out a handshake beside others; the socket is its."""
+        """Carry out a handshake beside others, with the certificate as its file is now; the socket is its."""
+        self._context = self._context.renewed()
         sock.setblocking(False)
         handshake = _Handshake(sock)
         self._under_way.add(handshake)
