@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""A server among clients that behave badly, and faults: whether answers stay exact, and everything comes back.
+
+    soak.py [--minutes M] [--answers N] [--seed S] [--json FILE] [-- OPTIONS OF `unicorn demo`]
+
+`unicorn demo` is started as users do, with a store on disk. Each prompt is asked alone first, at temperature 0. Then N
+clients ask them over the websocket and over HTTP, beside others that cancel, go away amid an answer, read slowly, ping
+without reading, and send what is no frame and no request. Every half minute the processes are killed that tokenise
+long texts and compute grammars, and for some seconds no file of the server's may grow, as on a full disk. What is cut
+by such a fault has to say so by an error; every other answer has to be the one that came alone. In the end, with nobody
+connected, /health and /metrics have to show no request, no websocket, and no more blocks than before; the process no
+more open files and threads, and no more memory than the limit below. The status is 1 where one of that is not so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from command_line import positive, run_script
+from soak_clients import FORMED, PROMPTS, Clients, ask, get
+from soak_process import ServerProcess
+
+from unicorn_async.cli.options import count
+
+FAULT_EVERY_S = 30
+FULL_FOR_S = 5
+MAX_GROWTH_BYTES = 96 << 20  # of memory that the process itself has
+
+
+async def faults(server: ServerProcess, clients: Clients, until: float) -> None:
+    """Kill the tokenizer's and the grammars' processes, and fill the disk, in turns."""
+    while time.monotonic() + FAULT_EVERY_S < until:
+        await asyncio.sleep(FAULT_EVERY_S / 2)
+        for _ in range(20):  # a tokenizer's process lives as long as long texts are there
+            clients.counts["processes killed"] += server.kill_children()
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(FAULT_EVERY_S / 2 - FULL_FOR_S)
+        with server.full_disk():
+            await asyncio.sleep(FULL_FOR_S)
+        clients.counts["disk full"] += 1
+
+
+async def settled(server: ServerProcess, blocks: int) -> dict[str, object]:
+    """Return how the server is once nothing is under way any more, or after half a minute."""
+    for _ in range(60):
+        stats = (await get(server.url, "/health"))["stats"]
+        if not stats["running"] and not stats["waiting"] and stats["blocks_used"] <= blocks:
+            break
+        await asyncio.sleep(0.5)
+    return await state_of(server)
+
+
+async def state_of(server: ServerProcess) -> dict[str, object]:
+    """Return what has to be the same before and after."""
+    health, text = await get(server.url, "/health"), await get(server.url, "/metrics", as_json=False)
+    values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    return {
+        "status": health["status"],
+        "running": health["stats"]["running"],
+        "waiting": health["stats"]["waiting"],
+        "blocks_used": health["stats"]["blocks_used"],
+        "websockets": int(values["unicorn_websockets"]),
+        "store": health["store"],
+        **server.held(),
+    }
+
+
+def complaints(before: dict[str, object], after: dict[str, object], clients: Clients) -> list[str]:
+    """Return what is not as it has to be."""
+    found = list(clients.wrong)
+    expected = {"status": "ready", "running": 0, "waiting": 0, "websockets": 0}
+    found += [
+        f"{name}: expected {value}, got {after[name]}" for name, value in expected.items() if after[name] != value
+    ]
+    for name in ("blocks_used", "files", "threads", "children"):
+        if after[name] > before[name]:  # type: ignore[operator]
+            found.append(f"{name}: {before[name]} before, {after[name]} after")
+    growth = after["bytes"] - before["bytes"]  # type: ignore[operator]
+    if growth > MAX_GROWTH_BYTES:
+        found.append(f"memory has grown by {growth:,} bytes")
+    if after["store"]["error"] is not None:  # type: ignore[index]
+        found.append(f"the store has not come back: {after['store']}")
+    return found
+
+
+async def soak(options: argparse.Namespace, folder: Path) -> dict[str, object]:
+    """Run it all and return the figures."""
+    async with ServerProcess.started(["--store", str(folder / "responses.db"), *options.server]) as server:
+        alone = {prompt: await ask(server.url, prompt) for prompt in (*PROMPTS, *FORMED)}
+        clients = Clients(server.url, alone, random.Random(options.seed))
+        await clients.run(options.answers, time.monotonic() + 15)  # what is made once is there after that
+        await asyncio.sleep(2)
+        before = await state_of(server)
+        clients.counts.clear()
+        until = time.monotonic() + 60 * options.minutes
+        async with asyncio.TaskGroup() as group:
+            group.create_task(faults(server, clients, until))
+            group.create_task(clients.run(options.answers, until))
+        for prompt, text in alone.items():
+            clients.compare(prompt, await ask(server.url, prompt), text)
+        after = await settled(server, before["blocks_used"])  # type: ignore[arg-type]
+        found = complaints(before, after, clients)
+        status = await server.stop()
+        if status or server.errors:
+            found.append(f"status {status}, errors: {server.errors[:5]}")
+    return {"counts": dict(clients.counts), "before": before, "after": after, "wrong": found, "log": server.tail()}
+
+
+def main() -> None:
+    """Run, and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--minutes", type=positive, default=60.0, help="default 60")
+    parser.add_argument("--answers", type=count, default=8, help="clients that wait for whole answers (default 8)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, help="write the figures there, too")
+    parser.add_argument("server", nargs="*", metavar="OPTION", help="options of `unicorn demo`, behind --")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="unicorn-soak-") as folder:
+        figures = asyncio.run(soak(options, Path(folder)))
+    text = json.dumps(figures, indent=2)
+    print(text)
+    if options.json is not None:
+        options.json.write_text(text + "\n")
+    if figures["wrong"]:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    run_script(main)

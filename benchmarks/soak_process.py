@@ -1,0 +1,100 @@
+"""The server of soak.py as a process: its start, what it holds, and the faults that come from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Sequence
+
+
+class ServerProcess:
+    """A running `unicorn demo`, whose log is read."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._lines: list[str] = []
+        self.url = ""
+        self.errors: list[str] = []
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def started(cls, options: Sequence[str]) -> AsyncIterator[Self]:
+        """Start one, and end it at the end of the block."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "unicorn_async", "demo", "--port", "0", *options),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        server = cls(process)
+        ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        reading = asyncio.create_task(server._read(ready))
+        try:
+            server.url = await ready
+            yield server
+        finally:
+            await server.stop()
+            await reading
+
+    async def stop(self) -> int:
+        """End it, and return its status."""
+        if self._process.returncode is None:
+            self._process.terminate()
+        return await self._process.wait()
+
+    def tail(self) -> list[str]:
+        """Return the last lines that it has printed."""
+        return self._lines[-30:]
+
+    def held(self) -> dict[str, int]:
+        """Return what it has open, and its own memory."""
+        root = Path("/proc", str(self._process.pid))
+        status = dict(line.split(":", 1) for line in (root / "status").read_text().splitlines())
+        return {
+            "files": len(list((root / "fd").iterdir())),
+            "threads": int(status["Threads"]),
+            "children": len(self._children()),
+            "bytes": int(status["RssAnon"].split()[0]) << 10,
+        }
+
+    def kill_children(self) -> int:
+        """Kill the processes that work for it, the tokenizer's among them; return how many there were."""
+        children = self._children()
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        return len(children)
+
+    @contextlib.contextmanager
+    def full_disk(self) -> Iterator[None]:
+        """Have no file of its own grow."""
+        earlier = resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, (0, earlier[1]))
+        try:
+            yield
+        finally:
+            resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, earlier)
+
+    def _children(self) -> list[int]:
+        tasks = Path("/proc", str(self._process.pid), "task").iterdir()
+        return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+
+    async def _read(self, ready: asyncio.Future[str]) -> None:
+        assert self._process.stdout is not None
+        async for raw in self._process.stdout:
+            line = raw.decode(errors="replace").rstrip()
+            self._lines.append(line)
+            del self._lines[:-200]
+            if line.startswith("address") and not ready.done():
+                ready.set_result(line.split()[1])
+            if "Traceback" in line:
+                self.errors.append(line)
+        if not ready.done():
+            ready.set_exception(RuntimeError("\n".join(self._lines)))
