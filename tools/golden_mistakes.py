@@ -169,6 +169,11 @@ CONFIG_MISTAKES |= {
         "an expert more": set_key("num_experts_per_tok", value=3),
         "weights that add up to one": set_key("norm_topk_prob", value=True),
     },
+    "mixtral": {
+        "an expert less": set_key("num_experts_per_tok", value=1),
+        "an expert more": set_key("num_experts_per_tok", value=3),
+        "another base": set_key("rope_theta", value=10_000.0),
+    },
     "qwen3_wide": {"another base": set_key("rope_theta", value=20_000.0)},
     "gemma2": {
         **_WINDOWS,
@@ -260,6 +265,11 @@ MODEL_MISTAKES |= {
         "gate and up swapped": swap_expert_halves,
         "no q norm weight": ones("q_norm"),
         "no k norm weight": ones("k_norm"),
+    },
+    "mixtral": {
+        "experts the other way round": change("mlp.gate.weight", lambda w: w.flip(0)),
+        "gate and up swapped": swap_expert_halves,
+        "kv heads swapped": swap_kv_heads,
     },
     "qwen3_wide": {"no q norm weight": ones("q_norm"), "no k norm weight": ones("k_norm")},
     "qwen3_yarn": {"no q norm weight": ones("q_norm"), "no k norm weight": ones("k_norm")},

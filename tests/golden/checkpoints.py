@@ -161,6 +161,12 @@ def _decoder(case: Case) -> Iterator[tuple[str, Floats]]:
                 yield matrix(f"{prefix}mlp.experts.{expert}.up_proj", width, hidden)
                 yield matrix(f"{prefix}mlp.experts.{expert}.down_proj", hidden, width)
             continue
+        if kind == "mixtral":
+            yield matrix(f"{prefix}block_sparse_moe.gate", _int(config, "num_local_experts"), hidden)
+            for expert in range(_int(config, "num_local_experts")):
+                for part, rows, columns in (("w1", ffn, hidden), ("w3", ffn, hidden), ("w2", hidden, ffn)):
+                    yield matrix(f"{prefix}block_sparse_moe.experts.{expert}.{part}", rows, columns)
+            continue
         if kind in ("phi3", "glm", "glm4"):
             yield matrix(f"{prefix}mlp.gate_up_proj", 2 * ffn, hidden)
         else:

@@ -170,6 +170,22 @@ FAMILIES = (
         "olmoe",
         gains={**PEAKED, "gate": 3.0, "down_proj": 3.0},
     ),
+    Case(
+        "mixtral",
+        {
+            **_PLAIN,
+            "architectures": ["MixtralForCausalLM"],
+            "model_type": "mixtral",
+            "num_hidden_layers": 2,
+            "intermediate_size": 96,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "sliding_window": None,
+            "rope_theta": 1_000_000.0,
+        },
+        "mixtral",
+        gains={**PEAKED, "gate": 4.0, "w2": 2.0},
+    ),
     # Heads as wide as those of Gemma 4's global layers.
     Case(
         "qwen3_wide",

@@ -396,3 +396,14 @@ def test_olmoe_has_experts_in_all_layers_and_weights_as_the_softmax_has_them() -
     assert model.attention.q_norm is not None and model.attention.q_norm.size == 128
     with pytest.raises(UnsupportedModelError, match="clip_qkv"):
         spec("Olmoe", clip_qkv=8.0)
+
+
+def test_mixtral_has_experts_in_all_layers_whose_weights_add_up_to_one() -> None:
+    model = spec("Mixtral", sliding_window=None)
+    assert {layer.blocks[1].summary for layer in model.layers} == {"2 of 8 experts of 128 (silu)"}
+    experts = model.layers[0].blocks[1]
+    assert isinstance(experts, Experts) and experts.routing.normalises
+    assert model.attention.rotary.base == 1_000_000.0 and model.attention.window == 0
+    assert spec("Mixtral", sliding_window=64).attention.window == 64
+    with pytest.raises(UnsupportedModelError, match="experts of a token: expected 1 to 8, got 9"):
+        spec("Mixtral", num_experts_per_tok=9)

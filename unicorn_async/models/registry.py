@@ -32,6 +32,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "Ministral3ForCausalLM": "ministral.ministral3",
     "Mistral3ForConditionalGeneration": "ministral.mistral3",
     "MistralForCausalLM": "llama.mistral",
+    "MixtralForCausalLM": "mixtral.mixtral",
     "Olmo2ForCausalLM": "olmo.olmo2",
     "Olmo3ForCausalLM": "olmo.olmo3",
     "OlmoeForCausalLM": "olmoe.olmoe",

@@ -40,6 +40,7 @@ _KINDS = {
     "lfm2": MODEL_ARCH.LFM2,
     "llama_yarn": MODEL_ARCH.LLAMA,
     "ministral3": MODEL_ARCH.MISTRAL3,
+    "mixtral": MODEL_ARCH.LLAMA,
     "olmo2": MODEL_ARCH.OLMO2,
     "olmo3": MODEL_ARCH.OLMO2,
     "olmoe": MODEL_ARCH.OLMOE,
@@ -80,7 +81,8 @@ def write_family(path: Path, name: str, q8: tuple[str, ...] = ()) -> Path:
         if file_name is None and arch is MODEL_ARCH.QWEN3MOE:  # a layer without experts
             file_name = dense_names.get_name(key, try_suffixes=(".weight",))
         assert file_name is not None, key
-        is_matrix = values.ndim > 1 and "conv.conv" not in key and not key.endswith("mlp.gate.weight")
+        is_router = key.endswith(("mlp.gate.weight", "block_sparse_moe.gate.weight"))
+        is_matrix = values.ndim > 1 and "conv.conv" not in key and not is_router
         if any(part in file_name for part in q8):
             blocks = quantize(values, GGMLQuantizationType.Q8_0)
             writer.add_tensor(file_name, blocks, raw_dtype=GGMLQuantizationType.Q8_0)
@@ -116,8 +118,9 @@ def _add_sizes(writer: GGUFWriter, config: Mapping[str, object]) -> None:
     else:
         writer.add_feed_forward_length(_int(config["intermediate_size"]))
         writer.add_head_count_kv(_int(config["num_key_value_heads"]))
-    if "num_experts" in config:
-        writer.add_expert_count(_int(config["num_experts"]))
+    num_experts = config.get("num_experts", config.get("num_local_experts"))
+    if num_experts is not None:
+        writer.add_expert_count(_int(num_experts))
         writer.add_expert_used_count(_int(config["num_experts_per_tok"]))
     if "moe_intermediate_size" in config:
         writer.add_expert_feed_forward_length(_int(config["moe_intermediate_size"]))

@@ -22,11 +22,22 @@ _SCALES = (1e-6, 1e6)
 
 def _llama(config: GgufConfig, _: _Factors) -> _Keys:
     window = config.number("attention.sliding_window")
+    if config.number("expert_count"):
+        return _mixtral(config, window)
     if not window:
         return {"architectures": ["LlamaForCausalLM"]}
     if config.has("blk.0.attn_q.bias"):
         raise config.unsupported("attention.sliding_window", f"{window} beside biases of the attention")
     return {"architectures": ["MistralForCausalLM"], "sliding_window": window}
+
+
+def _mixtral(config: GgufConfig, window: float | None) -> _Keys:
+    return {
+        "architectures": ["MixtralForCausalLM"],
+        "num_local_experts": config.count("expert_count"),
+        "num_experts_per_tok": config.count("expert_used_count"),
+        "sliding_window": window or None,
+    }
 
 
 def _qwen2(config: GgufConfig, _: _Factors) -> _Keys:

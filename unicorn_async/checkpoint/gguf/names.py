@@ -31,7 +31,8 @@ _EXPERTS = {
     "ffn_up_exps": "up_proj",
     "ffn_down_exps": "down_proj",
 }
-WITH_EXPERTS = ("olmoe", "qwen3moe")
+_MIXTRAL = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
+WITH_EXPERTS = ("llama", "olmoe", "qwen3moe")
 _PLAIN = {"ffn_norm": "post_attention_layernorm"}
 _GEMMA = {
     "post_attention_norm": "post_attention_layernorm",
@@ -70,6 +71,7 @@ _BY_ARCHITECTURE: Mapping[str, Mapping[str, str]] = {
     "gemma3": _GEMMA,
     "glm4": {**_GLM4_NORMS, **_FUSED},
     "lfm2": _LFM2,
+    "llama": {**_PLAIN, "ffn_gate_inp": "block_sparse_moe.gate"},
     "olmo2": _POST_NORMS,
     "olmoe": {**_PLAIN, "ffn_gate_inp": "mlp.gate"},
     "phi3": {**_PLAIN, **_FUSED},
@@ -106,8 +108,11 @@ def expert_names(name: str, architecture: str, num_experts: int) -> tuple[str, .
     match = _LAYER_NAME.fullmatch(name)
     if architecture not in WITH_EXPERTS or match is None or match[2] not in _EXPERTS or match[3] != "weight":
         return ()
-    stem = f"model.layers.{int(match[1])}.mlp.experts"
-    return tuple(f"{stem}.{expert}.{_EXPERTS[match[2]]}.weight" for expert in range(num_experts))
+    part, module = _EXPERTS[match[2]], "mlp"
+    if architecture == "llama":
+        part, module = _MIXTRAL[part], "block_sparse_moe"
+    stem = f"model.layers.{int(match[1])}.{module}.experts"
+    return tuple(f"{stem}.{expert}.{part}.weight" for expert in range(num_experts))
 
 
 def factor_tensors(architecture: str) -> tuple[str, ...]:
