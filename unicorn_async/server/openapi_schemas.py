@@ -13,7 +13,14 @@ from unicorn_async.server.protocol.embedding_request import KNOWN as EMBEDDING_F
 from unicorn_async.server.protocol.hints import INCLUDABLE, SERVICE_TIERS
 from unicorn_async.server.protocol.input_items import INPUT_TOKENS_FIELDS
 from unicorn_async.server.protocol.load_request import CHOICE_FIELDS, LOAD_FIELDS, UNLOAD_FIELDS
-from unicorn_async.server.protocol.messages import MAX_MESSAGES, MESSAGE_FIELDS, PART_FIELDS, ROLES, TEXT_PARTS
+from unicorn_async.server.protocol.messages import (
+    HISTORY_FIELDS,
+    MAX_MESSAGES,
+    MESSAGE_FIELDS,
+    PART_FIELDS,
+    ROLES,
+    TEXT_PARTS,
+)
 from unicorn_async.server.protocol.reasoning import EFFORTS, FORMATS
 from unicorn_async.server.protocol.responses_request import KNOWN as RESPONSES_FIELDS
 from unicorn_async.server.protocol.responses_request import RESPONSE_ID
@@ -66,6 +73,16 @@ _MESSAGE: Schema = {
     "properties": {**_taken(MESSAGE_FIELDS), "role": {"enum": list(ROLES)}, "content": _CONTENT},
     "additionalProperties": {"type": "null"},
 }
+_ANSWER: Schema = {
+    "type": "object",
+    "required": ["role"],
+    "properties": {
+        **_taken(MESSAGE_FIELDS | HISTORY_FIELDS),
+        "role": {"const": "assistant"},
+        "content": {"anyOf": [*_TEXT_FORMS, {"type": "null"}]},
+    },
+    "additionalProperties": {"type": "null"},
+}
 _CALLED: Schema = {"name": {"type": "string"}, "arguments": {"type": "string"}}
 _CALL: Schema = {
     "type": "object",
@@ -79,6 +96,7 @@ _CALLS_MESSAGE: Schema = {
     "type": "object",
     "required": ["role"],
     "properties": {
+        **_taken(HISTORY_FIELDS),
         "role": {"const": "assistant"},
         "content": {"anyOf": [*_TEXT_FORMS, {"type": "null"}]},
         "tool_calls": {"type": ["array", "null"], "items": _CALL},
@@ -179,7 +197,7 @@ FIELDS: dict[str, Schema] = {
     "encoding_format": _one_of(ENCODINGS),
     "frequency_penalty": _number(-2, 2),
     "include": {"type": ["array", "null"], "items": {"enum": list(INCLUDABLE)}},
-    "input": {"anyOf": [_TEXT, _several(_MESSAGE, _CALL_ITEM, _OUTPUT_ITEM)]},
+    "input": {"anyOf": [_TEXT, _several(_MESSAGE, _ANSWER, _CALL_ITEM, _OUTPUT_ITEM)]},
     "logprobs": {"anyOf": [_FLAG, _integer(0, MAX_TOP_LOGPROBS)]},
     "logit_bias": {
         "type": ["object", "null"],

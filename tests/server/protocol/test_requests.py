@@ -112,6 +112,41 @@ def test_content_parts_are_joined_and_developers_are_the_system() -> None:
     ]
 
 
+HISTORY = {
+    "reasoning_details": [{"type": "reasoning.text", "text": "I should look.", "format": "unknown", "index": 0}],
+    "provider_specific_fields": {"citations": None, "refusal": None},
+    "thinking_blocks": [{"type": "thinking", "thinking": "I should look.", "signature": "c2ln"}],
+}
+
+
+def test_what_other_servers_put_into_an_assistants_messages_changes_nothing() -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    marked = {**call, "index": 0, "provider_specific_fields": {"thought_signature": "c2ln"}}
+    asked = {"role": "user", "content": "Is there one?"}
+    returned = {"role": "tool", "tool_call_id": "call_1", "content": "yes"}
+
+    def chat(message: dict[str, object]) -> object:
+        said = [asked, {"role": "assistant", "content": "Let me see.", **message}, returned]
+        return parse_chat_request(parse_object(json.dumps({"messages": said})), defaults=DEFAULTS).messages
+
+    def response(message: dict[str, object]) -> object:
+        said = [asked, {"type": "message", "role": "assistant", "content": "Let me see.", **message}]
+        return parse_responses_request(parse_object(json.dumps({"input": said})), defaults=DEFAULTS).messages
+
+    assert chat({**HISTORY, "tool_calls": [marked]}) == chat({"tool_calls": [call]})
+    assert response(HISTORY) == response({})
+
+
+@pytest.mark.parametrize("field", HISTORY)
+def test_nobody_else_sends_such_fields(field: str) -> None:
+    said = [{"role": "user", "content": "Is there one?", field: HISTORY[field]}]
+    for body, parse in (({"messages": said}, parse_chat_request), ({"input": said}, parse_responses_request)):
+        with pytest.raises(ApiError) as caught:
+            parse(parse_object(json.dumps(body)), defaults=DEFAULTS)
+        assert caught.value.code == "unknown_parameter"
+        assert (caught.value.param or "").endswith(f"[0].{field}")
+
+
 def test_instructions_and_leading_system_messages_become_one() -> None:
     messages = [ChatMessage("system", "b"), ChatMessage("user", "c"), ChatMessage("system", "d")]
     merged = merge_system("a", messages)

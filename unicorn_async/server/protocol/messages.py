@@ -43,6 +43,8 @@ MESSAGE_FIELDS = frozenset(
         "type",
     }
 )
+# What other servers and gateways put into an assistant's messages, and their clients send back.
+HISTORY_FIELDS = frozenset({"provider_specific_fields", "reasoning_details", "thinking_blocks"})
 PART_FIELDS = frozenset(
     {"annotations", "cache_control", "logprobs", "prompt_cache_breakpoint", "refusal", "text", "type"}
 )
@@ -110,8 +112,8 @@ def _parse_items(items: list[object], path: str, *, items_have_types: bool) -> t
 
 
 def _parse_message(fields: Fields) -> ChatMessage:
-    fields.refuse_unknown_values(MESSAGE_FIELDS)
     role = fields.string("role")
+    fields.refuse_unknown_values(MESSAGE_FIELDS | HISTORY_FIELDS if role == "assistant" else MESSAGE_FIELDS)
     if role == "tool":
         call_id = fields.string("tool_call_id", max_length=200)
         if not call_id:
