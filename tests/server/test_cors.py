@@ -11,6 +11,7 @@ from tests.server.test_access import handshake_error
 from tests.server.ws_client import connected
 from unicorn_async.errors import ConfigError
 from unicorn_async.server import ServerOptions
+from unicorn_async.server.origin import parse_origin
 
 if TYPE_CHECKING:
     from tests.server.test_access import ServeWith
@@ -50,7 +51,71 @@ async def test_a_page_of_any_site_wants_a_key(serve_with: ServeWith) -> None:
         assert (refused.status_code, refused.headers["access-control-allow-origin"]) == (401, PAGE)
 
 
-@pytest.mark.parametrize("origin", ["*", "chat.example", "https://chat.example/", "https://*.example", "null", ""])
-def test_what_is_no_origin_is_refused_by_name(origin: str) -> None:
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "*",
+        "",
+        "null",
+        "chat.example",
+        "https://chat.example/",
+        "https://*.example",
+        "https://user@chat.example",
+        "https://chat.example\n",
+        "https://",
+        "https://chat..example",
+        "https://.example",
+        f"https://{'a' * 64}.example",
+        "https://" + "a." * 126 + "ab",
+        "https://chat.example:0",
+        "https://chat.example:080",
+        "https://chat.example:65536",
+        "https://chat.example:",
+        "https://b\N{LATIN SMALL LETTER U WITH DIAERESIS}cher.example",
+        "https://\N{KELVIN SIGN}.example",
+        "https://chat%2eexample",
+        "https://chat.example,https://other.example",
+        "https://1.2.3",
+        "https://1.2.3.256",
+        "https://01.2.3.4",
+        "https://1.2.3.4.",
+        "https://0x7f000001",
+        "https://[::1",
+        "https://[1::2::3]",
+        "https://[0:0:0:0:0:0:0:1]",
+        "https://[::ffff:1.2.3.4]",
+        "https://[1::2:0:0:0:3]",
+        "file://chat.example",
+        "ws://chat.example",
+    ],
+)
+def test_what_no_browser_sends_is_refused_by_name(origin: str) -> None:
     with pytest.raises(ConfigError, match="cors origin"):
         ServerOptions(cors_origins=(origin,))
+
+
+@pytest.mark.parametrize(
+    ("text", "origin"),
+    [
+        ("*", "*"),
+        ("HTTPS://Chat.Example", "https://chat.example"),
+        ("https://chat.example:443", "https://chat.example"),
+        ("https://chat.example:80", "https://chat.example:80"),
+        ("http://chat.example:80", "http://chat.example"),
+        ("http://chat.example:65535", "http://chat.example:65535"),
+        ("http://chat.example.", "http://chat.example."),
+        ("http://my_host", "http://my_host"),
+        ("https://xn--bcher-kva.example", "https://xn--bcher-kva.example"),
+        ("http://127.0.0.1:3000", "http://127.0.0.1:3000"),
+        ("http://[::1]:3000", "http://[::1]:3000"),
+        ("http://[::]", "http://[::]"),
+        ("http://[2001:DB8:10:0:1::1]", "http://[2001:db8:10:0:1::1]"),
+        ("http://[::ffff:102:304]", "http://[::ffff:102:304]"),
+        ("http://[1:0:2:3:4:5:6:7]", "http://[1:0:2:3:4:5:6:7]"),
+        ("http://[1::2:0:0:3]", "http://[1::2:0:0:3]"),
+        ("chrome-extension://nmmhkkegccagdldgiimedpiccmgmieda", "chrome-extension://nmmhkkegccagdldgiimedpiccmgmieda"),
+        ("tauri://localhost", "tauri://localhost"),
+    ],
+)
+def test_an_origin_is_kept_as_browsers_send_it(text: str, origin: str) -> None:
+    assert parse_origin(text) == origin
