@@ -96,7 +96,7 @@ def test_what_can_t_be_done_is_one_line(
     [
         ({"general.architecture": "gpt-oss"}, {}, "'gpt-oss' is not supported"),
         (gguf_metadata("llama"), {**gguf_tensors("llama", "F16"), "x": Tensor(10, (256,), bytes(84))}, "dtype Q2_K is"),
-        ({**gguf_metadata("llama"), "llama.expert_count": U32(8)}, gguf_tensors("llama", "F16"), "experts are not"),
+        ({**gguf_metadata("gemma3"), "gemma3.expert_count": U32(8)}, gguf_tensors("gemma3", "F16"), "experts are not"),
         (gguf_metadata("llama"), gguf_tensors("llama", "F16"), None),
         ({}, {}, None),  # damaged, which who loads it says
     ],
