@@ -71,6 +71,7 @@ async def test_an_answer_that_was_stopped_before_its_first_word_leaves_no_questi
 
 async def test_a_full_context_is_left_by_older_messages_and_takes_them_back(page: Page, engine: FakeEngine) -> None:
     engine.max_context = 20
+    await page.reload()  # the page asks for a model's size once
     await ask(page, "one two three four")
     await answered(page)
     await shows(page, "#context", "of the context")
