@@ -13,7 +13,7 @@ import pytest
 import unicorn_async
 from tests.golden.demo import demo_answers
 from unicorn_async.config import SamplingParams
-from unicorn_async.errors import UnsupportedModelError
+from unicorn_async.errors import RequestError, UnsupportedModelError
 from unicorn_async.scheduler.step_costs import StepCosts
 
 from .answers import answer, prompt_of
@@ -21,6 +21,7 @@ from .test_batch_invariance import Job, margin, run_job
 
 if TYPE_CHECKING:
     from unicorn_async.engine.engine import Engine
+    from unicorn_async.engine.types import Token
     from unicorn_async.scheduler.speculation import Speculation
 
     from .conftest import OpenEngine
@@ -127,6 +128,40 @@ async def test_whatever_is_asked_for_comes_as_it_comes_without(open_engine: Open
         assert one[:3] == other[:3]
         for values, others in zip(one[3], other[3], strict=True):
             assert values == (None,) or np.allclose(values, others, atol=2e-3)
+
+
+DRAWN: dict[str, Any] = {"max_tokens": 24, "temperature": 1.0, "seed": 8}  # an answer that repeats little
+
+
+async def predicted(engine: Engine, prediction: list[int]) -> list[Token]:
+    params = SamplingParams(ignore_eos=True, **DRAWN)
+    return [token async for token in engine.stream(prompt_of(12), params, prediction=prediction)]
+
+
+async def test_a_prediction_right_or_wrong_changes_no_token_and_is_counted(
+    open_engine: OpenEngine, always: None
+) -> None:
+    async with open_engine(speculation="lookup") as engine:
+        expected = (await answer(engine, prompt_of(12), **DRAWN)).ids
+        assert len(set(expected)) > 8
+        before = engine.stats()
+        right = await predicted(engine, expected)
+        after = engine.stats()
+        edited = await predicted(engine, [*expected[:8], 500, 501, *expected[8:]])
+        useless = await predicted(engine, [500] * 24)
+        with pytest.raises(RequestError, match="token 100000"):
+            await predicted(engine, [100_000])
+    for tokens in (right, edited, useless):
+        assert [token.id for token in tokens] == expected
+    counts = [(tokens[-1].num_predicted_right, tokens[-1].num_predicted_wrong) for tokens in (right, edited, useless)]
+    assert counts[0][0] > 12
+    assert counts[0][0] <= after.proposed_tokens_right - before.proposed_tokens_right
+    assert counts[1][0] > 8 and counts[1][1] > 0  # behind the edit too
+    assert counts[2][0] == 0 and counts[2][1] > 0
+    async with open_engine() as engine:
+        off = await predicted(engine, expected)
+    assert [token.id for token in off] == expected
+    assert (off[-1].num_predicted_right, off[-1].num_predicted_wrong) == (0, 0)
 
 
 async def test_sequences_that_lose_their_place_or_leave_change_nothing(open_engine: OpenEngine, always: None) -> None:

@@ -29,6 +29,7 @@ class Foreseeing:
 
     def __init__(self, random: Random, right_share: float, answer: list[int]) -> None:
         self.rate = right_share
+        self.is_predicted = False
         self._random = random
         self._answer = answer
         self._num_seen = 0

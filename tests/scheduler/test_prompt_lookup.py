@@ -9,9 +9,9 @@ from unicorn_async.scheduler.prompt_lookup import PromptLookup
 from unicorn_async.scheduler.sequence import Sequence
 
 
-def lookup_of(prompt: list[int], output: list[int]) -> PromptLookup:
+def lookup_of(prompt: list[int], output: list[int], prediction: tuple[int, ...] = ()) -> PromptLookup:
     sequence = Sequence("r", tuple(prompt), SamplingParams(), seed=0)
-    lookup = PromptLookup(sequence.prompt_ids)
+    lookup = PromptLookup(sequence.prompt_ids, prediction)
     lookup.follow(sequence.output_ids)
     for token in output:
         sequence.output_ids.append(token)
@@ -94,3 +94,30 @@ def test_what_is_proposed_always_stood_behind_the_same_tokens() -> None:
             assert any(text[end - 3 : end] == text[-3:] and text[end] == proposed[0] for end in places)
         sequence.output_ids.append(proposed[0] if proposed and random.random() < 0.6 else random.randrange(6))
     assert followed > 300
+
+
+PREDICTION = (50, 51, 52, 53, 54, 55, 56)
+
+
+def test_a_prediction_is_followed_from_its_beginning_and_again_behind_what_is_not_in_it() -> None:
+    begun = lookup_of([1, 2, 3], [], PREDICTION)
+    assert (begun.propose(0, 3), begun.propose(1, 2), begun.is_predicted) == ((50, 51, 52), (51, 52), True)
+    wrong = lookup_of([1, 2, 3], [50, 70], PREDICTION)
+    assert (wrong.propose(0, 3), wrong.rate, wrong.is_predicted) == ((), 0.0, False)
+    assert lookup_of([1, 2, 3], [50, 70, 51, 52, 53], PREDICTION).propose(0, 2) == (54, 55)
+
+
+def test_nothing_is_foreseen_behind_a_predictions_end() -> None:
+    prompt = [56, 1, 2, 3, 4]
+    assert lookup_of(prompt, [50, 51, 52, 53, 54], PREDICTION).propose(0, 9) == (55, 56)
+    ended = lookup_of(prompt, list(PREDICTION), PREDICTION)
+    assert (ended.propose(0, 3), ended.rate) == ((), 0.0)
+    assert lookup_of(prompt, [*PREDICTION, 1, 2], PREDICTION).propose(0, 2) == (3, 4)  # as the prompt has it
+
+
+def test_a_prediction_goes_before_the_prompt() -> None:
+    prompt = [51, 52, 53, 90, 91, 92]
+    found = lookup_of(prompt, [70, 51, 52, 53], PREDICTION)
+    assert (found.propose(0, 2), found.is_predicted) == ((54, 55), True)
+    other = lookup_of(prompt, [70, 90, 91, 92, 90, 91, 92], PREDICTION)
+    assert (other.propose(0, 1), other.is_predicted) == ((90,), False)

@@ -60,6 +60,34 @@ def test_right_proposals_are_tokens_and_the_first_wrong_one_ends_them() -> None:
     assert scheduler.speculation.num_right == 2
 
 
+def test_what_becomes_of_a_prediction_is_counted_of_its_own_tokens_alone() -> None:
+    scheduler, _ = speculating()
+    sequence = Sequence("r", PROMPT, SamplingParams(max_tokens=30), seed=0, prediction_ids=(4, 40, 41, 42, 43))
+    scheduler.add(sequence)
+    batch = begun(scheduler)
+    assert proposed(batch)[:2] == [40, 41]
+    right = 2
+    scheduler.commit(batch, [40, 41, *[70] * (batch.num_samples - right)])
+    wrong = len(proposed(batch)) - right
+    assert (sequence.num_predicted_right, sequence.num_predicted_wrong) == (right, wrong)
+    for token in (5, 6, 7):  # as the prompt has it
+        batch = schedule(scheduler)
+        scheduler.commit(batch, [token] * batch.num_samples)
+    batch = schedule(scheduler)
+    assert proposed(batch)[:1] == [8]
+    scheduler.commit(batch, [8] * batch.num_samples)
+    assert (sequence.num_predicted_right, sequence.num_predicted_wrong) == (right, wrong)
+
+
+def test_the_end_of_a_prediction_leaves_a_step_as_it_is() -> None:
+    scheduler, _ = speculating()
+    scheduler.add(Sequence("r", (60, 61), SamplingParams(max_tokens=30), seed=0, prediction_ids=(4,)))
+    prefill, batch = schedule(scheduler), schedule(scheduler)  # the prediction's only token is on its way
+    assert not batch.has_proposals
+    assert schedule(scheduler).scheduled[0].token_ids == (PENDING,)  # and the next step waits for nobody
+    scheduler.commit(prefill, [4])
+
+
 def test_the_first_proposals_come_behind_a_token_that_nobody_has_seen() -> None:
     scheduler, _ = speculating()
     sequence = add(scheduler)

@@ -120,6 +120,7 @@ class Call:
     request_id: str | None
     client: str = ""
     cache_salt: str = ""
+    prediction: Sequence[int] = ()
     closed: asyncio.Event = field(default_factory=asyncio.Event)
     given: int = 0
 
@@ -248,10 +249,11 @@ class FakeEngine:
         request_id: str | None = None,
         client: str = "",
         cache_salt: str = "",
+        prediction: Sequence[int] = (),
     ) -> AsyncGenerator[Token, None]:
         if self.refuse is not None and len(self.calls) >= self.refuse_after:
             raise self.refuse
-        call = Call(prompt, sampling, request_id, client, cache_salt)
+        call = Call(prompt, sampling, request_id, client, cache_salt, prediction)
         self.calls.append(call)
         self.called.set()
         try:

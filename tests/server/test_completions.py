@@ -13,7 +13,7 @@ from tests.server.conftest import serving
 from tests.server.fake_engine import words
 from unicorn_async.config import SamplingParams
 from unicorn_async.engine.types import FinishReason, Token
-from unicorn_async.errors import DeviceLostError, ParameterError, QueueFullError
+from unicorn_async.errors import DeviceLostError, ParameterError, PromptTooLongError, QueueFullError
 from unicorn_async.server import ServerOptions
 
 if TYPE_CHECKING:
@@ -210,6 +210,42 @@ async def test_what_was_found_of_prompts_is_in_the_usage(client: openai.AsyncOpe
     assert chat is not None and text is not None and response is not None
     found = [usage.prompt_tokens_details and usage.prompt_tokens_details.cached_tokens for usage in (chat, text)]
     assert (*found, response.input_tokens_details.cached_tokens) == (2, 4, 2)
+
+
+async def test_a_prediction_goes_to_the_engine_and_what_became_of_it_to_the_usage(
+    client: openai.AsyncOpenAI, engine: FakeEngine
+) -> None:
+    engine.script = [
+        Token(1, "a", num_predicted_right=1),
+        Token(2, "b", finish_reason=FinishReason.STOP, num_predicted_right=5, num_predicted_wrong=3),
+    ]
+    parts: list[Any] = [{"type": "text", "text": "one two "}, {"type": "text", "text": "three"}]
+    for content in ("one two three", parts):
+        said: Any = {"type": "content", "content": content}
+        usage = (await client.chat.completions.create(model=MODEL, messages=CHAT, n=2, prediction=said)).usage
+        assert usage is not None and usage.completion_tokens_details is not None
+        details = usage.completion_tokens_details
+        assert (details.accepted_prediction_tokens, details.rejected_prediction_tokens) == (10, 6)
+        assert usage.completion_tokens == 4
+        assert [list(call.prediction) for call in engine.calls[-2:]] == [[0, 1, 2]] * 2
+    assert engine.fake_tokenizer.texts == [("one two three", False, False)] * 2
+    await client.chat.completions.create(model=MODEL, messages=CHAT)
+    assert engine.calls[-1].prediction == []
+
+
+async def test_a_prediction_longer_than_the_context_is_refused_by_its_name(
+    plain: httpx.AsyncClient, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def encode(*_: object, **options: object) -> list[int]:
+        raise PromptTooLongError(f"no room in {options['max_context']}")
+
+    monkeypatch.setattr(engine.fake_tokenizer, "encode", encode)
+    body = {"messages": CHAT, "prediction": {"type": "content", "content": "x"}}
+    response = await plain.post("/v1/chat/completions", json=body)
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, "prediction.content")
+    assert "context of 1000 tokens" in error["message"]
+    assert engine.calls == []
 
 
 async def test_a_chats_answers_are_streamed_side_by_side(client: openai.AsyncOpenAI) -> None:

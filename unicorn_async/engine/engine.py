@@ -286,23 +286,26 @@ class Engine:
         request_id: str | None = None,
         cache_salt: str = "",
         client: str = "",
+        prediction: SequenceOf[int] = (),
     ) -> AsyncGenerator[Token, None]:
         """Generate tokens for a text, or for token ids; leaving the loop, or cancelling its task, ends the request.
 
         `sampling` is greedy without one. Where requests wait for a place, clients take turns. What is computed of the
         prompt is there for later requests with the same `cache_salt` that begin alike, and for no others: how long
-        those take could tell what was asked.
+        those take could tell what was asked. Where tokens are proposed, those of a `prediction` of the answer are.
 
         Raises:
             RequestError: at the first iteration, when the request is refused.
             UnicornError: when the load fails, or the engine fails or is closed meanwhile.
         """
-        from unicorn_async.engine.request_stream import RequestStream, checked_salt
+        from unicorn_async.engine.request_stream import RequestStream, checked_ids, checked_salt
 
         if isinstance(prompt, str):
             prompt = await self._encoding.ids(self.tokenizer, prompt, self.max_context)
         sequence = self._sequence(prompt, sampling or SamplingParams(), request_id)
         sequence.cache_salt, sequence.client = checked_salt(cache_salt), client
+        if prediction:
+            sequence.prediction_ids = checked_ids(prediction, self.model_spec.vocab_size)
         tokenizer = self.tokenizer if sequence.sampling.stop else self._model.tokenizer
         stream = RequestStream(sequence, tokenizer)
         try:

@@ -52,10 +52,11 @@ class RequestStream:
         return token.finish_reason
 
     def _token(self, sampled: SampledToken, reason: FinishReason | None) -> Token:
-        found = self.sequence.num_prompt_found or 0
+        sequence = self.sequence
+        counts = (sequence.num_prompt_found or 0, sequence.num_predicted_right, sequence.num_predicted_wrong)
         if reason is None and self._is_plain:
             text = "" if self._decoder is None else self._decoder.add(sampled.id)
-            return Token(sampled.id, text, num_prompt_found=found)
+            return Token(sampled.id, text, None, (), None, 0, *counts)
         is_end_token = reason is FinishReason.STOP
         piece = "" if is_end_token or self._decoder is None else self._decoder.add(sampled.id)
         searches = self._num_early <= 0
@@ -71,7 +72,7 @@ class RequestStream:
         if stopped:
             reason = FinishReason.STOP
         top = tuple((token_id, self._text_of(token_id), value) for token_id, value in sampled.top)
-        return Token(sampled.id, text, sampled.logprob, top, reason, num_unseen, found)
+        return Token(sampled.id, text, sampled.logprob, top, reason, num_unseen, *counts)
 
     def _text_of(self, token_id: int) -> str:
         return "" if self._tokenizer is None else self._tokenizer.token_text(token_id)

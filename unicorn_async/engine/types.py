@@ -34,7 +34,8 @@ class Token(NamedTuple):
     `text` is what the token adds to the answer; it is empty while a character or a possible stop string is incomplete,
     and for an end token. `finish_reason` is set on the last token of an answer alone. With log-probabilities,
     `num_unseen` of the latest tokens, this one among them, have nothing in the text: not yet, and on the last token of
-    an answer because a stop string cut them off. Of the prompt, `num_prompt_found` tokens were computed before.
+    an answer because a stop string cut them off. Of the prompt, `num_prompt_found` tokens were computed before. Of the
+    tokens of a prediction that were proposed so far, `num_predicted_right` were right, and `num_predicted_wrong` not.
     """
 
     id: int
@@ -44,6 +45,8 @@ class Token(NamedTuple):
     finish_reason: FinishReason | None = None
     num_unseen: int = 0
     num_prompt_found: int = 0
+    num_predicted_right: int = 0
+    num_predicted_wrong: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +177,10 @@ class EngineAPI(Protocol):
         request_id: str | None = None,
         cache_salt: str = "",
         client: str = "",
+        prediction: Sequence[int] = (),
     ) -> AsyncGenerator[Token, None]:
         """Generate tokens; closing the generator cancels the request. Of those that wait, clients take turns. Only
-        requests with the same salt share prefixes.
+        requests with the same salt share prefixes. A `prediction` of the answer can make it faster, and changes none.
 
         Raises:
             RequestError: at the first iteration, when the request is refused.

@@ -17,6 +17,10 @@ class Proposer(Protocol):
     def rate(self) -> float:
         """How likely the next proposed token is right, if those before it were; 0 where none is proposed now."""
 
+    @property
+    def is_predicted(self) -> bool:
+        """Whether what it proposes now is from the request's own prediction of its answer."""
+
     def follow(self, output_ids: Sequence[int]) -> None:
         """See the tokens that the sequence has got, all of them."""
 

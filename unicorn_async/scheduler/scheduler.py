@@ -247,7 +247,7 @@ class Scheduler:
                 assert self.speculation is not None
                 sequence.num_proposed -= 1
                 is_computed = sequence.accept_proposal(start, token_ids[0])
-                self.speculation.count(is_right=is_computed)
+                self.speculation.count(sequence, is_right=is_computed)
             else:
                 is_computed = True
                 sequence.num_computed = start + num_tokens

@@ -33,6 +33,7 @@ class Sequence:
     embedded: Embedded | None = None
     cache_salt: str = ""  # blocks are shared among sequences with the same one
     client: str = ""  # clients take turns where sequences wait
+    prediction_ids: tuple[int, ...] = ()  # of the answer, by who asks: proposed from before anything else
     mask: bytes | None = None  # with a grammar, a bit for each token that may come next; None until that is known
 
     end_token_ids: frozenset[int] = frozenset()  # that end its answer, given by `Scheduler.add`
@@ -44,6 +45,9 @@ class Sequence:
     num_pending: int = 0  # tokens that steps in flight will sample, whatever becomes of proposals
     num_proposed: int = 0  # proposed tokens in a step in flight: how many are right decides where the next one begins
     proposer: Proposer | None = None  # made when something may be proposed for the first time
+    is_predicted: bool = False  # the latest proposed tokens were from the prediction
+    num_predicted_right: int = 0  # of the prediction's tokens, those proposed and right
+    num_predicted_wrong: int = 0  # those computed in vain
     is_token_elsewhere: bool = False  # its newest token is not the last one in its state
     place: int = -1  # order of its first admission among all, given by `WaitingQueue`
     last_turn: int = 0  # number of its latest turn among all: a part of its prompt, or a token where not all had one

@@ -63,9 +63,11 @@ class Speculation:
             count = self._costs.worth(
                 draft.num_tokens, expected, proposer.rate, most, ahead=ahead, is_alone=num_running == 1
             )
-            if count:
-                expected += proposer.rate**ahead * expected_right(proposer.rate, count)
-                _add(draft, blocks, part, proposer.propose(ahead, count))
+            tokens = proposer.propose(ahead, count) if count else ()
+            if tokens:
+                expected += proposer.rate**ahead * expected_right(proposer.rate, len(tokens))
+                sequence.is_predicted = proposer.is_predicted
+                _add(draft, blocks, part, tokens)
 
     def observe(self, batch: Batch, step_s: float, start_s: float) -> None:
         """Note how long a step took on the device, and when it began by the device's clock."""
@@ -76,14 +78,17 @@ class Speculation:
         self._end_s = start_s + step_s
         self._proposed_to = frozenset(item.sequence for item in batch.scheduled if item.proposal)
 
-    def count(self, *, is_right: bool) -> None:
-        """Count a proposed token."""
+    def count(self, sequence: Sequence, *, is_right: bool) -> None:
+        """Count a token that was proposed to a sequence."""
         self.num_proposed += 1
         self.num_right += is_right
+        if sequence.is_predicted:
+            sequence.num_predicted_right += is_right
+            sequence.num_predicted_wrong += not is_right
 
     def _proposer(self, sequence: Sequence) -> Proposer:
         if sequence.proposer is None:
-            sequence.proposer = PromptLookup(sequence.prompt_ids)
+            sequence.proposer = PromptLookup(sequence.prompt_ids, sequence.prediction_ids)
         return sequence.proposer
 
 

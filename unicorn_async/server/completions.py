@@ -6,6 +6,7 @@ import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from unicorn_async.errors import PromptTooLongError
 from unicorn_async.server.choices import Choices, close_all, seeded
 from unicorn_async.server.fingerprint import fingerprint
 from unicorn_async.server.protocol.call_items import check_calls
@@ -18,11 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from unicorn_async.config import SamplingParams
+    from unicorn_async.engine.types import EngineAPI
     from unicorn_async.server.generation import Generation
     from unicorn_async.server.protocol.chat_answer import ChatAnswer
     from unicorn_async.server.protocol.chat_request import ChatRequest
     from unicorn_async.server.served_model import ServedModel
     from unicorn_async.server.service import Service
+    from unicorn_async.tokenizer import Tokenizer
 
 
 async def open_chat(service: Service, request: ChatRequest) -> Choices[ChatAnswer]:
@@ -43,6 +46,7 @@ async def open_chat(service: Service, request: ChatRequest) -> Choices[ChatAnswe
     with naming("messages"):
         prompt = await service.prompts.encode_chat(tokenizer, messages, options, engine.max_context)
         sampling = service.fit(engine, prompt, wanted, request.max_tokens)
+    prediction = await _predicted(service, engine, request.prediction)
     head = head_of("chatcmpl", model, include_usage=request.include_usage)
     answers = [
         chat_answer(
@@ -56,7 +60,24 @@ async def open_chat(service: Service, request: ChatRequest) -> Choices[ChatAnswe
         for index in range(request.n)
     ]
     asked = [(prompt, seeded(sampling, index)) for index in range(request.n)]
-    return Choices(CompletionObject(head, answers, len(prompt)), await begin_all(service, model, head.id, asked))
+    begun = await begin_all(service, model, head.id, asked, prediction)
+    return Choices(CompletionObject(head, answers, len(prompt)), begun)
+
+
+async def _predicted(service: Service, engine: EngineAPI, text: str) -> list[int]:
+    """The tokens of a prediction, which has to be one that the context has room for."""
+    if not text:
+        return []
+
+    def encode(tokenizer: Tokenizer) -> list[int]:
+        return tokenizer.encode(text, add_bos=False, max_context=engine.max_context)
+
+    with naming("prediction.content"):
+        try:
+            return await service.prompts.encoded(engine.tokenizer, len(text), encode)
+        except PromptTooLongError as exc:
+            message = f"the prediction is longer than an answer in a context of {engine.max_context} tokens can be"
+            raise PromptTooLongError(message) from exc
 
 
 def head_of(prefix: str, model: ServedModel, *, include_usage: bool) -> CompletionHead:
@@ -66,7 +87,11 @@ def head_of(prefix: str, model: ServedModel, *, include_usage: bool) -> Completi
 
 
 async def begin_all(
-    service: Service, model: ServedModel, name: str, asked: Sequence[tuple[list[int], SamplingParams]]
+    service: Service,
+    model: ServedModel,
+    name: str,
+    asked: Sequence[tuple[list[int], SamplingParams]],
+    prediction: Sequence[int] = (),
 ) -> list[Generation]:
     """Hand all prompts to the engine, or none.
 
@@ -77,7 +102,7 @@ async def begin_all(
     try:
         for number, (prompt, sampling) in enumerate(asked):
             request_id = f"{name}-{number}" if number else name
-            begun.append(await service.generate(model, prompt, sampling, request_id))
+            begun.append(await service.generate(model, prompt, sampling, request_id, prediction))
     except BaseException:
         await close_all(begun)
         raise

@@ -346,7 +346,12 @@ class Service:
         return replace(sampling, max_tokens=most)
 
     async def generate(
-        self, model: ServedModel, prompt: list[int], sampling: SamplingParams, request_id: str
+        self,
+        model: ServedModel,
+        prompt: list[int],
+        sampling: SamplingParams,
+        request_id: str,
+        prediction: Sequence[int] = (),
     ) -> Generation:
         """Hand a prompt to the engine; the generation's `close` has to follow.
 
@@ -354,8 +359,14 @@ class Service:
             UnicornError: it is refused.
         """
         engine, client = model.engine, asking.get()
-        salt = client.cache_salt
-        given = engine.stream(prompt, sampling, request_id=request_id, client=client.name, cache_salt=salt)
+        given = engine.stream(
+            prompt,
+            sampling,
+            request_id=request_id,
+            client=client.name,
+            cache_salt=client.cache_salt,
+            prediction=prediction,
+        )
         stream = self.metrics.timed(given, len(prompt))
         if self.tracing is not None:
             stream = self.tracing.traced(stream, engine.model_name, request_id, len(prompt), sampling)

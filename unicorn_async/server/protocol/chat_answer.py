@@ -35,6 +35,7 @@ class ChatAnswer:
         self.error: ErrorInfo | None = None
         self.num_tokens = 0
         self.num_cached = 0
+        self.predicted = (0, 0)
         self.num_thought = 0
         self._splitter = splitter
         self._thoughts: list[str] = []
@@ -64,6 +65,7 @@ class ChatAnswer:
         """Return the token's chunk, nothing if it shows nothing yet."""
         self.num_tokens += 1
         self.num_cached = token.num_prompt_found
+        self.predicted = (token.num_predicted_right, token.num_predicted_wrong)
         if self._logprobs is not None:
             self._ready += self._logprobs.add(token)
         splitter = self._splitter

@@ -46,6 +46,7 @@ class CallingChatAnswer(ChatAnswer):
         """Return the chunks of what the token brought."""
         self.num_tokens += 1
         self.num_cached = token.num_prompt_found
+        self.predicted = (token.num_predicted_right, token.num_predicted_wrong)
         if self._logprobs is not None:
             self._ready += self._logprobs.add(token)
         text, splitter = token.text + self._markers.get(token.id, ""), self._splitter

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.server.protocol.answer_format import FORMAT_FIELDS, AnswerFormat, parse_response_format
 from unicorn_async.server.protocol.hints import SHARED_HINTS, check_stream_options, check_verbosity, parse_hints
-from unicorn_async.server.protocol.messages import parse_messages
+from unicorn_async.server.protocol.messages import parse_messages, parse_text
 from unicorn_async.server.protocol.reasoning import Reasoning, parse_effort
 from unicorn_async.server.protocol.responses_request import parse_model
 from unicorn_async.server.protocol.sampling import (
@@ -60,6 +60,7 @@ class ChatRequest:
     sampling: SamplingParams
     max_tokens: int | None = None
     n: int = 1
+    prediction: str = ""  # of the answer
     stream: bool = False
     include_usage: bool = False
     model: str | None = None  # as in `ResponsesRequest`
@@ -89,6 +90,7 @@ def parse_chat_request(fields: Fields, *, defaults: SamplingParams) -> ChatReque
         ),
         max_tokens=limit if limit is not None else old_limit,
         n=fields.integer("n", 1, MAX_CHOICES) or 1,
+        prediction=_prediction(fields),
         stream=fields.boolean("stream") is True,
         include_usage=options is not None and options.boolean("include_usage") is True,
         model=parse_model(fields),
@@ -113,17 +115,16 @@ def _refuse_unsupported(fields: Fields) -> None:
     if fields.metadata():
         raise fields.unsupported("metadata", "is kept with a completion, and completions are not kept here")
     check_verbosity(fields)
-    _check_prediction(fields)
 
 
-def _check_prediction(fields: Fields) -> None:
-    """See that a prediction is one: it is about an answer's time alone, and no token is guessed from it."""
+def _prediction(fields: Fields) -> str:
+    """The text that the answer may be, mostly; what it brings is time alone."""
     prediction = fields.object("prediction")
     if prediction is None:
-        return
+        return ""
+    prediction.refuse_unknown(("type", "content"))
     prediction.choice("type", ("content",))
-    if not isinstance(prediction.value("content"), str | list):
-        raise prediction.wrong("content", "a string or an array")
+    return parse_text(prediction, "content")
 
 
 def _logprobs(fields: Fields) -> int | None:

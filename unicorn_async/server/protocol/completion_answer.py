@@ -37,6 +37,7 @@ class CompletionAnswer:
         self.index = index
         self.num_tokens = 0
         self.num_cached = 0
+        self.predicted = (0, 0)
         self.logprob = 0.0  # of all tokens together
         self._head = head
         self._logprobs = Logprobs(token_bytes) if wants_logprobs else None

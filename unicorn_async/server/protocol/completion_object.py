@@ -29,6 +29,10 @@ class Choice(Answer, Protocol):
         """Tokens of its prompt that were computed before."""
 
     @property
+    def predicted(self) -> tuple[int, int]:
+        """Tokens of the request's prediction that were proposed: the right ones, and the others."""
+
+    @property
     def num_thought(self) -> int:
         """Those of them that are the model's thoughts."""
 
@@ -105,7 +109,7 @@ class CompletionObject(Generic[ChoiceT]):
             "completion_tokens_details": {
                 "reasoning_tokens": sum(choice.num_thought for choice in self.choices),
                 "audio_tokens": 0,
-                "accepted_prediction_tokens": 0,
-                "rejected_prediction_tokens": 0,
+                "accepted_prediction_tokens": sum(choice.predicted[0] for choice in self.choices),
+                "rejected_prediction_tokens": sum(choice.predicted[1] for choice in self.choices),
             },
         }

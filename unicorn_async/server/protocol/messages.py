@@ -103,7 +103,7 @@ def _parse_items(items: list[object], path: str, *, items_have_types: bool) -> t
                 found.append(parse_call_item(fields))
                 continue
             if kind == "function_call_output":
-                found.append(parse_output_item(fields, _parse_text))
+                found.append(parse_output_item(fields, parse_text))
                 continue
             if kind != "message":
                 raise fields.unsupported("type", f"items of type {kind!r} are not supported; send messages")
@@ -135,10 +135,15 @@ def _parse_content(fields: Fields) -> str:
         if fields.string("role") == "assistant":
             return ""
         raise fields.wrong("content", "a string or an array")
-    return _parse_text(fields, "content")
+    return parse_text(fields, "content")
 
 
-def _parse_text(fields: Fields, key: str) -> str:
+def parse_text(fields: Fields, key: str) -> str:
+    """Return a text, of one string or of several parts.
+
+    Raises:
+        ApiError: it is neither, or a part is no text.
+    """
     value = fields.value(key)
     if isinstance(value, str):
         return checked_text(value, fields.name(key))
