@@ -2,7 +2,7 @@
 """What clients of a server get: tokens a second, time to the first token and between tokens, beside llama-server.
 
     serving.py FILE [--streams 1 8 32] [--prompt 60] [--tokens 128] [--requests 2] [--rounds 1] [--json FILE]
-               [--llama-server "COMMAND {file} {port}"] [-- OPTION ...]
+               [--words FILE] [--llama-server "COMMAND {file} {port}"] [-- OPTION ...]
 
 FILE is a GGUF file that both read (tools/make_gguf.py makes one). In each round `unicorn serve FILE OPTION ...` and
 llama-server are started one after the other, and asked by the same client over /v1/completions as server-sent events:

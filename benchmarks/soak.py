@@ -22,8 +22,9 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
-from command_line import positive, run_script
+from command_line import out_file, positive, run_script
 from soak_clients import FORMED, PROMPTS, Clients, ask, get
 from soak_process import ServerProcess
 
@@ -47,7 +48,7 @@ async def faults(server: ServerProcess, clients: Clients, until: float) -> None:
         clients.counts["disk full"] += 1
 
 
-async def settled(server: ServerProcess, blocks: int) -> dict[str, object]:
+async def settled(server: ServerProcess, blocks: int) -> dict[str, Any]:
     """Return how the server is once nothing is under way any more, or after half a minute."""
     for _ in range(60):
         stats = (await get(server.url, "/health"))["stats"]
@@ -57,7 +58,7 @@ async def settled(server: ServerProcess, blocks: int) -> dict[str, object]:
     return await state_of(server)
 
 
-async def state_of(server: ServerProcess) -> dict[str, object]:
+async def state_of(server: ServerProcess) -> dict[str, Any]:
     """Return what has to be the same before and after."""
     health, text = await get(server.url, "/health"), await get(server.url, "/metrics", as_json=False)
     values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
@@ -72,7 +73,7 @@ async def state_of(server: ServerProcess) -> dict[str, object]:
     }
 
 
-def complaints(before: dict[str, object], after: dict[str, object], clients: Clients) -> list[str]:
+def complaints(before: dict[str, Any], after: dict[str, Any], clients: Clients) -> list[str]:
     """Return what is not as it has to be."""
     found = list(clients.wrong)
     expected = {"status": "ready", "running": 0, "waiting": 0, "websockets": 0}
@@ -80,17 +81,17 @@ def complaints(before: dict[str, object], after: dict[str, object], clients: Cli
         f"{name}: expected {value}, got {after[name]}" for name, value in expected.items() if after[name] != value
     ]
     for name in ("blocks_used", "files", "threads", "children"):
-        if after[name] > before[name]:  # type: ignore[operator]
+        if after[name] > before[name]:
             found.append(f"{name}: {before[name]} before, {after[name]} after")
-    growth = after["bytes"] - before["bytes"]  # type: ignore[operator]
+    growth = after["bytes"] - before["bytes"]
     if growth > MAX_GROWTH_BYTES:
         found.append(f"memory has grown by {growth:,} bytes")
-    if after["store"]["error"] is not None:  # type: ignore[index]
+    if after["store"]["error"] is not None:
         found.append(f"the store has not come back: {after['store']}")
     return found
 
 
-async def soak(options: argparse.Namespace, folder: Path) -> dict[str, object]:
+async def soak(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Run it all and return the figures."""
     async with ServerProcess.started(["--store", str(folder / "responses.db"), *options.server]) as server:
         alone = {prompt: await ask(server.url, prompt) for prompt in (*PROMPTS, *FORMED)}
@@ -105,7 +106,7 @@ async def soak(options: argparse.Namespace, folder: Path) -> dict[str, object]:
             group.create_task(clients.run(options.answers, until))
         for prompt, text in alone.items():
             clients.compare(prompt, await ask(server.url, prompt), text)
-        after = await settled(server, before["blocks_used"])  # type: ignore[arg-type]
+        after = await settled(server, before["blocks_used"])
         found = complaints(before, after, clients)
         status = await server.stop()
         if status or server.errors:
@@ -119,7 +120,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=positive, default=60.0, help="default 60")
     parser.add_argument("--answers", type=count, default=8, help="clients that wait for whole answers (default 8)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, help="write the figures there, too")
+    parser.add_argument("--json", type=out_file, help="write the figures there, too")
     parser.add_argument("server", nargs="*", metavar="OPTION", help="options of `unicorn demo`, behind --")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="unicorn-soak-") as folder:

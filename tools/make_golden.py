@@ -109,8 +109,9 @@ def write_case(name: str, directory: Path) -> None:
     write_checkpoint(name, directory, "float32")
     right = {**case.config, **case.reference_keys}
     (directory / "config.json").write_text(json.dumps(right))
-    prompts = steady_prompts(open_model(directory), generator, vocab)
-    reference = logits(open_model(directory), prompts)
+    model = open_model(directory)
+    prompts = steady_prompts(model, generator, vocab)
+    reference = logits(model, prompts)
     sensitivity = {}
     for label, change_config in CONFIG_MISTAKES[name].items():
         config = json.loads(json.dumps(right))

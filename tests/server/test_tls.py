@@ -88,5 +88,5 @@ async def test_a_renewed_certificate_counts_without_a_restart_and_a_bad_one_does
         for _ in range(2):
             assert await asyncio.to_thread(shown, served.url) == CERT.read_text()
         assert caplog.text.count("the TLS certificate stays as it was") == 1
-        subprocess.run(made, check=True, capture_output=True)  # noqa: ASYNC221
+        await asyncio.to_thread(subprocess.run, made, check=True, capture_output=True)
         assert await asyncio.to_thread(shown, served.url) == cert.read_text()

@@ -33,6 +33,7 @@ from command_line import out_file
         "far_attention npu --json",
         "first_answer x --json",
         "serving x --json",
+        "soak --json",
         "first_token caches x --json",
         "first_token load x --json",
         "quality --json",

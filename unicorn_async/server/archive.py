@@ -46,7 +46,7 @@ class Archive:
         if self._disk is not None and self._memory.get(response_id) is None:
             try:
                 entry = await self._disk.get(response_id)
-            except Exception as exc:
+            except Exception as exc:  # of the disk, or of bytes that are no response
                 logger.error("response %s can't be read from disk: %s", response_id[:100], exc)
                 raise _failed(f"response {response_id[:100]!r} can't be read") from exc
             if entry is not None:
@@ -77,7 +77,7 @@ class Archive:
         if self._disk is not None:
             try:
                 await self._disk.remove(response_id)
-            except Exception as exc:
+            except Exception as exc:  # as of `keep`: a disk may fail in any way
                 logger.error("response %s can't be removed from disk: %s", response_id[:100], exc)
                 raise _failed(f"response {response_id[:100]!r} can't be removed") from exc
         self._memory.remove(response_id)
