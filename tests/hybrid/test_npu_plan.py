@@ -96,6 +96,7 @@ def test_a_run_takes_the_instructions_of_any_context(machine: NpuMachine, max_co
         soft_cap=0.0,
         items_per_run=options.items_per_run,
         instruction_bytes=options.instruction_bytes,
+        run_s=0.5,
     )
     assert 0 < step.parts[0].stream.nbytes <= options.instruction_bytes
 

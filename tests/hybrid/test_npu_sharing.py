@@ -206,7 +206,7 @@ async def test_a_hang_while_sharing_is_checked_is_an_error_and_no_reason_to_copy
         await attend(trial)
 
     monkeypatch.setattr(HandOverTrial, "attend", hanging)
-    with pytest.raises(NpuTimeoutError, match="hung"):
+    with pytest.raises(NpuTimeoutError, match="took too long"):
         async with open_engine("qwen2", **ALWAYS):
             pass
 

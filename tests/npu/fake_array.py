@@ -49,6 +49,7 @@ class FakeArray:
         self._output: dict[Channel, deque[NDArray[np.uint8]]] = {sink: deque() for sink in self._sinks}
         self.operations: Counter[str] = Counter()
         self.bytes_read = 0
+        self.most_buffers = 0  # that one core took in the last run
 
     def execute(self, words: NDArray[np.uint32], buffers: Sequence[NDArray[np.uint8]]) -> None:
         """Run a stream against the buffers as the NPU sees them."""
@@ -56,6 +57,7 @@ class FakeArray:
         addresses: dict[tuple[int, int], NDArray[np.uint8]] = {}
         busy: dict[Channel, deque[list[tuple[int, int]]]] = {}  # descriptors of tasks whose token was not taken
         tokens: Counter[Channel] = Counter()
+        before = {source: core.buffers_taken for source, core in self._cores.items()}
         for operation in decode(words)[1]:
             self.operations[type(operation).__name__] += 1
             match operation:
@@ -84,6 +86,7 @@ class FakeArray:
                         raise Hang(f"{channel}: no token comes")
                     tokens[channel] -= 1
                     busy[channel].popleft()
+        self.most_buffers = max(core.buffers_taken - before[source] for source, core in self._cores.items())
         assert not any(tokens.values()), "tokens are left for the next run to take"
         assert all(core.is_idle for core in self._cores.values()), "a core waits in the midst of an item"
 

@@ -1,8 +1,8 @@
 """A double of pyxrt that behaves as the hardware does, for tests alone.
 
-Runs complete by themselves, later, and there are no callbacks. What was not synced is not seen by the other side. A
-buffer in the wrong memory group gives a run that completes without work. Contexts are few. Faults are injected run by
-run.
+Runs complete by themselves, later, and there are no callbacks. One that would take longer than the driver allows is
+ended, with half of its results. What was not synced is not seen by the other side. A buffer in the wrong memory group
+gives a run that completes without work. Contexts are few. Faults are injected run by run.
 """
 
 from __future__ import annotations
@@ -79,6 +79,8 @@ class Npu:
     hand_out_wrong_groups: bool = False
     user_pointers: str = "taken"  # or "absent", as in older XRTs, "refused", or "cloned": a run gets a copy
     faults: deque[str] = field(default_factory=deque)
+    seconds_per_buffer: float = 20e-6  # that a core takes
+    run_limit_s: float = 2.0  # the driver's
     hold: threading.Event = field(default_factory=threading.Event)  # runs wait for it to be set
     released: threading.Event = field(default_factory=threading.Event)
     contexts: int = 0
@@ -88,6 +90,7 @@ class Npu:
     freed_beside: list[int] = field(default_factory=list)  # how many contexts lived when a buffer went
     memory_limit: int = 1 << 34
     runs: int = 0
+    timeouts: int = 0  # of runs that were too long
     syncs: list[tuple[Direction, int, int]] = field(default_factory=list)  # direction, offset and size of each
     wrapped_bytes: int = 0  # of user pointers that live
     unmapped_first: int = 0  # how many user pointers outlived their memory
@@ -365,6 +368,10 @@ def _end(loaded: Loaded, fault: str, arguments: list[Any]) -> State:
     try:
         loaded.array.execute(stream.device_side[:nbytes].view(np.uint32), [buffer.device_side for buffer in buffers])
     except Hang:
+        return State.ERT_CMD_STATE_TIMEOUT
+    if loaded.array.most_buffers * npu.seconds_per_buffer > npu.run_limit_s:
+        buffers[2].device_side[len(buffers[2].device_side) // 2 :] = 0xFF
+        npu.timeouts += 1
         return State.ERT_CMD_STATE_TIMEOUT
     if fault == "wrong results":
         buffers[2].device_side[:64] ^= 0x40

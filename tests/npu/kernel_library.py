@@ -63,6 +63,7 @@ class FakeCore:
         self._lib.core_rounded_down.restype = ctypes.c_uint64
         self.strips: list[NDArray[np.float32]] = []
         self.rounded_down: Counter[str] = Counter()
+        self.buffers_taken = 0
 
     @property
     def is_idle(self) -> bool:
@@ -71,6 +72,7 @@ class FakeCore:
 
     def feed(self, buffer: NDArray[np.uint8]) -> None:
         """Work on the next buffer; after an item's last one its strips are in `strips`."""
+        self.buffers_taken += 1
         memory, data = _pointer(self._memory), _pointer(buffer)
         if self._expects == "parameters":
             self._call("attention_begin", data, memory, _pointer(self._counts))

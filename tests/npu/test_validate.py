@@ -311,7 +311,7 @@ def test_the_doctor_fails_where_nothing_is_built_or_a_build_is_damaged(machine: 
     ("break_it", "wanted"),
     [
         (lambda npu: setattr(npu, "max_contexts", 0), "contexts or columns are used up"),
-        (lambda npu: npu.faults.extend(["timeout"] * 2), "the NPU hangs"),
+        (lambda npu: npu.faults.extend(["timeout"] * 5), "the NPU hangs"),
         (lambda npu: setattr(npu, "hand_out_wrong_groups", True), "memory group"),
     ],
 )

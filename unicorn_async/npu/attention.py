@@ -9,20 +9,21 @@ copied in a thread. `submit_shared` copies neither: another device has its hands
 from __future__ import annotations
 
 import asyncio
-import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from unicorn_async.background import wait_to_end
-from unicorn_async.errors import ConfigError, NpuContextLostError, NpuError, NpuTimeoutError
+from unicorn_async.errors import ConfigError, NpuError, NpuTimeoutError
 from unicorn_async.npu.cache import NpuCache
-from unicorn_async.npu.completion import HANG_HINT, RunEnd
 from unicorn_async.npu.flight import Call, Caller, CopiedCall, Flight, SharedCall
+from unicorn_async.npu.pace import RunPace, can_be_cut
+from unicorn_async.npu.recovery import Recovery
 from unicorn_async.npu.run_buffers import RunBuffers
 from unicorn_async.npu.schedule import PACKET_BYTES, Argument
-from unicorn_async.npu.step import PreparedStep, prepare_step
+from unicorn_async.npu.step import PreparedStep, halves, prepare_step
 from unicorn_async.npu.work import SequenceWork
 
 if TYPE_CHECKING:
@@ -35,29 +36,28 @@ if TYPE_CHECKING:
     from unicorn_async.npu.geometry import HeadLayout
     from unicorn_async.npu.packets import Bf16Bits
     from unicorn_async.npu.part import PreparedPart
+    from unicorn_async.npu.recovery import Failure
     from unicorn_async.npu.shared import SharedPackets
     from unicorn_async.npu.work import AttentionHeads
 
 __all__ = ["AttentionCounts", "AttentionService", "NpuOptions", "PreparedStep", "SequenceWork"]
 
-_log = logging.getLogger(__name__)
-_ABORT_HINT = (
-    "if the kernel's log (`dmesg | grep xdna`) has `xdna_mailbox … ret -22` or `Command bo size … too large`, its"
-    " firmware is not the one that the driver came with"
-)
-
 
 @dataclass(frozen=True, slots=True)
 class NpuOptions:
-    """How runs are made: `num_runs` of them may be under way, of `items_per_run` items and `instruction_bytes`."""
+    """How runs are made: `num_runs` of them may be under way, of `items_per_run` items and `instruction_bytes`.
+
+    Their end is waited for so long; None = by the driver's own limit.
+    """
 
     num_runs: int = 2
     items_per_run: int = 256
     instruction_bytes: int = 1 << 20
-    timeout_s: float = 10.0
+    timeout_s: float | None = None
 
     def __post_init__(self) -> None:
-        if self.num_runs < 1 or self.items_per_run < 1 or self.instruction_bytes < 4096 or not self.timeout_s > 0:
+        has_time = self.timeout_s is None or self.timeout_s > 0
+        if self.num_runs < 1 or self.items_per_run < 1 or self.instruction_bytes < 4096 or not has_time:
             raise ConfigError(f"NPU options: expected positive sizes, and 4096 bytes of instructions, got {self}")
 
     def run_bytes(self, layout: HeadLayout) -> int:
@@ -65,19 +65,12 @@ class NpuOptions:
         return self.num_runs * (self.instruction_bytes + self.items_per_run * (PACKET_BYTES + layout.result_bytes))
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class AttentionCounts:
     """What has been done: runs that completed, and how often a context had to be made anew."""
 
-    runs: int = 0
-    recoveries: int = 0
-
-
-class _Failure(NamedTuple):
-    """How a run failed, and which of the contexts it ran in."""
-
-    error: NpuError
-    generation: int
+    runs: int
+    recoveries: int
 
 
 class AttentionService:
@@ -105,13 +98,15 @@ class AttentionService:
         if not 0.0 <= soft_cap < 8192.0:
             raise ConfigError(f"NPU attention: soft_cap: expected 0 to 8192, got {soft_cap}")
         self.heads = heads
-        self.counts = AttentionCounts()
+        self.pace = RunPace(context.device.run_limit_s)
         self._options = options or NpuOptions()
         self._context = context
         self.soft_cap = soft_cap
         self._runs: list[RunBuffers] = []
         self._free: asyncio.Queue[RunBuffers] = asyncio.Queue()
-        self._recovery = asyncio.Lock()
+        self._num_runs = 0
+        self._halves: WeakKeyDictionary[PreparedPart, tuple[PreparedPart, ...]] = WeakKeyDictionary()
+        self._recovery = Recovery(context, self._runs, self._options.timeout_s or self.pace.wait_s)
         self._broken: NpuError | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -125,6 +120,11 @@ class AttentionService:
         except BaseException:
             self._release_frames()
             raise
+
+    @property
+    def counts(self) -> AttentionCounts:
+        """What has been done until now."""
+        return AttentionCounts(self._num_runs, self._recovery.count)
 
     def allocate_cache(self, num_blocks: int, *, name: str = "NPU cache") -> NpuCache:
         """Allocate a layer's cache.
@@ -180,6 +180,7 @@ class AttentionService:
             soft_cap=self.soft_cap,
             items_per_run=self._options.items_per_run,
             instruction_bytes=self._options.instruction_bytes,
+            run_s=self.pace.run_s,
             is_shared=is_shared,
         )
 
@@ -193,7 +194,7 @@ class AttentionService:
 
         Raises:
             ConfigError: shapes that don't fit the step.
-            NpuTimeoutError: a run did not end; the NPU hangs, and every later call gets the same error.
+            NpuTimeoutError: runs don't end, in new contexts either, and every later call gets the same error.
             NpuContextLostError: a run failed, and failed again in a new context.
             NpuError: the attention was closed.
         """
@@ -317,25 +318,13 @@ class AttentionService:
             task.exception()  # an abandoned flight's error has nobody to go to
 
     async def _fly(self, buffers: RunBuffers, part: PreparedPart, cache: NpuCache, caller: Caller) -> None:
-        """Copy queries, compute, copy the results, free the buffers."""
-        failure: _Failure | None = None
+        """Do a part, and free the buffers."""
+        failure: Failure | None = None
         try:
-            if (call := caller.call) is None:
-                return
-            load = call.load
-            await caller.copy(lambda: load(buffers, part), call.load_bytes(part))
-            failure = await self._attempt(buffers, cache)
+            failure = await self._complete(buffers, part, cache, caller)
             if failure is not None:
-                generation, reason, failure = failure.generation, str(failure.error), None
-                await self._recover(generation, reason)
-                failure = await self._attempt(buffers, cache)
-            if failure is not None:
-                await self._settle(buffers)
-                raise failure.error
-            self.counts.runs += 1
-            if (call := caller.call) is not None:
-                unload = call.unload
-                await caller.copy(lambda: unload(buffers, part), call.unload_bytes(part))
+                await self._recovery.settle(buffers)
+                raise failure.final()
         except NpuTimeoutError as exc:
             self._broken = exc
             raise
@@ -346,47 +335,47 @@ class AttentionService:
             else:  # the loop ends, and cancels this task; the run goes on
                 buffers.ended.add_done_callback(lambda _: self._free.put_nowait(buffers))
 
-    async def _attempt(self, buffers: RunBuffers, cache: NpuCache) -> _Failure | None:
-        """Run what the buffers hold; returns the driver's failure, which a new context may help."""
-        async with self._recovery:
-            generation = self._context.generation
-            if not self._context.is_open:
-                return _Failure(NpuContextLostError("NPU attention: its context is gone"), generation)
-            try:
-                ended = buffers.start(cache.buffer, self._options.timeout_s)
-            except NpuContextLostError as exc:
-                return _Failure(exc, generation)
-        try:
-            end = await asyncio.shield(ended)
-        except NpuContextLostError as exc:
-            return _Failure(exc, generation)
-        if end is RunEnd.COMPLETED:
+    async def _complete(
+        self, buffers: RunBuffers, part: PreparedPart, cache: NpuCache, caller: Caller
+    ) -> Failure | None:
+        """Copy queries, compute, copy the results; returns what failed in a new context too.
+
+        What the driver ends for the time that it takes is done again in halves, and they in theirs.
+        """
+        if (call := caller.call) is None:
             return None
-        if end is RunEnd.TIMEOUT:
-            error: NpuError = NpuTimeoutError(f"NPU attention: the driver ended a run that hung; {HANG_HINT}")
-        else:
-            error = NpuContextLostError(f"NPU attention: the driver gave up on a run and its context; {_ABORT_HINT}")
-        return _Failure(error, generation)
+        load, is_shared = call.load, call.is_shared
+        if part in self._halves or self.pace.is_too_long(part):
+            return await self._complete_all(buffers, self._halve(part, is_shared=is_shared), cache, caller)
+        await caller.copy(lambda: load(buffers, part), call.load_bytes(part))
+        failure = await self._recovery.attempt(buffers, cache.buffer)
+        if failure is not None:
+            is_slow, generation, reason, failure = failure.is_timeout, failure.generation, str(failure.error), None
+            await self._recovery.renew(generation, reason)
+            if is_slow:
+                self.pace.timed_out(part)
+            if is_slow and can_be_cut(part):
+                return await self._complete_all(buffers, self._halve(part, is_shared=is_shared), cache, caller)
+            failure = await self._recovery.attempt(buffers, cache.buffer)
+        if failure is not None:
+            return failure
+        self._num_runs += 1
+        if (call := caller.call) is not None:
+            unload = call.unload
+            await caller.copy(lambda: unload(buffers, part), call.unload_bytes(part))
+        return None
 
-    async def _recover(self, generation: int, reason: str) -> None:
-        """Make the context anew, once for all runs that it took along, and say so."""
-        async with self._recovery:
-            await self._until_idle()
-            for buffers in self._runs:
-                if buffers.ended is not None and not isinstance(buffers.ended.exception(), NpuContextLostError):
-                    buffers.ended.result()  # raises where a run hangs: nothing may be made anew under it
-            if self._context.generation == generation:
-                self._context.renew()
-                self.counts.recoveries += 1
-                _log.warning("%s; it is done again in a new context, recovery %d", reason, self.counts.recoveries)
+    async def _complete_all(
+        self, buffers: RunBuffers, parts: Sequence[PreparedPart], cache: NpuCache, caller: Caller
+    ) -> Failure | None:
+        for part in parts:
+            failure = await self._complete(buffers, part, cache, caller)
+            if failure is not None:
+                return failure
+        return None
 
-    async def _settle(self, buffers: RunBuffers) -> None:
-        """Close the context if the last run has no known end: it is to be free. The next call makes a new one."""
-        async with self._recovery:
-            if buffers.is_in_doubt:
-                await self._until_idle()
-                self._context.close()
-
-    async def _until_idle(self) -> None:
-        while pending := [f.ended for f in self._runs if f.ended is not None and not f.ended.done()]:
-            await asyncio.wait(pending)
+    def _halve(self, part: PreparedPart, *, is_shared: bool) -> tuple[PreparedPart, ...]:
+        """Return a part's halves, for all layers the same."""
+        if part not in self._halves:
+            self._halves[part] = halves(self._context.build, self.heads, part, is_shared=is_shared)
+        return self._halves[part]

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 _SHORTEST_S, _LONGEST_S, _SHARE = 20e-6, 2e-3, 8
 
-HANG_HINT = (
-    "the NPU hangs: as root, `echo 1 > /sys/bus/pci/devices/ADDRESS/remove` and `echo 1 > /sys/bus/pci/rescan` bring"
-    " it back (`unicorn npu doctor` shows the address)"
+_NO_END_HINT = (
+    "the driver, which ends runs that hang, has not ended it: start this program again; `unicorn npu doctor` tells"
+    " whether the NPU works in a new context"
 )
 
 
@@ -139,7 +139,7 @@ def _look(watched: _Watched) -> RunEnd | NpuError | None:
     if state in (states.ERT_CMD_STATE_NEW, states.ERT_CMD_STATE_QUEUED, states.ERT_CMD_STATE_SUBMITTED):
         if time.monotonic() - watched.started_s <= watched.timeout_s:
             return None
-        return NpuTimeoutError(f"{watched.name}: no end after {watched.timeout_s} s; {HANG_HINT}")
+        return NpuTimeoutError(f"{watched.name}: no end after {watched.timeout_s} s; {_NO_END_HINT}")
     return RunEnd.LOST
 
 

@@ -23,10 +23,14 @@ if TYPE_CHECKING:
 
 
 class Device:
-    """An NPU opened through XRT; close it after its contexts and buffers."""
+    """An NPU opened through XRT; close it after its contexts and buffers.
 
-    def __init__(self, handle: pyxrt.device, chip: Chip) -> None:
+    `run_limit_s` is after how long its driver ends a run, None if it never does.
+    """
+
+    def __init__(self, handle: pyxrt.device, chip: Chip, run_limit_s: float | None) -> None:
         self.chip = chip
+        self.run_limit_s = run_limit_s
         self.completion = CompletionThread()
         self._handle: pyxrt.device | None = handle
         self._buffers: set[Buffer] = set()
@@ -52,7 +56,7 @@ class Device:
             )
         # By its address, not as the first one: XRT lists other cards, too.
         with xrt_errors(f"opening the NPU at {npu.address}, with {count} devices in XRT's list"):
-            return cls(pyxrt.device(npu.address), chip)
+            return cls(pyxrt.device(npu.address), chip, host.run_limit_s())
 
     @property
     def handle(self) -> pyxrt.device:

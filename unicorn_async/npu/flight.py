@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 class Call(Protocol):
     """Where a call's queries come from and its results go to."""
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether another device has its hands in packets and results, so that each item's place is known to it."""
+
     def load(self, buffers: RunBuffers, part: PreparedPart) -> None:
         """Give buffers what the part's run needs."""
 
@@ -43,6 +47,11 @@ class CopiedCall(NamedTuple):
     heads: AttentionHeads
     q: Bf16Bits
     out: NDArray[np.float32]
+
+    @property
+    def is_shared(self) -> bool:
+        """See `Call`."""
+        return False
 
     def load(self, buffers: RunBuffers, part: PreparedPart) -> None:
         """See `Call`."""
@@ -65,6 +74,11 @@ class SharedCall(NamedTuple):
     """A call whose queries and results another device writes and reads; a `Call`."""
 
     packets: SharedPackets
+
+    @property
+    def is_shared(self) -> bool:
+        """See `Call`."""
+        return True
 
     def load(self, buffers: RunBuffers, part: PreparedPart) -> None:
         """See `Call`."""

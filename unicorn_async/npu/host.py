@@ -24,6 +24,8 @@ _LIBRARY_DIRS = (
     "usr/local/lib",
 )
 _MAX_CACHE_BYTES = 64 << 20
+_RUN_LIMITS = (("tdr_timeout_ms", 1e-3), ("timeout_in_sec", 1.0))  # newer drivers have the first
+_USUAL_RUN_LIMIT_S = 2.0
 _UNLIMITED = 1 << 62
 
 
@@ -100,6 +102,17 @@ class NpuHost:
     def has_in_tree_driver(self) -> bool:
         """Whether the loaded amdxdna is the kernel's own: others taint it with an O."""
         return self.has_driver() and "O" not in (_text(self.root / "sys/module/amdxdna/taint") or "")
+
+    def run_limit_s(self) -> float | None:
+        """Return after how long the driver ends a run, or None if it never does.
+
+        Where it does not tell, or tells root alone, it is what amdxdna has without being told otherwise.
+        """
+        for name, unit in _RUN_LIMITS:
+            text = _text(self.root / "sys/module/amdxdna/parameters" / name) or ""
+            if text.isascii() and text.isdigit():
+                return int(text[:9]) * unit or None
+        return _USUAL_RUN_LIMIT_S
 
     def os_release(self) -> dict[str, str]:
         """Return what the distribution says of itself, by its names, such as ID and VERSION_ID."""

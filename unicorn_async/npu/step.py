@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from unicorn_async.errors import ConfigError
 from unicorn_async.npu.dialect_check import max_overhead_bytes
 from unicorn_async.npu.geometry import CORE_BUFFER_BYTES
+from unicorn_async.npu.pace import RunLoad
 from unicorn_async.npu.packets import parameters
 from unicorn_async.npu.part import PreparedPart
 from unicorn_async.npu.schedule import ScheduledItem, instructions, stream_bytes
@@ -17,6 +18,8 @@ from unicorn_async.npu.work import plan_items, spread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
 
     from unicorn_async.npu.manifest import Build
     from unicorn_async.npu.work import AttentionHeads, Item, SequenceWork
@@ -58,9 +61,12 @@ def prepare_step(
     soft_cap: float,
     items_per_run: int,
     instruction_bytes: int,
+    run_s: float,
     is_shared: bool = False,
 ) -> PreparedStep:
     """Prepare a step of `num_tokens` rows of q for the layers with this window (in tokens, 0 = none).
+
+    A part takes `run_s` at most, as `pace` guesses, or has a single item.
 
     Raises:
         ConfigError: rows, lengths or blocks that don't fit, or an item whose instructions don't.
@@ -69,8 +75,8 @@ def prepare_step(
         raise ConfigError(f"NPU attention: window: expected 0 or more, got {window}")
     for row, sequence in enumerate(sequences):
         _check(row, sequence, heads, num_tokens, num_blocks, window)
-    limits = (items_per_run, instruction_bytes - build.dialect.nbytes)
-    planned = list(_split(plan_items(heads, sequences, window=window, num_blocks=num_blocks), *limits))
+    limits = _RunLimits(items_per_run, instruction_bytes - build.dialect.nbytes, run_s)
+    planned = list(_split(heads, plan_items(heads, sequences, window=window, num_blocks=num_blocks), limits))
     num_strips = [[_num_strips(heads, item) for item in items] for items in planned]
     widest = max(map(max, num_strips), default=0)  # other devices know of one size of results
     parts: list[PreparedPart] = []
@@ -104,18 +110,58 @@ def _check(
         )
 
 
-def _split(items: Iterator[Item], items_per_run: int, limit: int) -> Iterator[tuple[Item, ...]]:
+def halves(build: Build, heads: AttentionHeads, part: PreparedPart, *, is_shared: bool) -> tuple[PreparedPart, ...]:
+    """Cut a part of two items or more in two; where it `is_shared`, packets and results stay where they are."""
+    middle = len(part.items) // 2
+    return tuple(
+        _piece(build, heads, part, items, part.first + items.start if is_shared else 0)
+        for items in (range(middle), range(middle, len(part.items)))
+    )
+
+
+def _piece(build: Build, heads: AttentionHeads, part: PreparedPart, numbers: range, first: int) -> PreparedPart:
+    rows = slice(numbers.start, numbers.stop)
+    items = part.items[rows]
+    strips = [_num_strips(heads, item) for item in items]
+    return replace(
+        part,
+        items=items,
+        parameters=part.parameters[rows],
+        tokens=part.tokens[rows],
+        heads=part.heads[rows],
+        used=part.used[rows],
+        stream=_stream(build, heads, items, strips, part.result_bytes, first),
+        first=first,
+        guess_s=part.guess_s / 2,
+        cuts=part.cuts + 1,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _RunLimits:
+    """How many items a run takes, how many bytes of instructions, and how long it may take."""
+
+    num_items: int
+    instruction_bytes: int
+    seconds: float
+
+
+def _split(heads: AttentionHeads, items: Iterator[Item], limits: _RunLimits) -> Iterator[tuple[Item, ...]]:
     part: list[Item] = []
-    nbytes = 0
+    nbytes, load = 0, RunLoad(heads.layout.chip.num_cores)
     for item in items:
         needed = stream_bytes([ScheduledItem(0, item.runs, 0, 0)])
-        if needed > limit:
-            raise ConfigError(f"NPU attention: an item needs {needed} bytes of instructions, {limit} are there")
-        if part and (len(part) == items_per_run or nbytes + needed > limit):
+        if needed > limits.instruction_bytes:
+            raise ConfigError(
+                f"NPU attention: an item needs {needed} bytes of instructions, {limits.instruction_bytes} are there"
+            )
+        longer = load.with_item(heads, item)
+        is_full = len(part) == limits.num_items or nbytes + needed > limits.instruction_bytes
+        if part and (is_full or longer.seconds > limits.seconds):
             yield tuple(part)
-            part, nbytes = [], 0
+            part, nbytes, longer = [], 0, RunLoad.of(heads, [item])
         part.append(item)
-        nbytes += needed
+        nbytes, load = nbytes + needed, longer
     if part:
         yield tuple(part)
 
@@ -138,12 +184,6 @@ def _part(
     first_query = np.array([item.first_query for item in items])[:, None]
     first_head = np.array([item.kv_head * heads.group for item in items])[:, None]
     result_bytes = strips * layout.strip_bytes
-    scheduled = [
-        ScheduledItem(number, item.runs, number * result_bytes, count * layout.strip_bytes)
-        for number, (item, count) in enumerate(zip(items, item_strips, strict=True), first)
-    ]
-    cores = zip(build.cores, spread(items, len(build.cores)), strict=True)
-    plan = [(core, [scheduled[number] for number in numbers]) for core, numbers in cores]
     return PreparedPart(
         items=items,
         strips=strips,
@@ -152,6 +192,18 @@ def _part(
         tokens=first_query + query,
         heads=first_head + rows % heads.group,
         used=used,
-        stream=instructions(build.dialect, plan).words(),
+        stream=_stream(build, heads, items, item_strips, result_bytes, first),
         first=first,
+        guess_s=RunLoad.of(heads, items).seconds,
     )
+
+
+def _stream(
+    build: Build, heads: AttentionHeads, items: tuple[Item, ...], item_strips: list[int], result_bytes: int, first: int
+) -> NDArray[np.uint32]:
+    scheduled = [
+        ScheduledItem(number, item.runs, number * result_bytes, count * heads.layout.strip_bytes)
+        for number, (item, count) in enumerate(zip(items, item_strips, strict=True), first)
+    ]
+    cores = zip(build.cores, spread(items, len(build.cores)), strict=True)
+    return instructions(build.dialect, [(core, [scheduled[n] for n in numbers]) for core, numbers in cores]).words()
