@@ -57,6 +57,7 @@ def attention_design(layout: HeadLayout) -> Any:
                     tile=Tile(column, _FIRST_ROW + core),
                     stack_size=STACK_BYTES,
                     dynamic_objfifo_lowering=True,
+                    allocation_scheme="basic-sequential",  # the state is larger than a bank of 16 KB
                 )
             )
             sources.append(buffers.prod(tile=Tile(column, 0)))

@@ -20,6 +20,14 @@ namespace {
 
 using Tile = aie::mmul<M, DEPTH, N, bfloat16, bfloat16, accauto>;
 
+// A product waits for the one before it on the same accumulator, so so many accumulators are in flight: those of
+// neighbouring tiles, and of parts of the depth where a chunk has fewer tiles of keys.
+constexpr unsigned IN_FLIGHT = 4;
+constexpr unsigned SCORE_TILES = KEY_TILES < IN_FLIGHT ? KEY_TILES : IN_FLIGHT;
+constexpr unsigned SCORE_PARTS = IN_FLIGHT / SCORE_TILES;
+static_assert(SCORE_PARTS <= 2 && KEY_TILES % SCORE_TILES == 0 && DIM_STEPS % SCORE_PARTS == 0);
+static_assert(DIM_TILES % IN_FLIGHT == 0);
+
 constexpr float MASKED = -20000.0f;  // below every score
 constexpr float LOWEST = -29952.0f;  // the exponent before the first key
 
@@ -32,7 +40,7 @@ struct alignas(64) State {
   int32_t next_key;
   int32_t next_strip;
 };
-static_assert(sizeof(State) == STATE_BYTES, "the host reserves what the state needs: unicorn_async/npu/budget.py");
+static_assert(sizeof(State) == STATE_BYTES, "the host reserves what the state needs: unicorn_async/npu/tile_budget.py");
 
 alignas(64) constexpr int32_t KEY_OF_LANE[32] = {0 / N,  1 / N,  2 / N,  3 / N,  4 / N,  5 / N,  6 / N,  7 / N,
                                                  8 / N,  9 / N,  10 / N, 11 / N, 12 / N, 13 / N, 14 / N, 15 / N,
@@ -45,26 +53,54 @@ struct Scores {
   Bf16 top;  // the rows' maxima
 };
 
-inline void score(const State &state, unsigned strip, const bfloat16 *keys, Scores &out) {
-  const bfloat16 *q = state.q + strip * HEAD_DIM * N;
+// Multiplies neighbouring tiles of keys with a strip's queries.
+inline void multiply(const bfloat16 *__restrict keys, const bfloat16 *__restrict q, F32 *__restrict scores) {
+  Tile product[SCORE_PARTS][SCORE_TILES];
+  const auto key_tile = [keys](unsigned tile, unsigned step) {
+    return aie::load_v<Tile::size_A>(keys + (tile * DIM_STEPS + step) * Tile::size_A);
+  };
+  UNROLLED
+  for (unsigned part = 0; part < SCORE_PARTS; ++part) {
+    const auto query = aie::load_v<Tile::size_B>(q + part * Tile::size_B);
+    UNROLLED
+    for (unsigned tile = 0; tile < SCORE_TILES; ++tile) product[part][tile].mul(key_tile(tile, part), query);
+  }
+  ROLLED
+  for (unsigned step = SCORE_PARTS; step < DIM_STEPS; step += SCORE_PARTS) {
+    UNROLLED
+    for (unsigned part = 0; part < SCORE_PARTS; ++part) {
+      const auto query = aie::load_v<Tile::size_B>(q + (step + part) * Tile::size_B);
+      UNROLLED
+      for (unsigned tile = 0; tile < SCORE_TILES; ++tile) product[part][tile].mac(key_tile(tile, step + part), query);
+    }
+  }
+  UNROLLED
+  for (unsigned tile = 0; tile < SCORE_TILES; ++tile) {
+    scores[tile] = product[0][tile].template to_vector<float>();
+    if constexpr (SCORE_PARTS == 2)
+      scores[tile] = aie::add(scores[tile], F32(product[1][tile].template to_vector<float>()));
+  }
+}
+
+inline void score(const State &state, unsigned strip, const bfloat16 *__restrict keys, Scores &__restrict out) {
+  const bfloat16 *__restrict q = state.q + strip * HEAD_DIM * N;
   const auto first = aie::load_v<LANES>(state.item.first + strip * LANES);
   const auto last = aie::load_v<LANES>(state.item.last + strip * LANES);
   const auto key_of_lane = aie::load_v<LANES>(KEY_OF_LANE);
+  ROLLED
+  for (unsigned tile = 0; tile < KEY_TILES; tile += SCORE_TILES)
+    multiply(keys + tile * DIM_STEPS * Tile::size_A, q, out.values + tile);
   out.top = all_bf16(MASKED);
+  ROLLED
   for (unsigned tile = 0; tile < KEY_TILES; ++tile) {
-    Tile product;
-    product.mul(aie::load_v<Tile::size_A>(keys), aie::load_v<Tile::size_B>(q));
-    for (unsigned step = 1; step < DIM_STEPS; ++step)
-      product.mac(aie::load_v<Tile::size_A>(keys + step * Tile::size_A),
-                  aie::load_v<Tile::size_B>(q + step * Tile::size_B));
-    keys += DIM_STEPS * Tile::size_A;
-    F32 scores = product.template to_vector<float>();
-    if (state.item.soft_cap != 0.0f) scores = soft_capped(scores, state.item.soft_cap);
+    F32 scores = out.values[tile];
+    if (state.item.is_capped) scores = soft_capped(scores, state.item.soft_cap);
     const auto key = aie::add(key_of_lane, aie::broadcast<int32_t, LANES>(state.next_key + int32_t(tile * M)));
     out.seen[tile] = aie::ge(key, first) & aie::le(key, last);
     out.values[tile] = aie::select(all(MASKED), scores, out.seen[tile]);
     out.top = aie::max(out.top, to_bf16(out.values[tile]));
   }
+  ROLLED
   for (unsigned shift = N; shift < LANES; shift *= 2)
     out.top = aie::max(out.top, aie::shuffle_down_rotate(out.top, shift));
 }
@@ -76,7 +112,8 @@ inline F32 raise(State &state, unsigned strip, const Bf16 &top) {
   const Bf16 next = aie::max(old, exponent_near(top));
   if (!aie::lt(old, next).empty()) {
     const Bf16 factor = power_of_two(to_bf16(aie::sub(to_f32(old), to_f32(next))));
-    float *results = state.results + strip * HEAD_DIM * N, *sums = state.sums + strip * LANES;
+    float *__restrict results = state.results + strip * HEAD_DIM * N, *__restrict sums = state.sums + strip * LANES;
+    ROLLED
     for (unsigned i = 0; i < HEAD_DIM * N; i += LANES)
       aie::store_v(results + i, times(F32(aie::load_v<LANES>(results + i)), factor));
     aie::store_v(sums, times(F32(aie::load_v<LANES>(sums)), factor));
@@ -85,24 +122,36 @@ inline F32 raise(State &state, unsigned strip, const Bf16 &top) {
   return times_ln2(next);
 }
 
-inline void accumulate(State &state, unsigned strip, const bfloat16 *values, const Scores &scores, const F32 &maximum) {
+inline void accumulate(State &state, unsigned strip, const bfloat16 *__restrict values, const Scores &scores,
+                       const F32 &maximum) {
   Bf16 weights[KEY_TILES];
-  float *sums = state.sums + strip * LANES;
+  float *__restrict sums = state.sums + strip * LANES;
   F32 sum = aie::load_v<LANES>(sums);
+  ROLLED
   for (unsigned tile = 0; tile < KEY_TILES; ++tile) {
     const Bf16 weight = exponential(aie::sub(scores.values[tile], maximum));
     weights[tile] = aie::select(all_bf16(0.0f), weight, scores.seen[tile]);
     sum = aie::add(sum, to_f32(weights[tile]));
   }
   aie::store_v(sums, sum);
-  float *results = state.results + strip * HEAD_DIM * N;
-  for (unsigned tile = 0; tile < DIM_TILES; ++tile, results += LANES) {
-    const F32 before = aie::load_v<LANES>(results);
-    Tile product(before);
-    for (unsigned step = 0; step < KEY_STEPS; ++step)
-      product.mac(aie::load_v<Tile::size_A>(values + (step * DIM_TILES + tile) * Tile::size_A),
-                  aie::concat(weights[2 * step], weights[2 * step + 1]));
-    aie::store_v(results, F32(product.template to_vector<float>()));
+  float *__restrict results = state.results + strip * HEAD_DIM * N;
+  ROLLED
+  for (unsigned first = 0; first < DIM_TILES; first += IN_FLIGHT, results += IN_FLIGHT * LANES) {
+    Tile product[IN_FLIGHT];
+    UNROLLED
+    for (unsigned tile = 0; tile < IN_FLIGHT; ++tile)
+      product[tile] = Tile(F32(aie::load_v<LANES>(results + tile * LANES)));
+    ROLLED
+    for (unsigned step = 0; step < KEY_STEPS; ++step) {
+      const bfloat16 *__restrict tiles = values + (step * DIM_TILES + first) * Tile::size_A;
+      const auto weight = aie::concat(weights[2 * step], weights[2 * step + 1]);
+      UNROLLED
+      for (unsigned tile = 0; tile < IN_FLIGHT; ++tile)
+        product[tile].mac(aie::load_v<Tile::size_A>(tiles + tile * Tile::size_A), weight);
+    }
+    UNROLLED
+    for (unsigned tile = 0; tile < IN_FLIGHT; ++tile)
+      aie::store_v(results + tile * LANES, F32(product[tile].template to_vector<float>()));
   }
 }
 
@@ -114,13 +163,16 @@ extern "C" {
 void attention_begin(const int32_t *buffer, int32_t *memory, int32_t *counts) {
   State &state = *reinterpret_cast<State *>(memory);
   int32_t *item = reinterpret_cast<int32_t *>(&state.item);
+  ROLLED
   for (unsigned i = 0; i < sizeof(Parameters) / sizeof(int32_t); ++i) item[i] = buffer[i];
   state.next_key = state.item.base;
   state.next_strip = 0;
+  ROLLED
   for (unsigned i = 0; i < STRIPS * LANES; i += LANES) {
     aie::store_v(state.sums + i, all(0.0f));
     aie::store_v(state.exponents + i, all_bf16(LOWEST));
   }
+  ROLLED
   for (unsigned i = 0; i < ROWS * HEAD_DIM; i += LANES) aie::store_v(state.results + i, all(0.0f));
   counts[0] = state.item.chunks;
   counts[1] = state.item.strips;
@@ -130,6 +182,7 @@ void attention_begin(const int32_t *buffer, int32_t *memory, int32_t *counts) {
 void attention_queries(const int32_t *buffer, int32_t *memory) {
   State &state = *reinterpret_cast<State *>(memory);
   const bfloat16 *q = reinterpret_cast<const bfloat16 *>(buffer);
+  ROLLED
   for (unsigned i = 0; i < ROWS * HEAD_DIM; i += 32) aie::store_v(state.q + i, aie::load_v<32>(q + i));
 }
 
@@ -138,6 +191,7 @@ void attention_chunk(const int32_t *buffer, int32_t *memory) {
   aie::set_rounding(aie::rounding_mode::conv_even);  // the default rounds down, which biases the result
   State &state = *reinterpret_cast<State *>(memory);
   const bfloat16 *keys = reinterpret_cast<const bfloat16 *>(buffer), *values = keys + KEYS * HEAD_DIM;
+  ROLLED
   for (unsigned strip = 0; strip < unsigned(state.item.strips); ++strip) {
     Scores scores;
     score(state, strip, keys, scores);
@@ -152,9 +206,11 @@ void attention_strip(int32_t *memory, float *out) {
   State &state = *reinterpret_cast<State *>(memory);
   const unsigned strip = unsigned(state.next_strip++);
   F32 sum = aie::load_v<LANES>(state.sums + strip * LANES);
+  ROLLED
   for (unsigned shift = N; shift < LANES; shift *= 2) sum = aie::add(sum, aie::shuffle_down_rotate(sum, shift));
   const F32 share = reciprocal(aie::add(sum, all(1e-30f)));
   const float *results = state.results + strip * HEAD_DIM * N;
+  ROLLED
   for (unsigned i = 0; i < HEAD_DIM * N; i += LANES)
     aie::store_v(out + i, times(F32(aie::load_v<LANES>(results + i)), share));
 }

@@ -36,8 +36,8 @@ struct Split {
   }
 };
 
-// a · b, to about an f32's last bit.
-inline F32 times(const F32 &a, const F32 &b) {
+// a · b, to about an f32's last bit. Not inlined, as all that has many products: program memory is 16 KB.
+[[gnu::noinline]] inline F32 times(const F32 &a, const F32 &b) {
   const Split x(a), y(b);
   Acc sum = aie::mul(x.middle, y.middle);
   sum = aie::mac(sum, x.high, y.low);
@@ -61,9 +61,10 @@ inline F32 all(float value) { return aie::broadcast<float, LANES>(value); }
 inline Bf16 all_bf16(float value) { return aie::broadcast<bfloat16, LANES>(bfloat16(value)); }
 
 // 1 / x for 1e-30 <= x <= 1e30: the exponent's reflection as a first guess, then four steps of Newton's method.
-inline F32 reciprocal(const F32 &x) {
+[[gnu::noinline]] inline F32 reciprocal(const F32 &x) {
   const auto bits = aie::sub(aie::broadcast<int32_t, LANES>(0x7EF311C7), x.template cast_to<int32_t>());
   F32 guess = bits.template cast_to<float>();
+  ROLLED
   for (unsigned step = 0; step < 4; ++step) guess = times(guess, aie::sub(all(2.0f), times(x, guess)));
   return guess;
 }

@@ -48,7 +48,7 @@ inline Bf16 exponential(const F32 &x) {
 }
 
 // cap · tanh(x / cap), by tanh's continued fraction to the seventh power; its error is below 1e-4 of cap.
-inline F32 soft_capped(const F32 &x, float cap) {
+[[gnu::noinline]] inline F32 soft_capped(const F32 &x, float cap) {
   const float limit = 4.97f;  // from here on the fraction leaves tanh, which is 0.9999 and stays
   F32 y = times(x, reciprocal(all(cap)));
   const auto bits = y.template cast_to<int32_t>();  // floats of one sign are ordered like their bits

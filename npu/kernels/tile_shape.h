@@ -6,6 +6,15 @@
 
 #include <stdint.h>
 
+// Program memory is 16 KB: loops stay loops, but for those over accumulators, which have to be registers.
+#ifdef __clang__
+#define ROLLED _Pragma("clang loop unroll(disable)")
+#define UNROLLED _Pragma("clang loop unroll(full)")
+#else
+#define ROLLED
+#define UNROLLED
+#endif
+
 #ifndef HEAD_DIM
 #error "HEAD_DIM: expected -DHEAD_DIM=64, 128 or 256"
 #endif
@@ -42,8 +51,9 @@ struct Parameters {
   int32_t chunks;                 // buffers of keys and values that follow
   int32_t strips;                 // in use
   int32_t base;                   // position of the first chunk's first key
-  float soft_cap;                 // 0 = none
-  int32_t reserved[12];
+  float soft_cap;                 // of scores, where is_capped
+  int32_t is_capped;              // a whole number, because a core compares floats by a call
+  int32_t reserved[11];
   int32_t first[STRIPS * LANES];  // (strips, M, N)
   int32_t last[STRIPS * LANES];   // (strips, M, N)
 };

@@ -82,6 +82,7 @@ class Worker:
     tile: Tile | None = None
     stack_size: int = 0
     dynamic_objfifo_lowering: bool = False
+    allocation_scheme: str | None = None
 
 
 class TaskGroup:

@@ -51,6 +51,7 @@ class FakeCore:
     """One core with its kernels and its memory, fed buffer by buffer as the design's loop does it.
 
     `rounded_down` counts, kernel by kernel, the values that changed because it had not set the rounding.
+    `tile_products` and `tile_cycles` count the matrix unit's.
     """
 
     def __init__(self, library: Path, layout: HeadLayout) -> None:
@@ -60,7 +61,9 @@ class FakeCore:
         self._memory = words[-words.ctypes.data % 64 // 4 :]
         self._counts = np.zeros(2, np.int32)
         self._expects = "parameters"
-        self._lib.core_rounded_down.restype = ctypes.c_uint64
+        for count in ("core_rounded_down", "core_tile_products", "core_tile_cycles"):
+            getattr(self._lib, count).restype = ctypes.c_uint64
+        self.tile_products = self.tile_cycles = 0
         self.strips: list[NDArray[np.float32]] = []
         self.rounded_down: Counter[str] = Counter()
         self.buffers_taken = 0
@@ -93,7 +96,10 @@ class FakeCore:
 
     def _call(self, kernel: str, *arguments: ctypes.c_void_p) -> None:
         self._lib.core_default_rounding()
+        products, cycles = self._lib.core_tile_products(), self._lib.core_tile_cycles()
         getattr(self._lib, kernel)(*arguments)
+        self.tile_products += self._lib.core_tile_products() - products
+        self.tile_cycles += self._lib.core_tile_cycles() - cycles
         self.rounded_down[kernel] += self._lib.core_rounded_down()
 
 

@@ -266,6 +266,7 @@ def test_the_design_has_two_cores_to_a_column_and_moves_what_is_read_back(
     assert [(w.tile.col, w.tile.row) for w in program.workers] == [
         (column, row) for column in range(chip.columns) for row in (2, 3)
     ]
+    assert all(worker.allocation_scheme == "basic-sequential" for worker in program.workers)
     assert all(worker.dynamic_objfifo_lowering and worker.stack_size == 4096 for worker in program.workers)
     transfers = fake_iron.TaskGroup.last.transfers
     assert fake_iron.TaskGroup.last.finished and all(wait for *_, wait in transfers)

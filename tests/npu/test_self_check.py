@@ -78,7 +78,7 @@ ONE = "aie::broadcast<int32_t, LANES>(1)"
 KERNEL_MISTAKES = {
     "K · Q over the first 8 dimensions alone": ("attention.cc", "step < DIM_STEPS", "step < 1"),
     "K · Q without the last 8 dimensions": ("attention.cc", "step < DIM_STEPS", "step < DIM_STEPS - 1"),
-    "P · V of V's first dimensions alone": ("attention.cc", "* DIM_TILES + tile)", "* DIM_TILES)"),
+    "P · V of V's first dimensions alone": ("attention.cc", "* DIM_TILES + first)", "* DIM_TILES)"),
     "P · V of the first 8 keys of a chunk alone": ("attention.cc", "step < KEY_STEPS", "step < 1"),
     "no rounding set for chunks": ("attention.cc", "rounding_mode::conv_even);  //", "rounding_mode::floor);  //"),
     "e^x with 9 in place of 1/24": ("functions.h", "1.0f / 24", "9.0f"),

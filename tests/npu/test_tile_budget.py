@@ -32,7 +32,7 @@ def test_the_figures_are_those_of_a_count_by_hand() -> None:
     assert budget.parameter_bytes(layout) == 1088
     assert budget.state_bytes(layout) == 26496 == -(-(8192 + 16384 + 512 + 256 + 1088 + 8) // 64) * 64
     core = budget.uses(layout)[0]
-    assert core.needed == 26496 + 8 + 4096 + 2 * 128 * 4 * 4 + 3 * 8192 and core.available == 65536
+    assert core.needed == 26496 + 8 + 512 + 64 + 4096 + 2 * 128 * 4 * 4 + 3 * 8192 and core.available == 65536
 
 
 def test_what_does_not_fit_is_named() -> None:

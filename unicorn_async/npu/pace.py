@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from unicorn_async.npu.work import AttentionHeads, Item
 
 CLOCK_HZ = 1.0e9  # of a core: a guess on the low side
-MULTIPLY_ADDS_A_CYCLE = 10  # of 128: each waits for the one before it, by the loops as written
+MULTIPLY_ADDS_A_CYCLE = 10  # of 128: counted 16 to 28 for the matrix unit alone, and the softmax takes time too
 MOST_CUTS = 3  # of a run: what does not end with an eighth of its work hangs
 PUSH_CYCLES = 3050  # between two tasks of the controller, as others measured on an npu1
 

@@ -39,6 +39,7 @@ def parameters(
     words = np.zeros((len(items), PARAMETER_WORDS + lanes.shape[1]), np.int32)
     words[:, :3] = facts
     words[:, 3] = np.float32(soft_cap).view(np.int32)
+    words[:, 4] = soft_cap != 0.0
     words[:, PARAMETER_WORDS:] = lanes
     return words
 

@@ -26,7 +26,11 @@ DESCRIPTOR_WORDS = 1 << 32  # a shim descriptor's length is a 32-bit number of w
 MIN_CORE_BUFFERS, MAX_CORE_BUFFERS = 2, 4  # of 8 KB: one is worked on, the others arrive; two are the least for both
 RESULT_STRIPS = 2  # in a core, on their way to memory
 STACK_BYTES = 4096
+PROGRAM_BYTES = 16 * 1024  # of a core
 COUNTS_BYTES = 8
+CONSTANTS_BYTES = 512  # of the kernels, at most: a build is refused that has more
+COUNTERS_BYTES = 64  # of the two queues of buffers, whose place the core's loop counts
+_FIXED_BYTES = COUNTS_BYTES + CONSTANTS_BYTES + COUNTERS_BYTES + STACK_BYTES
 
 CHAIN = 3  # descriptors of one input task
 TASKS_IN_FLIGHT = 2  # of a channel, each way
@@ -66,7 +70,7 @@ def core_buffers(layout: HeadLayout) -> int:
 
 
 def _core_bytes(layout: HeadLayout) -> int:
-    return state_bytes(layout) + COUNTS_BYTES + STACK_BYTES + RESULT_STRIPS * layout.strip_bytes
+    return state_bytes(layout) + _FIXED_BYTES + RESULT_STRIPS * layout.strip_bytes
 
 
 def uses(layout: HeadLayout) -> tuple[Use, ...]:

@@ -3,15 +3,25 @@
 // It has what kernels/ uses and nothing else: vectors, accumulators, masks and the tile product, lane by lane. Like the
 // chip, a conversion from f32 to bf16 rounds towards minus infinity until set_rounding says otherwise; values that
 // this changes are counted, because kernels should have none. What differs: the chip's product units add the terms of
-// one product in one go, where this adds them one after the other in f32; and it says nothing about time.
+// one product in one go, where this adds them one after the other in f32. Of time it counts tile products alone, as if
+// each began HOST_ISSUE cycles after the one before it or later, HOST_LATENCY after the last one on its accumulator.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 
+#ifndef HOST_ISSUE
+#define HOST_ISSUE 2  // both operands are 64 bytes, of which a core loads as many in a cycle
+#endif
+#ifndef HOST_LATENCY
+#define HOST_LATENCY 17
+#endif
 
 namespace aie {
+
+inline thread_local uint64_t tile_products = 0, tile_cycles = 0;
 
 enum class rounding_mode { floor, conv_even };
 inline thread_local rounding_mode current_rounding = rounding_mode::floor;
@@ -214,9 +224,13 @@ class mmul {
 
   void mul(const vector<TA, size_A> &a, const vector<TB, size_B> &b) {
     c_ = broadcast<float, size_C>(0.0f);
+    ready_ = 0;
     mac(a, b);
   }
   void mac(const vector<TA, size_A> &a, const vector<TB, size_B> &b) {
+    tile_cycles = std::max(tile_cycles + HOST_ISSUE, ready_);
+    ready_ = tile_cycles + HOST_LATENCY;
+    ++tile_products;
     float right[size_B];
     for (unsigned i = 0; i < size_B; ++i) right[i] = float(b.lane[i]);
     for (unsigned m = 0; m < M; ++m)
@@ -227,6 +241,7 @@ class mmul {
   }
   template <typename T>
   vector<T, size_C> to_vector() const {
+    tile_cycles = std::max(tile_cycles, ready_);
     vector<T, size_C> out;
     for (unsigned i = 0; i < size_C; ++i) out.lane[i] = T(c_.lane[i]);
     return out;
@@ -234,6 +249,7 @@ class mmul {
 
  private:
   vector<float, size_C> c_;
+  uint64_t ready_ = 0;
 };
 
 }  // namespace aie
