@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from program_memory import check_cores, check_object
 from toolchain import Toolchain, find_toolchain
 
 from unicorn_async.errors import NpuBuildError, UnicornError
@@ -63,6 +64,7 @@ def build(layout: HeadLayout, tools: Toolchain, folder: Path) -> Build:
         work = Path(temporary)
         _run([str(tools.compiler), *compiler_flags(layout, tools), "-c", str(_FOLDER / "kernels/attention.cc"),
               "-o", str(work / "attention.o")], work)  # fmt: skip
+        check_object(_made(tools.compiler, work / "attention.o"))
         try:
             from attention_design import attention_design  # imports mlir-aie
         except ImportError as exc:
@@ -70,6 +72,8 @@ def build(layout: HeadLayout, tools: Toolchain, folder: Path) -> Build:
 
         (work / "aie.mlir").write_text(str(attention_design(layout)))
         _run(aiecc_command(tools), work)
+        for line in check_cores(work):
+            print(line)
         xclbin, instructions = (_made(tools.aiecc, work / name) for name in ("final.xclbin", "insts.bin"))
     if len(instructions) % 4:
         raise NpuBuildError(f"{tools.aiecc}: insts.bin: expected 32-bit words, got {len(instructions)} bytes")

@@ -12,6 +12,7 @@ import pytest
 
 from tests.npu import compiler_stream, fake_iron
 from tests.npu.builds import cores_of
+from tests.npu.elf_files import elf
 from unicorn_async.errors import NpuBuildError
 from unicorn_async.npu import tile_budget as budget
 from unicorn_async.npu.geometry import CHIPS, HEAD_DIMS, NPU1, NPU2, HeadLayout
@@ -30,7 +31,7 @@ AIECC_OPTIONS = (
     *("--full-elf-name=?*", "--get=?*", "--device-name=?*", "--sequence-name=?*", "--tmpdir=?*", "--verbose", "-v"),
     *("--peano=?*", "--xchesscc", "--no-xchesscc", "--xbridge", "--no-xbridge"),
 )
-SCRIPTS = ("build", "toolchain", "attention_design")
+SCRIPTS = ("build", "program_memory", "toolchain", "attention_design")
 
 
 @pytest.fixture
@@ -68,7 +69,9 @@ def tools(tmp_path: Path, scripts: Any) -> Any:
     words = np.array(compiler_stream.known_sequence(LAYOUT, cores_of(NPU1)), np.uint32)
     root.mkdir()
     (root / "insts").write_bytes(words.tobytes())
-    executable(root / "clang++", f'echo "$@" >> {root}/log; for last; do :; done; echo object > "$last"\n')
+    (root / "object").write_bytes(elf({"attention_chunk": 9000}))
+    (root / "core").write_bytes(elf({"attention_chunk": 9000, "main": 700}))
+    executable(root / "clang++", f'echo "$@" >> {root}/log; for last; do :; done; cp {root}/object "$last"\n')
     executable(
         root / "aiecc",
         f'echo "$@" >> {root}/log\ntest -f attention.o && test -f aie.mlir || exit 7\n'
@@ -79,6 +82,7 @@ def tools(tmp_path: Path, scripts: Any) -> Any:
         f"{'|'.join(AIECC_OPTIONS)}) ;;\n"
         "-*) echo \"aiecc: Unknown command line argument '$word'.\" >&2; exit 1 ;;\n"
         "esac; done\n"
+        f"mkdir aie.mlir.prj && cp {root}/core aie.mlir.prj/main_core_0_2.elf\n"
         'case " $* " in *" --get-xclbin "*) echo image > "$xclbin" ;; esac\n'
         f'case " $* " in *" --get-npu-insts "*) cp {root}/insts "$insts" ;; esac\n',
     )
@@ -123,6 +127,59 @@ def test_a_build_writes_what_the_product_finds(scripts: Any, tools: Any, tmp_pat
     assert "--target=aie2-none-unknown-elf" in log and "-DHEAD_DIM=128" in log
     assert f"-DSTATE_BYTES={budget.state_bytes(LAYOUT)}" in log
     assert f"--no-xchesscc --no-xbridge --peano={tools.peano} " in log
+
+
+@pytest.mark.usefixtures("iron")
+def test_a_build_tells_each_cores_program_memory_and_names_what_overflows_it(
+    scripts: Any, tools: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build = scripts("build").build
+    build(LAYOUT, tools, tmp_path / "out")
+    assert capsys.readouterr().out == "main_core_0_2.elf: 9,700 of 16,384 bytes of program memory\n"
+    many = {f"part_{number}": 100 * number for number in range(1, 19)}
+    for place, name in (("core", "main_core_0_2.elf"), ("object", "attention.o, not yet linked")):
+        whole = (tools.peano / place).read_bytes()
+        (tools.peano / place).write_bytes(elf(many))
+        with pytest.raises(NpuBuildError) as raised:
+            build(LAYOUT, tools, tmp_path / "none")
+        assert str(raised.value) == (
+            f"{name}: 17,100 bytes of instructions, a core has 16,384; the largest functions:"
+            " part_18 1,800, part_17 1,700, part_16 1,600, part_15 1,500, part_14 1,400"
+        )
+        (tools.peano / place).write_bytes(whole)
+    (tools.peano / "object").write_bytes(elf({"attention_chunk": 9000}, constants=513))
+    with pytest.raises(NpuBuildError, match=r"attention\.o: 513 bytes of constants, expected 512 at most"):
+        build(LAYOUT, tools, tmp_path / "none")
+    assert not list((tmp_path / "none").iterdir())
+
+
+def test_a_build_that_leaves_no_elf_file_says_so(scripts: Any, tmp_path: Path) -> None:
+    (tmp_path / "folder_core_0_2.elf").mkdir()
+    assert scripts("program_memory").check_cores(tmp_path) == [
+        "aiecc has left no ELF file of a core: how much program memory they take is not known"
+    ]
+
+
+WHOLE = elf({"attention_chunk": 64}, constants=32)
+
+
+@pytest.mark.parametrize(
+    ("content", "wanted"),
+    [
+        (b"", "expected an ELF file of 32 bits"),
+        (b"\x7fELF\x02\x01" + bytes(100), "expected an ELF file of 32 bits"),
+        *((WHOLE[:size], "ends early, or points beyond") for size in range(6, len(WHOLE), 37)),
+        (WHOLE.replace(b"attention_chunk\0", b"attention_chunk!"), "ends early, or points beyond"),
+    ],
+)
+def test_what_is_no_whole_elf_file_is_named(scripts: Any, content: bytes, wanted: str) -> None:
+    with pytest.raises(NpuBuildError, match=f"core.elf: .*{wanted}"):
+        scripts("program_memory").program_size(content, "core.elf")
+
+
+def test_sections_that_are_not_loaded_or_have_no_bytes_are_told_apart(scripts: Any) -> None:
+    size = scripts("program_memory").program_size(elf({"a": 5, "b": 7}, constants=3, zeros=1 << 20), "core.elf")
+    assert (size.instructions, size.data, size.functions) == (12, 3 + (1 << 20), (("b", 7), ("a", 5)))
 
 
 @pytest.mark.usefixtures("iron")
