@@ -84,6 +84,8 @@ def refusal(
         ("load", "x --methods llama.cpp", "--methods: llama.cpp: not for this model with these options"),
         ("load", "x --llama true", "expected a command with {file} for the model's file, got 'true'"),
         ("load", "/nonexistent", "/nonexistent: no such directory"),
+        ("connections", "--clients 0", WHOLE),
+        ("connections", "--seconds 0", "expected a number above 0, got '0'"),
         ("serving", "x --streams 0", WHOLE),
         ("serving", "/nonexistent", "/nonexistent: no such file"),
         ("first_answer", "x --repeat 0", WHOLE),

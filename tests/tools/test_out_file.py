@@ -34,6 +34,7 @@ from command_line import out_file
         "first_answer x --json",
         "serving x --json",
         "soak --json",
+        "connections --json",
         "first_token caches x --json",
         "first_token load x --json",
         "quality --json",

@@ -1,0 +1,96 @@
+"""Streams among many connected clients: turns of both kinds are measured, and what fails ends the script."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from websockets.asyncio.server import serve
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "benchmarks"))
+
+import connections
+
+if TYPE_CHECKING:
+    from websockets.asyncio.server import ServerConnection
+
+    from unicorn_async.gpu.device import Device
+
+SIZES = ["--clients", "5", "--streams", "2", "--seconds", "0.5", "--rounds", "1", "--tokens", "8"]
+
+
+def test_both_kinds_of_turns_are_measured(
+    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "found.json"
+    monkeypatch.setattr(sys, "argv", ["connections.py", *SIZES, f"--device={device.info.index}", f"--json={out}"])
+    connections.main()
+    found = json.loads(out.read_text())
+    assert ([turn["clients"] for turn in found["turns"]], found["running_after"]) == ([2, 5], 0)
+    assert all(0 < turn["gap_p50"] <= turn["gap_p99"] <= turn["gap_max"] for turn in found["turns"])
+    assert all(size > 0 for size in (found["memory_before"], found["memory_after"], found["turns"][1]["memory_bytes"]))
+    assert f"{device.info.name}" in capsys.readouterr().out
+
+
+def test_gaps_are_counted_between_the_deltas_of_a_turn() -> None:
+    gaps = connections.Gaps()
+    gaps.note(1.0, 2.0)
+    gaps.is_counting = True
+    gaps.note(0.0, 3.0)
+    gaps.note(3.0, 3.5)
+    assert (gaps.seconds, gaps.num_deltas) == ([0.5], 2)
+
+
+@pytest.mark.parametrize(
+    ("event", "message"),
+    [
+        ({"type": "error", "message": "busy"}, "expected an answer, got .*busy"),
+        ({"type": "response.failed"}, "expected an answer, got .*failed"),
+        (None, "a stream broke off: "),
+    ],
+)
+async def test_a_stream_that_gets_no_answer_is_an_error(event: dict[str, str] | None, message: str) -> None:
+    async def answer(socket: ServerConnection) -> None:
+        await socket.recv()
+        if event is not None:
+            await socket.send(json.dumps(event))
+            await socket.wait_closed()
+
+    async with serve(answer, "127.0.0.1", 0) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        with pytest.raises(connections.ConnectionsError, match=message):
+            await connections.stream(f"ws://127.0.0.1:{port}", 8, connections.Gaps())
+
+
+async def test_clients_that_the_server_closes_are_an_error() -> None:
+    gone = asyncio.Semaphore(0)
+
+    async def close(socket: ServerConnection) -> None:
+        await socket.close()
+        gone.release()
+
+    async with serve(close, "127.0.0.1", 0) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        with pytest.raises(connections.ConnectionsError, match="the server closed 3 of 3 connected clients"):
+            async with connections.connected(f"ws://127.0.0.1:{port}", 3):
+                for _ in range(3):
+                    await gone.acquire()
+
+
+async def test_clients_that_cannot_connect_are_an_error() -> None:
+    with pytest.raises(connections.ConnectionsError, match="3 clients could not connect"):
+        async with connections.connected("ws://127.0.0.1:1", 3):
+            pytest.fail("nobody listens there")
+
+
+def test_there_have_to_be_more_clients_than_streams(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["connections.py", "--clients", "64"])
+    with pytest.raises(SystemExit):
+        connections.main()
+    assert "--clients: expected more than the 64 streams, got 64" in capsys.readouterr().err
