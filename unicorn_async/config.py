@@ -193,7 +193,7 @@ class EngineConfig:
     kv_cache_bytes: int | None = None  # None = what is left of the budget, within reason
     vram_bytes: int | None = None  # at most so much of the device's own memory; None = what is free
     gtt_bytes: int | None = None  # of the host's; None = what is free on a GPU that shares it, nothing on others
-    max_mixed_step_s: float | None = 0.1  # prompts beside decoding sequences get no more of a step; None = no limit
+    max_mixed_step_s: float | Literal["auto"] | None = "auto"  # of a step with prompts beside answers; None = no limit
     submission_budget_s: float = 1.0  # no submission to a queue should run longer
     skip_tokenizer: bool = False  # token ids in and out, without text: a start need not wait for the tokenizer
     allow_software: bool = False  # take a software device where there is no GPU
@@ -251,8 +251,8 @@ class EngineConfig:
         if self.time_kernels and self.attends_elsewhere:
             raise ConfigError(f"time_kernels: not with attention {self.attention}; step_trace shows both devices")
         most = self.max_mixed_step_s
-        if most is not None and not (_is_number(most, 0, inf) and 0 < most < inf):
-            raise ConfigError(f"max_mixed_step_s: expected more than 0, or None, got {self.max_mixed_step_s!r}")
+        if most not in (None, "auto") and not (_is_number(most, 0, inf) and 0 < float(most) < inf):
+            raise ConfigError(f'max_mixed_step_s: expected more than 0, "auto" or None, got {most!r}')
         if self.attention.kind is AttentionKind.NPU and self.kv_dtype is not KVDType.F16:
             raise ConfigError(f"kv_dtype: the NPU's cache is bf16, {self.kv_dtype.value} can't be asked for")
         if self.block_size not in BLOCK_SIZES:

@@ -39,12 +39,12 @@ def test_a_trace_without_a_name_is_refused_by_its_option() -> None:
         engine_config(parser.parse_args(["--load-trace", ""]))
 
 
-@pytest.mark.parametrize(("text", "limit_s"), [("0.25", 0.25), ("0", None)])
-def test_the_limit_of_steps_with_prompts_reaches_the_engine(text: str, limit_s: float | None) -> None:
+@pytest.mark.parametrize(("text", "limit_s"), [("0.25", 0.25), ("0", None), ("auto", "auto")])
+def test_the_limit_of_steps_with_prompts_reaches_the_engine(text: str, limit_s: float | str | None) -> None:
     parser = argparse.ArgumentParser()
     add_engine_options(parser)
     assert engine_config(parser.parse_args(["--max-mixed-step", text])).max_mixed_step_s == limit_s
-    assert engine_config(parser.parse_args([])).max_mixed_step_s == 0.1
+    assert engine_config(parser.parse_args([])).max_mixed_step_s == "auto"
 
 
 @pytest.mark.parametrize("text", ["-1", "nan", "inf", "fast", "1e9"])

@@ -76,6 +76,32 @@ def test_a_step_of_which_large_kernels_cost_more_is_tried_seldom() -> None:
     assert sizes.count(96) <= 200 // 12
 
 
+def test_a_size_that_is_always_too_slow_is_tried_ever_more_seldom() -> None:
+    budget = StepBudget(SIZES, 0.1)
+    sizes = run(budget, lambda size: 0.0015 * size, num_decodes=4, steps=2000)
+    places = [place for place, size in enumerate(sizes) if size == 96]
+    assert len(places) <= 12
+    assert places[-1] - places[-2] >= 512
+
+
+def test_a_size_that_was_fast_again_is_tried_soon_after_the_next_slow_step() -> None:
+    budget = StepBudget(SIZES, 0.1)
+    run(budget, lambda size: 0.0015 * size, num_decodes=4, steps=2000)
+    run(budget, lambda size: 0.0003 * size, num_decodes=4, steps=1100)
+    sizes = run(budget, lambda size: 0.0015 * size, num_decodes=4, steps=60)
+    assert sizes.count(96) >= 2
+
+
+@pytest.mark.parametrize(("decode_s", "limit_s"), [(0.001, 0.02), (0.006, 0.02), (0.05, 0.15), (0.4, 1.2)])
+def test_without_a_limit_of_its_own_the_device_decides(decode_s: float, limit_s: float) -> None:
+    budget = StepBudget(SIZES)
+    assert budget.limit_s == 0.02
+    budget.observe(4, 4, decode_s)
+    assert budget.limit_s == pytest.approx(limit_s)
+    sizes = run(budget, lambda size: decode_s + 1e-3 * size, num_decodes=4, steps=60)
+    assert sorted(sizes)[len(sizes) // 2] <= max((limit_s - decode_s) / 1e-3 + 1e-6, 24)
+
+
 def test_a_single_slow_step_changes_nothing() -> None:
     budget = StepBudget(SIZES, 0.1)
     run(budget, lambda size: 1e-4 * size, num_decodes=1, steps=20)

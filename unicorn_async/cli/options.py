@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from typing import Literal
 
 from unicorn_async.cli.adapters import add_lora_option
 from unicorn_async.config import (
@@ -80,7 +81,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         "--max-mixed-step",
         type=step_seconds,
         metavar="SECONDS",
-        help="how long a step with prompts may keep answers under way waiting (default 0.1; 0 = no limit)",
+        help="how long a step with prompts may keep answers under way waiting (default auto; 0 = no limit)",
     )
     group.add_argument("--validation", action="store_true", help="switch on Vulkan's validation layers")
 
@@ -203,14 +204,16 @@ def attention_target(text: str) -> AttentionTarget:
         raise argparse.ArgumentTypeError(str(exc)) from None
 
 
-def step_seconds(text: str) -> float:
-    """Parse seconds, 0 to an hour."""
+def step_seconds(text: str) -> float | Literal["auto"]:
+    """Parse seconds, 0 to an hour, or auto."""
+    if text == "auto":
+        return "auto"
     try:
         value = float(text)
     except ValueError:
         value = -1.0
     if not 0 <= value <= 3600:
-        raise argparse.ArgumentTypeError(f"expected seconds, 0 to 3600, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected seconds, 0 to 3600, or auto, got {text!r}")
     return value
 
 

@@ -47,6 +47,7 @@ def _shares_prefixes(model: OpenedModel) -> bool:
 
 
 def _step_budget(config: EngineConfig) -> StepBudget | None:
-    if config.max_mixed_step_s is None:
+    most = config.max_mixed_step_s
+    if most is None:
         return None
-    return StepBudget(bucket_sizes(config.max_num_batched_tokens), config.max_mixed_step_s)
+    return StepBudget(bucket_sizes(config.max_num_batched_tokens), None if most == "auto" else most)
