@@ -136,5 +136,17 @@ async def test_health_and_ready_tell_of_a_failed_engine_and_requests_get_503_wit
     assert refused.headers["retry-after"] == "1"
 
 
+async def test_a_whole_answer_that_an_engine_s_failure_ends_is_refused_with_the_time_to_ask_again() -> None:
+    engine = FakeEngine()
+    engine.hold[0] = asyncio.Event()
+    async with serving(engine, ServerOptions()) as served, httpx.AsyncClient(base_url=served.url) as client:
+        asked = asyncio.create_task(client.post("/v1/responses", json={"input": "hi"}))
+        await engine.called.wait()
+        engine.failed.set_result(LOST)
+        refused = await asked
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "engine_failed")
+    assert refused.headers["retry-after"] == "1"
+
+
 def test_a_lost_tokenizer_is_the_server_s_fault() -> None:
     assert describe_error(TokenizerLostError("the tokenizer's process has ended")).status == 503

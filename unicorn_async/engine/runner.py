@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from unicorn_async.background import run_to_end
 from unicorn_async.config import AttentionKind
+from unicorn_async.errors import DeviceLostError
 from unicorn_async.hybrid.report import AttentionInfo
 from unicorn_async.memory.model import ModelMemory
 from unicorn_async.memory.plan import attention_shape
@@ -70,7 +72,7 @@ async def make_runner(
     gpu = GpuAttention(device.info, device.kernels, shape, soft_cap=model.attention.soft_cap)
     layers = LayerGate(stream, allocator, model)
     runner = await _begin(lambda: Runner(device, model, options, memory, kv_plan, decoder, gpu, layers), stack)
-    stack.push_async_callback(run_to_end, device.wait_idle)
+    stack.push_async_callback(_wait_idle, device)
     attends = AttentionInfo(
         AttentionKind.GPU,
         device.info.name,
@@ -79,6 +81,12 @@ async def make_runner(
         kv_cache_bytes=kv_plan.nbytes,
     )
     return runner, attends
+
+
+async def _wait_idle(device: Device) -> None:
+    """Wait for what was submitted; a lost device does no more, and what it was lost with is told by who saw it."""
+    with suppress(DeviceLostError):
+        await run_to_end(device.wait_idle)
 
 
 async def _hybrid_runner(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from typing import TYPE_CHECKING
 
 from starlette.responses import PlainTextResponse, Response
@@ -84,6 +83,5 @@ def error_response(exc: Exception) -> Response:
     response = json_response(encode_object({"error": error.to_json()}), status=error.status)
     if error.status == 401:
         response.headers["www-authenticate"] = "Bearer"
-    if error.status in (429, 503):
-        response.headers["retry-after"] = str(max(1, math.ceil(error.retry_s or 0)))
+    response.headers.update(error.retry_after)
     return response

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from unicorn_async.server.options import ServerOptions
     from unicorn_async.server.protocol.answer import Answer
     from unicorn_async.server.protocol.completion_object import CompletionObject
+    from unicorn_async.server.protocol.errors import ErrorInfo
 
 PROBE_INTERVAL_S = 0.5
 _COMMENT = {"type": "http.response.body", "body": b": still here\n\n", "more_body": True}
@@ -187,9 +188,10 @@ class WholeReply(Reply):
 
     async def _respond(self, outlet: Outlet) -> None:
         await self._run(_nowhere)
-        error = self._answer.error
-        status, text = (error.status, encode_object({"error": error.to_json()})) if error else (200, self._text())
-        await self._send(outlet, status, text)
+        if self._answer.error is not None:
+            await self._refuse(outlet, self._answer.error)
+        else:
+            await self._send(outlet, 200, self._text(), {})
 
     async def _when_half_closed(self, half_closed: asyncio.Event, outlet: Outlet) -> None:
         """End: nothing is written until the whole answer is there, so that nobody could tell if it has a reader."""
@@ -197,13 +199,16 @@ class WholeReply(Reply):
 
     async def _end_half_closed(self, outlet: Outlet) -> None:
         message = "the client closed its side of the connection before the answer was there; keep it open, or stream"
-        error = describe_error(ApiError(message, code="half_closed"))
-        await self._send(outlet, error.status, encode_object({"error": error.to_json()}))
+        await self._refuse(outlet, describe_error(ApiError(message, code="half_closed")))
 
-    async def _send(self, outlet: Outlet, status: int, text: str) -> None:
+    async def _refuse(self, outlet: Outlet, error: ErrorInfo) -> None:
+        await self._send(outlet, error.status, encode_object({"error": error.to_json()}), error.retry_after)
+
+    async def _send(self, outlet: Outlet, status: int, text: str, more: dict[str, str]) -> None:
         body = text.encode()
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-        await outlet.send({"type": "http.response.start", "status": status, "headers": headers})
+        headers = {"content-type": "application/json", "content-length": str(len(body)), **more}
+        encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
+        await outlet.send({"type": "http.response.start", "status": status, "headers": encoded})
         await outlet.send({"type": "http.response.body", "body": body})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -74,6 +75,13 @@ class ErrorInfo:
             return "server_error"
         named = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
         return named.get(self.status, "invalid_request_error")
+
+    @property
+    def retry_after(self) -> dict[str, str]:
+        """The header that tells a client when to ask again, where it may."""
+        if self.status not in (429, 503):
+            return {}
+        return {"retry-after": str(max(1, math.ceil(self.retry_s or 0)))}
 
     def to_json(self) -> dict[str, object]:
         """Return the `error` object of a body or an event."""
