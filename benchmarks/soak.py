@@ -6,10 +6,13 @@
 `unicorn demo` is started as users do, with a store on disk. Each prompt is asked alone first, at temperature 0. Then N
 clients ask them over the websocket and over HTTP, beside others that cancel, go away amid an answer, read slowly, ping
 without reading, and send what is no frame and no request. Every half minute the processes are killed that tokenise
-long texts and compute grammars, and for some seconds no file of the server's may grow, as on a full disk. What is cut
-by such a fault has to say so by an error; every other answer has to be the one that came alone. In the end, with nobody
-connected, /health and /metrics have to show no request, no websocket, and no more blocks than before; the process no
-more open files and threads, and no more memory than the limit below. The status is 1 where one of that is not so.
+long texts and compute grammars, and for some seconds no file of the server's may grow, as on a full disk. Every five
+minutes, and at least once, the driver says that the device is lost (device_loss.py), and the server has to serve again.
+What is cut by such a fault has to say so by an error, and what is refused after it has to say when to ask again; every
+other answer has to be the one that came alone. In the end, with nobody connected, /health and /metrics have to show no
+request, no websocket, and no more blocks than before; the process no more open files, no more threads than those of
+asyncio's executor, and no more memory than the limit below; nothing may have been left on a device that was closed.
+The status is 1 where one of that is not so.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
 import sys
 import tempfile
@@ -26,18 +30,25 @@ from typing import Any
 
 from command_line import out_file, positive, run_script
 from soak_clients import FORMED, PROMPTS, Clients, ask, get
-from soak_process import ServerProcess
+from soak_process import LOSING, ServerProcess
 
 from unicorn_async.cli.options import count
 
 FAULT_EVERY_S = 30
 FULL_FOR_S = 5
+LOSS_EVERY_S = 300
+BACK_AFTER_S = 180  # at the latest: a row of failures has waits of up to a minute between them
+EXECUTOR_THREADS = min(32, (os.cpu_count() or 1) + 4)  # that Python's own starts one by one, as many are wanted
 MAX_GROWTH_BYTES = 96 << 20  # of memory that the process itself has
 
 
 async def faults(server: ServerProcess, clients: Clients, until: float) -> None:
-    """Kill the tokenizer's and the grammars' processes, and fill the disk, in turns."""
+    """Kill the tokenizer's and the grammars' processes, fill the disk, and now and then lose the device, in turns."""
+    next_loss = time.monotonic()
     while time.monotonic() + FAULT_EVERY_S < until:
+        if time.monotonic() >= next_loss:
+            next_loss += LOSS_EVERY_S
+            await lose_device(server, clients)
         await asyncio.sleep(FAULT_EVERY_S / 2)
         for _ in range(20):  # a tokenizer's process lives as long as long texts are there
             clients.counts["processes killed"] += server.kill_children()
@@ -46,6 +57,19 @@ async def faults(server: ServerProcess, clients: Clients, until: float) -> None:
         with server.full_disk():
             await asyncio.sleep(FULL_FOR_S)
         clients.counts["disk full"] += 1
+
+
+async def lose_device(server: ServerProcess, clients: Clients) -> None:
+    """Lose the device, and see the server serve again."""
+    began = time.monotonic()
+    server.lose_device()
+    while time.monotonic() - began < BACK_AFTER_S:
+        await asyncio.sleep(0.2)
+        if server.num_lost == server.num_losses and (await get(server.url, "/health"))["status"] == "ready":
+            clients.counts["device lost"] += 1
+            clients.counts["seconds without a device"] += round(time.monotonic() - began)
+            return
+    clients.wrong.append(f"the server does not serve {BACK_AFTER_S} s after its device was lost")
 
 
 async def settled(server: ServerProcess, blocks: int) -> dict[str, Any]:
@@ -80,23 +104,29 @@ def complaints(before: dict[str, Any], after: dict[str, Any], clients: Clients) 
     found += [
         f"{name}: expected {value}, got {after[name]}" for name, value in expected.items() if after[name] != value
     ]
-    for name in ("blocks_used", "files", "threads", "children"):
-        if after[name] > before[name]:
+    for name, more in {"blocks_used": 0, "files": 0, "threads": EXECUTOR_THREADS, "children": 0}.items():
+        if after[name] > before[name] + more:
             found.append(f"{name}: {before[name]} before, {after[name]} after")
     growth = after["bytes"] - before["bytes"]
     if growth > MAX_GROWTH_BYTES:
         found.append(f"memory has grown by {growth:,} bytes")
     if after["store"]["error"] is not None:
         found.append(f"the store has not come back: {after['store']}")
+    if not clients.counts["device lost"]:
+        found.append("the time was too short for a lost device")
     return found
 
 
 async def soak(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Run it all and return the figures."""
-    async with ServerProcess.started(["--store", str(folder / "responses.db"), *options.server]) as server:
+    flags = ["--log-format=json", "--store", str(folder / "responses.db"), *options.server]
+    async with ServerProcess.started(flags, LOSING) as server:
         alone = {prompt: await ask(server.url, prompt) for prompt in (*PROMPTS, *FORMED)}
         clients = Clients(server.url, alone, random.Random(options.seed))
-        await clients.run(options.answers, time.monotonic() + 15)  # what is made once is there after that
+        async with asyncio.TaskGroup() as group:  # what is made once is there after that
+            group.create_task(clients.run(options.answers, time.monotonic() + 15))
+            group.create_task(lose_device(server, clients))
+        await ask(server.url, FORMED[0])  # whatever the end was of, the process that computes grammars is there
         await asyncio.sleep(2)
         before = await state_of(server)
         clients.counts.clear()
@@ -109,6 +139,8 @@ async def soak(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         after = await settled(server, before["blocks_used"])
         found = complaints(before, after, clients)
         status = await server.stop()
+        if server.num_lost != server.num_losses:
+            found.append(f"the device was lost {server.num_losses} times, the engine {server.num_lost} times for that")
         if status or server.errors:
             found.append(f"status {status}, errors: {server.errors[:5]}")
     return {"counts": dict(clients.counts), "before": before, "after": after, "wrong": found, "log": server.tail()}

@@ -35,8 +35,9 @@ SCHEMA = {
 }
 LONG_TEXT = "The unicorn sees the sea. " * 700  # too long for the server's own process
 MAX_TOKENS = 64
+AGAIN_S = 0.5  # after an error event, which names no time
 FINAL = ("response.completed", "response.incomplete", "response.failed", "error")
-LOST = frozenset({"tokenizer_lost", "grammar_lost"})  # what a killed process leads to
+LOST = frozenset({"tokenizer_lost", "grammar_lost", "engine_failed"})  # what killed processes and lost devices lead to
 
 
 def body(prompt: str, **more: object) -> dict[str, object]:
@@ -107,8 +108,18 @@ class Clients:
     def _failed(self, error: dict[str, Any]) -> None:
         """Note that an answer says why it is none; only some reasons are what the faults lead to."""
         self.counts[f"cut: {error.get('code')}"] += 1
-        if error.get("code") not in LOST and len(self.wrong) < 10:
+        is_meant = error.get("code") in LOST or "VK_ERROR_DEVICE_LOST" in error.get("message", "")
+        if not is_meant and len(self.wrong) < 10:
             self.wrong.append(f"an answer has ended with {error}")
+
+    async def _refused(self, answer: httpx.Response, error: dict[str, Any]) -> None:
+        """Note that a request is refused, and wait as long as that says."""
+        self._failed(error)
+        retry_after = answer.headers.get("retry-after", "")
+        if answer.status_code == 503 and retry_after.isdigit():
+            await asyncio.sleep(int(retry_after))
+        elif len(self.wrong) < 10:
+            self.wrong.append(f"expected 503 and when to ask again, got {answer.status_code}, {retry_after!r}: {error}")
 
     async def _socket_answer(self, prompt: str) -> None:
         async with connect(self._url.replace("http", "ws") + "/v1/responses", compression=None) as socket:
@@ -121,12 +132,14 @@ class Clients:
                     self.compare(prompt, text, self._alone[prompt])
                 else:
                     self._failed(event.get("response", event).get("error", event))
+                    await asyncio.sleep(AGAIN_S)
 
     async def _http_answer(self, prompt: str) -> None:
         async with httpx.AsyncClient(base_url=self._url, timeout=60) as client:
-            answer = (await client.post("/v1/responses", json=body(prompt))).json()
+            reply = await client.post("/v1/responses", json=body(prompt))
+        answer = reply.json()
         if answer.get("error"):
-            self._failed(answer["error"])
+            await self._refused(reply, answer["error"])
         else:
             self.compare(prompt, answer["output"][0]["content"][0]["text"], self._alone[prompt])
 
@@ -135,9 +148,10 @@ class Clients:
 
     async def _long_text(self, prompt: str) -> None:
         async with httpx.AsyncClient(base_url=self._url, timeout=60) as client:
-            answer = (await client.post("/tokenize", json={"prompt": LONG_TEXT})).json()
+            reply = await client.post("/tokenize", json={"prompt": LONG_TEXT})
+        answer = reply.json()
         if answer.get("error"):
-            self._failed(answer["error"])
+            await self._refused(reply, answer["error"])
         else:
             self._num_ids = self._num_ids or answer["count"]
             self.compare("a long text's number of tokens", str(answer["count"]), str(self._num_ids))
@@ -156,7 +170,7 @@ class Clients:
             client.stream("POST", "/v1/chat/completions", json=wanted) as answer,
         ):
             if answer.status_code != 200:
-                self._failed(json.loads(await answer.aread())["error"])
+                await self._refused(answer, json.loads(await answer.aread())["error"])
                 return
             async for line in answer.aiter_lines():
                 if line.startswith("data: {"):

@@ -11,25 +11,33 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from device_loss import DESTROYED
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
+UNICORN = ("-m", "unicorn_async")
+LOSING = (str(Path(__file__).with_name("device_loss.py")),)
+LOST = ("its engine has failed", "VK_ERROR_DEVICE_LOST")  # what the log has of a lost device, beside its traceback
+
 
 class ServerProcess:
-    """A running `unicorn demo`, whose log is read."""
+    """A running `unicorn demo`, whose log is read; one that can lose its device has to log as JSON."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self._lines: list[str] = []
         self.url = ""
         self.errors: list[str] = []
+        self.num_losses = 0  # of the device, that were asked for
+        self.num_lost = 0  # that the server has noticed
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def started(cls, options: Sequence[str]) -> AsyncIterator[Self]:
-        """Start one, and end it at the end of the block."""
+    async def started(cls, options: Sequence[str], program: Sequence[str] = UNICORN) -> AsyncIterator[Self]:
+        """Start one, and end it at the end of the block; with `LOSING` as its program it can lose its device."""
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "unicorn_async", "demo", "--port", "0", *options),
+            *(sys.executable, *program, "demo", "--port", "0", *options),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
@@ -72,6 +80,11 @@ class ServerProcess:
                 os.kill(child, signal.SIGKILL)
         return len(children)
 
+    def lose_device(self) -> None:
+        """Have the driver say that the device is lost."""
+        self.num_losses += 1
+        self._process.send_signal(signal.SIGUSR2)
+
     @contextlib.contextmanager
     def full_disk(self) -> Iterator[None]:
         """Have no file of its own grow."""
@@ -94,7 +107,9 @@ class ServerProcess:
             del self._lines[:-200]
             if line.startswith("address") and not ready.done():
                 ready.set_result(line.split()[1])
-            if "Traceback" in line:
+            if all(part in line for part in LOST):
+                self.num_lost += 1
+            elif "Traceback" in line or (line.startswith(DESTROYED) and line != f"{DESTROYED}none"):
                 self.errors.append(line)
         if not ready.done():
             ready.set_exception(RuntimeError("\n".join(self._lines)))
