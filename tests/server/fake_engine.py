@@ -18,6 +18,7 @@ from unicorn_async.hybrid.report import AttentionInfo
 from unicorn_async.memory.report import HeapReport, MemoryReport
 from unicorn_async.scheduler.block_manager import BlockGroup
 from unicorn_async.scheduler.scheduler import Scheduler
+from unicorn_async.tokenizer.tokenizer import check_room
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -83,10 +84,10 @@ class FakeTokenizer:
 
     def encode_chat(self, messages: Sequence[ChatMessage], **options: object) -> list[int]:
         self.conversations.append(tuple(messages))
-        options.pop("max_context", None)
+        max_context = cast("int | None", options.pop("max_context", None))
         self.options.append(options)
         words = [word for message in messages for word in (message.role, *message.content.split())]
-        return list(range(len(words)))
+        return check_room(list(range(len(words))), max_context)
 
     async def encode_soon(
         self,

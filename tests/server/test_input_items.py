@@ -60,7 +60,7 @@ async def test_what_is_not_done_is_refused_by_name(served: Served, client: opena
     async with httpx.AsyncClient(base_url=served.url) as plain:
         name = (await client.responses.create(model=MODEL, input="Hi")).id
         cases = [
-            (await plain.post("/v1/responses/compact", json={"model": MODEL, "input": "x"}), 400, "compact"),
+            (await plain.post("/v1/responses/compact", json={"model": MODEL}), 400, "input"),
             (await plain.post("/v1/responses/input_tokens", json={"input": "x", "stream": True}), 400, "stream"),
             (await plain.get("/v1/responses/resp_none/input_items"), 404, "response_id"),
             (await plain.get(f"/v1/responses/{name}/input_items?limit=0"), 400, "limit"),

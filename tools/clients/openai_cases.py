@@ -104,6 +104,23 @@ async def responses_over_the_websocket() -> None:
                     break
 
 
+async def responses_are_compacted() -> None:
+    first = await CLIENT.responses.create(model=MODEL, input="I am Ada.", max_output_tokens=8)
+    compacted = await CLIENT.responses.compact(model=MODEL, input="Who am I?", previous_response_id=first.id)
+    assert [item.type for item in compacted.output] == ["message", "message", "compaction"]
+    assert 0 < compacted.usage.output_tokens <= 1024
+    following: Any = [*compacted.output, {"role": "user", "content": "Go on."}]
+    response = await CLIENT.responses.create(model=MODEL, input=following, max_output_tokens=8)
+    assert response.status in ("completed", "incomplete")
+    try:
+        forged: Any = [{"type": "compaction", "encrypted_content": "gAAAAAB"}]
+        await CLIENT.responses.create(model=MODEL, input=forged)
+    except openai.BadRequestError as exc:
+        assert exc.param == "input[0].encrypted_content"
+    else:
+        raise AssertionError("a compaction of another server was taken")
+
+
 async def responses_go_on_with_previous_response_id() -> None:
     first = await CLIENT.responses.create(model=MODEL, input="I am Ada.", max_output_tokens=8)
     second = await CLIENT.responses.create(
@@ -326,6 +343,7 @@ if __name__ == "__main__":
             responses_stream,
             responses_stream_helper,
             responses_over_the_websocket,
+            responses_are_compacted,
             responses_go_on_with_previous_response_id,
             a_stored_response_is_retrieved_whole_and_as_a_stream,
             a_background_response_is_taken_up_again_and_cancelled,

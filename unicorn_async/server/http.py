@@ -11,7 +11,7 @@ from unicorn_async.server.body import hold_body, leases_of, read_object
 from unicorn_async.server.guard import guarded, json_response, told
 from unicorn_async.server.health import health, is_ready, is_well
 from unicorn_async.server.protocol.encoding import encode_object
-from unicorn_async.server.protocol.errors import ApiError, error_event
+from unicorn_async.server.protocol.errors import error_event
 from unicorn_async.server.protocol.responses_request import parse_responses_request
 from unicorn_async.server.protocol.retrieval import Retrieval, parse_retrieval
 from unicorn_async.server.reply import EventStreamReply, WholeReply, encode_response_event
@@ -141,9 +141,19 @@ class HttpEndpoints:
         count = await self._service.input_tokens(wanted)
         return json_response(encode_object({"object": "response.input_tokens", "input_tokens": count}))
 
-    async def _compact(self, request: Request) -> Response:
-        message = 'compact: this server makes no compacted conversations; truncation "auto" drops the oldest turns'
-        raise ApiError(message, code="unsupported_value", param="compact")
+    async def _compact(self, request: Request) -> Reply:
+        from unicorn_async.server.compaction import open_compaction
+        from unicorn_async.server.protocol.compact_request import parse_compact_request
+
+        service = self._service
+        fields = await read_object(request, service.options, lease=hold_body(request, service.input_bytes))
+        answer, generation = await open_compaction(service, parse_compact_request(fields))
+
+        async def run(emit: Callable[[str], Awaitable[None]]) -> None:
+            await generation.run(answer, emit)
+
+        timeout_s = service.options.send_timeout_s
+        return WholeReply(run, generation.close, send_timeout_s=timeout_s, answer=answer, text=answer.text)
 
     async def _health(self, request: Request) -> Response:
         """Say how the server is; 503 if there is no model, or its engine has failed. It needs no key."""

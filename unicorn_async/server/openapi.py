@@ -23,7 +23,6 @@ class Operation(NamedTuple):
     media: tuple[str, ...] = (_JSON,)
     query: tuple[tuple[str, Schema], ...] = ()
     is_open: bool = False
-    status: str = "200"
 
 
 _PAGE: tuple[tuple[str, Schema], ...] = (
@@ -35,7 +34,7 @@ _PAGE: tuple[tuple[str, Schema], ...] = (
 OPERATIONS = (
     Operation("post", "/v1/responses", "Answer, as an object or as events.", "ResponsesRequest", (_JSON, _EVENTS)),
     Operation("post", "/v1/responses/input_tokens", "Count the tokens of a prompt.", "InputTokensRequest"),
-    Operation("post", "/v1/responses/compact", "Refused: no conversation is compacted.", status="400"),
+    Operation("post", "/v1/responses/compact", "Have a conversation summarised.", "CompactRequest"),
     Operation(
         "get",
         "/v1/responses/{response_id}",
@@ -98,9 +97,10 @@ def _described(operation: Operation) -> dict[str, object]:
     parameters += [{"name": name, "in": "query", "schema": schema} for name, schema in operation.query]
     good = {"description": "Done.", "content": {media: {} for media in operation.media}}
     error = {"schema": {"$ref": "#/components/schemas/Error"}}
-    responses: dict[str, object] = {"default": {"description": "Refused, or failed.", "content": {_JSON: error}}}
-    if operation.status == "200":
-        responses["200"] = good
+    responses: dict[str, object] = {
+        "200": good,
+        "default": {"description": "Refused, or failed.", "content": {_JSON: error}},
+    }
     found: dict[str, object] = {"summary": operation.summary, "responses": responses}
     if parameters:
         found["parameters"] = parameters

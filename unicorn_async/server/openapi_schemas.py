@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from unicorn_async.config import MAX_BIAS, MAX_LOGIT_BIASES, MAX_TOP_K, MAX_TOP_LOGPROBS, WeightScheme
 from unicorn_async.server.protocol.chat_request import KNOWN as CHAT_FIELDS
 from unicorn_async.server.protocol.chat_request import MAX_CHOICES
+from unicorn_async.server.protocol.compact_request import COMPACT_FIELDS
+from unicorn_async.server.protocol.compaction import VERSION as SUMMARY_VERSION
 from unicorn_async.server.protocol.completion_request import KNOWN as COMPLETION_FIELDS
 from unicorn_async.server.protocol.embedding_request import ENCODINGS, MAX_INPUTS
 from unicorn_async.server.protocol.embedding_request import KNOWN as EMBEDDING_FIELDS
@@ -121,6 +123,17 @@ _OUTPUT_ITEM: Schema = {
         "output": _CONTENT,
     },
 }
+_COMPACTION_ITEM: Schema = {
+    "type": "object",
+    "required": ["type", "encrypted_content"],
+    "properties": {
+        "type": {"const": "compaction"},
+        "id": _TEXT,
+        "created_by": _TEXT,
+        "encrypted_content": {"type": "string", "pattern": f"^{SUMMARY_VERSION}[.]"},
+    },
+    "additionalProperties": {"type": "null"},
+}
 
 
 def _several(*kinds: Schema) -> Schema:
@@ -197,7 +210,7 @@ FIELDS: dict[str, Schema] = {
     "encoding_format": _one_of(ENCODINGS),
     "frequency_penalty": _number(-2, 2),
     "include": {"type": ["array", "null"], "items": {"enum": list(INCLUDABLE)}},
-    "input": {"anyOf": [_TEXT, _several(_MESSAGE, _ANSWER, _CALL_ITEM, _OUTPUT_ITEM)]},
+    "input": {"anyOf": [_TEXT, _several(_MESSAGE, _ANSWER, _CALL_ITEM, _OUTPUT_ITEM, _COMPACTION_ITEM)]},
     "logprobs": {"anyOf": [_FLAG, _integer(0, MAX_TOP_LOGPROBS)]},
     "logit_bias": {
         "type": ["object", "null"],
@@ -267,6 +280,7 @@ def schemas() -> dict[str, Schema]:
     )
     return {
         "ChatRequest": _body(CHAT_FIELDS, "messages", logprobs=_FLAG),
+        "CompactRequest": {**_body(COMPACT_FIELDS), "anyOf": _present("input", "previous_response_id")},
         "CompletionRequest": _body(COMPLETION_FIELDS, "prompt", logprobs=_integer(0, MAX_TOP_LOGPROBS)),
         "DetokenizeRequest": _body(("model", "tokens"), "tokens"),
         "EmbeddingRequest": _body(

@@ -20,6 +20,7 @@ from unicorn_async.server.ledger import Ledger
 from unicorn_async.server.metrics import Metrics
 from unicorn_async.server.prompts import PLAIN, Prompts
 from unicorn_async.server.protocol.call_items import check_calls
+from unicorn_async.server.protocol.compaction import with_summaries
 from unicorn_async.server.protocol.encoding import encode_object
 from unicorn_async.server.protocol.errors import ApiError, unknown_response
 from unicorn_async.server.protocol.messages import merge_system
@@ -112,8 +113,7 @@ class Service:
         """
         model = await self.models.model(request.model)
         engine = model.engine
-        earlier = await self._earlier(request, local)
-        conversation = earlier + request.messages
+        conversation = await self.earlier(request.previous_response_id, local) + request.messages
         check_calls(conversation, "input")
         plan = ToolPlan.of(engine.tokenizer, request.tools.use)
         guided = await with_grammar(engine, plan, request)
@@ -279,7 +279,7 @@ class Service:
     async def input_tokens(self, request: ResponsesRequest) -> int:
         """Return how many tokens the prompt of a request has; raises as `open_response` does."""
         model = await self.models.model(request.model)
-        conversation = await self._earlier(request, None) + request.messages
+        conversation = await self.earlier(request.previous_response_id) + request.messages
         return len(await self._prompt(model.engine, request, conversation))
 
     def inputs(self, response_id: str) -> tuple[ChatMessage, ...]:
@@ -296,8 +296,12 @@ class Service:
             raise unknown_response(response_id, "response_not_found", "response_id")
         return stored.messages[: stored.num_inputs]
 
-    async def _earlier(self, request: ResponsesRequest, local: ResponseStore | None) -> tuple[ChatMessage, ...]:
-        response_id = request.previous_response_id
+    async def earlier(self, response_id: str | None, local: ResponseStore | None = None) -> tuple[ChatMessage, ...]:
+        """Return the conversation up to the end of the response that a request names as the previous one, if it does.
+
+        Raises:
+            ApiError: 400, no such response.
+        """
         if response_id is None:
             return ()
         await self.archive.recall(response_id)
@@ -314,7 +318,7 @@ class Service:
     ) -> list[int]:
         options = replace(PLAIN.beside(request.reasoning.variables(engine.tokenizer)), use=request.tools.use)
         encode = partial(self.prompts.encode_chat, engine.tokenizer, options=options)
-        messages = merge_system(request.instructions, conversation)
+        messages = merge_system(request.instructions, with_summaries(conversation))
         if not request.truncate:
             return await encode(messages, max_context=engine.max_context)
         limit = request.max_output_tokens or self.options.default_max_tokens

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from unicorn_async.server.protocol.compaction import SUMMARY, compaction_item
 from unicorn_async.server.protocol.errors import ApiError
 from unicorn_async.server.protocol.hints import INCLUDABLE
 
@@ -96,6 +97,8 @@ def item_list(response_id: str, messages: Sequence[ChatMessage], query: ItemQuer
 
 def _items(name: str, message: ChatMessage) -> list[dict[str, object]]:
     """A message's items: its text, if it has some beside calls, and these."""
+    if message.role == SUMMARY:
+        return [compaction_item(f"cmp_{name}", message.content)]
     if message.tool_call_id is not None:
         output = {"call_id": message.tool_call_id, "output": message.content, "status": "completed"}
         return [{"id": f"fco_{name}", "type": "function_call_output", **output}]
@@ -110,10 +113,11 @@ def _items(name: str, message: ChatMessage) -> list[dict[str, object]]:
         }
         for number, call in enumerate(message.tool_calls)
     ]
-    return calls if calls and not message.content else [_item(f"msg_{name}", message), *calls]
+    return calls if calls and not message.content else [message_item(f"msg_{name}", message), *calls]
 
 
-def _item(name: str, message: ChatMessage) -> dict[str, object]:
+def message_item(name: str, message: ChatMessage) -> dict[str, object]:
+    """Return the item of a message's text."""
     part: dict[str, object] = {"type": "input_text", "text": message.content}
     if message.role == "assistant":
         part = {"type": "output_text", "text": message.content, "annotations": [], "logprobs": []}

@@ -10,6 +10,7 @@ from unicorn_async.server.protocol.call_items import (
     parse_output_item,
     parse_tool_calls,
 )
+from unicorn_async.server.protocol.compaction import parse_compaction_item
 from unicorn_async.server.protocol.errors import ApiError
 from unicorn_async.server.protocol.fields import Fields, checked_text, type_name
 from unicorn_async.tokenizer import ChatMessage
@@ -104,6 +105,9 @@ def _parse_items(items: list[object], path: str, *, items_have_types: bool) -> t
                 continue
             if kind == "function_call_output":
                 found.append(parse_output_item(fields, parse_text))
+                continue
+            if kind == "compaction":
+                found.append(parse_compaction_item(fields))
                 continue
             if kind != "message":
                 raise fields.unsupported("type", f"items of type {kind!r} are not supported; send messages")

@@ -113,10 +113,15 @@ class ResponseState:
         return None
 
     def _usage(self) -> dict[str, object]:
-        return {
-            "input_tokens": self.input_tokens,
-            "input_tokens_details": {"cached_tokens": self.cached_tokens, "cache_write_tokens": 0},
-            "output_tokens": self.output_tokens,
-            "output_tokens_details": {"reasoning_tokens": self.num_thought},
-            "total_tokens": self.input_tokens + self.output_tokens,
-        }
+        return usage(self.input_tokens, self.cached_tokens, self.output_tokens, self.num_thought)
+
+
+def usage(num_input: int, num_cached: int, num_output: int, num_thought: int) -> dict[str, object]:
+    """Return how many tokens were read and written; some of the input were computed before."""
+    return {
+        "input_tokens": num_input,
+        "input_tokens_details": {"cached_tokens": num_cached, "cache_write_tokens": 0},
+        "output_tokens": num_output,
+        "output_tokens_details": {"reasoning_tokens": num_thought},
+        "total_tokens": num_input + num_output,
+    }
