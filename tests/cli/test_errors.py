@@ -111,6 +111,15 @@ def test_a_context_longer_than_the_models_is_refused_in_one_line() -> None:
 
 
 @needs_software_driver
+def test_a_failed_start_is_told_once_whatever_is_logged() -> None:
+    command = ("serve", "demo", "--port", "0", "--max-context", "4096", "--log-level", "info", *ON_SOFTWARE)
+    result = unicorn(*command, environ=software_only())
+    check_refused(result, "unicorn serve: max_context: the model has 2048 positions, 4096 are asked for")
+    assert result.stderr.count("4096 are asked for") == 1
+    assert "listening on" in result.stderr
+
+
+@needs_software_driver
 def test_a_cache_folder_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")

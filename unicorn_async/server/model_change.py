@@ -12,9 +12,11 @@ if TYPE_CHECKING:
 class Change:
     """What is to be served next (`model` None = nothing), and how far that is; made and used in the loop alone."""
 
-    def __init__(self, model: PreparedModel | None, *, when_idle: bool = False) -> None:
+    def __init__(self, model: PreparedModel | None, *, when_idle: bool = False, is_logged: bool = False) -> None:
+        """`is_logged`: the log tells why it fails, not only those who wait for it."""
         self.model = model
         self.when_idle = when_idle
+        self.is_logged = is_logged
         self.was_opened = False  # requests could be given to the model, whatever came of its load
         self._error: Exception | None = None
         self._opened = asyncio.Event()

@@ -75,7 +75,7 @@ class ModelHost:
         """Return a host of one open engine, which stays its owner's; clients can't change it."""
         library = OpenEngine(engine)
         host = cls(library, can_switch=False)
-        host._change = Change(library.model)
+        host._change = Change(library.model, is_logged=True)
         host._state = ModelState(ModelStatus.OPENING, library.model.name)
         host._wake.set()
         return host
@@ -157,7 +157,7 @@ class ModelHost:
         if ticket < self._newest_ticket:
             raise _superseded()
         self._take_over(ticket)
-        return self.begin(model, when_idle=when_idle)
+        return self.begin(model, when_idle=when_idle, is_logged=True)
 
     def refusal(self, error: UnicornError) -> ApiError:
         """Return an error of the library's as clients are to see it: the model that they ask for can't work."""
@@ -178,15 +178,17 @@ class ModelHost:
         self._take_over(next(self._tickets))
         return self.begin(None, when_idle=when_idle)
 
-    def begin(self, model: PreparedModel | None, *, when_idle: bool = False) -> Change:
+    def begin(self, model: PreparedModel | None, *, when_idle: bool = False, is_logged: bool = False) -> Change:
         """Begin a change to a prepared model, or to none; the one that is under way for the same is returned.
+
+        Who begins it tells why it fails, or has it `is_logged`.
 
         Raises:
             EngineClosedError: the server stops.
         """
         if self._stopped is not None:
             raise self._stopped
-        change, last = Change(model, when_idle=when_idle), self._change
+        change, last = Change(model, when_idle=when_idle, is_logged=is_logged), self._change
         if last is not None and self._is_under_way(last, change):
             return last
         if last is not None:
@@ -318,7 +320,7 @@ class ModelHost:
             try:
                 await self._keep_open(change, wanted, restarts, error)
             except Exception as exc:
-                failed = self._failed(wanted, exc, restarts)
+                failed = self._failed(change, wanted, exc, restarts)
                 self._tell(change, failed)
                 change.finish(exc)
                 if failed.retry_s is None:
@@ -351,17 +353,17 @@ class ModelHost:
                 await model.end(model.explained(exc))
                 raise
 
-    def _failed(self, wanted: PreparedModel, error: Exception, restarts: Restarts) -> ModelState:
-        """Return the state after a failure, and log it."""
+    def _failed(self, change: Change, wanted: PreparedModel, error: Exception, restarts: Restarts) -> ModelState:
+        """Return the state after a failure, and log it unless who began the change tells it."""
         has_served, retry_s = restarts.have_begun, None
         if has_served:
             retry_s = restarts.note_failure()
             outlook = "it is not opened again" if retry_s is None else f"it is opened again in {retry_s:g} s"
             logger.error("model %s: its engine has failed; %s", wanted.name, outlook, exc_info=error)
-        elif isinstance(error, UnicornError):
-            logger.info("model %s: %s", wanted.name, error)
-        else:
+        elif not isinstance(error, UnicornError):
             logger.exception("model %s", wanted.name)
+        elif change.is_logged:
+            logger.info("model %s: %s", wanted.name, error)
         full = describe_error(error).message
         public = self.library.public_text(full)
         return ModelState(
