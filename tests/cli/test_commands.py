@@ -180,6 +180,15 @@ async def test_the_demo_answers_and_a_signal_ends_it_in_order(demo: Demo, number
     assert "Traceback" not in printed
 
 
+@pytest.mark.usefixtures("ctrl_c")
+@needs_software_driver
+async def test_a_signal_amid_the_opening_of_a_model_ends_the_server_in_order(demo: Demo) -> None:
+    await demo.address()  # the port comes first
+    demo.process.send_signal(signal.SIGTERM)
+    _, rest = await demo.process.communicate()
+    assert (demo.process.returncode, "Traceback" in rest.decode()) == (0, False)
+
+
 @needs_software_driver
 def test_generate_leaves_its_quantised_weights_for_the_next_start(tmp_path: Path) -> None:
     environ = {**software_only(), "XDG_CACHE_HOME": str(tmp_path)}

@@ -50,6 +50,16 @@ def test_a_signal_ends_a_command_in_order_and_is_its_status(number: signal.Signa
     assert signal.getsignal(number) == earlier
 
 
+@pytest.mark.usefixtures("default_handling")
+def test_a_server_that_is_ended_has_done_what_it_was_asked() -> None:
+    async def main() -> int:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.Event().wait()
+        return 1
+
+    assert run_async(main(), ended_status=0) == 0
+
+
 @pytest.mark.usefixtures("hangups_ignored")
 def test_who_ignores_hangups_goes_on() -> None:
     async def main() -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from unicorn_async.cli import generate
+from unicorn_async.cli import generate, serve
 from unicorn_async.cli.main import main
 from unicorn_async.gpu.instance_start import InstanceStart
 
@@ -118,3 +118,38 @@ def test_a_command_runs_in_any_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generate, "run", lambda options: 7)
     with ThreadPoolExecutor(1) as threads:
         assert threads.submit(main, ["generate", "/nonexistent", "hi"]).result() == 7
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("module", ["unicorn_async.cli.serve", "unicorn_async.cli.serving"])
+def test_a_server_that_is_ended_before_it_serves_ends_as_one_that_serves(module: str, number: signal.Signals) -> None:
+    code = f"""
+import signal, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            signal.raise_signal({int(number)})
+
+signal.signal({int(number)}, signal.SIG_DFL)
+sys.meta_path.insert(0, Finder())
+from unicorn_async.cli.main import main
+sys.exit(main(["serve", "/nonexistent", "--port", "0"]))
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_signals_are_handled_after_a_server_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+    monkeypatch.setattr(serve, "run", lambda options: seen.append(signal.getsignal(signal.SIGHUP)) or 0)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert main(["serve", "/nonexistent"]) == 0
+        assert seen == [signal.SIG_IGN] == [signal.getsignal(signal.SIGHUP)]
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        assert main(["serve", "/nonexistent"]) == 0
+        assert seen[1] is not signal.SIG_DFL
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, before)

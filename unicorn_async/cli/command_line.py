@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from unicorn_async.cli.interpreter import set_up_interpreter
-from unicorn_async.cli.interrupt import raise_on_interrupt
+from unicorn_async.cli.interrupt import quiet_end, raise_on_interrupt
 from unicorn_async.errors import UnicornError
 from unicorn_async.public_text import printable
 
@@ -48,8 +48,10 @@ def run(arguments: Sequence[str] | None) -> int:
         subparsers.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".", add_help=False)
     given = list(sys.argv[1:] if arguments is None else arguments)
     chosen, _ = parser.parse_known_args(given[:1])
-    set_up_interpreter()
     with contextlib.ExitStack() as stack:
+        if chosen.command in _SERVING:
+            stack.enter_context(quiet_end())
+        set_up_interpreter()
         return _run(chosen.command, given[1:], _begin_vulkan(chosen.command, given[1:], stack))
 
 

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
-def run_async(main: Coroutine[None, None, int]) -> int:
+def run_async(main: Coroutine[None, None, int], *, ended_status: int | None = None) -> int:
     """Run a command on uvloop and return its exit status; SIGTERM and SIGHUP end it in order, as Ctrl-C does.
+
+    Its status is then `ended_status`, 128 and the signal's number where that is None.
 
     Raises:
         KeyboardInterrupt: Ctrl-C ended it.
@@ -26,7 +28,7 @@ def run_async(main: Coroutine[None, None, int]) -> int:
         try:
             return runner.run(_cancelled_by_signals(main, ended_by))
         except asyncio.CancelledError:
-            return 128 + (ended_by or [signal.SIGTERM])[0]
+            return ended_status if ended_status is not None else 128 + (ended_by or [signal.SIGTERM])[0]
 
 
 async def _cancelled_by_signals(main: Coroutine[None, None, int], ended_by: list[int]) -> int:

@@ -28,4 +28,4 @@ def run_server(options: argparse.Namespace, config: EngineConfig, vulkan: Instan
         from unicorn_async.cli.event_loop import run_async
         from unicorn_async.cli.serving import serve_models
 
-        return run_async(serve_models(options, config, listener, vulkan))
+        return run_async(serve_models(options, config, listener, vulkan), ended_status=0)
