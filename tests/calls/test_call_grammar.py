@@ -24,8 +24,12 @@ TOOLS = (
     ),
     Tool("now", "", {"type": "object", "properties": {}, "additionalProperties": False}),
 )
-NAMES = {tool.name for tool in TOOLS}
-FORMS = [CallFormat(kind, takes_tools=True) for kind in CallKind]
+BY_NAME = {tool.name: tool.parameters for tool in TOOLS}
+SEED = CallFormat(CallKind.XML, takes_tools=True, marks=("<seed:tool_call>", "</seed:tool_call>"))
+FORMS = [
+    *(CallFormat(kind, takes_tools=True, is_lined=kind is CallKind.XML) for kind in CallKind),
+    SEED,
+]
 
 
 @pytest.fixture(scope="module")
@@ -40,15 +44,14 @@ def answers(matchers: Matchers, use: ToolUse, form: CallFormat, answer: dict[str
 
 
 def check(form: CallFormat, text: str) -> list[str]:
-    said, calls = summed(read(form, [text], NAMES))
-    schemas = {tool.name: tool.parameters for tool in TOOLS}
+    said, calls = summed(read(form, [text], BY_NAME))
     for name, arguments in calls:
-        jsonschema.validate(json.loads(arguments), schemas[name])
+        jsonschema.validate(json.loads(arguments), BY_NAME[name])
     assert said.strip() == ""
     return [name for name, _ in calls]
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.kind.value)
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.kind.value + ("-seed" if form is SEED else ""))
 def test_required_calls_are_read_back(matchers: Matchers, form: CallFormat) -> None:
     texts = answers(matchers, ToolUse(TOOLS, ToolMode.REQUIRED), form)
     assert len(texts) >= 4
@@ -59,19 +62,19 @@ def test_required_calls_are_read_back(matchers: Matchers, form: CallFormat) -> N
         assert set(check(form, text)) == {"find"}
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.kind.value)
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.kind.value + ("-seed" if form is SEED else ""))
 def test_an_answer_may_be_json_where_no_call_is_required(matchers: Matchers, form: CallFormat) -> None:
     schema: dict[str, object] = {"type": "object", "properties": {"ok": {"const": 5}}, "required": ["ok"],
                                  "additionalProperties": False}  # fmt: skip
     for text in answers(matchers, ToolUse(TOOLS), form, schema):
-        said, calls = summed(read(form, [text], NAMES))
+        said, calls = summed(read(form, [text], BY_NAME))
         if calls:
             check(form, text)
         else:
             jsonschema.validate(json.loads(said), schema)
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.kind.value)
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.kind.value + ("-seed" if form is SEED else ""))
 def test_strict_tools_leave_text_free_until_a_call(matchers: Matchers, form: CallFormat) -> None:
     grammar = call_grammar(ToolUse(TOOLS), form, {})
     tokens = made_vocabulary().tokens()
@@ -80,7 +83,11 @@ def test_strict_tools_leave_text_free_until_a_call(matchers: Matchers, form: Cal
         CallKind.BARE: '{"name": "add", "parameters": {"x": 5}}',
         CallKind.LISTED: 'Hi [TOOL_CALLS][{"name": "add", "arguments": {"x": 5}}]',
         CallKind.NAMED: 'Hi [TOOL_CALLS]add[ARGS]{"x": 5}',
+        CallKind.XML: "Hi <tool_call>\n<function=add>\n<parameter=x>\n5\n</parameter>\n</function>\n</tool_call>",
+        CallKind.KEYED: "Hi <tool_call>add\n<arg_key>x</arg_key>\n<arg_value>5</arg_value>\n</tool_call>",
     }[form.kind]
+    if form is SEED:
+        call = call.replace("tool_call", "seed:tool_call").replace(">\n5\n<", ">5<")
     for text, is_right in ((call, True), (call.replace("5", "z"), False), ("Hi <tool { there", True)):
         mask, is_allowed = matchers.open(0, grammar), True
         for byte in text.encode():
@@ -109,5 +116,5 @@ def test_arguments_that_a_tool_does_not_name_do_not_come(matchers: Matchers) -> 
     tool = Tool("find", "", {"properties": {"text": {"enum": ["a", "b"]}}, "required": ["text"]})
     form = CallFormat(CallKind.TAGGED, takes_tools=True)
     for text in answers(matchers, ToolUse((tool,), ToolMode.REQUIRED), form):
-        _, calls = summed(read(form, [text], {"find"}))
+        _, calls = summed(read(form, [text], {"find": tool.parameters}))
         assert all(json.loads(arguments) in ({"text": "a"}, {"text": "b"}) for _, arguments in calls)

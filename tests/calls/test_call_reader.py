@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -10,7 +11,17 @@ from unicorn_async.calls.call_format import CallFormat, CallKind, call_format
 from unicorn_async.calls.call_reader import CallReader
 from unicorn_async.calls.events import Arguments, CallBegun, CallEnded, CallEvent, Said
 
-NAMES = {"add", "find"}
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+TEXT: dict[str, object] = {"type": "string"}
+TOOLS: dict[str, dict[str, object]] = {
+    "add": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "array"}}},
+    "find": {
+        "type": "object",
+        "properties": {"text": TEXT, "limit": {"anyOf": [{"type": "integer"}, {"type": "null"}]}},
+    },
+}
 TAGGED, GENERAL = CallFormat(CallKind.TAGGED, takes_tools=True), CallFormat(CallKind.TAGGED, takes_tools=False)
 BARE, LISTED = CallFormat(CallKind.BARE, takes_tools=True), CallFormat(CallKind.LISTED, takes_tools=True)
 NAMED = CallFormat(CallKind.NAMED, takes_tools=True)
@@ -51,8 +62,8 @@ CASES: list[tuple[CallFormat, str, str, list[tuple[str, str]]]] = [
 ]
 
 
-def read(form: CallFormat, pieces: list[str], names: set[str] = NAMES) -> list[CallEvent]:
-    reader, events = CallReader(form, names), []
+def read(form: CallFormat, pieces: list[str], tools: Mapping[str, Mapping[str, object]] = TOOLS) -> list[CallEvent]:
+    reader, events = CallReader(form, tools), []
     for piece in pieces:
         events += reader.feed(piece)
     return events + reader.finish()
@@ -91,14 +102,14 @@ def test_calls_and_text_are_the_same_in_any_pieces(number: int) -> None:
 
 
 def test_arguments_come_as_they_are_written() -> None:
-    reader = CallReader(TAGGED, NAMES)
+    reader = CallReader(TAGGED, TOOLS)
     assert reader.feed('<tool_call>{"name": "add", "arguments": {"a"') == [CallBegun("add"), Arguments('{"a"')]
     assert reader.feed(": 1") == [Arguments(": 1")]
     assert reader.feed("}} ") == [Arguments("}"), CallEnded()]
 
 
 def test_text_is_held_back_only_where_a_call_may_begin() -> None:
-    reader = CallReader(TAGGED, NAMES)
+    reader = CallReader(TAGGED, TOOLS)
     assert reader.feed("Hello <") == [Said("Hello")]
     assert reader.feed("b>") == [Said(" <b>")]
 
@@ -115,6 +126,11 @@ def test_noise_never_fails_and_nothing_of_it_is_lost_as_text() -> None:
 
 TEMPLATES = {
     "{% if tools %}<tool_call>{% endif %}": CallFormat(CallKind.TAGGED, takes_tools=True),
+    "{% if tools %}<tool_call>\n<function=x>\n<parameter=a>\nb": CallFormat(CallKind.XML, True, is_lined=True),
+    "{% if tools %}<seed:tool_call><function=x>\\n<parameter=a>b": CallFormat(
+        CallKind.XML, takes_tools=True, marks=("<seed:tool_call>", "</seed:tool_call>")
+    ),
+    "{% if tools %}<tool_call>x<arg_key>": CallFormat(CallKind.KEYED, takes_tools=True),
     "{% if tools %}<tool_call><function=x>{% endif %}": CallFormat(CallKind.TAGGED, takes_tools=False),
     '{% if tools %}{"name": x, "parameters": y} ipython': CallFormat(CallKind.BARE, takes_tools=True),
     "{% if tools %}[AVAILABLE_TOOLS][TOOL_CALLS][{": CallFormat(CallKind.LISTED, takes_tools=True),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -66,6 +67,35 @@ def test_templates_have_calls_as_objects_and_tools_by_their_names() -> None:
         [broken], add_generation_prompt=True
     )
     assert text == "no JSON"
+
+
+WRITES_CALLS = {
+    "xml": "{% for k, v in c.arguments|items %}<parameter={{ k }}>\n{{ v | string if v is string else v | tojson }}\n"
+    "</parameter>\n{% endfor %}",
+    "keyed": "{% set a = c.arguments or {} %}{% for k, v in a.items() %}<arg_key>{{ k }}</arg_key>{{ v }}{% endfor %}",
+    "python": "{% for k in c.arguments %}{{ k }}={{ c.arguments[k] | tojson }}{% if not loop.last %}, {% endif %}"
+    "{% endfor %}",
+    "text": "{{ '```json\\n' + c.arguments + '\\n```' }}",
+}
+WRITTEN_CALLS = {
+    "xml": '<parameter=a>\n[1]\n</parameter>\n<parameter=b>\n"x"\n\n</parameter>\n',
+    "keyed": '<arg_key>a</arg_key>[1]<arg_key>b</arg_key>"x"\n',
+    "python": 'a=[1], b="\\"x\\"\\n"',
+    "text": '```json\n{"a": [1], "b": "\\"x\\"\\n"}\n```',
+}
+
+
+@pytest.mark.parametrize("form", WRITES_CALLS)
+def test_templates_write_the_arguments_of_calls_one_by_one_or_as_text(form: str) -> None:
+    source = f"{{% for t in messages[0].tool_calls %}}{{% set c = t.function %}}{WRITES_CALLS[form]}{{% endfor %}}"
+    template = ChatTemplate(source, {})
+    for arguments, text in (('{"a": [1], "b": "\\"x\\"\\n"}', WRITTEN_CALLS[form]), ("", "```json\n\n```")):
+        message = ChatMessage("assistant", "", (ToolCall("call_1", "add", arguments),))
+        found = template.render([message], add_generation_prompt=False)
+        assert found == (text if arguments or form == "text" else "")
+    if form == "xml":
+        with pytest.raises(TokenizerError, match="mapping"):
+            template.render([replace(message, tool_calls=(ToolCall("c", "add", "[1"),))], add_generation_prompt=False)
 
 
 def test_a_refusal_is_a_request_error() -> None:

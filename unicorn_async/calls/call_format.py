@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 
@@ -13,24 +14,54 @@ class CallKind(Enum):
     BARE = "bare"  # {"name": …, "parameters": …} is the whole answer: Llama 3
     LISTED = "listed"  # [TOOL_CALLS][{"name": …, "arguments": …}]: Mistral
     NAMED = "named"  # [TOOL_CALLS]name[ARGS]{…}: Mistral's later templates
+    XML = "xml"  # <function=name><parameter=key>value</parameter></function>: Qwen3-Coder, Qwen3.5, Seed-OSS
+    KEYED = "keyed"  # <tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value></tool_call>: GLM 4.5
+
+
+_TOOL_CALL = ("<tool_call>", "</tool_call>")
+_SEED_CALL = ("<seed:tool_call>", "</seed:tool_call>")
+_MARKS = {
+    CallKind.TAGGED: _TOOL_CALL,
+    CallKind.BARE: ("", ""),
+    CallKind.LISTED: ("[TOOL_CALLS]", ""),
+    CallKind.NAMED: ("[TOOL_CALLS]", ""),
+    CallKind.XML: _TOOL_CALL,
+    CallKind.KEYED: _TOOL_CALL,
+}
+_INNER_MARKS = {
+    CallKind.NAMED: ("[ARGS]", "[CALL_ID]"),
+    CallKind.BARE: ("<|python_tag|>",),
+    CallKind.KEYED: ("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+}
+_LINED_VALUE = re.compile(r"<parameter=[^<>]{0,64}>(?:\\n|\n)")
 
 
 @dataclass(frozen=True, slots=True)
 class CallFormat:
-    """A form of calls; where the template `takes_tools`, it tells the model of them, else the system text does."""
+    """A form of calls; where the template `takes_tools`, it tells the model of them, else the system text does.
+
+    `marks` stand around calls where they are others than usual. Values that are `is_lined` have their own lines.
+    """
 
     kind: CallKind
     takes_tools: bool
+    marks: tuple[str, str] | None = None
+    is_lined: bool = False
 
     @property
     def opening(self) -> str:
         """What begins calls; none where they are the whole answer."""
-        return {CallKind.TAGGED: "<tool_call>", CallKind.BARE: ""}.get(self.kind, "[TOOL_CALLS]")
+        return (self.marks or _MARKS[self.kind])[0]
 
     @property
     def closing(self) -> str:
         """What ends a call; none where the end of its JSON does."""
-        return "</tool_call>" if self.kind is CallKind.TAGGED else ""
+        return (self.marks or _MARKS[self.kind])[1]
+
+    @property
+    def is_written(self) -> bool:
+        """Whether arguments are written one by one, and are no JSON object."""
+        return self.kind in (CallKind.XML, CallKind.KEYED)
 
     @property
     def arguments_key(self) -> str:
@@ -40,18 +71,26 @@ class CallFormat:
     @property
     def markers(self) -> tuple[str, ...]:
         """Strings that control tokens may stand for, which otherwise have no text."""
-        named = ("[ARGS]", "[CALL_ID]") if self.kind is CallKind.NAMED else ()
-        bare = ("<|python_tag|>",) if self.kind is CallKind.BARE else ()
-        return tuple(text for text in (self.opening, self.closing, *named, *bare) if text)
+        return tuple(text for text in (self.opening, self.closing, *_INNER_MARKS.get(self.kind, ())) if text)
 
 
 def call_format(template: str | None) -> CallFormat:
     """Return the form that a model's chat template writes calls in, or the general one for those that know of none."""
-    if template is not None and "tools" in template:
-        if "[TOOL_CALLS]" in template:
-            return CallFormat(CallKind.NAMED if "[ARGS]" in template else CallKind.LISTED, takes_tools=True)
-        if "<tool_call>" in template and "<function=" not in template and "<arg_key>" not in template:
-            return CallFormat(CallKind.TAGGED, takes_tools=True)
-        if '"parameters"' in template and "ipython" in template:
-            return CallFormat(CallKind.BARE, takes_tools=True)
-    return CallFormat(CallKind.TAGGED, takes_tools=False)
+    found = _own_format(template) if template is not None and "tools" in template else None
+    return found or CallFormat(CallKind.TAGGED, takes_tools=False)
+
+
+def _own_format(template: str) -> CallFormat | None:
+    if "[TOOL_CALLS]" in template:
+        return CallFormat(CallKind.NAMED if "[ARGS]" in template else CallKind.LISTED, takes_tools=True)
+    if "<function=" in template and "<parameter=" in template:
+        marks = _SEED_CALL if _SEED_CALL[0] in template else None
+        is_lined = marks is None or _LINED_VALUE.search(template) is not None
+        return CallFormat(CallKind.XML, takes_tools=True, marks=marks, is_lined=is_lined)
+    if "<tool_call>" in template and "<arg_key>" in template:
+        return CallFormat(CallKind.KEYED, takes_tools=True)
+    if "<tool_call>" in template and "<function=" not in template:
+        return CallFormat(CallKind.TAGGED, takes_tools=True)
+    if '"parameters"' in template and "ipython" in template:
+        return CallFormat(CallKind.BARE, takes_tools=True)
+    return None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.calls.call_format import CallKind
 from unicorn_async.calls.named_arguments import named_alone
+from unicorn_async.calls.tag_grammar import TagRules
 from unicorn_async.calls.tool import ToolMode
 from unicorn_async.grammar import JSON_WHITE_SPACE, Grammar
 
@@ -41,8 +42,7 @@ class _Rules:
 
     def lines(self, answer: Mapping[str, object] | None) -> list[str]:
         tools = self._use.callable
-        rules = [f"one_{index}: {self._one(tool, index)}" for index, tool in enumerate(tools)]
-        rules += [f"args_{index}: %json {_arguments(tool)}" for index, tool in enumerate(tools)]
+        rules = self._written() if self._form.is_written else self._objects()
         rules.append("one: " + " | ".join(f"one_{index}" for index in range(len(tools))))
         if self._use.mode is ToolMode.REQUIRED:
             return [f"start: {self._calls()}", *rules]
@@ -50,11 +50,22 @@ class _Rules:
             return [f"start: answer | {self._calls()}", f"answer: %json {_schema(answer, strict=False)}", *rules]
         return [*self._text_or_calls(), *rules]
 
+    def _objects(self) -> list[str]:
+        tools = self._use.callable
+        rules = [f"one_{index}: {self._one(tool, index)}" for index, tool in enumerate(tools)]
+        return rules + [f"args_{index}: %json {_arguments(tool)}" for index, tool in enumerate(tools)]
+
+    def _written(self) -> list[str]:
+        made = TagRules(self._form, self._control, lambda schema, strict: f"%json {_schema(schema, strict=strict)}")
+        return made.shared() + [line for index, tool in enumerate(self._use.callable) for line in made.of(tool, index)]
+
     def _calls(self) -> str:
         """Calls alone."""
         opening, closing = self._marker(self._form.opening), self._marker(self._form.closing)
         match self._form.kind:
-            case CallKind.TAGGED:
+            case CallKind.KEYED:
+                return self._repeated(f"{opening} one {closing}", '"\\n"')
+            case CallKind.TAGGED | CallKind.XML:
                 return self._repeated(f'{opening} "\\n" one "\\n" {closing}', '"\\n"')
             case CallKind.BARE:
                 return self._repeated("one", '"; "')
@@ -67,11 +78,13 @@ class _Rules:
         """Text, and calls behind it, or alone where nothing marks their beginning."""
         if self._form.kind is CallKind.BARE:
             return [f"start: TEXT | {self._calls()}", r"TEXT: /[^{\[](.|\n)*/"]
-        opening = self._form.opening
+        opening, text = self._form.opening, r"TEXT: /(.|\n)*/"
+        if self._form.kind is CallKind.XML:
+            text += r" & ~/(.|\n)*<function=(.|\n)*/"  # which is read as a call without its opening, too
         if opening in self._control:
-            return [f"start: TEXT ({self._calls()})?", r"TEXT: /(.|\n)*/"]
+            return [f"start: TEXT ({self._calls()})?", text]
         calls = self._calls().removeprefix(self._marker(opening)).lstrip()
-        return [f"start: TEXT | begun {calls}", r"TEXT: /(.|\n)*/", f"begun[lazy]: TEXT {json.dumps(opening)}"]
+        return [f"start: TEXT | begun {calls}", text, f"begun[lazy]: TEXT {json.dumps(opening)}"]
 
     def _repeated(self, rule: str, separator: str) -> str:
         return rule if not self._more else f"{rule} ({separator} {rule}){{0,{self._more}}}"

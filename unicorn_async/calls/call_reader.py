@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING
 from unicorn_async.calls.call_format import CallKind
 from unicorn_async.calls.events import Arguments, Said
 from unicorn_async.calls.object_reader import ObjectReader
+from unicorn_async.calls.tag_reader import TagReader, Tags, num_begun
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Mapping
 
     from unicorn_async.calls.call_format import CallFormat
     from unicorn_async.calls.events import CallEvent
 
 _FENCE = "```"
 _FENCES = ("```json\n", "```tool_call\n", "```tool_code\n")  # around JSON that is the whole answer
+_FUNCTION = "<function="
 _MOST_NAME = 128
 
 
@@ -27,18 +29,24 @@ class _Place(Enum):
     CALLS = auto()  # between calls
     OBJECT = auto()
     NAME = auto()
+    WRITTEN = auto()  # by tags, instead of an object
 
 
 class CallReader:
     """Text in, events out. What only looks like a call is text; text that may begin one is held back."""
 
-    def __init__(self, form: CallFormat, names: Collection[str]) -> None:
+    def __init__(self, form: CallFormat, tools: Mapping[str, Mapping[str, object]]) -> None:
+        """`tools` are the parameters of those that can be called, by their names."""
         self._form = form
-        self._names = names
+        self._tools = tools
+        # Qwen3-Coder leaves the outer tag out at times.
+        self._openings = (form.opening, _FUNCTION) if form.kind is CallKind.XML else (form.opening,)
         self._place = _Place.START
         self._held = ""
+        self._lead = ""  # what stands before a call that may be none: its opening, and white space
         self._object: ObjectReader | None = None
         self._has_arguments_alone = False  # the object is that of the arguments, without a name
+        self._written: TagReader | None = None
 
     def feed(self, text: str) -> list[CallEvent]:
         """Take text, return what it brought."""
@@ -53,9 +61,12 @@ class CallReader:
         events: list[CallEvent] = []
         if self._object is not None:
             events += self._object.finish()
+        elif self._written is not None:
+            events += [] if self._written.has_begun else [Said(self._lead)]
+            events += self._written.finish()
         elif self._held and (self._place is not _Place.CALLS):
             events.append(Said(self._held))
-        self._held, self._object = "", None
+        self._held, self._object, self._written = "", None, None
         return _joined(events)
 
     def _step(self, events: list[CallEvent]) -> bool:
@@ -66,11 +77,13 @@ class CallReader:
             case _Place.TEXT:
                 return self._text(events)
             case _Place.CALLS:
-                return self._calls()
+                return self._calls(events)
             case _Place.NAME:
                 return self._called_name(events)
             case _Place.OBJECT:
                 return self._read_object(events)
+            case _Place.WRITTEN:
+                return self._read_written(events)
 
     def _start(self) -> bool:
         begun, form = self._held.lstrip(), self._form
@@ -90,28 +103,31 @@ class CallReader:
         return True
 
     def _text(self, events: list[CallEvent]) -> bool:
-        opening = self._form.opening
-        if not opening:
+        if not self._form.opening:
             events.append(Said(self._held))
             self._held = ""
             return False
-        before, found, after = self._held.partition(opening)
+        found = [(at, opening) for opening in self._openings if (at := self._held.find(opening)) >= 0]
         if found:
-            if before.strip():
-                events.append(Said(before))
-            self._held, self._place = after, _Place.CALLS
+            at, opening = min(found)
+            shown = self._held[:at].rstrip()  # white space before a call is not the answer's
+            if shown:
+                events.append(Said(shown))
+            behind = at if opening == _FUNCTION else at + len(opening)
+            self._lead, self._held = self._held[len(shown) : behind], self._held[behind:]
+            self._place = _Place.CALLS
             return True
-        kept = next((n for n in range(min(len(opening) - 1, len(before)), 0, -1) if opening.startswith(before[-n:])), 0)
-        shown = before[: len(before) - kept]
-        tail = len(shown) - len(shown.rstrip())  # white space before a call is not the answer's
-        shown = shown[: len(shown) - tail] if kept or tail else shown
+        kept = max(num_begun(self._held, opening) for opening in self._openings)
+        shown = self._held[: len(self._held) - kept].rstrip()
         if shown:
             events.append(Said(shown))
-        self._held = before[len(shown) :]
+        self._held = self._held[len(shown) :]
         return False
 
-    def _calls(self) -> bool:
+    def _calls(self, events: list[CallEvent]) -> bool:
         form = self._form
+        if form.is_written:
+            return self._written_calls(events)
         if form.kind is CallKind.NAMED:
             rest = self._held.lstrip()
             if rest.startswith(form.opening):
@@ -122,7 +138,7 @@ class CallReader:
         if not rest:
             return False
         if rest[0] == "{":
-            self._place, self._object = _Place.OBJECT, ObjectReader(self._names)
+            self._place, self._object = _Place.OBJECT, ObjectReader(self._tools)
             return True
         ends = [mark for mark in (form.closing, _FENCE) if mark]
         for mark in ends:
@@ -134,16 +150,51 @@ class CallReader:
         self._place = _Place.NAME if form.kind is CallKind.NAMED else _Place.TEXT
         return True
 
+    def _written_calls(self, events: list[CallEvent]) -> bool:
+        form, rest = self._form, self._held.lstrip()
+        self._lead += self._held[: len(self._held) - len(rest)]
+        self._held = rest
+        begins = _FUNCTION if form.kind is CallKind.XML else ""
+        if rest.startswith(form.closing):
+            self._held, self._place = rest.removeprefix(form.closing), _Place.TEXT
+        elif rest.startswith("{"):
+            self._place, self._object = _Place.OBJECT, ObjectReader(self._tools)
+        elif form.closing.startswith(rest) or (rest != begins and begins.startswith(rest)):
+            return False
+        elif rest.startswith(begins):
+            self._place, self._written = _Place.WRITTEN, TagReader(Tags.of(form), form.closing, self._tools)
+        else:
+            self._no_calls(0, events)
+        return True
+
+    def _read_written(self, events: list[CallEvent]) -> bool:
+        assert self._written is not None
+        events += self._written.feed(self._held)
+        self._held = self._written.rest if self._written.is_done else ""
+        if not self._written.is_done:
+            return False
+        if not self._written.has_begun:
+            self._no_calls(1 if self._held.startswith(_FUNCTION) else 0, events)
+        else:
+            self._lead, self._place = "", _Place.TEXT if self._form.kind is CallKind.KEYED else _Place.CALLS
+        self._written = None
+        return True
+
+    def _no_calls(self, count: int, events: list[CallEvent]) -> None:
+        """Show what only looked like the beginning of a call, `count` characters of what is held among it."""
+        events.append(Said(self._lead + self._held[:count]))
+        self._lead, self._held, self._place = "", self._held[count:], _Place.TEXT
+
     def _called_name(self, events: list[CallEvent]) -> bool:
         """Take a name, behind which the object of the arguments comes by itself."""
         name, found, after = self._held.partition("{")
         if not found and len(self._held) <= _MOST_NAME:
             return False
         name = name.partition("[ARGS]")[0].partition("[CALL_ID]")[0].strip()
-        if name not in self._names:
+        if name not in self._tools:
             self._place = _Place.TEXT
             return True
-        self._object, self._has_arguments_alone = ObjectReader(self._names), True
+        self._object, self._has_arguments_alone = ObjectReader(self._tools), True
         for char in f'{{"name": {json.dumps(name)}, "arguments": ':
             events += self._object.feed(char)
         self._held, self._place = "{" + after, _Place.OBJECT
@@ -157,6 +208,7 @@ class CallReader:
             events += self._object.feed("}")
         if self._object.is_done:
             self._object, self._has_arguments_alone, self._place = None, False, _Place.CALLS
+            self._lead = ""
         return True
 
 

@@ -68,8 +68,8 @@ class ToolPlan:
 
     def reader(self) -> CallReader | None:
         """Return what reads the answer's calls; None where it can't have any."""
-        names = {tool.name for tool in self.use.callable}
-        return CallReader(self.form, names) if names else None
+        tools = {tool.name: tool.parameters for tool in self.use.callable}
+        return CallReader(self.form, tools) if tools else None
 
     def grammar(self, wanted: AnswerFormat) -> Grammar | None:
         """Return what the answer has to follow, be it calls or the wanted form.

@@ -14,7 +14,7 @@ from unicorn_async.errors import RequestError, TokenizerError
 from unicorn_async.tokenizer.sandbox import MAX_TEXT_CHARS, TemplateSandbox
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from unicorn_async.tokenizer.message import ChatMessage
 
@@ -62,14 +62,28 @@ class ChatTemplate:
         for message in messages:
             if message.role not in ROLES:
                 raise RequestError(f"role: expected one of {', '.join(sorted(ROLES))}, got {message.role!r}")
-        conversation = _conversation(messages)
         with self._lock:
             try:
-                return self._rendered(conversation, add_generation_prompt, variables or {}, tools)
+                return self._with_calls(messages, add_generation_prompt, variables or {}, tools)
             except RequestError:
                 raise
             except Exception as exc:  # whatever a template makes of the objects that it is given
                 raise TokenizerError(f"chat template: {type(exc).__name__}: {exc}") from exc
+
+    def _with_calls(
+        self,
+        messages: Sequence[ChatMessage],
+        add_generation_prompt: bool,
+        variables: Mapping[str, object],
+        tools: Sequence[Mapping[str, object]],
+    ) -> str:
+        """Render with the arguments of calls as objects, or as text where the template joins them to other texts."""
+        try:
+            return self._rendered(_conversation(messages, _arguments), add_generation_prompt, variables, tools)
+        except TypeError:
+            if not any(message.tool_calls for message in messages):
+                raise
+            return self._rendered(_conversation(messages, str), add_generation_prompt, variables, tools)
 
     def _rendered(
         self,
@@ -95,7 +109,7 @@ class ChatTemplate:
         return "".join(parts)
 
 
-def _conversation(messages: Sequence[ChatMessage]) -> list[dict[str, object]]:
+def _conversation(messages: Sequence[ChatMessage], arguments: Callable[[str], object]) -> list[dict[str, object]]:
     """The messages as templates know them; a tool's message has the tool's name, too."""
     found: list[dict[str, object]] = []
     names: dict[str | None, str] = {}
@@ -107,7 +121,7 @@ def _conversation(messages: Sequence[ChatMessage]) -> list[dict[str, object]]:
                 {
                     "id": call.id,
                     "type": "function",
-                    "function": {"name": call.name, "arguments": _arguments(call.arguments)},
+                    "function": {"name": call.name, "arguments": arguments(call.arguments)},
                 }
                 for call in message.tool_calls
             ]
@@ -118,8 +132,8 @@ def _conversation(messages: Sequence[ChatMessage]) -> list[dict[str, object]]:
 
 
 def _arguments(text: str) -> object:
-    """Arguments as the object that templates expect; what is no JSON stays text."""
+    """Arguments as the object that templates expect, where clients may leave out an empty one; other text stays."""
     try:
-        return json.loads(text)
+        return json.loads(text) if text.strip() else {}
     except (ValueError, RecursionError):
         return text
