@@ -85,6 +85,7 @@ def test_strict_tools_leave_text_free_until_a_call(matchers: Matchers, form: Cal
         CallKind.NAMED: 'Hi [TOOL_CALLS]add[ARGS]{"x": 5}',
         CallKind.XML: "Hi <tool_call>\n<function=add>\n<parameter=x>\n5\n</parameter>\n</function>\n</tool_call>",
         CallKind.KEYED: "Hi <tool_call>add\n<arg_key>x</arg_key>\n<arg_value>5</arg_value>\n</tool_call>",
+        CallKind.PYTHON: "[add(x=5)]",
     }[form.kind]
     if form is SEED:
         call = call.replace("tool_call", "seed:tool_call").replace(">\n5\n<", ">5<")

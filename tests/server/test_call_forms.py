@@ -1,4 +1,4 @@
-"""Calls by tags, as templates of Qwen3-Coder and GLM 4.5 have them, through the server with the official client."""
+"""Calls as templates of Qwen3-Coder, GLM 4.5 and Olmo 3 have them, through the server with the official client."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ KEYED = (
     '<tool_call>note\n<arg_key>title</arg_key>\n<arg_value>a "b"\nc</arg_value>\n'
     "<arg_key>days</arg_key>\n<arg_value>2</arg_value>\n</tool_call>"
 )
-FORMS = {"xml": XML, "keyed": KEYED}
+PYTHON = """<function_calls>\nnote(title='a "b"\\nc', days=2)\n</function_calls>"""
+FORMS = {"xml": XML, "keyed": KEYED, "python": PYTHON}
+MARKS = ("<tool_call>", "<function_calls>")
 ARGUMENTS = {"title": 'a "b"\nc', "days": 2}
 
 
@@ -102,7 +104,7 @@ async def test_control_tokens_stand_for_tags_and_a_cut_call_is_incomplete(
     assert call.type == "function_call" and (call.status, call.arguments) == ("completed", '{"title": "a b"}')
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ["xml", "python"])
 async def test_a_forced_call_fits_with_speculation_and_log_probabilities(
     open_engine: OpenEngine, tmp_path: Path, form: str
 ) -> None:
@@ -124,4 +126,4 @@ async def test_a_forced_call_fits_with_speculation_and_log_probabilities(
     assert choice.finish_reason == "tool_calls" and call.type == "function" and call.function.name == "note"
     jsonschema.validate(json.loads(call.function.arguments), NOTE)
     assert choice.logprobs is not None and choice.logprobs.content
-    assert "".join(token.token for token in choice.logprobs.content).startswith("<tool_call>")
+    assert "".join(token.token for token in choice.logprobs.content).startswith(MARKS)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import NoReturn
 
 ALL_TYPES = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
 TEXT_ALONE = frozenset({"string"})
 _MOST_SCHEMAS = 256  # that are looked at for one argument: they may refer to each other
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 
 
@@ -104,18 +106,29 @@ def argument_json(text: str, types: frozenset[str]) -> str:
         written = text.strip()
         if "string" not in types:
             written = _PYTHON_WORDS.get(written, written)
-        try:
-            kind = type_of(json.loads(written, parse_constant=_no_number))
-        except (ValueError, RecursionError):
-            kind = "string"
+        kind = type_of(json.loads(written)) if is_json(written) else "string"
         if kind != "string" and (kind in types or "string" not in types):
-            return written
-    return json.dumps(text, ensure_ascii=False)
+            return _without_surrogates(written)
+    return f'"{string_part(text)}"'
+
+
+def is_json(text: str) -> bool:
+    """Whether a text is JSON."""
+    try:
+        json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def string_part(text: str) -> str:
     """Return text as a part of a JSON string, without its quotes."""
-    return json.dumps(text, ensure_ascii=False)[1:-1]
+    return _without_surrogates(json.dumps(text, ensure_ascii=False)[1:-1])
+
+
+def _without_surrogates(text: str) -> str:
+    """Return JSON with halves of characters escaped: a pair of them makes one, and no UTF-8 has them."""
+    return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _no_number(name: str) -> NoReturn:

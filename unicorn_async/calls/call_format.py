@@ -16,10 +16,13 @@ class CallKind(Enum):
     NAMED = "named"  # [TOOL_CALLS]name[ARGS]{…}: Mistral's later templates
     XML = "xml"  # <function=name><parameter=key>value</parameter></function>: Qwen3-Coder, Qwen3.5, Seed-OSS
     KEYED = "keyed"  # <tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value></tool_call>: GLM 4.5
+    PYTHON = "python"  # [name(key="value"), …]: Llama 3.2 and others that are told so; in tags, Olmo 3 and LFM2
 
 
 _TOOL_CALL = ("<tool_call>", "</tool_call>")
 _SEED_CALL = ("<seed:tool_call>", "</seed:tool_call>")
+_FUNCTION_CALLS = ("<function_calls>", "</function_calls>")
+_LFM2_CALLS = ("<|tool_call_start|>", "<|tool_call_end|>")
 _MARKS = {
     CallKind.TAGGED: _TOOL_CALL,
     CallKind.BARE: ("", ""),
@@ -27,20 +30,25 @@ _MARKS = {
     CallKind.NAMED: ("[TOOL_CALLS]", ""),
     CallKind.XML: _TOOL_CALL,
     CallKind.KEYED: _TOOL_CALL,
+    CallKind.PYTHON: ("", ""),
 }
 _INNER_MARKS = {
     CallKind.NAMED: ("[ARGS]", "[CALL_ID]"),
     CallKind.BARE: ("<|python_tag|>",),
     CallKind.KEYED: ("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+    CallKind.PYTHON: ("<|python_tag|>", "<|python_start|>", "<|python_end|>"),
 }
 _LINED_VALUE = re.compile(r"<parameter=[^<>]{0,64}>(?:\\n|\n)")
+
+_PYTHON_LIST = re.compile(r"\[func_name1\(|\bname \+ ['\"]\(['\"]")  # in words to the model, or where calls are written
 
 
 @dataclass(frozen=True, slots=True)
 class CallFormat:
     """A form of calls; where the template `takes_tools`, it tells the model of them, else the system text does.
 
-    `marks` stand around calls where they are others than usual. Values that are `is_lined` have their own lines.
+    `marks` stand around calls where they are others than usual. What `is_lined` has lines of its own: each value of the
+    XML form, each call of Python's, which are a list otherwise.
     """
 
     kind: CallKind
@@ -61,7 +69,7 @@ class CallFormat:
     @property
     def is_written(self) -> bool:
         """Whether arguments are written one by one, and are no JSON object."""
-        return self.kind in (CallKind.XML, CallKind.KEYED)
+        return self.kind in (CallKind.XML, CallKind.KEYED, CallKind.PYTHON)
 
     @property
     def arguments_key(self) -> str:
@@ -91,6 +99,12 @@ def _own_format(template: str) -> CallFormat | None:
         return CallFormat(CallKind.KEYED, takes_tools=True)
     if "<tool_call>" in template and "<function=" not in template:
         return CallFormat(CallKind.TAGGED, takes_tools=True)
+    if _FUNCTION_CALLS[0] in template:
+        return CallFormat(CallKind.PYTHON, takes_tools=True, marks=_FUNCTION_CALLS, is_lined=True)
+    if _LFM2_CALLS[0] in template or "<|tool_list_start|>" in template:
+        return CallFormat(CallKind.PYTHON, takes_tools=True, marks=_LFM2_CALLS)
+    if _PYTHON_LIST.search(template):
+        return CallFormat(CallKind.PYTHON, takes_tools=True)
     if '"parameters"' in template and "ipython" in template:
         return CallFormat(CallKind.BARE, takes_tools=True)
     return None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.calls.call_format import CallKind
 from unicorn_async.calls.named_arguments import named_alone
+from unicorn_async.calls.python_grammar import PythonRules
 from unicorn_async.calls.tag_grammar import TagRules
 from unicorn_async.calls.tool import ToolMode
 from unicorn_async.grammar import JSON_WHITE_SPACE, Grammar
@@ -56,8 +57,15 @@ class _Rules:
         return rules + [f"args_{index}: %json {_arguments(tool)}" for index, tool in enumerate(tools)]
 
     def _written(self) -> list[str]:
-        made = TagRules(self._form, self._control, lambda schema, strict: f"%json {_schema(schema, strict=strict)}")
-        return made.shared() + [line for index, tool in enumerate(self._use.callable) for line in made.of(tool, index)]
+        def json_rule(schema: Mapping[str, object], strict: bool) -> str:
+            return f"%json {_schema(schema, strict=strict)}"
+
+        is_python = self._form.kind is CallKind.PYTHON
+        made = PythonRules(json_rule) if is_python else TagRules(self._form, self._control, json_rule)
+        return [
+            *made.shared(),
+            *(line for index, tool in enumerate(self._use.callable) for line in made.of(tool, index)),
+        ]
 
     def _calls(self) -> str:
         """Calls alone."""
@@ -71,13 +79,17 @@ class _Rules:
                 return self._repeated("one", '"; "')
             case CallKind.LISTED:
                 return f'{opening} "[" {self._repeated("one", chr(34) + ", " + chr(34))} "]"'
+            case CallKind.PYTHON if self._form.is_lined:
+                return f'{opening} "\\n" {self._repeated("one", chr(34) + chr(92) + "n" + chr(34))} "\\n" {closing}'
+            case CallKind.PYTHON:
+                return f'{opening} "[" {self._repeated("one", chr(34) + ", " + chr(34))} "]" {closing}'
             case CallKind.NAMED:
                 return self._repeated(f"{opening} one", "")
 
     def _text_or_calls(self) -> list[str]:
         """Text, and calls behind it, or alone where nothing marks their beginning."""
-        if self._form.kind is CallKind.BARE:
-            return [f"start: TEXT | {self._calls()}", r"TEXT: /[^{\[](.|\n)*/"]
+        if not self._form.opening:
+            return [f"start: TEXT | {self._calls()}", r"TEXT: /(\s*[^\s{\[](.|\n)*)?/"]
         opening, text = self._form.opening, r"TEXT: /(.|\n)*/"
         if self._form.kind is CallKind.XML:
             text += r" & ~/(.|\n)*<function=(.|\n)*/"  # which is read as a call without its opening, too

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from unicorn_async.calls.call_format import CallKind
 from unicorn_async.calls.events import Arguments, Said
 from unicorn_async.calls.object_reader import ObjectReader
+from unicorn_async.calls.python_reader import PythonReader
 from unicorn_async.calls.tag_reader import TagReader, Tags, num_begun
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _FENCE = "```"
 _FENCES = ("```json\n", "```tool_call\n", "```tool_code\n")  # around JSON that is the whole answer
 _FUNCTION = "<function="
+_LISTS = ("[", "<|python_tag|>[", "<|python_start|>[")
 _MOST_NAME = 128
 
 
@@ -46,7 +48,7 @@ class CallReader:
         self._lead = ""  # what stands before a call that may be none: its opening, and white space
         self._object: ObjectReader | None = None
         self._has_arguments_alone = False  # the object is that of the arguments, without a name
-        self._written: TagReader | None = None
+        self._written: TagReader | PythonReader | None = None
 
     def feed(self, text: str) -> list[CallEvent]:
         """Take text, return what it brought."""
@@ -90,6 +92,8 @@ class CallReader:
         if not begun:
             return False
         is_general = not form.takes_tools  # such models have forms of their own beside the one that they are told
+        if form.kind is CallKind.PYTHON and not form.opening:
+            return self._start_list(begun)
         prefixes = ("<|python_tag|>",) if form.kind is CallKind.BARE else _FENCES if is_general else ()
         for prefix in prefixes:
             if len(begun) <= len(prefix) and prefix.startswith(begun):
@@ -100,6 +104,17 @@ class CallReader:
         is_call = begun[0] == "{" and (form.kind is CallKind.BARE or is_general)
         self._place = _Place.CALLS if is_call else _Place.TEXT
         self._held = begun if is_call else self._held
+        return True
+
+    def _start_list(self, begun: str) -> bool:
+        """Begin with a list in Python, which may have calls."""
+        prefix = next((prefix for prefix in _LISTS if begun.startswith(prefix)), "")
+        if not prefix and any(prefix.startswith(begun) for prefix in _LISTS):
+            return False
+        self._place = _Place.CALLS if prefix else _Place.TEXT
+        if prefix:
+            behind = len(self._held) - len(begun) + len(prefix)
+            self._lead, self._held = self._held[:behind], self._held[behind:]
         return True
 
     def _text(self, events: list[CallEvent]) -> bool:
@@ -151,18 +166,21 @@ class CallReader:
         return True
 
     def _written_calls(self, events: list[CallEvent]) -> bool:
-        form, rest = self._form, self._held.lstrip()
-        self._lead += self._held[: len(self._held) - len(rest)]
+        form, is_python = self._form, self._form.kind is CallKind.PYTHON
+        rest = self._held.lstrip(" \n\r\t,[]" if is_python else None)
+        if self._lead:
+            self._lead += self._held[: len(self._held) - len(rest)]
         self._held = rest
         begins = _FUNCTION if form.kind is CallKind.XML else ""
-        if rest.startswith(form.closing):
+        if form.closing and rest.startswith(form.closing):
             self._held, self._place = rest.removeprefix(form.closing), _Place.TEXT
-        elif rest.startswith("{"):
+        elif form.opening and rest.startswith("{"):
             self._place, self._object = _Place.OBJECT, ObjectReader(self._tools)
-        elif form.closing.startswith(rest) or (rest != begins and begins.startswith(rest)):
+        elif not rest or form.closing.startswith(rest) or (rest != begins and begins.startswith(rest)):
             return False
         elif rest.startswith(begins):
-            self._place, self._written = _Place.WRITTEN, TagReader(Tags.of(form), form.closing, self._tools)
+            reader = PythonReader(self._tools) if is_python else TagReader(Tags.of(form), form.closing, self._tools)
+            self._place, self._written = _Place.WRITTEN, reader
         else:
             self._no_calls(0, events)
         return True
