@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 
 from tests.ops.gguf_blocks import GGUF_FORMATS
-from tests.ops.linear_case import QUANT_SINGLE, SINGLE, weights
+from tests.ops.linear_case import HALF, QUANT_HALF, QUANT_SINGLE, SINGLE, skip_without_matrices, weights
 from unicorn_async.config import Activation
 from unicorn_async.errors import ConfigError
 from unicorn_async.ops.expert_linear import ExpertRows, TiledPairs, expert_linear
 from unicorn_async.ops.linear import prepare_input
+from unicorn_async.ops.linear_plans.experts import MATRIX_PAIRS, expert_form
 from unicorn_async.ops.routing import expert_tiles, num_tiles
-from unicorn_async.ops.rows import BlockRows
-from unicorn_async.tensor import DType, QuantFormat, Tensor
+from unicorn_async.ops.rows import BlockRows, HalfRows, RowForm
+from unicorn_async.tensor import DType, QuantFormat, Tensor, element_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from unicorn_async.tensor import ElementType
 
 ELEMENTS: list[ElementType] = [*DType, QuantFormat.NF4, *GGUF_FORMATS]
+MATRIX_ELEMENTS = [element for element in ELEMENTS if element is not DType.F32]
 EXPERTS, CHOSEN = 5, 2
 
 
@@ -46,9 +48,10 @@ def multiplied(
     order = arrays.put(np.zeros(num_pairs, np.uint32))
     tiles = arrays.put(np.zeros((num_tiles(num_pairs, rows.num_experts, tile), 3), np.uint32))
     out = arrays.poisoned(num_pairs + 1, rows.n)
-    is_dense = isinstance(tensor, Tensor)
-    room = arrays.put(np.zeros(1 if is_dense else BlockRows.size(*x.shape), np.uint8))
-    blocks = None if is_dense else BlockRows.at(room.address, *x.shape)
+    form = expert_form(element_of(tensor), tile)
+    kind = HalfRows if form is RowForm.HALVES else BlockRows
+    room = arrays.put(np.zeros(kind.size(*x.shape), np.uint8))
+    formed = None if form is RowForm.FLOATS else kind.at(room.address, *x.shape)
 
     def record(recorder: CommandRecorder) -> None:
         expert_tiles(
@@ -61,14 +64,14 @@ def multiplied(
             order=order.address,
             tiles=tiles.address,
         )
-        if blocks is not None:
-            prepare_input(recorder, device.kernels, device.info, x=own.tensor, out=blocks)
+        if formed is not None:
+            prepare_input(recorder, device.kernels, device.info, x=own.tensor, out=formed)
         recorder.barrier()
         expert_linear(
             recorder,
             device.kernels,
             device.info,
-            x=blocks or own.tensor,
+            x=formed or own.tensor,
             weight=tensor,
             rows=rows,
             pairs=TiledPairs(num_pairs, tile, order.address, tiles.address),
@@ -83,13 +86,21 @@ def multiplied(
 
 
 def product(
-    x: NDArray[np.float32], weight: Weights, chosen: NDArray[np.uint32], rows: ExpertRows, up: int = 0
+    x: NDArray[np.float32],
+    weight: Weights,
+    chosen: NDArray[np.uint32],
+    rows: ExpertRows,
+    up: int = 0,
+    *,
+    halves: bool = False,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Each pair's product in double precision, with rows `up` behind, and how far off it may be."""
+    """Each pair's product in double precision, with rows `up` behind, and how far off it may be, also in `halves`."""
     begins = chosen.ravel().astype(np.int64) * rows.stride + up
     of_pairs = np.repeat(x.astype(np.float64), chosen.size // len(x), axis=0)
     off = np.abs(of_pairs) * SINGLE
-    if not isinstance(weight[0], Tensor):  # activations become int8
+    if halves:
+        off = np.abs(of_pairs) * (HALF if isinstance(weight[0], Tensor) else QUANT_HALF)
+    elif not isinstance(weight[0], Tensor):  # activations become int8
         step = np.abs(of_pairs.reshape(len(of_pairs), -1, 32)).max(axis=2) / 127
         off = np.abs(of_pairs) * QUANT_SINGLE + np.repeat(step / 2, 32, axis=1)
     matrices = np.stack([weight[1][begin : begin + rows.n] for begin in begins])
@@ -153,11 +164,48 @@ def test_gates_are_applied_wherever_they_lie(arrays: Arrays, element: ElementTyp
         assert (np.abs(found - factor * up) <= allowed).all()
 
 
+@pytest.mark.parametrize("tile", MATRIX_PAIRS)
+@pytest.mark.parametrize("element", MATRIX_ELEMENTS, ids=lambda element: element.value)
+def test_matrix_units_multiply_pairs_by_their_experts_weights(arrays: Arrays, element: ElementType, tile: int) -> None:
+    skip_without_matrices(arrays.device.info)
+    unit = element.layout.unit if isinstance(element, QuantFormat) else 8
+    n, k = 70, max(3 * unit, 96)
+    rows = ExpertRows(EXPERTS, n, n)
+    weight = weights(arrays, EXPERTS * n, k, element)
+    for num_tokens, case, shared_by in ((1, "all", CHOSEN), (45, "few", CHOSEN), (70, "one", 1)):
+        chosen = routes(num_tokens, case)
+        num_rows = chosen.size // shared_by
+        x = np.random.default_rng(k).standard_normal((num_rows, k)).astype(np.float32)
+        found = multiplied(arrays, weight, x, chosen, rows, tile=tile, shared_by=shared_by)
+        expected, allowed = product(x, weight, chosen, rows, halves=True)
+        assert (np.abs(found - expected) <= allowed).all()
+
+
+@pytest.mark.parametrize("layout", ["side_by_side", "gates_first"])
+@pytest.mark.parametrize("tile", MATRIX_PAIRS)
+@pytest.mark.parametrize("element", [DType.F16, QuantFormat.Q4_K], ids=lambda element: element.value)
+def test_gates_are_applied_to_sums_of_matrix_units(
+    arrays: Arrays, element: ElementType, tile: int, layout: str
+) -> None:
+    skip_without_matrices(arrays.device.info)
+    n, k = 75, 256
+    rows = ExpertRows(EXPERTS, n, 2 * n, n) if layout == "side_by_side" else ExpertRows(EXPERTS, n, n, EXPERTS * n)
+    weight = weights(arrays, 2 * EXPERTS * n, k, element)
+    chosen = routes(45, "all")
+    x = (0.1 * np.random.default_rng(k).standard_normal((45, k))).astype(np.float32)
+    found = multiplied(arrays, weight, x, chosen, rows, tile=tile, shared_by=CHOSEN, gate=Activation.SILU)
+    gate, off = product(x, weight, chosen, rows, halves=True)
+    up, up_off = product(x, weight, chosen, rows, rows.up, halves=True)
+    factor = gate / (1 + np.exp(-gate))
+    allowed = 1.2 * off * (np.abs(up) + up_off) + np.abs(factor) * up_off + 1e-5
+    assert (np.abs(found - factor * up) <= allowed).all()
+
+
 def test_operands_that_do_not_fit_are_refused(arrays: Arrays) -> None:
     weight = weights(arrays, 20, 64, DType.F16)
     x = np.zeros((1, 64), np.float32)
     chosen = np.zeros((1, 2), np.uint32)
     with pytest.raises(ConfigError, match="weights of 20 rows do not hold"):
         multiplied(arrays, weight, x, chosen, ExpertRows(3, 8, 8), tile=1, shared_by=2)
-    with pytest.raises(ConfigError, match="expected tiles of 1 to 8"):
+    with pytest.raises(ConfigError, match=r"no kernel for TiledPairs\(num_pairs=2, tile=9"):
         multiplied(arrays, weight, x, chosen, ExpertRows(2, 8, 8), tile=9, shared_by=2)

@@ -10,22 +10,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import ConfigError
-from unicorn_async.ops.gated import ACTIVATION_NUMBER
-from unicorn_async.ops.grid import split_grid
-from unicorn_async.ops.linear_plans.product import Product, check_rows
-from unicorn_async.ops.routing import num_tiles
-from unicorn_async.ops.rows import BlockRows
-from unicorn_async.ops.subgroups import asked_subgroup_size, workgroup_unit
+from unicorn_async.ops.linear import Epilogue
+from unicorn_async.ops.linear_plans.experts import plan_experts
+from unicorn_async.ops.linear_plans.product import check_rows
+from unicorn_async.ops.rows import BlockRows, HalfRows, form_of
 from unicorn_async.tensor import QUANT_BLOCK, DType, QuantTensor, Tensor, element_of
 
 if TYPE_CHECKING:
     from unicorn_async.config import Activation
     from unicorn_async.gpu.device_info import DeviceInfo
-    from unicorn_async.gpu.manifest import ConstantValue
     from unicorn_async.gpu.recorder import Kernels, Recorder
-
-MAX_TILE = 8  # pairs that share a read of the weights
-_SUMS, _MOST_ROWS = 16, 4  # of a lane
+    from unicorn_async.ops.rows import Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +53,12 @@ class TiledPairs:
     tiles: int
 
 
-def pairs_of_a_tile(num_pairs: int, num_experts: int) -> int:
-    """Return how many pairs had better share a read of the weights: as many as an expert has on average, or more."""
-    return next((tile for tile in (1, 2, 4) if num_pairs <= tile * num_experts), MAX_TILE)
-
-
 def expert_linear(
     recorder: Recorder,
     kernels: Kernels,
     info: DeviceInfo,
     *,
-    x: Tensor | BlockRows,
+    x: Rows,
     weight: Tensor | QuantTensor,
     rows: ExpertRows,
     pairs: TiledPairs,
@@ -78,22 +68,34 @@ def expert_linear(
 ) -> None:
     """Record out (pairs, n) f32 = x · weight^T, each pair with the weights of its expert; no barrier.
 
-    `x` has a row for each `shared_by` pairs that follow each other: (pairs / shared_by, k) f32, or the same in blocks
-    of int8 for quantised weights. With a `gate` it is act(gate) * up.
+    `x` has a row for each `shared_by` pairs that follow each other, (pairs / shared_by, k), in the form that
+    `expert_form` says. With a `gate` it is act(gate) * up.
 
     Raises:
         UnsupportedModelError: rows of the weights have a length that no kernel takes.
         ConfigError: operands do not fit to each other.
     """
     num_rows, k = weight.shape
-    check_rows(element_of(weight), k)
+    element = element_of(weight)
+    check_rows(element, k)
     out.expect("expert_linear: out", (pairs.num_pairs, rows.n), DType.F32)
     if num_rows < rows.num_rows or (gate is None) != (rows.up == 0):
         raise ConfigError(f"expert_linear: weights of {num_rows} rows do not hold {rows}, gate {gate}")
-    if not 1 <= pairs.tile <= MAX_TILE or pairs.num_pairs % shared_by:
-        raise ConfigError(
-            f"expert_linear: expected tiles of 1 to {MAX_TILE} and rows for {shared_by} each, got {pairs}"
-        )
+    plan = plan_experts(
+        info,
+        element,
+        tile=pairs.tile,
+        num_pairs=pairs.num_pairs,
+        num_experts=rows.num_experts,
+        n=rows.n,
+        gated=gate is not None,
+    )
+    if plan is None or pairs.num_pairs % shared_by:
+        raise ConfigError(f"expert_linear: no kernel for {pairs} with rows for {shared_by} each")
+    if plan.form is not form_of(x):
+        raise ConfigError(f"expert_linear: {plan.entry} can't read {x}")
+    if isinstance(x, Tensor):
+        x.expect("expert_linear: x", (pairs.num_pairs // shared_by, k), DType.F32)
     fields = {
         "y": out.address,
         "tiles": pairs.tiles,
@@ -103,31 +105,23 @@ def expert_linear(
         "stride": rows.n,
         "expert_rows": rows.stride,
         "up_rows": rows.up,
+        **_weight_fields(weight),
+        **_input_fields(x),
     }
-    entry = f"expert_vec_{Product.of(element_of(weight), 1, rows.n, k).weights}"
-    if isinstance(weight, QuantTensor):
-        if not isinstance(x, BlockRows):
-            raise ConfigError(f"expert_linear: quantised weights need blocks of int8, got {x}")
-        entry = entry.replace("expert_vec", "expert_quant_vec")
-        quants, high, scales = weight.planes
-        fields |= {"x": x.codes, "x_scale": x.scales, "quants": quants, "high": high, "scales": scales}
-        fields["blocks"] = k // QUANT_BLOCK
-    else:
-        if not isinstance(x, Tensor):
-            raise ConfigError(f"expert_linear: dense weights need f32, got {x}")
-        x.expect("expert_linear: x", (pairs.num_pairs // shared_by, k), DType.F32)
-        fields |= {"x": x.address, "weight": weight.address, "k": k}
-    constants = _constants(info, pairs.tile, gate)
-    kernel = kernels.get(entry, constants=constants, subgroup_size=asked_subgroup_size(info))
-    outputs = int(constants["ROWS"]) // (1 if gate is None else 2)
-    tiles = num_tiles(pairs.num_pairs, rows.num_experts, pairs.tile)
-    recorder.dispatch(kernel, kernel.pack(**fields), *split_grid(-(-rows.n // outputs)), tiles)
+    constants = dict(plan.constants) | Epilogue(gate=gate).constants
+    kernel = kernels.get(plan.entry, constants=constants, subgroup_size=plan.subgroup_size)
+    recorder.dispatch(kernel, kernel.pack(**fields), *plan.grid)
 
 
-def _constants(info: DeviceInfo, tile: int, gate: Activation | None) -> dict[str, ConstantValue]:
-    constants: dict[str, ConstantValue] = {
-        "WORKGROUP": workgroup_unit(info),
-        "ROWS": max(2, min(_MOST_ROWS, _SUMS // tile)),
-        "PAIRS": tile,
-    }
-    return constants if gate is None else constants | {"GATED": True, "ACT": ACTIVATION_NUMBER[gate]}
+def _weight_fields(weight: Tensor | QuantTensor) -> dict[str, int]:
+    k = weight.shape[1]
+    if isinstance(weight, Tensor):
+        return {"weight": weight.address, "k": k}
+    quants, high, scales = weight.planes
+    return {"quants": quants, "high": high, "scales": scales, "blocks": k // QUANT_BLOCK}
+
+
+def _input_fields(x: Rows) -> dict[str, int]:
+    if isinstance(x, HalfRows):
+        return {"xh": x.values, "scale": x.scales}
+    return {"x": x.codes, "x_scale": x.scales} if isinstance(x, BlockRows) else {"x": x.address}

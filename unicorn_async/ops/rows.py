@@ -40,14 +40,24 @@ _UNITS = {RowForm.FLOATS: 4, RowForm.HALVES: 8, RowForm.FRAGMENTS: 128, RowForm.
 class HalfRows:
     """Rows in half precision, for matrix units: `values` (tokens, k) f16 times `scales` (tokens) f32, by address.
 
-    `counters` are zeros for matrix kernels whose workgroups share K; whoever writes the rows sees to that. In the form
-    of fragments there is room for whole tiles of 16 tokens.
+    `counters` are zeros for matrix kernels whose workgroups share K; whoever writes the rows sees to that, unless they
+    are 0, for kernels whose workgroups don't. In the form of fragments there is room for whole tiles of 16 tokens.
     """
 
     values: int
     scales: int
     counters: int
     form: RowForm = RowForm.HALVES
+
+    @staticmethod
+    def size(num_tokens: int, k: int) -> int:
+        """Bytes that rows of halves take, without counters."""
+        return num_tokens * (2 * k + 4)
+
+    @classmethod
+    def at(cls, address: int, num_tokens: int, k: int) -> HalfRows:
+        """Lay rows of halves out in `size(num_tokens, k)` bytes at an address aligned to 16 bytes, without counters."""
+        return cls(address, address + 2 * num_tokens * k, counters=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +100,8 @@ def form_of(rows: Rows) -> RowForm:
 def form_fields(rows: Rows) -> dict[str, int]:
     """The push constants that say where the rows go."""
     if isinstance(rows, HalfRows):
-        return {"y": rows.values, "y_scale": rows.scales, "counters": rows.counters, "num_counters": MAX_SPLIT_TILES}
+        num_counters = MAX_SPLIT_TILES if rows.counters else 0
+        return {"y": rows.values, "y_scale": rows.scales, "counters": rows.counters, "num_counters": num_counters}
     if isinstance(rows, BlockRows):
         return {"y": rows.codes, "y_scale": rows.scales, "counters": 0, "num_counters": 0}
     return {"y": rows.address, "y_scale": 0, "counters": 0, "num_counters": 0}

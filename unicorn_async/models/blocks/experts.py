@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.models.blocks.declarations import Residue, WeightSpec
-from unicorn_async.ops.expert_linear import ExpertRows, TiledPairs, expert_linear, pairs_of_a_tile
+from unicorn_async.ops.expert_linear import ExpertRows, TiledPairs, expert_linear
 from unicorn_async.ops.linear import prepare_input
+from unicorn_async.ops.linear_plans.experts import expert_form, pairs_of_a_tile
 from unicorn_async.ops.routing import TILE_WORDS, expert_sum, expert_tiles, num_tiles, route
-from unicorn_async.ops.rows import BlockRows
-from unicorn_async.tensor import DType, MixedTensor, QuantTensor, Tensor
+from unicorn_async.ops.rows import BlockRows, HalfRows, RowForm
+from unicorn_async.tensor import DType, MixedTensor, Tensor, element_of
 from unicorn_async.weights.placement import MemoryGroup
 from unicorn_async.weights.rules import WeightKind
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from unicorn_async.models.block_recorder import BlockRecorder
     from unicorn_async.models.blocks.declarations import Norm
     from unicorn_async.ops.routing import Routing
+    from unicorn_async.ops.rows import Rows
+    from unicorn_async.tensor import QuantTensor, Weight
 
 GATE_UP, DOWN, ROUTER = "experts_gate_up", "experts_down", "router"
 
@@ -55,14 +58,14 @@ class Experts:
         chosen, experts = self.routing.num_chosen, self.routing.num_experts
         return {
             "normed": self.hidden_size,
-            "normed_blocks": self.hidden_size,
+            "normed_rows": self.hidden_size,
             "router_logits": experts,
             "chosen_experts": chosen,
             "expert_weights": chosen,
             "expert_order": chosen,
             "expert_tiles": TILE_WORDS * chosen,
             "experts_gated": chosen * self.intermediate_size,
-            "experts_gated_blocks": chosen * self.intermediate_size,
+            "experts_gated_rows": chosen * self.intermediate_size,
             "expert_outputs": chosen * self.hidden_size,
         }
 
@@ -120,7 +123,8 @@ class Experts:
     def _sort(self, recorder: BlockRecorder, chosen: int) -> TiledPairs:
         """Record sorting the step's pairs; no barrier."""
         num_pairs, experts = recorder.num_tokens * self.routing.num_chosen, self.routing.num_experts
-        tile = pairs_of_a_tile(num_pairs, experts)
+        elements = [element_of(_whole(recorder.weight(name))) for name in (GATE_UP, DOWN)]
+        tile = pairs_of_a_tile(recorder.info, elements, num_pairs, experts)
         tiles = recorder.rows("expert_tiles", TILE_WORDS, num_tiles(num_pairs, experts, tile)).address
         pairs = TiledPairs(num_pairs, tile, self._pairs(recorder, "expert_order").address, tiles)
         expert_tiles(
@@ -138,22 +142,25 @@ class Experts:
     def _multiply(self, recorder: BlockRecorder, normed: Tensor, pairs: TiledPairs) -> Tensor:
         """Record the experts' networks; returns what each of a token's leaves, (tokens, num_chosen, hidden_size)."""
         experts, width, hidden = self.routing.num_experts, self.intermediate_size, self.hidden_size
-        x = self._input(recorder, GATE_UP, "normed_blocks", normed)
+        x = self._input(recorder, GATE_UP, "normed_rows", normed, pairs.tile)
         gated = Tensor(
             recorder.rows("experts_gated", width, pairs.num_pairs).address, (pairs.num_pairs, width), DType.F32
         )
         gates = ExpertRows(experts, width, width, experts * width)
         self._linear(recorder, GATE_UP, x, gates, pairs, gated, shared_by=self.routing.num_chosen)
-        activated = self._input(recorder, DOWN, "experts_gated_blocks", gated)
+        activated = self._input(recorder, DOWN, "experts_gated_rows", gated, pairs.tile)
         outputs = recorder.rows("expert_outputs", hidden, pairs.num_pairs)
         self._linear(recorder, DOWN, activated, ExpertRows(experts, hidden, hidden), pairs, outputs, shared_by=1)
         return Tensor(outputs.address, (recorder.num_tokens, self.routing.num_chosen, hidden), DType.F32)
 
-    def _input(self, recorder: BlockRecorder, weight: str, name: str, floats: Tensor) -> Tensor | BlockRows:
+    def _input(self, recorder: BlockRecorder, weight: str, name: str, floats: Tensor, tile: int) -> Rows:
         """Record bringing rows into the form that the experts read, with a barrier behind it."""
-        rows: Tensor | BlockRows = floats
-        if isinstance(recorder.weight(weight), QuantTensor):
-            rows = BlockRows.at(recorder.rows(name, floats.shape[1], floats.shape[0]).address, *floats.shape)
+        form = expert_form(element_of(_whole(recorder.weight(weight))), tile)
+        rows: Rows = floats
+        if form is not RowForm.FLOATS:  # no other form takes more room
+            address = recorder.rows(name, floats.shape[1], floats.shape[0]).address
+            kind = BlockRows if form is RowForm.BLOCKS else HalfRows
+            rows = kind.at(address, *floats.shape)
             prepare_input(recorder.commands, recorder.kernels, recorder.info, x=floats, out=rows)
         recorder.barrier()
         return rows
@@ -162,22 +169,20 @@ class Experts:
         self,
         recorder: BlockRecorder,
         name: str,
-        x: Tensor | BlockRows,
+        x: Rows,
         rows: ExpertRows,
         pairs: TiledPairs,
         out: Tensor,
         *,
         shared_by: int,
     ) -> None:
-        weight = recorder.weight(name)
-        assert not isinstance(weight, MixedTensor), "experts' weights have one type"
         recorder.commands.label(name)
         expert_linear(
             recorder.commands,
             recorder.kernels,
             recorder.info,
             x=x,
-            weight=weight,
+            weight=_whole(recorder.weight(name)),
             rows=rows,
             pairs=pairs,
             shared_by=shared_by,
@@ -198,3 +203,8 @@ class Experts:
         for expert in range(experts):
             name = f"mlp.experts.{expert}.down_proj.weight"
             yield WeightSpec(name, (hidden, width), DOWN, kind, group, expert * hidden)
+
+
+def _whole(weight: Weight) -> Tensor | QuantTensor:
+    assert not isinstance(weight, MixedTensor), "experts' weights have one type"
+    return weight

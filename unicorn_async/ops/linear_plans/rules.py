@@ -86,7 +86,7 @@ def plan_linear(info: DeviceInfo, product: Product) -> LinearPlan:
     if form is RowForm.FRAGMENTS:
         return fragment_plan(info, fragment_tuning(info, product), product)
     if form is RowForm.HALVES:
-        return coopmat_plan(info, _tile(info, product), product)
+        return coopmat_plan(info, matrix_tile(info, product), product)
     if not product.is_quantised:
         vec = vec_tuning(info, product)
         return many_plan(MANY, product) if vec is None else vec_plan(info, vec, product)
@@ -96,7 +96,8 @@ def plan_linear(info: DeviceInfo, product: Product) -> LinearPlan:
     return many_plan(MANY, product) if quant_vec is None else quant_vec_plan(info, quant_vec, product)
 
 
-def _tile(info: DeviceInfo, product: Product) -> TileTuning:
+def matrix_tile(info: DeviceInfo, product: Product) -> TileTuning:
+    """How a coopmat kernel is cut for a product; the device has a `matrix_subgroup_size`."""
     if halves_subgroups(info):
         return lean_tuning(info, product)
     return quant_coopmat_tuning(info, product) if product.is_quantised else coopmat_tuning(info, product)

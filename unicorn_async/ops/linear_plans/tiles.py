@@ -84,9 +84,18 @@ def coopmat_plan(info: DeviceInfo, tuning: TileTuning, product: Product) -> Line
     """linear_many_coopmat or linear_quant_coopmat with the given tuning; the device has a `matrix_subgroup_size`."""
     subgroup_size = matrix_subgroup_size(info)
     assert subgroup_size is not None
+    constants = coopmat_constants(tuning, subgroup_size) | {"SPLITS": tuning.splits}
+    wanted = subgroup_size if "subgroup_size_control" in info.features else None
+    grid = (-(-product.tokens // tuning.tile_t), -(-product.n // tuning.tile_n), tuning.splits)
+    kernel = "quant_coopmat" if product.is_quantised else "many_coopmat"
+    return LinearPlan(f"linear_{kernel}_{product.weights}", tuple(constants.items()), grid, wanted, RowForm.HALVES)
+
+
+def coopmat_constants(tuning: TileTuning, subgroup_size: int) -> dict[str, int]:
+    """The constants by which shaders/coopmat/tiles.glsl is cut."""
     staged_rows = tuning.buffers * tuning.tile_n * (tuning.tile_k + _PADDING_HALVES) * 2
     assert staged_rows >= tuning.parts_t * tuning.parts_n * _MATRIX_SIDE**2 * 4, f"{tuning}: no room for the sums"
-    constants = {
+    return {
         "WORKGROUP": subgroup_size * tuning.parts_t * tuning.parts_n,
         "TILE_T": tuning.tile_t,
         "TILE_N": tuning.tile_n,
@@ -94,12 +103,7 @@ def coopmat_plan(info: DeviceInfo, tuning: TileTuning, product: Product) -> Line
         "SUBGROUPS_T": tuning.parts_t,
         "SUBGROUPS_N": tuning.parts_n,
         "BUFFERS": tuning.buffers,
-        "SPLITS": tuning.splits,
     }
-    wanted = subgroup_size if "subgroup_size_control" in info.features else None
-    grid = (-(-product.tokens // tuning.tile_t), -(-product.n // tuning.tile_n), tuning.splits)
-    kernel = "quant_coopmat" if product.is_quantised else "many_coopmat"
-    return LinearPlan(f"linear_{kernel}_{product.weights}", tuple(constants.items()), grid, wanted, RowForm.HALVES)
 
 
 def coopmat_tuning(info: DeviceInfo, product: Product) -> TileTuning:

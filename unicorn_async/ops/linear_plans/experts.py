@@ -1,0 +1,93 @@
+"""Which kernel multiplies rows with the weights of their experts, and how it is cut. Pure: needs no GPU.
+
+One sort serves all products of a mixture's block, so that the pairs of a tile are the same for all of them. Few share a
+read of the weights among lanes, many a tile on matrix units, where the device has them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from unicorn_async.ops.grid import split_grid
+from unicorn_async.ops.linear_plans.plan import LinearPlan
+from unicorn_async.ops.linear_plans.product import Product
+from unicorn_async.ops.linear_plans.rules import matrix_tile
+from unicorn_async.ops.linear_plans.tiles import coopmat_constants, coopmat_shared_bytes
+from unicorn_async.ops.routing import num_tiles
+from unicorn_async.ops.rows import RowForm
+from unicorn_async.ops.subgroups import asked_subgroup_size, matrix_subgroup_size, workgroup_unit
+from unicorn_async.tensor import DType, QuantFormat
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.ops.linear_plans.tiles import TileTuning
+    from unicorn_async.tensor import ElementType
+
+VEC_PAIRS = (1, 2, 4, 8)  # of a tile, where lanes read the weights
+MATRIX_PAIRS = (16, 32, 64, 128)  # the same on matrix units
+# Pairs of an expert on the average up to which lanes read the weights. With more, some experts have so many that lanes
+# read their weights twice; matrices never do with up to 16, and are bound by the same memory.
+_FEW_PAIRS = 2
+_SUMS, _MOST_ROWS = 16, 4  # of a lane
+_LARGE = (1 << 17, 4096)  # rows and columns
+
+
+def pairs_of_a_tile(info: DeviceInfo, elements: Sequence[ElementType], num_pairs: int, num_experts: int) -> int:
+    """Return how many pairs had better share a read of the weights: as many as an expert has on average, or more.
+
+    `elements` are the types of all weights that the tiles are multiplied with.
+    """
+    if num_pairs > _FEW_PAIRS * num_experts:
+        fitting = [pairs for pairs in MATRIX_PAIRS if all(_matrix_tile(info, element, pairs) for element in elements)]
+        if fitting:
+            return next((pairs for pairs in fitting if num_pairs <= pairs * num_experts), fitting[-1])
+    return next((pairs for pairs in VEC_PAIRS if num_pairs <= pairs * num_experts), VEC_PAIRS[-1])
+
+
+def expert_form(element: ElementType, tile: int) -> RowForm:
+    """The form in which rows of activations are read by tiles of so many pairs."""
+    if tile > VEC_PAIRS[-1]:
+        return RowForm.HALVES
+    return RowForm.BLOCKS if isinstance(element, QuantFormat) else RowForm.FLOATS
+
+
+def plan_experts(
+    info: DeviceInfo, element: ElementType, *, tile: int, num_pairs: int, num_experts: int, n: int, gated: bool
+) -> LinearPlan | None:
+    """The kernel that gives each pair `n` outputs, half as many as it reads rows where they are `gated`.
+
+    None where the device has no kernel for tiles of so many pairs.
+    """
+    tiles = num_tiles(num_pairs, num_experts, tile)
+    form = expert_form(element, tile)
+    name = _product(element, tile).weights
+    kind = "expert_quant" if isinstance(element, QuantFormat) else "expert"
+    if tile in VEC_PAIRS:
+        rows = max(2, min(_MOST_ROWS, _SUMS // tile))
+        constants = {"WORKGROUP": workgroup_unit(info), "ROWS": rows, "PAIRS": tile}
+        grid = (*split_grid(-(-n // (rows // 2 if gated else rows))), tiles)
+        return LinearPlan(f"{kind}_vec_{name}", tuple(constants.items()), grid, asked_subgroup_size(info), form)
+    tuning, lanes = _matrix_tile(info, element, tile), matrix_subgroup_size(info)
+    if tuning is None or lanes is None:
+        return None
+    constants = coopmat_constants(tuning, lanes)
+    grid = (tiles, -(-n // (tuning.tile_n // 2 if gated else tuning.tile_n)), 1)
+    wanted = lanes if "subgroup_size_control" in info.features else None
+    return LinearPlan(f"{kind}_coopmat_{name}", tuple(constants.items()), grid, wanted, form)
+
+
+def _matrix_tile(info: DeviceInfo, element: ElementType, pairs: int) -> TileTuning | None:
+    """The tile that a large linear of so many tokens takes; None where none has so many."""
+    if pairs not in MATRIX_PAIRS or element is DType.F32 or matrix_subgroup_size(info) is None:
+        return None
+    tuning = replace(matrix_tile(info, _product(element, pairs)), splits=1)
+    fits = coopmat_shared_bytes(tuning) + 4 * pairs <= info.max_shared_memory  # the pairs' numbers are there, too
+    return tuning if fits and tuning.tile_t == pairs else None
+
+
+def _product(element: ElementType, pairs: int) -> Product:
+    """Name a linear that keeps a device as busy as all experts together do."""
+    return Product.of(element, pairs, *_LARGE)
