@@ -14,7 +14,7 @@ from unicorn_async.ops.linear import Epilogue
 from unicorn_async.ops.linear_plans.held import HeldTuning, held_plan
 from unicorn_async.ops.linear_plans.product import Product
 from unicorn_async.ops.linear_plans.quant_tiles import FragmentTuning, fragment_plan
-from unicorn_async.ops.linear_plans.tiles import TileTuning, coopmat_plan, many_plan, most_splits
+from unicorn_async.ops.linear_plans.tiles import TileTuning, coopmat_plan, few_rows_plan, many_plan, most_splits
 from unicorn_async.ops.linear_plans.vec import QuantVecTuning, VecTuning, quant_vec_plan, vec_plan
 from unicorn_async.ops.rows import RowForm
 from unicorn_async.ops.subgroups import FRAGMENTS_FEATURE, NARROW_FEATURE, matrix_subgroup_size
@@ -39,6 +39,7 @@ VEC = [
     VecTuning(32, 1, 2),
 ]
 MANY = [TileTuning(0, 64, 64, 16, 16), TileTuning(0, 32, 64, 4, 8), TileTuning(0, 16, 16, 2, 4)]
+FEW_ROWS = [TileTuning(0, 16, 32, 4, 8), TileTuning(0, 8, 8, 4, 2)]
 COOPMAT = [
     TileTuning(0, 16, 64, 1, 4, 64),
     TileTuning(0, 32, 64, 1, 4, 64, buffers=1, splits=2),
@@ -148,6 +149,14 @@ def test_linear_quant_held_equals_the_product(arrays: Arrays, quant_format: Quan
 @pytest.mark.parametrize("tuning", MANY, ids=tile_id)
 def test_linear_many_equals_the_product(arrays: Arrays, dtype: DType, tuning: TileTuning) -> None:
     compare(arrays, dtype, (1, 33, 130), lambda product: many_plan(tuning, product), shapes(dtype))
+
+
+@pytest.mark.combinations("every tile with every type")
+@pytest.mark.parametrize("dtype", DENSE, ids=lambda d: d.value)
+@pytest.mark.parametrize("tuning", FEW_ROWS, ids=tile_id)
+def test_linear_few_rows_equals_the_product(arrays: Arrays, dtype: DType, tuning: TileTuning) -> None:
+    info = arrays.device.info
+    compare(arrays, dtype, (1, 33, 130), lambda product: few_rows_plan(info, tuning, product), shapes(dtype))
 
 
 @pytest.mark.combinations("every tile with every format")

@@ -81,6 +81,26 @@ def test_few_tokens_of_dense_weights_on_a_gpu_are_cut_by_a_table_of_their_own() 
     assert cuts == [(1, 8, 2, 1), (2, 1, 2, 1), (4, 2, 4, 1), (4, 2, 4, 1), (8, 1, 4, 1), (16, 1, 2, 1), (32, 1, 2, 1)]
 
 
+def test_few_dense_rows_on_a_gpu_have_their_columns_shared_among_many_lanes() -> None:
+    for info in (GPU, MATRIX_GPU, RDNA, MATRIX_RDNA):
+        found = [plan(info, "f32", tokens, 128, 2048) for tokens in (1, 2, 4, 8, 9, 64)]
+        cuts = [(dict(cut.constants)["TOKENS"], dict(cut.constants)["ROWS"], cut.grid) for cut in found]
+        grids = [(64, 1, 1), (128, 1, 1), (128, 1, 1), (128, 1, 1), (64, 1, 2), (64, 1, 8)]
+        assert cuts == list(zip((1, 2, 4, 8, 8, 8), (2, 1, 1, 1, 2, 2), grids, strict=True))
+        assert {dict(cut.constants)["WORKGROUP"] for cut in found} == {256}
+        tiles = [plan(info, "f32", tokens, 128, 2048) for tokens in (65, 512, 704, 705)]  # 12 units
+        assert [tile.entry for tile in tiles] == ["linear_few_rows_f32"] * 3 + ["linear_many_f32"]
+        assert tiles[1].grid == (32, 4, 1) and dict(tiles[1].constants)["PARTS"] == 8
+        assert plan(info, "f32", 512, 513).entry == "linear_many_f32"
+    assert plan(SOFTWARE, "f32", 512, 128).entry == "linear_vec_f32"
+
+
+@pytest.mark.parametrize("most", [128, 256, 1024])
+def test_groups_that_share_k_fit_into_a_workgroup(most: int) -> None:
+    cut = dict(plan(replace(GPU, max_workgroup_invocations=most), "f32", 512, 128).constants)
+    assert cut["WORKGROUP"] == 32 * cut["PARTS"] == min(most, 256)
+
+
 def quant_cuts(info: DeviceInfo, sizes: tuple[int, ...], n: int) -> list[tuple[int, int, int]]:
     """Tokens and rows that share reads, and subgroups of a workgroup, in steps of these sizes."""
     found = [dict(plan(info, "q4", tokens, n).constants) for tokens in sizes]

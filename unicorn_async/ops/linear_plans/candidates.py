@@ -23,14 +23,24 @@ from unicorn_async.ops.linear_plans.quant_tiles import (
 )
 from unicorn_async.ops.linear_plans.rules import plan_linear
 from unicorn_async.ops.linear_plans.tiles import (
+    FEW_ROWS,
     TileTuning,
     coopmat_plan,
     coopmat_shared_bytes,
+    few_rows_plan,
     many_plan,
     most_splits,
     num_tiles,
 )
-from unicorn_async.ops.linear_plans.vec import QuantVecTuning, VecTuning, quant_vec_plan, software_passes, vec_plan
+from unicorn_async.ops.linear_plans.vec import (
+    FEW_ROWS_LIMIT,
+    GPU_FEW_ROWS_GROUPS,
+    QuantVecTuning,
+    VecTuning,
+    quant_vec_plan,
+    software_passes,
+    vec_plan,
+)
 from unicorn_async.ops.rows import RowForm
 from unicorn_async.ops.subgroups import NARROW_FEATURE, halves_subgroups, lean_subgroup_size, workgroup_unit
 from unicorn_async.tensor import QUANT_BLOCK
@@ -95,6 +105,9 @@ def _dense(info: DeviceInfo, product: Product) -> Iterator[LinearPlan]:
             shared = -(-lanes * workgroup_unit(info) // lean_subgroup_size(info)) * rows * together * 4
             if shared <= info.max_shared_memory:
                 yield vec_plan(info, VecTuning(together, lanes, rows), product)
+    if product.n <= FEW_ROWS_LIMIT and product.tokens >= _MIN_MANY_TOKENS and not info.is_software:
+        yield few_rows_plan(info, FEW_ROWS, product)
+        yield vec_plan(info, GPU_FEW_ROWS_GROUPS, product)
     yield from _many(info, product)
 
 

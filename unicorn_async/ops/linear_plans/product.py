@@ -24,6 +24,7 @@ _DENSE_UNIT = 8  # elements of a dense row that a lane reads at once
 _KERNELS = (
     "linear_vec",
     "linear_many",
+    "linear_few_rows",
     "linear_many_coopmat",
     "linear_quant_vec",
     "linear_quant_held",

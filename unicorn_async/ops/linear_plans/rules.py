@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.ops.linear_plans.held import can_hold, held_plan, held_tuning
-from unicorn_async.ops.linear_plans.lean_tiles import lean_tuning
+from unicorn_async.ops.linear_plans.lean_tiles import compute_units, lean_tuning
 from unicorn_async.ops.linear_plans.plan import LinearPlan, work_of
 from unicorn_async.ops.linear_plans.product import check_rows
 from unicorn_async.ops.linear_plans.quant_tiles import (
@@ -21,8 +21,16 @@ from unicorn_async.ops.linear_plans.quant_tiles import (
     fragment_tuning,
     quant_coopmat_tuning,
 )
-from unicorn_async.ops.linear_plans.tiles import MANY, coopmat_plan, coopmat_tuning, many_plan
-from unicorn_async.ops.linear_plans.vec import quant_vec_plan, quant_vec_tuning, vec_plan, vec_tuning
+from unicorn_async.ops.linear_plans.tiles import (
+    FEW_ROWS,
+    MANY,
+    coopmat_plan,
+    coopmat_tuning,
+    few_rows_plan,
+    many_plan,
+    num_tiles,
+)
+from unicorn_async.ops.linear_plans.vec import FEW_ROWS_LIMIT, quant_vec_plan, quant_vec_tuning, vec_plan, vec_tuning
 from unicorn_async.ops.rows import RowForm
 from unicorn_async.ops.subgroups import FRAGMENTS_FEATURE, halves_subgroups, matrix_subgroup_size
 from unicorn_async.tensor import QUANT_BLOCK
@@ -36,6 +44,7 @@ _MIN_MATRIX_TOKENS = 3  # fewer read the same weights no faster through matrix u
 _MIN_QUANT_COOPMAT_TOKENS = 9  # up to 8, integer dot products read each weight once, too, and nearer to memory's speed
 _MAX_GATED_TOKENS = 32  # of quantised weights, on GPUs
 _MIN_SUBGROUP = 8  # lanes that quantise a block of activations together
+_MANY_TILES = 2  # of a compute unit that is busy though each goes along all of K
 _MAX_KNOWN_PLANS = 4096
 
 
@@ -89,11 +98,17 @@ def plan_linear(info: DeviceInfo, product: Product) -> LinearPlan:
         return coopmat_plan(info, matrix_tile(info, product), product)
     if not product.is_quantised:
         vec = vec_tuning(info, product)
-        return many_plan(MANY, product) if vec is None else vec_plan(info, vec, product)
+        return _dense_tiles(info, product) if vec is None else vec_plan(info, vec, product)
     if can_hold(info, product):
         return held_plan(info, held_tuning(info, product), product)
     quant_vec = quant_vec_tuning(info, product)
     return many_plan(MANY, product) if quant_vec is None else quant_vec_plan(info, quant_vec, product)
+
+
+def _dense_tiles(info: DeviceInfo, product: Product) -> LinearPlan:
+    if product.n <= FEW_ROWS_LIMIT and num_tiles(MANY, product) < _MANY_TILES * compute_units(info):
+        return few_rows_plan(info, FEW_ROWS, product)
+    return many_plan(MANY, product)
 
 
 def matrix_tile(info: DeviceInfo, product: Product) -> TileTuning:

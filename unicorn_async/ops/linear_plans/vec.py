@@ -48,6 +48,9 @@ _GPU = (
     VecTuning(16, 1, 2),
     VecTuning(32, 1, 2),
 )
+# Of few rows many lanes share each, or most of the device would wait: a workgroup has eight subgroups.
+_GPU_FEW_ROWS = (VecTuning(1, 8, 2), VecTuning(2, 8, 1), VecTuning(4, 8, 1), VecTuning(8, 8, 1))
+GPU_FEW_ROWS_GROUPS = VecTuning(8, 8, 2)  # for more tokens, eight at a time
 # There a barrier is dear, so a workgroup is one subgroup, and a load is too, so many rows share the input's. Longer
 # steps go in groups of the largest size.
 _SOFTWARE = (VecTuning(1, 1, 8), VecTuning(2, 1, 8), VecTuning(4, 1, 8), VecTuning(8, 1, 8))
@@ -57,6 +60,8 @@ _QUANT_GPU = (
     QuantVecTuning(4, 1, 2),
     QuantVecTuning(8, 2, 4, 2, 2),
 )
+FEW_ROWS_LIMIT = 512  # such as a router has
+_MAX_FEW_ROWS_TOKENS = 64
 _MAX_QUANT_TOKENS = 32  # on GPUs; each 8 of them read the weights again
 _BLOCKED_SUBGROUPS = 8  # of a workgroup that leaves its output in blocks, and so has many rows
 _MIN_SUBGROUPS = 2048  # below it, fewer rows for each keep more of the device busy
@@ -75,9 +80,12 @@ _MAX_PASSES = 16
 
 def vec_tuning(info: DeviceInfo, product: Product) -> VecTuning | None:
     """The cut of linear_vec for so many tokens; None where a device had better make tiles of them."""
-    table = _SOFTWARE if info.is_software else _GPU
-    found = next((tuning for tuning in table if product.tokens <= tuning.tokens), None)
-    return table[-1] if found is None and info.is_software else found
+    if info.is_software:
+        return next((tuning for tuning in _SOFTWARE if product.tokens <= tuning.tokens), _SOFTWARE[-1])
+    if product.n > FEW_ROWS_LIMIT:
+        return next((tuning for tuning in _GPU if product.tokens <= tuning.tokens), None)
+    more = GPU_FEW_ROWS_GROUPS if product.tokens <= _MAX_FEW_ROWS_TOKENS else None
+    return next((tuning for tuning in _GPU_FEW_ROWS if product.tokens <= tuning.tokens), more)
 
 
 def quant_vec_tuning(info: DeviceInfo, product: Product) -> QuantVecTuning | None:
