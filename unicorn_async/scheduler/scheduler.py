@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from unicorn_async.config import MAX_BIASED_TOKENS
-from unicorn_async.errors import PromptTooLongError, QueueFullError, RequestError
+from unicorn_async.errors import QueueFullError
 from unicorn_async.scheduler.admission import fits_beside
 from unicorn_async.scheduler.batch import Batch, Committed, ScheduledSequence
 from unicorn_async.scheduler.block_manager import BlockGroup, BlockManager
+from unicorn_async.scheduler.bounds import set_bounds
 from unicorn_async.scheduler.draft import Draft, ready
 from unicorn_async.scheduler.prefixes import Prefixes
 from unicorn_async.scheduler.request import FinishReason
@@ -166,15 +166,7 @@ class Scheduler:
             RequestError: the prompt is empty, prompt and answer can never fit the KV cache, or more tokens have biases,
                 or are banned, than there is room for.
         """
-        num_prompt = len(sequence.prompt_ids)
-        if num_prompt == 0:
-            raise RequestError("prompt: expected at least 1 token, got 0")
-        if num_prompt + sequence.samples > self._max_context:
-            raise PromptTooLongError(f"prompt: {num_prompt} tokens leave no room in a context of {self._max_context}")
-        sequence.end_token_ids = self._end_token_ids(sequence)
-        sequence.max_length = num_prompt
-        if sequence.samples:
-            sequence.max_length = min(num_prompt + sequence.sampling.max_tokens, self._max_context)
+        set_bounds(sequence, self._max_context, self._eos_token_ids)
         self._blocks.check_fits(sequence)
         displaced: Sequence | None = None
         if len(self._waiting) + self._max_num_seqs - len(self._free_states) >= self._max_num_seqs + self._max_waiting:
@@ -276,18 +268,6 @@ class Scheduler:
             sequence.finish_reason = reason
             self._waiting.remove(sequence)
             self._retire(sequence)
-
-    def _end_token_ids(self, sequence: Sequence) -> frozenset[int]:
-        sampling = sequence.sampling
-        own = frozenset(sampling.stop_token_ids)
-        ends = own if sampling.ignore_eos else own | self._eos_token_ids
-        biased = len(sampling.logit_bias) + len(ends) * (sampling.min_tokens > 0)
-        if biased > MAX_BIASED_TOKENS:
-            raise RequestError(
-                f"min_tokens: {len(ends)} tokens end the answer, and {len(sampling.logit_bias)} have a logit_bias;"
-                f" expected at most {MAX_BIASED_TOKENS} together, got {biased}"
-            )
-        return ends
 
     def _room_for_decodes(self, num_decodes: int, prompts: SequenceOf[Sequence], draft: Draft) -> int:
         """Return how many decodes the step may begin with, for prompts to get what they are promised."""
