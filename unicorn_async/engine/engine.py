@@ -7,29 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import itertools
-import random
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from unicorn_async.background import run_task, wait_to_end
+from unicorn_async.background import run_task
 from unicorn_async.config import EngineConfig, SamplingParams
 from unicorn_async.engine.devices import Ending, opening_devices
-from unicorn_async.engine.prompt_encoding import PromptEncoding
-from unicorn_async.errors import (
-    ConfigError,
-    EngineClosedError,
-    EngineFailedError,
-    ParameterError,
-    RequestError,
-    UnicornError,
-)
+from unicorn_async.engine.intake import Intake
+from unicorn_async.engine.lifetime import Lifetime
+from unicorn_async.errors import EngineClosedError
 from unicorn_async.gpu.host_pages import return_freed_memory
-from unicorn_async.pooling import Embedded
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
     from collections.abc import Sequence as SequenceOf
     from pathlib import Path
 
@@ -41,6 +32,7 @@ if TYPE_CHECKING:
     from unicorn_async.engine.opening import OpenedModel
     from unicorn_async.engine.step_feed import StepFeed
     from unicorn_async.engine.types import AdapterInfo, EngineStats, LoadProgress, Token
+    from unicorn_async.errors import UnicornError
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.instance_start import InstanceStart
     from unicorn_async.grammar import Grammar
@@ -49,7 +41,6 @@ if TYPE_CHECKING:
     from unicorn_async.memory.report import MemoryReport
     from unicorn_async.models.spec import ModelSpec
     from unicorn_async.pooling import Pooler
-    from unicorn_async.scheduler.sequence import Sequence
     from unicorn_async.step.kernel_times import KernelTime, KernelTimes
     from unicorn_async.tokenizer import Tokenizer
 
@@ -67,11 +58,9 @@ class Engine:
         self._runner = model.runner
         self._guides = Guides(model.tokenizer, model.files.config.vocab_size)
         self._scheduler, self._loop = make_loop(model, self._guides)
-        self._failure: UnicornError | None = None
-        self._has_failed = asyncio.Event()
+        self._lifetime = Lifetime(model, self._loop)
+        self._intake = Intake(model, self._scheduler, self._lifetime)
         self._last_memory: MemoryReport | None = None  # once the device is closed, and can't be asked
-        self._encoding = PromptEncoding()
-        self._names = (f"request-{number}" for number in itertools.count())
 
     @classmethod
     @asynccontextmanager
@@ -117,23 +106,13 @@ class Engine:
                 except BaseException:
                     ending.stop_waiting()  # what was opened is closed behind its threads
                     raise
-            tasks = [
-                asyncio.create_task(engine._guarded(lambda: engine._model.load), name="load"),
-                asyncio.create_task(engine._guarded(engine._run), name="engine loop"),
-            ]
             try:
-                yield engine
+                async with engine._lifetime.running(ending.stop_waiting):
+                    yield engine
             finally:
-                ending.stop_waiting()
-                for task in tasks:
-                    task.cancel()
-                try:
-                    await wait_to_end(*tasks)
-                finally:
-                    engine._fail(EngineClosedError("the engine is closed"))
-                    await engine._guides.close()
-                    engine._runner.abandon_load()  # a loop that was cancelled before it began can't say so
-                    engine._last_memory = engine.memory
+                await engine._guides.close()
+                engine._runner.abandon_load()  # a loop that was cancelled before it began can't say so
+                engine._last_memory = engine.memory
 
     @property
     def model_name(self) -> str:
@@ -167,9 +146,7 @@ class Engine:
         Raises:
             ConfigError: the engine was opened without one.
         """
-        if self._model.tokenizer is None:
-            raise ConfigError(f"{self.model_name} was opened with skip_tokenizer: it has token ids and no text")
-        return self._model.tokenizer
+        return self._intake.tokenizer
 
     @property
     def tokenizer_s(self) -> float:
@@ -227,13 +204,11 @@ class Engine:
     @property
     def has_failed(self) -> bool:
         """Whether a failure has ended the engine, or it is closed: it takes no request any more."""
-        return self._has_failed.is_set()
+        return self._lifetime.has_ended
 
     async def failure(self) -> UnicornError:
         """Wait until the engine has failed or is closed, and return why: what every request is refused with then."""
-        await self._has_failed.wait()
-        assert self._failure is not None
-        return self._failure
+        return await self._lifetime.ended()
 
     async def load_progress(self) -> AsyncIterator[LoadProgress]:
         """Yield progress until the model is loaded; the last one is done. Several may listen.
@@ -260,13 +235,13 @@ class Engine:
             await self._runner.load_followed()
         except EngineClosedError:
             raise await self.failure() from None
-        self._check()
+        self._lifetime.check()
 
     async def cache_grown(self) -> None:
         """Wait until the model is loaded and the KV cache has all the blocks that it will have; raises as `loaded`."""
         await self.loaded()
         await self._loop.growth_ended.wait()
-        self._check()
+        self._lifetime.check()
 
     async def cache_settled(self) -> CacheStatus:
         """Wait until the model is loaded and its weights are in the cache, or are not going to be; return which.
@@ -298,20 +273,22 @@ class Engine:
             RequestError: at the first iteration, when the request is refused.
             UnicornError: when the load fails, or the engine fails or is closed meanwhile.
         """
-        from unicorn_async.engine.request_stream import RequestStream, checked_ids, checked_salt
+        from unicorn_async.engine.request_stream import RequestStream
 
-        if isinstance(prompt, str):
-            prompt = await self._encoding.ids(self.tokenizer, prompt, self.max_context)
-        sequence = self._sequence(prompt, sampling or SamplingParams(), request_id)
-        sequence.cache_salt, sequence.client = checked_salt(cache_salt), client
-        if prediction:
-            sequence.prediction_ids = checked_ids(prediction, self.model_spec.vocab_size)
+        sequence = await self._intake.answer(
+            prompt,
+            sampling or SamplingParams(),
+            request_id,
+            cache_salt=cache_salt,
+            client=client,
+            prediction=prediction,
+        )
         tokenizer = self.tokenizer if sequence.sampling.stop else self._model.tokenizer
         stream = RequestStream(sequence, tokenizer)
         try:
             if sequence.sampling.grammar is not None:
                 await self._guides.begin(sequence)
-                self._check()
+                self._lifetime.check()
             self._loop.add(stream)
             while True:
                 token = await stream.get()
@@ -327,9 +304,9 @@ class Engine:
 
     async def check_grammar(self, grammar: Grammar) -> None:
         """Compile a grammar: a request with it begins at once then. GrammarError says that it can't be used."""
-        self._check()
+        self._lifetime.check()
         await self._guides.check(grammar)
-        self._check()
+        self._lifetime.check()
 
     async def logits(self, token_ids: SequenceOf[int]) -> NDArray[np.float32]:
         """Return the logits after every token, (tokens, vocabulary), as the device computed them.
@@ -340,8 +317,7 @@ class Engine:
         """
         import numpy as np
 
-        sequence = self._sequence(token_ids, SamplingParams(max_tokens=1), None)
-        sequence.want_logits = True
+        sequence = self._intake.logits(token_ids)
         evaluation = self._loop.add_evaluation(sequence)
         try:
             await evaluation.done
@@ -376,16 +352,7 @@ class Engine:
             RequestError: the request is refused, also since the model's files ask for what is not supported.
             UnicornError: when the load fails, or the engine fails or is closed meanwhile.
         """
-        pooler, most = self.pooler, self.embedding_size
-        if pooler.refusal is not None:
-            raise RequestError(f"{self.model_name} has no embeddings here: {pooler.refusal}")
-        if dimensions is not None and not 1 <= dimensions <= most:
-            raise ParameterError("dimensions", f"expected 1 to {most}, got {dimensions}")
-        if isinstance(prompt, str):
-            prompt = await self._encoding.whole_ids(self.tokenizer, prompt, self.max_context)
-        sequence = self._sequence(prompt, SamplingParams(max_tokens=1), request_id)
-        sequence.embedded = Embedded(pooler.pooling, pooler.normalises, dimensions or most)
-        sequence.client = client
+        sequence = await self._intake.embedding(prompt, dimensions, request_id, client=client)
         evaluation = self._loop.add_evaluation(sequence)
         try:
             await evaluation.done
@@ -421,44 +388,3 @@ class Engine:
         from unicorn_async.step.runner import Runner
 
         return self._runner.kernel_times if isinstance(self._runner, Runner) else None
-
-    def _sequence(self, prompt: SequenceOf[int], sampling: SamplingParams, request_id: str | None) -> Sequence:
-        from unicorn_async.engine.request_stream import check_token_ids, checked_ids
-        from unicorn_async.scheduler.sequence import Sequence
-
-        self._check()
-        seed = random.getrandbits(64) if sampling.seed is None else sampling.seed
-        ids = checked_ids(prompt, self.model_spec.vocab_size)
-        check_token_ids(sampling, self.model_spec.vocab_size)
-        return Sequence(request_id or next(self._names), ids, sampling, seed)
-
-    async def _run(self) -> None:
-        try:
-            await self._loop.run()
-        except EngineClosedError:  # the load was cancelled, perhaps because something beside it failed
-            await asyncio.wait([self._model.load])
-            if not self._model.load.cancelled():
-                self._model.load.result()
-            raise
-
-    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run a background task; its failure becomes the answer to every request."""
-        try:
-            await work()
-        except BaseExceptionGroup as group:
-            self._fail(group.exceptions[0])
-        except Exception as exc:
-            self._fail(exc)
-
-    def _fail(self, error: BaseException) -> None:
-        if not isinstance(error, UnicornError):
-            cause, error = error, EngineFailedError(f"{type(error).__name__}: {error}")
-            error.__cause__ = cause
-        if self._failure is None:
-            self._failure = error
-        self._loop.fail(self._failure)
-        self._has_failed.set()
-
-    def _check(self) -> None:
-        if self._failure is not None:
-            raise self._failure
