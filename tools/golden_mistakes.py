@@ -48,6 +48,13 @@ def swap_expert_halves(model: PreTrainedModel) -> None:
     change("experts.gate_up_proj", lambda w: torch.cat(w.chunk(2, dim=1)[::-1], dim=1))(model)
 
 
+def swap_shared_halves(model: PreTrainedModel) -> None:
+    """Take the gate of what all tokens share for what it is for."""
+    for name, module in model.named_modules():
+        if name.rpartition(".")[2].startswith("shared_expert") and hasattr(module, "up_proj"):
+            module.gate_proj, module.up_proj = module.up_proj, module.gate_proj
+
+
 def drop_embedding_scale(model: PreTrainedModel) -> None:
     """Leave out Gemma's factor sqrt(hidden_size)."""
     model.get_input_embeddings().embed_scale.fill_(1.0)
@@ -164,6 +171,11 @@ CONFIG_MISTAKES |= {
         "an expert more": set_key("num_experts_per_tok", value=4),
         "weights as the softmax has them": set_key("norm_topk_prob", value=False),
     },
+    "qwen2_moe": {
+        "an expert less": set_key("num_experts_per_tok", value=2),
+        "an expert more": set_key("num_experts_per_tok", value=4),
+        "weights that add up to one": set_key("norm_topk_prob", value=True),
+    },
     "olmoe": {
         "an expert less": set_key("num_experts_per_tok", value=1),
         "an expert more": set_key("num_experts_per_tok", value=3),
@@ -259,6 +271,14 @@ MODEL_MISTAKES |= {
         "gate and up swapped": swap_expert_halves,
         "no q norm weight": ones("q_norm"),
         "no k norm weight": ones("k_norm"),
+    },
+    "qwen2_moe": {
+        "experts the other way round": change("mlp.gate.weight", lambda w: w.flip(0)),
+        "gate and up swapped": swap_expert_halves,
+        "shared gate and up swapped": swap_shared_halves,
+        "no shared expert": change("shared_expert.down_proj", torch.zeros_like),
+        "no gate of the shared expert": change("shared_expert_gate", lambda w: w * 0.0),
+        "no q bias": change("q_proj.bias", torch.zeros_like),
     },
     "olmoe": {
         "experts the other way round": change("mlp.gate.weight", lambda w: w.flip(0)),

@@ -45,6 +45,7 @@ SMALLEST_EFFECT = 0.1  # standard deviations; the engine may be wrong by 0.01 in
 ROUNDINGS = 8  # how often routers are rounded otherwise, to see which routes depend on it
 ROUNDING = 1e-3  # relative deviation of their weights: what reaches them in f16 is off by half of it
 LARGEST_ROUNDED = 0.05  # standard deviations; a token that takes another expert moves logits by 0.1 and more
+_ROUTERS = (".gate.weight", ".router.weight")
 DEMO_NEW_TOKENS = 64
 DEMO_SMALLEST_MARGIN = 0.25  # between the two likeliest tokens: closer ones may change places in f16
 ADA = (("user", "My name is Ada."), ("model", "Nice to meet you, Ada!"))
@@ -82,23 +83,33 @@ def logits(model: PreTrainedModel, prompts: list[list[int]]) -> np.ndarray:
 
 
 def steady_prompts(model: PreTrainedModel, generator: np.random.Generator, vocab: int) -> list[list[int]]:
-    """Draw prompts until there are some of which no token is at a tie between experts, as far as rounding goes."""
-    routers = {key: value for key, value in model.state_dict().items() if key.endswith(".gate.weight")}
-    exact = {key: value.clone() for key, value in routers.items()}
-    while True:
-        prompts = [[2, *generator.integers(3, vocab - 8, length - 1).tolist()] for length in LENGTHS]
-        if not routers:
-            return prompts
-        right, largest = logits(model, prompts), 0.0
-        for seed in range(ROUNDINGS):
-            noise = torch.Generator().manual_seed(seed)
-            for key, value in routers.items():
-                value.copy_(exact[key] * (1 + ROUNDING * torch.randn(value.shape, generator=noise)))
-            largest = max(largest, float(np.abs(logits(model, prompts) - right).max()))
-        for key, value in routers.items():
-            value.copy_(exact[key])
-        if largest <= LARGEST_ROUNDED * float(right.std()):
-            return prompts
+    """Draw prompts, each until no token of it is at a tie between experts, as far as rounding goes."""
+    routers = [value for key, value in model.state_dict().items() if key.endswith(_ROUTERS)]
+    prompts = []
+    for length in LENGTHS:
+        while True:
+            prompt = [2, *generator.integers(3, vocab - 8, length - 1).tolist()]
+            if not routers or is_steady(model, routers, prompt):
+                break
+        prompts.append(prompt)
+    return prompts
+
+
+def is_steady(model: PreTrainedModel, routers: list[torch.Tensor], prompt: list[int]) -> bool:
+    """Whether no token takes another expert where routers are rounded otherwise; they are as they were behind it."""
+    exact = [router.clone() for router in routers]
+    right, is_near = logits(model, [prompt]), True
+    for seed in range(ROUNDINGS):
+        noise = torch.Generator().manual_seed(seed)
+        for router, weights in zip(routers, exact, strict=True):
+            router.copy_(weights * (1 + ROUNDING * torch.randn(weights.shape, generator=noise)))
+        change = np.abs(logits(model, [prompt]) - right).max()
+        is_near = bool(change <= LARGEST_ROUNDED * right.std())
+        if not is_near:
+            break
+    for router, weights in zip(routers, exact, strict=True):
+        router.copy_(weights)
+    return is_near
 
 
 def write_case(name: str, directory: Path) -> None:

@@ -92,7 +92,12 @@ async def test_a_gguf_file_s_dense_weights_are_blended_row_by_row_of_the_model(
 
 @pytest.mark.parametrize(
     ("name", "targets"),
-    [("phi4_mini", ("qkv_proj", "gate_up_proj")), ("glm4", ("q_proj", "k_proj")), ("qwen3_moe", ATTENTION)],
+    [
+        ("phi4_mini", ("qkv_proj", "gate_up_proj")),
+        ("glm4", ("q_proj", "k_proj")),
+        ("qwen3_moe", ATTENTION),
+        ("qwen2_moe", ("v_proj", "shared_expert.gate_proj", "shared_expert.up_proj", "shared_expert.down_proj")),
+    ],
 )
 async def test_an_adapter_changes_the_rows_that_a_model_fuses_reorders_or_has_beside_experts(
     name: str, targets: tuple[str, ...], tmp_path: Path, open_engine: OpenEngine
@@ -164,13 +169,22 @@ def test_an_adapter_for_another_model_is_refused(model_directory: WriteModel, sp
         ModelFiles.read(model_directory("llama"), loras=specs["gemma3"])
 
 
-@pytest.mark.parametrize("module", ["up_proj", "gate"])
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("qwen3_moe", "up_proj"),
+        ("qwen3_moe", "gate"),
+        ("mixtral", "w1"),
+        ("mixtral", "gate"),
+        ("qwen2_moe", "shared_expert_gate"),
+    ],
+)
 def test_adapters_of_experts_and_of_routers_are_refused(
-    module: str, tmp_path: Path, model_directory: WriteModel
+    name: str, module: str, tmp_path: Path, model_directory: WriteModel
 ) -> None:
-    path = write_adapter("qwen3_moe", AdapterCase("one", (module,), 4, 8.0, 1.0, "float32"), tmp_path)
-    with pytest.raises(UnsupportedModelError, match=r"'.*\.mlp\..*': adapters of experts and of their routers are not"):
-        ModelFiles.read(model_directory("qwen3_moe"), loras=(LoraSpec(path),))
+    path = write_adapter(name, AdapterCase("one", (module,), 4, 8.0, 1.0, "float32"), tmp_path)
+    with pytest.raises(UnsupportedModelError, match=r"': adapters of experts and of their routers are not"):
+        ModelFiles.read(model_directory(name), loras=(LoraSpec(path),))
 
 
 async def test_an_adapter_that_is_not_there_fails_the_start(tmp_path: Path, open_engine: OpenEngine) -> None:

@@ -78,8 +78,9 @@ def factors(name: str, adapter: AdapterCase) -> Iterator[tuple[str, Floats, Floa
     """Yield each weight that an adapter changes, with A and B; for embeddings A is (rank, vocabulary)."""
     case = CASES[name]
     for weight, value in weights(case):
-        module = weight.removesuffix(".weight").rsplit(".", 1)[-1]
-        if module not in adapter.targets:
+        name_on_disk = weight.removesuffix(".weight")
+        module = name_on_disk.rsplit(".", 1)[-1]
+        if not f".{name_on_disk}".endswith(tuple(f".{target}" for target in adapter.targets)):
             continue
         rows, columns = value.shape
         if module == "embed_tokens":

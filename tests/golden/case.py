@@ -9,6 +9,21 @@ from enum import Enum
 JsonObject = dict[str, object]  # a config.json, as read
 
 TOKENS: JsonObject = {"bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0, "vocab_size": 512}
+# The sizes of most cases.
+PLAIN: JsonObject = {
+    **TOKENS,
+    "hidden_size": 128,
+    "intermediate_size": 192,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "hidden_act": "silu",
+    "max_position_embeddings": 1024,
+    "rms_norm_eps": 1e-5,
+    "attention_bias": False,
+    "tie_word_embeddings": False,
+    "rope_theta": 10_000.0,
+}
 # Scores of deviation about 1.4, and attention as strong as the FFN in the residual stream.
 PEAKED = {"q_proj": 1.2, "k_proj": 1.2, "v_proj": 2.0, "o_proj": 2.0, "down_proj": 1.5}
 

@@ -18,6 +18,7 @@ from numpy.random import Philox
 
 from .cases import CASES, Case, Layout
 from .delta_nets import delta_net_tensors
+from .mixtures import expert_tensors, has_experts
 from .short_convs import lfm2_tensors
 from .vision_language import VISION_SHAPES
 
@@ -153,19 +154,8 @@ def _decoder(case: Case) -> Iterator[tuple[str, Floats]]:
             yield norm(f"{prefix}self_attn.k_norm", kv_heads * head_dim)
         for part in (*between, *after):
             yield norm(prefix + part, hidden)
-        if "num_experts" in config and layer not in (config.get("mlp_only_layers") or ()):  # type: ignore[operator]
-            width = _int(config, "moe_intermediate_size") if "moe_intermediate_size" in config else ffn
-            yield matrix(f"{prefix}mlp.gate", _int(config, "num_experts"), hidden)
-            for expert in range(_int(config, "num_experts")):
-                yield matrix(f"{prefix}mlp.experts.{expert}.gate_proj", width, hidden)
-                yield matrix(f"{prefix}mlp.experts.{expert}.up_proj", width, hidden)
-                yield matrix(f"{prefix}mlp.experts.{expert}.down_proj", hidden, width)
-            continue
-        if kind == "mixtral":
-            yield matrix(f"{prefix}block_sparse_moe.gate", _int(config, "num_local_experts"), hidden)
-            for expert in range(_int(config, "num_local_experts")):
-                for part, rows, columns in (("w1", ffn, hidden), ("w3", ffn, hidden), ("w2", hidden, ffn)):
-                    yield matrix(f"{prefix}block_sparse_moe.experts.{expert}.{part}", rows, columns)
+        if has_experts(config, layer):
+            yield from expert_tensors(config, prefix, matrix)
             continue
         if kind in ("phi3", "glm", "glm4"):
             yield matrix(f"{prefix}mlp.gate_up_proj", 2 * ffn, hidden)

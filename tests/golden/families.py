@@ -2,22 +2,8 @@
 
 from __future__ import annotations
 
-from .case import PEAKED, TOKENS, Case, JsonObject, Layout
+from .case import PEAKED, PLAIN, TOKENS, Case, JsonObject, Layout
 
-_PLAIN: JsonObject = {
-    **TOKENS,
-    "hidden_size": 128,
-    "intermediate_size": 192,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "hidden_act": "silu",
-    "max_position_embeddings": 1024,
-    "rms_norm_eps": 1e-5,
-    "attention_bias": False,
-    "tie_word_embeddings": False,
-    "rope_theta": 10_000.0,
-}
 _LOCAL_FIRST = ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"]
 _YARN: JsonObject = {
     "rope_type": "yarn",
@@ -31,7 +17,7 @@ _SHORT = [1.0 + 0.02 * pair for pair in range(24)]
 _LONG = [1.0 + 0.25 * pair for pair in range(24)]
 _LONGROPE: JsonObject = {"rope_type": "longrope", "short_factor": _SHORT, "long_factor": _LONG}
 _GLM: JsonObject = {
-    **_PLAIN,
+    **PLAIN,
     "num_attention_heads": 2,
     "num_key_value_heads": 1,
     "head_dim": 64,
@@ -40,7 +26,7 @@ _GLM: JsonObject = {
     "attention_bias": True,
 }
 _MINISTRAL: JsonObject = {
-    **_PLAIN,
+    **PLAIN,
     "model_type": "ministral3",
     "hidden_size": 96,
     "head_dim": 64,
@@ -72,7 +58,7 @@ FAMILIES = (
     Case(
         "gemma2",
         {
-            **_PLAIN,
+            **PLAIN,
             "architectures": ["Gemma2ForCausalLM"],
             "model_type": "gemma2",
             "hidden_size": 96,
@@ -91,14 +77,14 @@ FAMILIES = (
     ),
     Case(
         "olmo2",
-        {**_PLAIN, "architectures": ["Olmo2ForCausalLM"], "model_type": "olmo2", "rope_theta": 500_000.0},
+        {**PLAIN, "architectures": ["Olmo2ForCausalLM"], "model_type": "olmo2", "rope_theta": 500_000.0},
         "olmo2",
         norm_gains={**_MILD, "q_norm": 1.2, "k_norm": 1.2},
     ),
     Case(
         "olmo3",
         {
-            **_PLAIN,
+            **PLAIN,
             "architectures": ["Olmo3ForCausalLM"],
             "model_type": "olmo3",
             "num_hidden_layers": 4,
@@ -114,7 +100,7 @@ FAMILIES = (
     Case(
         "llama_yarn",
         {
-            **_PLAIN,
+            **PLAIN,
             "architectures": ["LlamaForCausalLM"],
             "model_type": "llama",
             "max_position_embeddings": 64,
@@ -126,7 +112,7 @@ FAMILIES = (
     Case(
         "qwen3_yarn",
         {
-            **_PLAIN,
+            **PLAIN,
             "architectures": ["Qwen3ForCausalLM"],
             "model_type": "qwen3",
             "head_dim": 64,
@@ -137,60 +123,11 @@ FAMILIES = (
         "qwen3_yarn",
         gains=PEAKED,
     ),
-    # More experts than a tile has pairs, and a layer without.
-    Case(
-        "qwen3_moe",
-        {
-            **_PLAIN,
-            "architectures": ["Qwen3MoeForCausalLM"],
-            "model_type": "qwen3_moe",
-            "head_dim": 32,
-            "num_experts": 12,
-            "num_experts_per_tok": 3,
-            "moe_intermediate_size": 96,
-            "norm_topk_prob": True,
-            "decoder_sparse_step": 1,
-            "mlp_only_layers": [1],
-        },
-        "qwen3_moe",
-        gains={**PEAKED, "gate": 2.0},
-    ),
-    Case(
-        "olmoe",
-        {
-            **_PLAIN,
-            "architectures": ["OlmoeForCausalLM"],
-            "model_type": "olmoe",
-            "num_hidden_layers": 2,
-            "intermediate_size": 64,
-            "num_experts": 10,
-            "num_experts_per_tok": 2,
-            "norm_topk_prob": False,
-        },
-        "olmoe",
-        gains={**PEAKED, "gate": 3.0, "down_proj": 3.0},
-    ),
-    Case(
-        "mixtral",
-        {
-            **_PLAIN,
-            "architectures": ["MixtralForCausalLM"],
-            "model_type": "mixtral",
-            "num_hidden_layers": 2,
-            "intermediate_size": 96,
-            "num_local_experts": 4,
-            "num_experts_per_tok": 2,
-            "sliding_window": None,
-            "rope_theta": 1_000_000.0,
-        },
-        "mixtral",
-        gains={**PEAKED, "gate": 4.0, "w2": 2.0},
-    ),
     # Heads as wide as those of Gemma 4's global layers.
     Case(
         "qwen3_wide",
         {
-            **_PLAIN,
+            **PLAIN,
             "architectures": ["Qwen3ForCausalLM"],
             "model_type": "qwen3",
             "hidden_size": 96,
@@ -205,7 +142,7 @@ FAMILIES = (
     Case(
         "phi3",
         {
-            **_PLAIN,
+            **PLAIN,
             "architectures": ["Phi3ForCausalLM"],
             "model_type": "phi3",
             "sliding_window": 48,
@@ -217,7 +154,7 @@ FAMILIES = (
     Case(
         "phi4_mini",
         {
-            **_PLAIN,
+            **PLAIN,
             "architectures": ["Phi3ForCausalLM"],
             "model_type": "phi3",
             "num_attention_heads": 2,
@@ -236,7 +173,7 @@ FAMILIES = (
     Case(
         "smollm3",
         {
-            **_PLAIN,
+            **PLAIN,
             "architectures": ["SmolLM3ForCausalLM"],
             "model_type": "smollm3",
             "num_hidden_layers": 5,
@@ -249,7 +186,7 @@ FAMILIES = (
     Case(
         "granite",
         {
-            **_PLAIN,
+            **PLAIN,
             "architectures": ["GraniteForCausalLM"],
             "model_type": "granite",
             "mlp_bias": False,
@@ -294,7 +231,7 @@ FAMILIES = (
             "model_type": "mistral3",
             "architectures": ["Mistral3ForConditionalGeneration"],
             "text_config": {
-                **_PLAIN,
+                **PLAIN,
                 "model_type": "mistral",
                 "hidden_size": 96,
                 "num_key_value_heads": 1,
@@ -314,7 +251,7 @@ FAMILIES = (
     Case(
         "cohere2",
         {
-            **{key: value for key, value in _PLAIN.items() if key != "rms_norm_eps"},
+            **{key: value for key, value in PLAIN.items() if key != "rms_norm_eps"},
             "architectures": ["Cohere2ForCausalLM"],
             "model_type": "cohere2",
             "num_hidden_layers": 4,
@@ -331,7 +268,7 @@ FAMILIES = (
     Case(
         "exaone4",
         {
-            **_PLAIN,
+            **PLAIN,
             "architectures": ["Exaone4ForCausalLM"],
             "model_type": "exaone4",
             "num_hidden_layers": 4,
@@ -353,7 +290,7 @@ FAMILIES = (
     Case(
         "seed_oss",
         {
-            **_PLAIN,
+            **PLAIN,
             "architectures": ["SeedOssForCausalLM"],
             "model_type": "seed_oss",
             "hidden_size": 96,
@@ -395,7 +332,7 @@ FAMILIES = (
     Case(
         "ernie4_5",
         {
-            **_PLAIN,
+            **PLAIN,
             "architectures": ["Ernie4_5ForCausalLM"],
             "model_type": "ernie4_5",
             "hidden_size": 96,

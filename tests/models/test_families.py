@@ -10,10 +10,8 @@ import pytest
 from unicorn_async.checkpoint.file_traits import FileTraits
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
 from unicorn_async.models.blocks.attention import Attention
-from unicorn_async.models.blocks.experts import Experts
 from unicorn_async.models.registry import model_spec
 from unicorn_async.rotary import RotaryConfig, RotaryScaling
-from unicorn_async.weights.placement import MemoryGroup
 
 if TYPE_CHECKING:
     from unicorn_async.models.spec import ModelSpec
@@ -347,63 +345,3 @@ def test_a_model_without_attention_is_refused() -> None:
     layers = tuple(replace(layer, blocks=layer.blocks[1:]) for layer in model.layers)
     with pytest.raises(UnsupportedModelError, match="models without attention"):
         replace(model, layers=layers)
-
-
-def test_qwen_3_has_experts_in_each_layer_but_those_that_are_named_or_left_out() -> None:
-    sizes: dict[str, object] = {"moe_intermediate_size": 48, "num_experts": 16, "num_experts_per_tok": 4}
-    model = spec("Qwen3Moe", **sizes, mlp_only_layers=[1], decoder_sparse_step=1)
-    kinds = [type(layer.blocks[1]).__name__ for layer in model.layers]
-    assert kinds == ["Experts", "GatedFFN", "Experts", "Experts", "Experts"]
-    experts = model.layers[0].blocks[1]
-    assert experts.summary == "4 of 16 experts of 48 (silu)"
-    assert isinstance(experts, Experts) and not experts.routing.normalises
-    every_second = spec("Qwen3Moe", **sizes, decoder_sparse_step=2, norm_topk_prob=True)
-    assert [isinstance(layer.blocks[1], Experts) for layer in every_second.layers] == [False, True, False, True, False]
-
-
-def test_experts_go_to_slow_memory_before_all_else_and_routers_do_not() -> None:
-    sizes: dict[str, object] = {"moe_intermediate_size": 48, "num_experts": 16, "num_experts_per_tok": 4}
-    model = spec("Qwen3Moe", **sizes)
-    groups = model.memory_groups()
-    assert groups["layers.0.experts_gate_up"] is groups["layers.0.experts_down"] is MemoryGroup.EXPERTS
-    assert groups["layers.0.router"] is MemoryGroup.NORMS
-    order = list(MemoryGroup)
-    assert order.index(MemoryGroup.EXPERTS) > max(
-        map(order.index, set(order) - {MemoryGroup.EXPERTS, MemoryGroup.EMBEDDINGS})
-    )
-
-
-@pytest.mark.parametrize(
-    ("keys", "match"),
-    [
-        ({"num_experts_per_tok": 17}, "experts of a token: expected 1 to 16, got 17"),
-        ({"num_experts": 2048}, "experts: expected 1 to 1024, got 2048"),
-        ({"use_sliding_window": True, "sliding_window": 64}, "windows of Qwen3Moe are not supported"),
-        ({"moe_intermediate_size": 44}, "moe_intermediate_size: expected a multiple of 8, got 44"),
-    ],
-)
-def test_mixtures_that_no_kernel_takes_are_refused(keys: dict[str, object], match: str) -> None:
-    sizes: dict[str, object] = {"moe_intermediate_size": 48, "num_experts": 16, "num_experts_per_tok": 4}
-    with pytest.raises(UnsupportedModelError, match=match):
-        spec("Qwen3Moe", **{**sizes, **keys})
-
-
-def test_olmoe_has_experts_in_all_layers_and_weights_as_the_softmax_has_them() -> None:
-    model = spec("Olmoe")
-    assert {layer.blocks[1].summary for layer in model.layers} == {"8 of 64 experts of 128 (silu)"}
-    experts = model.layers[0].blocks[1]
-    assert isinstance(experts, Experts) and not experts.routing.normalises
-    assert model.attention.q_norm is not None and model.attention.q_norm.size == 128
-    with pytest.raises(UnsupportedModelError, match="clip_qkv"):
-        spec("Olmoe", clip_qkv=8.0)
-
-
-def test_mixtral_has_experts_in_all_layers_whose_weights_add_up_to_one() -> None:
-    model = spec("Mixtral", sliding_window=None)
-    assert {layer.blocks[1].summary for layer in model.layers} == {"2 of 8 experts of 128 (silu)"}
-    experts = model.layers[0].blocks[1]
-    assert isinstance(experts, Experts) and experts.routing.normalises
-    assert model.attention.rotary.base == 1_000_000.0 and model.attention.window == 0
-    assert spec("Mixtral", sliding_window=64).attention.window == 64
-    with pytest.raises(UnsupportedModelError, match="experts of a token: expected 1 to 8, got 9"):
-        spec("Mixtral", num_experts_per_tok=9)

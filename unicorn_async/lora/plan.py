@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from unicorn_async.weights.plan import WantedTensor
     from unicorn_async.weights.row_order import HeadOrder
 
-_EXPERTS, _ROUTER = ".mlp.experts.", ".mlp.gate.weight"
+_EXPERTS = ".experts."  # in the names of their weights, whatever the family
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,20 +64,18 @@ def make_lora_plan(
             model that shares it with the embeddings.
         CheckpointError: a factor does not have the weight's shape, or a scale is too large for a float.
     """
-    wanted = tuple(wanted)
-    shapes = {want.name: want.shape for want in wanted}
-    orders = {want.name: want.head_order for want in wanted}
+    wants = {want.name: want for want in wanted}
     changes: dict[str, list[PlannedChange]] = {}
     destinations: list[DestTensor] = []
     chunks: list[Chunk] = []
     for index, adapter in enumerate(adapters):
         for pair in adapter.pairs.values():
-            _check_target(adapter, pair, shapes, tied)
+            _check_target(adapter, pair, wants.get(pair.target), tied)
             names = {}
             for entry in (pair.a, pair.b):
                 names[entry.name] = dest = f"{index}:{entry.name}"
                 destinations.append(DestTensor(dest, entry.shape, DType.F32, 0, dest))
-                order = orders[pair.target] if entry is pair.b else None
+                order = wants[pair.target].head_order if entry is pair.b else None
                 chunks += split(_chunk(index, entry, dest, order), CHUNK_BYTES)
             a, b = names[pair.a.name], names[pair.b.name]
             changes.setdefault(pair.target, []).append(_change(adapter, pair, a, b))
@@ -86,18 +84,17 @@ def make_lora_plan(
     return LoraPlan(tuple(adapters), {target: tuple(items) for target, items in changes.items()}, factors)
 
 
-def _check_target(
-    adapter: LoraAdapter, pair: LoraPair, shapes: Mapping[str, tuple[int, ...]], tied: Collection[str]
-) -> None:
+def _check_target(adapter: LoraAdapter, pair: LoraPair, want: WantedTensor | None, tied: Collection[str]) -> None:
     where = f"adapter {adapter.path}: tensor {pair.a.name!r}"
     if pair.target in tied:
         raise UnsupportedModelError(
             f"{where}: the model's output head is tied to its embeddings, neither can be changed alone"
         )
-    if _EXPERTS in pair.target or pair.target.endswith(_ROUTER):
+    shape = () if want is None else want.shape
+    is_router = want is not None and want.as_f32 and len(shape) == 2
+    if _EXPERTS in pair.target or is_router:
         raise UnsupportedModelError(f"{where}: adapters of experts and of their routers are not supported")
-    shape = shapes.get(pair.target)
-    if shape is None or len(shape) != 2:
+    if len(shape) != 2:
         raise UnsupportedModelError(f"{where}: the model has no matrix {pair.target!r}")
     if pair.shape != shape:
         raise CheckpointError(

@@ -38,6 +38,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "OlmoeForCausalLM": "olmoe.olmoe",
     "Phi3ForCausalLM": "phi3.phi3",
     "Qwen2ForCausalLM": "qwen.qwen2",
+    "Qwen2MoeForCausalLM": "qwen_moe.qwen2_moe",
     "Qwen2VLForConditionalGeneration": "qwen_vl.qwen2_vl",
     "Qwen2_5_VLForConditionalGeneration": "qwen_vl.qwen2_5_vl",
     "Qwen3ForCausalLM": "qwen.qwen3",

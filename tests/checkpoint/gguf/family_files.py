@@ -47,6 +47,7 @@ _KINDS = {
     "phi3": MODEL_ARCH.PHI3,
     "phi4_mini": MODEL_ARCH.PHI3,
     "qwen2_5_vl": MODEL_ARCH.QWEN2VL,
+    "qwen2_moe": MODEL_ARCH.QWEN2MOE,
     "qwen3_moe": MODEL_ARCH.QWEN3MOE,
     "qwen3_vl": MODEL_ARCH.QWEN3VL,
     "qwen3_yarn": MODEL_ARCH.QWEN3,
@@ -78,10 +79,10 @@ def write_family(path: Path, name: str, q8: tuple[str, ...] = ()) -> Path:
         if key.endswith("conv.conv.weight"):
             values = values[:, 0]
         file_name = names.get_name(key, try_suffixes=(".weight", ".bias"))
-        if file_name is None and arch is MODEL_ARCH.QWEN3MOE:  # a layer without experts
+        if file_name is None and arch in (MODEL_ARCH.QWEN2MOE, MODEL_ARCH.QWEN3MOE):  # a layer without experts
             file_name = dense_names.get_name(key, try_suffixes=(".weight",))
         assert file_name is not None, key
-        is_router = key.endswith(("mlp.gate.weight", "block_sparse_moe.gate.weight"))
+        is_router = key.endswith(("mlp.gate.weight", "block_sparse_moe.gate.weight", "shared_expert_gate.weight"))
         is_matrix = values.ndim > 1 and "conv.conv" not in key and not is_router
         if any(part in file_name for part in q8):
             blocks = quantize(values, GGMLQuantizationType.Q8_0)
@@ -124,6 +125,8 @@ def _add_sizes(writer: GGUFWriter, config: Mapping[str, object]) -> None:
         writer.add_expert_used_count(_int(config["num_experts_per_tok"]))
     if "moe_intermediate_size" in config:
         writer.add_expert_feed_forward_length(_int(config["moe_intermediate_size"]))
+    if "shared_expert_intermediate_size" in config:
+        writer.add_expert_shared_feed_forward_length(_int(config["shared_expert_intermediate_size"]))
     if "head_dim" in config:
         writer.add_key_length(_int(config["head_dim"]))
         writer.add_value_length(_int(config["head_dim"]))

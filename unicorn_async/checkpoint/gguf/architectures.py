@@ -48,6 +48,22 @@ def _qwen3(config: GgufConfig, _: _Factors) -> _Keys:
     return {"architectures": ["Qwen3ForCausalLM"]} | _no_window(config)
 
 
+def _qwen2moe(config: GgufConfig, _: _Factors) -> _Keys:
+    keys: _Keys = {
+        "architectures": ["Qwen2MoeForCausalLM"],
+        "norm_topk_prob": False,
+        "qkv_bias": config.has("blk.0.attn_q.bias"),
+        "attention_bias": False,  # what this one says in other families
+        "shared_expert_intermediate_size": _shared_width(config),
+    }
+    return keys | _experts(config) | _no_window(config)
+
+
+def _shared_width(config: GgufConfig) -> int:
+    """Files of the first converters have no key for it."""
+    return config.count("expert_shared_feed_forward_length", config.count("feed_forward_length"))
+
+
 def _qwen3moe(config: GgufConfig, _: _Factors) -> _Keys:
     return {"architectures": ["Qwen3MoeForCausalLM"], "norm_topk_prob": True} | _experts(config) | _no_window(config)
 
@@ -238,6 +254,7 @@ ARCHITECTURES: Mapping[str, Callable[[GgufConfig, _Factors], _Keys]] = {
     "olmoe": _olmoe,
     "phi3": _phi3,
     "qwen2": _qwen2,
+    "qwen2moe": _qwen2moe,
     "qwen2vl": _qwen2,
     "qwen3": _qwen3,
     "qwen3moe": _qwen3moe,

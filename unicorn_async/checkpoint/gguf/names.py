@@ -32,7 +32,14 @@ _EXPERTS = {
     "ffn_down_exps": "down_proj",
 }
 _MIXTRAL = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
-WITH_EXPERTS = ("llama", "olmoe", "qwen3moe")
+_SHARED_EXPERT = {
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+    "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+    "ffn_up_shexp": "mlp.shared_expert.up_proj",
+    "ffn_down_shexp": "mlp.shared_expert.down_proj",
+}
+WITH_EXPERTS = ("llama", "olmoe", "qwen2moe", "qwen3moe")
 _PLAIN = {"ffn_norm": "post_attention_layernorm"}
 _GEMMA = {
     "post_attention_norm": "post_attention_layernorm",
@@ -75,6 +82,7 @@ _BY_ARCHITECTURE: Mapping[str, Mapping[str, str]] = {
     "olmo2": _POST_NORMS,
     "olmoe": {**_PLAIN, "ffn_gate_inp": "mlp.gate"},
     "phi3": {**_PLAIN, **_FUSED},
+    "qwen2moe": {**_PLAIN, **_SHARED_EXPERT},
     "qwen3moe": {**_PLAIN, "ffn_gate_inp": "mlp.gate"},
     "seed_oss": {"post_attention_norm": "post_attention_layernorm"},
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unicorn_async.models.blocks.declarations import Residue, WeightSpec
+from unicorn_async.models.blocks.declarations import Residue, WeightSpec, vector
 from unicorn_async.ops.expert_linear import ExpertRows, TiledPairs, expert_linear
 from unicorn_async.ops.linear import prepare_input
 from unicorn_async.ops.linear_plans.experts import expert_form, pairs_of_a_tile
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from unicorn_async.config import Activation
     from unicorn_async.models.block_recorder import BlockRecorder
     from unicorn_async.models.blocks.declarations import Norm
+    from unicorn_async.models.blocks.shared_expert import SharedExpert
     from unicorn_async.ops.routing import Routing
     from unicorn_async.ops.rows import Rows
     from unicorn_async.tensor import QuantTensor, Weight
 
-GATE_UP, DOWN, ROUTER = "experts_gate_up", "experts_down", "router"
+GATE_UP, DOWN, ROUTER, CORRECTION = "experts_gate_up", "experts_down", "router", "router_correction"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,8 @@ class Experts:
     """Gated FFNs (hidden_size → intermediate_size → hidden_size) behind `norm`, of which each token takes some.
 
     All experts' gates lie in one destination, and what they are for behind them. The router stays f32 on the device, so
-    that a token takes the same experts whatever weights become, and however many tokens a step has.
+    that a token takes the same experts whatever weights become, and however many tokens a step has. With `is_corrected`
+    what experts are chosen by has a correction of each. What a `shared` expert leaves is added.
     """
 
     hidden_size: int
@@ -41,6 +43,8 @@ class Experts:
     activation: Activation
     routing: Routing
     norm: Norm
+    shared: SharedExpert | None = None
+    is_corrected: bool = False
 
     @property
     def norms(self) -> tuple[Norm, ...]:
@@ -49,17 +53,17 @@ class Experts:
 
     @property
     def weights(self) -> tuple[WeightSpec, ...]:
-        """The norm, the router, then gate, up and down of each expert."""
+        """The norm, the router, the shared expert, then gate, up and down of each expert."""
         return tuple(self._weights())
 
     @property
     def workspace(self) -> Mapping[str, int]:
         """See `Block`; of the router's results each token has its experts, and the step the tiles of their rows."""
-        chosen, experts = self.routing.num_chosen, self.routing.num_experts
+        chosen = self.routing.num_chosen
         return {
             "normed": self.hidden_size,
             "normed_rows": self.hidden_size,
-            "router_logits": experts,
+            "router_logits": self._router_rows,
             "chosen_experts": chosen,
             "expert_weights": chosen,
             "expert_order": chosen,
@@ -67,18 +71,23 @@ class Experts:
             "experts_gated": chosen * self.intermediate_size,
             "experts_gated_rows": chosen * self.intermediate_size,
             "expert_outputs": chosen * self.hidden_size,
+            **({} if self.shared is None else self.shared.workspace(self.hidden_size)),
         }
 
     @property
     def sizes(self) -> Mapping[str, int]:
         """See `Block`."""
-        return {"moe_intermediate_size": self.intermediate_size}
+        sizes = {"moe_intermediate_size": self.intermediate_size}
+        if self.shared is not None:
+            sizes["shared_expert_intermediate_size"] = self.shared.intermediate_size
+        return sizes
 
     @property
     def summary(self) -> str:
         """How many experts there are, and how many a token takes."""
         taken = f"{self.routing.num_chosen} of {self.routing.num_experts} experts"
-        return f"{taken} of {self.intermediate_size} ({self.activation.value})"
+        shared = "" if self.shared is None else f" and one of {self.shared.intermediate_size} for all tokens"
+        return f"{taken} of {self.intermediate_size}{shared} ({self.activation.value})"
 
     @property
     def state(self) -> None:
@@ -98,8 +107,9 @@ class Experts:
         """See `Block`."""
         normed = recorder.rows("normed", self.hidden_size)
         recorder.add_norm(self.norm, out=normed)
-        logits = recorder.rows("router_logits", self.routing.num_experts)
+        logits = recorder.rows("router_logits", self._router_rows)
         recorder.linear(normed, ROUTER, logits)
+        shared = None if self.shared is None else self.shared.record(recorder, normed, self.activation)
         chosen, weights = self._pairs(recorder, "chosen_experts"), self._pairs(recorder, "expert_weights")
         route(
             recorder.commands,
@@ -107,15 +117,35 @@ class Experts:
             recorder.info,
             routing=self.routing,
             logits=logits,
-            correction=None,
+            correction=recorder.vector(CORRECTION) if self.is_corrected else None,
             chosen=chosen.address,
             weights=weights,
         )
         recorder.barrier()
         outputs = self._multiply(recorder, normed, self._sort(recorder, chosen.address))
-        expert_sum(recorder.commands, recorder.kernels, outputs=outputs, weights=weights, out=recorder.branch)
+        expert_sum(
+            recorder.commands,
+            recorder.kernels,
+            outputs=outputs,
+            weights=weights,
+            out=recorder.branch,
+            shared=shared,
+            gates=self._gates(logits),
+        )
         recorder.barrier()
         recorder.leave(self.residue)
+
+    @property
+    def _router_rows(self) -> int:
+        """Rows of the router: one an expert, and behind them the shared expert's gate."""
+        return self.routing.num_experts + (self.shared is not None and bool(self.shared.gate))
+
+    def _gates(self, logits: Tensor) -> Tensor | None:
+        """The logits from that of the shared expert's gate on, if it has one."""
+        experts = self.routing.num_experts
+        if self._router_rows == experts:
+            return None
+        return Tensor(logits.address + experts * DType.F32.itemsize, logits.shape, DType.F32)
 
     def _pairs(self, recorder: BlockRecorder, name: str) -> Tensor:
         return recorder.rows(name, self.routing.num_chosen)
@@ -195,6 +225,13 @@ class Experts:
         experts, width, hidden = self.routing.num_experts, self.intermediate_size, self.hidden_size
         yield self.norm.weight
         yield WeightSpec("mlp.gate.weight", (experts, hidden), ROUTER, WeightKind.VECTOR, MemoryGroup.NORMS)
+        if self.shared is not None and self.shared.gate:
+            shape, norms = (1, hidden), MemoryGroup.NORMS
+            yield WeightSpec(self.shared.gate, shape, ROUTER, WeightKind.VECTOR, norms, experts)
+        if self.is_corrected:
+            yield vector("mlp.gate.e_score_correction_bias", CORRECTION, experts)
+        if self.shared is not None:
+            yield from self.shared.weights(hidden)
         kind, group = WeightKind.MATRIX, MemoryGroup.EXPERTS
         for part, first in (("gate", 0), ("up", experts)):
             for expert in range(experts):

@@ -23,6 +23,42 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class GatedNetwork:
+    """act(gate(x)) * up(x) of `width` columns; `gate_up` and `down` are destinations of weights."""
+
+    width: int
+    activation: Activation
+    gate_up: str
+    down: str
+
+    def record(self, recorder: BlockRecorder, x: Rows) -> Rows:
+        """Record it; returns the activations, in the form that `down` reads."""
+        num_tokens, width = recorder.num_tokens, self.width
+        matrix = recorder.weight(self.gate_up)
+        if fuses_gate(recorder.info, matrix, num_tokens):
+            out: Tensor | BlockRows = recorder.rows("gated", width)
+            wanted = recorder.input(self.down, "gated")
+            if isinstance(wanted, BlockRows) and leaves_blocks(recorder.info, matrix, num_tokens):
+                # Not into the scratch, which holds the input. Blocks are smaller than the floats whose place they take.
+                out = BlockRows.at(recorder.rows("gated", width).address, num_tokens, width)
+            recorder.linear(x, self.gate_up, out, epilogue=Epilogue(gate=self.activation))
+            return out
+        gate_up = recorder.rows("gate_up", 2 * width)
+        recorder.linear(x, self.gate_up, gate_up)
+        activated = recorder.input(self.down, "gated")
+        gated(
+            recorder.commands,
+            recorder.kernels,
+            recorder.info,
+            gate_up=gate_up,
+            out=activated,
+            activation=self.activation,
+        )
+        recorder.barrier()
+        return activated
+
+
+@dataclass(frozen=True, slots=True)
 class GatedFFN:
     """A gated FFN (hidden_size → intermediate_size → hidden_size) behind `norm`, and with `post_norm` before one.
 
@@ -99,31 +135,6 @@ class GatedFFN:
     def record(self, recorder: BlockRecorder) -> None:
         """See `Block`."""
         normed = recorder.enter(self.norm, "gate_up", adds_after=self.is_parallel)
-        recorder.linear(self._gate(recorder, normed), "down", recorder.branch)
+        network = GatedNetwork(self.intermediate_size, self.activation, "gate_up", "down")
+        recorder.linear(network.record(recorder, normed), "down", recorder.branch)
         recorder.leave(self.residue)
-
-    def _gate(self, recorder: BlockRecorder, normed: Rows) -> Rows:
-        """Record it up to its activations; returns these, in the form that `down` reads."""
-        num_tokens, width = recorder.num_tokens, self.intermediate_size
-        matrix = recorder.weight("gate_up")
-        if fuses_gate(recorder.info, matrix, num_tokens):
-            out: Tensor | BlockRows = recorder.rows("gated", width)
-            wanted = recorder.input("down", "gated")
-            if isinstance(wanted, BlockRows) and leaves_blocks(recorder.info, matrix, num_tokens):
-                # Not into the scratch, which holds the input. Blocks are smaller than the floats whose place they take.
-                out = BlockRows.at(recorder.rows("gated", width).address, num_tokens, width)
-            recorder.linear(normed, "gate_up", out, epilogue=Epilogue(gate=self.activation))
-            return out
-        gate_up = recorder.rows("gate_up", 2 * width)
-        recorder.linear(normed, "gate_up", gate_up)
-        activated = recorder.input("down", "gated")
-        gated(
-            recorder.commands,
-            recorder.kernels,
-            recorder.info,
-            gate_up=gate_up,
-            out=activated,
-            activation=self.activation,
-        )
-        recorder.barrier()
-        return activated

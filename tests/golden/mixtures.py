@@ -1,0 +1,119 @@
+"""Golden mixtures of experts, and the tensors of their experts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from .case import PEAKED, PLAIN, Case
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Named = tuple[str, NDArray[np.float32]]
+
+MIXTURES = (
+    # More experts than a tile has pairs, and a layer without.
+    Case(
+        "qwen3_moe",
+        {
+            **PLAIN,
+            "architectures": ["Qwen3MoeForCausalLM"],
+            "model_type": "qwen3_moe",
+            "head_dim": 32,
+            "num_experts": 12,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 96,
+            "norm_topk_prob": True,
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [1],
+        },
+        "qwen3_moe",
+        gains={**PEAKED, "gate": 2.0},
+    ),
+    Case(
+        "olmoe",
+        {
+            **PLAIN,
+            "architectures": ["OlmoeForCausalLM"],
+            "model_type": "olmoe",
+            "num_hidden_layers": 2,
+            "intermediate_size": 64,
+            "num_experts": 10,
+            "num_experts_per_tok": 2,
+            "norm_topk_prob": False,
+        },
+        "olmoe",
+        gains={**PEAKED, "gate": 3.0, "down_proj": 3.0},
+    ),
+    Case(
+        "mixtral",
+        {
+            **PLAIN,
+            "architectures": ["MixtralForCausalLM"],
+            "model_type": "mixtral",
+            "num_hidden_layers": 2,
+            "intermediate_size": 96,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "sliding_window": None,
+            "rope_theta": 1_000_000.0,
+        },
+        "mixtral",
+        gains={**PEAKED, "gate": 4.0, "w2": 2.0},
+    ),
+    # An expert for all tokens behind a gate; layers without any about it.
+    Case(
+        "qwen2_moe",
+        {
+            **{key: value for key, value in PLAIN.items() if key != "attention_bias"},
+            "architectures": ["Qwen2MoeForCausalLM"],
+            "model_type": "qwen2_moe",
+            "num_hidden_layers": 3,
+            "num_experts": 11,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 96,
+            "shared_expert_intermediate_size": 160,
+            "norm_topk_prob": False,
+            "decoder_sparse_step": 2,
+            "mlp_only_layers": [],
+        },
+        "qwen2_moe",
+        gains={**PEAKED, "gate": 1.0, "shared_expert_gate": 2.0, "down_proj": 3.0},
+    ),
+)
+
+
+def has_experts(config: Mapping[str, object], layer: int) -> bool:
+    """Whether a layer has experts in place of an FFN."""
+    if config["model_type"] == "mixtral":
+        return True
+    dense = cast("list[int]", config.get("mlp_only_layers") or ())
+    step = cast("int", config.get("decoder_sparse_step", 1))
+    return "num_experts" in config and layer not in dense and (layer + 1) % step == 0
+
+
+def expert_tensors(
+    config: Mapping[str, object], prefix: str, matrix: Callable[[str, int, int], Named]
+) -> Iterator[Named]:
+    """Yield the router of a layer, its experts and what all tokens share; `matrix` gets a name, rows and columns."""
+    sizes = cast("Mapping[str, int]", config)
+    hidden, count = sizes["hidden_size"], sizes.get("num_experts", sizes.get("num_local_experts", 0))
+    width = sizes.get("moe_intermediate_size", sizes.get("intermediate_size", 0))
+    module, gate, up, down = "mlp.", "gate_proj", "up_proj", "down_proj"
+    if config["model_type"] == "mixtral":
+        module, gate, up, down = "block_sparse_moe.", "w1", "w3", "w2"
+    yield matrix(f"{prefix}{module}gate", count, hidden)
+    for expert in range(count):
+        base = f"{prefix}{module}experts.{expert}."
+        yield matrix(base + gate, width, hidden)
+        yield matrix(base + up, width, hidden)
+        yield matrix(base + down, hidden, width)
+    if "shared_expert_intermediate_size" in sizes:
+        width = sizes["shared_expert_intermediate_size"]
+        yield matrix(f"{prefix}mlp.shared_expert_gate", 1, hidden)
+        yield matrix(f"{prefix}mlp.shared_expert.gate_proj", width, hidden)
+        yield matrix(f"{prefix}mlp.shared_expert.up_proj", width, hidden)
+        yield matrix(f"{prefix}mlp.shared_expert.down_proj", hidden, width)

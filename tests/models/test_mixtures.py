@@ -1,0 +1,112 @@
+"""What config.json files of mixtures leave out is as in transformers, and what is not supported is refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from unicorn_async.errors import UnsupportedModelError
+from unicorn_async.models.blocks.experts import Experts
+from unicorn_async.models.blocks.shared_expert import SharedExpert
+from unicorn_async.weights.placement import MemoryGroup
+
+from .test_families import spec
+
+if TYPE_CHECKING:
+    from unicorn_async.models.spec import ModelSpec
+
+
+def experts_of(model: ModelSpec, layer: int = 0) -> Experts:
+    block = model.layers[layer].blocks[-1]
+    assert isinstance(block, Experts)
+    return block
+
+
+def test_qwen_3_has_experts_in_each_layer_but_those_that_are_named_or_left_out() -> None:
+    sizes: dict[str, object] = {"moe_intermediate_size": 48, "num_experts": 16, "num_experts_per_tok": 4}
+    model = spec("Qwen3Moe", **sizes, mlp_only_layers=[1], decoder_sparse_step=1)
+    kinds = [type(layer.blocks[1]).__name__ for layer in model.layers]
+    assert kinds == ["Experts", "GatedFFN", "Experts", "Experts", "Experts"]
+    experts = model.layers[0].blocks[1]
+    assert experts.summary == "4 of 16 experts of 48 (silu)"
+    assert isinstance(experts, Experts) and not experts.routing.normalises
+    every_second = spec("Qwen3Moe", **sizes, decoder_sparse_step=2, norm_topk_prob=True)
+    assert [isinstance(layer.blocks[1], Experts) for layer in every_second.layers] == [False, True, False, True, False]
+
+
+def test_experts_go_to_slow_memory_before_all_else_and_routers_do_not() -> None:
+    sizes: dict[str, object] = {"moe_intermediate_size": 48, "num_experts": 16, "num_experts_per_tok": 4}
+    model = spec("Qwen3Moe", **sizes)
+    groups = model.memory_groups()
+    assert groups["layers.0.experts_gate_up"] is groups["layers.0.experts_down"] is MemoryGroup.EXPERTS
+    assert groups["layers.0.router"] is MemoryGroup.NORMS
+    order = list(MemoryGroup)
+    assert order.index(MemoryGroup.EXPERTS) > max(
+        map(order.index, set(order) - {MemoryGroup.EXPERTS, MemoryGroup.EMBEDDINGS})
+    )
+
+
+@pytest.mark.parametrize(
+    ("keys", "match"),
+    [
+        ({"num_experts_per_tok": 17}, "experts of a token: expected 1 to 16, got 17"),
+        ({"num_experts": 2048}, "experts: expected 1 to 1024, got 2048"),
+        ({"use_sliding_window": True, "sliding_window": 64}, "windows of Qwen3Moe are not supported"),
+        ({"moe_intermediate_size": 44}, "moe_intermediate_size: expected a multiple of 8, got 44"),
+    ],
+)
+def test_mixtures_that_no_kernel_takes_are_refused(keys: dict[str, object], match: str) -> None:
+    sizes: dict[str, object] = {"moe_intermediate_size": 48, "num_experts": 16, "num_experts_per_tok": 4}
+    with pytest.raises(UnsupportedModelError, match=match):
+        spec("Qwen3Moe", **{**sizes, **keys})
+
+
+def test_olmoe_has_experts_in_all_layers_and_weights_as_the_softmax_has_them() -> None:
+    model = spec("Olmoe")
+    assert {layer.blocks[1].summary for layer in model.layers} == {"8 of 64 experts of 128 (silu)"}
+    experts = model.layers[0].blocks[1]
+    assert isinstance(experts, Experts) and not experts.routing.normalises
+    assert model.attention.q_norm is not None and model.attention.q_norm.size == 128
+    with pytest.raises(UnsupportedModelError, match="clip_qkv"):
+        spec("Olmoe", clip_qkv=8.0)
+
+
+def test_mixtral_has_experts_in_all_layers_whose_weights_add_up_to_one() -> None:
+    model = spec("Mixtral", sliding_window=None)
+    assert {layer.blocks[1].summary for layer in model.layers} == {"2 of 8 experts of 128 (silu)"}
+    experts = model.layers[0].blocks[1]
+    assert isinstance(experts, Experts) and experts.routing.normalises
+    assert model.attention.rotary.base == 1_000_000.0 and model.attention.window == 0
+    assert spec("Mixtral", sliding_window=64).attention.window == 64
+    with pytest.raises(UnsupportedModelError, match="experts of a token: expected 1 to 8, got 9"):
+        spec("Mixtral", num_experts_per_tok=9)
+
+
+def test_qwen_2_has_an_expert_for_all_tokens_behind_a_gate() -> None:
+    model = spec("Qwen2Moe", mlp_only_layers=[1], num_experts=12)
+    experts = experts_of(model)
+    assert experts.shared == SharedExpert(5632, "mlp.shared_expert", "mlp.shared_expert_gate.weight")
+    assert experts.summary == "4 of 12 experts of 1408 and one of 5632 for all tokens (silu)"
+    assert (experts.routing.normalises, model.attention.qkv_bias, model.attention.output_bias) == (False, True, False)
+    assert [isinstance(layer.blocks[1], Experts) for layer in model.layers] == [True, False, True, True, True]
+    wants = {want.name: want for want in model.wanted_tensors()}
+    gate = wants["model.layers.0.mlp.shared_expert_gate.weight"]
+    assert (gate.shape, gate.dest, gate.row_offset, gate.as_f32) == ((1, 128), "layers.0.router", 12, True)
+    groups = model.memory_groups()
+    assert groups["layers.0.shared_gate_up"] is groups["layers.0.shared_down"] is MemoryGroup.FFN
+    assert not spec("Qwen2Moe", qkv_bias=False).attention.qkv_bias
+
+
+@pytest.mark.parametrize(
+    ("keys", "match"),
+    [
+        ({"shared_expert_intermediate_size": 44}, "shared_expert_intermediate_size: expected a multiple of 8, got 44"),
+        ({"use_sliding_window": True, "sliding_window": 64}, "use_sliding_window: windows of Qwen2Moe"),
+        ({"layer_types": ["sliding_attention"] * 5}, "layer_types: windows of Qwen2Moe are not supported"),
+        ({"attention_bias": True}, "attention_bias"),
+    ],
+)
+def test_what_qwen_2_could_be_otherwise_is_refused(keys: dict[str, object], match: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=match):
+        spec("Qwen2Moe", **keys)

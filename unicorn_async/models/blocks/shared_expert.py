@@ -1,0 +1,54 @@
+"""The expert of a mixture that all tokens pass, beside those that each of them takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from unicorn_async.models.blocks.declarations import WeightSpec
+from unicorn_async.models.blocks.gated_ffn import GatedNetwork
+from unicorn_async.weights.placement import MemoryGroup
+from unicorn_async.weights.rules import WeightKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from unicorn_async.config import Activation
+    from unicorn_async.models.block_recorder import BlockRecorder
+    from unicorn_async.tensor import Tensor
+
+_GATE_UP, _DOWN = "shared_gate_up", "shared_down"
+
+
+@dataclass(frozen=True, slots=True)
+class SharedExpert:
+    """A gated FFN whose modules on disk are those of `module`.
+
+    With `gate` what it leaves is multiplied by the sigmoid of a row's product with the token: the name of that row's
+    tensor, which the router has behind those of the experts.
+    """
+
+    intermediate_size: int
+    module: str
+    gate: str = ""
+
+    def weights(self, hidden_size: int) -> tuple[WeightSpec, ...]:
+        """Gate, up and down, as `Block.weights`."""
+        width, kind, group = self.intermediate_size, WeightKind.MATRIX, MemoryGroup.FFN
+        return (
+            WeightSpec(f"{self.module}.gate_proj.weight", (width, hidden_size), _GATE_UP, kind, group),
+            WeightSpec(f"{self.module}.up_proj.weight", (width, hidden_size), _GATE_UP, kind, group, width),
+            WeightSpec(f"{self.module}.down_proj.weight", (hidden_size, width), _DOWN, kind, group),
+        )
+
+    def workspace(self, hidden_size: int) -> Mapping[str, int]:
+        """As `Block.workspace`."""
+        width = self.intermediate_size
+        return {"gate_up": 2 * width, "gated": width, "shared_output": hidden_size}
+
+    def record(self, recorder: BlockRecorder, normed: Tensor, activation: Activation) -> Tensor:
+        """Record what it makes of rows, without its gate; returns that, (tokens, hidden_size) f32."""
+        out = recorder.rows("shared_output", normed.shape[1])
+        network = GatedNetwork(self.intermediate_size, activation, _GATE_UP, _DOWN)
+        recorder.linear(network.record(recorder, normed), _DOWN, out)
+        return out
