@@ -33,6 +33,7 @@ from unicorn_async.npu.doctor import examine
 from unicorn_async.npu.geometry import CORE_BUFFER_BYTES, HEAD_DIMS, HeadLayout
 from unicorn_async.npu.host import NpuHost
 from unicorn_async.npu.manifest import find_build, find_built, notice
+from unicorn_async.npu.measured import MeasuredRates, rates_path, write_rates
 from unicorn_async.npu.self_check import self_check
 from unicorn_async.npu.work import AttentionHeads
 
@@ -41,7 +42,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
-FORMAT = 2
+    from unicorn_async.npu.manifest import Build
+
+FORMAT = 3
 WINDOWS = (0, 48, 1024)
 PREFILL_QUERIES = 17
 _SYNC_BYTES = (4096, 65536, 1 << 20)
@@ -78,10 +81,29 @@ async def validate(device: Device, layout: HeadLayout, folder: Path, options: ar
             if options.no_gpu
             else await hand_over_costs(attention, options.device, options.repeats),
             "bandwidth": await _bandwidth(attention, max(options.contexts), options.repeats),
+            "computing": await _computing(attention, max(options.contexts), options.repeats),
             "sync_us": _sync_cost(attention, options.repeats),
             "soak": await _soak(attention, options),
         }
-        return part | {"passed": part["soak"]["failure"] is None and all(answer["passed"] for answer in answers)}
+        part |= {"passed": part["soak"]["failure"] is None and all(answer["passed"] for answer in answers)}
+        if part["passed"]:
+            _keep_rates(folder, build, part)
+        return part
+
+
+def _keep_rates(folder: Path, build: Build, part: dict[str, Any]) -> None:
+    """Leave what was measured beside the build: `--attention auto` goes by it from now on."""
+    rates = MeasuredRates(
+        build.sha256,
+        time.strftime("%Y-%m-%d", time.gmtime()),
+        part["bandwidth"]["bytes_per_s"],
+        part["computing"]["multiply_adds_per_s"],
+        part["latency_us"]["p50"] * 1e-6,
+    )
+    try:
+        print(f"rates for --attention auto: {write_rates(folder, build, rates)}")
+    except OSError as exc:
+        print(f"unicorn npu validate: rates not kept: {rates_path(folder, build)}: {exc.strerror}", file=sys.stderr)
 
 
 async def _answer(attention: AttentionService, question: Question) -> dict[str, Any]:
@@ -108,6 +130,15 @@ async def _bandwidth(attention: AttentionService, context_len: int, repeats: int
     layout = attention.heads.layout
     nbytes = attention.heads.num_kv_heads * -(-context_len // layout.chunk_keys) * CORE_BUFFER_BYTES
     return {"context": context_len, "bytes": nbytes, "bytes_per_s": nbytes / float(np.median(times))}
+
+
+async def _computing(attention: AttentionService, context_len: int, repeats: int) -> dict[str, float]:
+    """Multiply-adds a second of all cores together, each with a full item."""
+    heads = attention.heads
+    queries = min(heads.queries_per_item, context_len)
+    times = await _times(attention, Question(heads, context_len, queries, 0), repeats)
+    count = 2 * heads.num_heads * heads.layout.head_dim * queries * context_len
+    return {"context": context_len, "queries": queries, "multiply_adds_per_s": count / float(np.median(times))}
 
 
 async def _times(attention: AttentionService, question: Question, repeats: int) -> list[float]:

@@ -108,16 +108,18 @@ def test_what_is_for_attention_elsewhere_is_refused_without_it(name: str, value:
     with pytest.raises(ConfigError, match=f"{name}: it is for attention on another device"):
         EngineConfig(**{name: value})
     EngineConfig(**{name: value}, attention=AttentionTarget(AttentionKind.VULKAN, "1"))
+    with pytest.raises(ConfigError, match=f"{name}: .* auto may leave it on the GPU"):
+        EngineConfig(**{name: value}, attention="auto")
 
 
-@pytest.mark.parametrize("text", ["", "gpu:0", "vulkan", "vulkan:", "vulkan: ", "npu:0", "NPU", "cpu"])
+@pytest.mark.parametrize("text", ["", "gpu:0", "vulkan", "vulkan:", "vulkan: ", "npu:0", "auto:1", "NPU", "cpu"])
 def test_a_place_for_the_attention_that_means_nothing_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="attention: expected gpu, npu, or vulkan:DEVICE"):
+    with pytest.raises(ConfigError, match="attention: expected gpu, npu, auto, or vulkan:DEVICE"):
         AttentionTarget.parse(text)
 
 
 def test_a_place_for_the_attention_is_its_own_text() -> None:
-    for text in ("gpu", "npu", "vulkan:1", "vulkan:RTX 4060"):
+    for text in ("gpu", "npu", "auto", "vulkan:1", "vulkan:RTX 4060"):
         assert str(AttentionTarget.parse(text)) == text
 
 

@@ -156,7 +156,7 @@ def test_a_name_that_an_option_does_not_have_is_refused_with_those_that_it_has(
 def test_a_place_for_the_attention_is_given_as_text() -> None:
     assert EngineConfig(attention="vulkan:1").attention == AttentionTarget(AttentionKind.VULKAN, "1")
     for wrong in ("cpu", ""):
-        with pytest.raises(errors.ConfigError, match="attention: expected gpu, npu, or vulkan:DEVICE"):
+        with pytest.raises(errors.ConfigError, match="attention: expected gpu, npu, auto, or vulkan:DEVICE"):
             EngineConfig(attention=wrong)
     nothing: Any = None
     with pytest.raises(errors.ConfigError, match="attention: expected an AttentionTarget or a string, got None"):

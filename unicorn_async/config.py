@@ -105,6 +105,7 @@ class AttentionKind(Enum):
     GPU = "gpu"  # the device that runs the model
     VULKAN = "vulkan"  # another Vulkan device
     NPU = "npu"
+    AUTO = "auto"  # the GPU, or the NPU where steps are faster with it; an opened engine has one of the two
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ class AttentionTarget:
 
     @classmethod
     def parse(cls, text: str) -> AttentionTarget:
-        """Parse gpu, npu, or vulkan:DEVICE.
+        """Parse gpu, npu, auto, or vulkan:DEVICE.
 
         Raises:
             ConfigError: it is none of them.
@@ -124,9 +125,12 @@ class AttentionTarget:
         name, colon, device = text.partition(":")
         if name == AttentionKind.VULKAN.value and device.strip():
             return cls(AttentionKind.VULKAN, device.strip())
-        if colon or name not in (AttentionKind.GPU.value, AttentionKind.NPU.value):
-            raise ConfigError(f"attention: expected gpu, npu, or vulkan:DEVICE (see `unicorn devices`), got {text!r}")
-        return cls(AttentionKind(name))
+        kinds = {kind.value: kind for kind in AttentionKind if kind is not AttentionKind.VULKAN}
+        if colon or name not in kinds:
+            raise ConfigError(
+                f"attention: expected gpu, npu, auto, or vulkan:DEVICE (see `unicorn devices`), got {text!r}"
+            )
+        return cls(kinds[name])
 
     def __str__(self) -> str:
         return f"{self.kind.value}:{self.device}" if self.device else self.kind.value
@@ -209,7 +213,7 @@ class EngineConfig:
     tuning: bool = True  # choose kernels by what `unicorn tune` has measured on the device, where it has
     # file to write a trace of the load to, for the Perfetto UI
     load_trace: Converted[Path | None, str] = Converted(None)
-    # where the attention runs; text is gpu, npu or vulkan:DEVICE
+    # where the attention runs; text is gpu, npu, auto or vulkan:DEVICE
     attention: Converted[AttentionTarget, str] = Converted(AttentionTarget())
     # with attention elsewhere alone
     attention_split: Converted[SplitMode, Literal["auto", "always", "never"]] = Converted(SplitMode.AUTO)
@@ -246,6 +250,8 @@ class EngineConfig:
         ):
             if value and not self.attends_elsewhere:
                 raise ConfigError(f"{name}: it is for attention on another device, and attention is on the GPU")
+            if value and self.attention.kind is AttentionKind.AUTO:
+                raise ConfigError(f"{name}: it is for attention on another device, and auto may leave it on the GPU")
         if self.speculation is SpeculationMode.LOOKUP and self.attends_elsewhere:
             raise ConfigError(f"speculation: lookup is not there with attention {self.attention}")
         if self.time_kernels and self.attends_elsewhere:
@@ -280,7 +286,7 @@ class EngineConfig:
 
     @property
     def attends_elsewhere(self) -> bool:
-        """Whether another device than the one that runs the model has the attention and the KV cache."""
+        """Whether another device than the model's has the attention and the KV cache, or with auto may have them."""
         return self.attention.kind is not AttentionKind.GPU
 
     @property

@@ -153,7 +153,10 @@ def test_a_key_that_no_row_sees_may_be_anything(kernels: Path) -> None:
 @pytest.mark.parametrize("latency", [17, 27])
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
 def test_four_products_are_in_flight_in_both_loops(kernels: Path, head_dim: int, latency: int) -> None:
-    """On AIE2, where a chain of products has one in 17 to 27 cycles, as others measured; all else is not counted."""
+    """Of AIE2, if a chain of products has one in 17 to 27 cycles, as others measured of a load, a step and a store.
+
+    All else is not counted.
+    """
     layout = HeadLayout(NPU1, head_dim)
     problem = Problem(layout, 1024, queries=4, group=8)
     problem.found(kernels, defines=(f"HOST_LATENCY={latency}",))

@@ -66,6 +66,7 @@ def test_a_report_says_what_was_right_how_fast_it_was_and_on_what(validate: Any,
     }
     assert all(answer["mean_relative_error"] <= 3e-3 for answer in part["answers"])
     assert part["latency_us"]["p50"] > 0 and part["bandwidth"]["bytes_per_s"] > 0
+    assert part["computing"]["queries"] == 32 and part["computing"]["multiply_adds_per_s"] > 0
     assert set(part["sync_us"]) == {"to_device", "from_device"}
     for costs in part["sync_us"].values():
         assert set(costs) == {"4096", "65536", "1048576"} and min(costs.values()) > 0
@@ -289,12 +290,30 @@ def test_a_folder_of_builds_that_can_not_be_looked_into_is_no_traceback(
 def test_the_doctor_tries_every_build(machine: Machine, tmp_path: Path) -> None:
     write_build(tmp_path / "builds", NPU1, 128)
     findings = command.diagnose(machine.host(), tmp_path / "builds")
-    last = findings[-3:]
+    kernels = [finding for finding in findings if finding.check.startswith("kernels")]
     assert all(finding.ok for finding in findings)
-    assert "the known answers are right" in last[1].summary
-    assert last[0].remedy == "unicorn npu build --chip npu1 --head-dim 64"
+    assert "the known answers are right" in kernels[1].summary
+    assert kernels[0].remedy == "unicorn npu build --chip npu1 --head-dim 64"
     text = command.format_findings(findings)
     assert "note kernels, head_dim 64: not built" in text and "ok   kernels, head_dim 128" in text
+
+
+@pytest.mark.usefixtures("npu")
+def test_the_doctor_tells_others_rates_of_an_npu_until_a_validation_has_measured_this_one(
+    validate: Any, machine: Machine, tmp_path: Path
+) -> None:
+    def told() -> tuple[str, str]:
+        findings = command.diagnose(machine.host(), tmp_path / "builds")
+        (finding,) = (finding for finding in findings if finding.check == "rates, head_dim 64")
+        return finding.summary, finding.remedy
+
+    write_build(tmp_path / "builds", NPU1, 64)
+    summary, remedy = told()
+    assert "the NPU reads 25.6 to 46 GB/s (implied by https://" in summary and "unicorn npu validate" in remedy
+    status, report = validate("--no-gpu")
+    summary, remedy = told()
+    rate = report["head_dims"][0]["bandwidth"]["bytes_per_s"]
+    assert status == 0 and f"the NPU reads {rate * 1e-9:.4g} GB/s (measured here by" in summary and not remedy
 
 
 @pytest.mark.usefixtures("npu")

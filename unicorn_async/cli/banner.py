@@ -25,6 +25,7 @@ def banner(engine: Engine) -> list[str]:
         f"model    {engine.model_name}: {config.architecture}, {config.num_layers} layers,"
         f" {size(engine.progress.bytes_total)} of weights{', from the cache' if engine.progress.from_cache else ''}",
         *([f"attends  {engine.attention.text()}"] if options.attends_elsewhere else []),
+        *(engine.attention.choice.lines() if engine.attention.choice is not None else []),
         *(f"adapter  {adapter.text()}" for adapter in engine.adapters),
         f"context  {engine.max_context} tokens; KV cache {size(engine.kv_cache_bytes)} in {engine.attention.kv_dtype},"
         f" up to {options.max_num_seqs} sequences in a step",

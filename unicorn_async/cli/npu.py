@@ -11,11 +11,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from unicorn_async.errors import NpuBuildError, UnicornError
+from unicorn_async.hybrid.figures import npu_figures
 from unicorn_async.npu.attention import NpuOptions
 from unicorn_async.npu.doctor import Finding, examine, npu_chip
 from unicorn_async.npu.geometry import HEAD_DIMS, HeadLayout
 from unicorn_async.npu.host import NpuHost
 from unicorn_async.npu.manifest import build_dir, find_build, find_built, notice, tried
+from unicorn_async.npu.measured import find_rates
 from unicorn_async.npu.opening import open_attention
 from unicorn_async.npu.work import AttentionHeads
 from unicorn_async.resources import npu_page, resource_dir
@@ -23,6 +25,8 @@ from unicorn_async.resources import npu_page, resource_dir
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    from unicorn_async.npu.manifest import Build
 
 _ACTIONS = {
     "doctor": "look for what keeps the NPU from being used, and try the kernels that are built",
@@ -90,7 +94,16 @@ def diagnose(host: NpuHost, builds: Path) -> list[Finding]:
             findings.append(Finding(check, False, str(exc), f"{npu_page()} says how to report it"))
         else:
             findings.append(Finding(check, True, f"{build.xclbin}: the known answers are right"))
+            findings.append(_rates(builds, build))
     return findings
+
+
+def _rates(builds: Path, build: Build) -> Finding:
+    """Say what `--attention auto` goes by; others' rates are a note."""
+    measured = find_rates(builds, build)
+    figures = "; ".join(figure.text() for figure in npu_figures(build.chip, measured).all())
+    remedy = "`unicorn npu validate` measures them; `unicorn inspect MODEL --attention auto` says what they decide"
+    return Finding(f"rates, head_dim {build.head_dim}", True, figures, "" if measured else remedy)
 
 
 async def _try(host: NpuHost, builds: Path, heads: AttentionHeads) -> None:

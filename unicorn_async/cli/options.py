@@ -94,7 +94,8 @@ def add_planning_options(parser: argparse.ArgumentParser) -> argparse._ArgumentG
         "--attention",
         type=attention_target,
         metavar="WHERE",
-        help="what attends and has the KV cache: gpu (default: the device that runs the model), vulkan:DEVICE, or npu",
+        help="what attends and has the KV cache: gpu (default: the device that runs the model), vulkan:DEVICE, npu, or"
+        " auto: gpu, or npu where steps are faster with it, and why",
     )
     group.add_argument("--max-context", type=count, metavar="TOKENS", help="prompt and answer together")
     group.add_argument("--max-num-seqs", type=count, metavar="N", help="sequences in one step (default 32)")
@@ -197,7 +198,7 @@ def byte_size(text: str) -> int:
 
 
 def attention_target(text: str) -> AttentionTarget:
-    """Parse gpu, npu or vulkan:DEVICE."""
+    """Parse gpu, npu, auto or vulkan:DEVICE."""
     try:
         return AttentionTarget.parse(text)
     except ConfigError as exc:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.cli.amounts import size
 from unicorn_async.cli.memory_lines import heap_name
+from unicorn_async.engine.attending import settle_attention
 from unicorn_async.engine.placement import memory_json
 from unicorn_async.errors import ConfigError, OutOfMemoryError, VulkanUnavailableError
 from unicorn_async.gpu.budget import HeapKind
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from unicorn_async.config import EngineConfig
     from unicorn_async.engine.files import ModelFiles
     from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.hybrid.way_choice import AttentionChoice
     from unicorn_async.memory.plan import MemoryPlan
 
 
@@ -35,6 +37,7 @@ class DevicePlacement:
     problem: str | None
     reading: str  # how the files would be read now, and why
     is_chosen: bool
+    choice: AttentionChoice | None = None  # what `--attention auto` is there, and why
 
     def lines(self) -> list[str]:
         """Return what people want to know; the whole table for the device that a load would take."""
@@ -44,6 +47,8 @@ class DevicePlacement:
         lines = [f"{name}: fits, with a context of up to {self.plan.kv.max_context} tokens"]
         if self.is_chosen:
             lines += ["", *_table(self.info, self.plan), "", f"how it reads: {self.reading}"]
+        if self.choice is not None:
+            lines += ["", *self.choice.lines()]
         return [*lines, ""]
 
     def to_json(self) -> dict[str, object]:
@@ -56,6 +61,7 @@ class DevicePlacement:
             "fits": self.plan is not None,
             "problem": self.problem,
             **memory_json(self.plan),
+            "attention_choice": None if self.choice is None else self.choice.to_json(),
             "reading": self.reading,
         }
 
@@ -73,6 +79,7 @@ def placements(model: ModelFiles, options: EngineConfig, cached: CacheLookup) ->
             candidates = device_candidates(devices, options.device, allow_software=options.allow_software)
         except VulkanUnavailableError:  # a load would refuse to take the software device unasked
             candidates = ()
+        options, choice = settle_attention(model, options, candidates or devices)
         far = FarDevice(model.config, options, devices)
         candidates = far.near(candidates)
         infos = _all_of(devices, candidates, options)
@@ -80,7 +87,7 @@ def placements(model: ModelFiles, options: EngineConfig, cached: CacheLookup) ->
     chosen = next((p for p in found if p.plan is not None and p.info in candidates), None)
     if chosen is None and len(found) == 1:
         chosen = found[0]  # what a load would do, were it told to take this one
-    return [DevicePlacement(p.info, p.plan, p.problem, p.reading, is_chosen=p is chosen) for p in found]
+    return [replace(p, is_chosen=p is chosen, choice=choice if p is chosen else None) for p in found]
 
 
 def _all_of(devices: Sequence[DeviceInfo], candidates: Sequence[DeviceInfo], options: EngineConfig) -> list[DeviceInfo]:

@@ -115,7 +115,8 @@ class Evaluation:
 class EngineLoop:
     """Joins the scheduler, the runner, the growth of the KV cache, if it grows, and the streams of requests.
 
-    Sequences with a grammar have begun with `guides` before they are added; without these there are none.
+    Sequences with a grammar have begun with `guides` before they are added; without these there are none. `on_step` is
+    told each step's result.
     """
 
     def __init__(
@@ -124,6 +125,7 @@ class EngineLoop:
         runner: StepRunner,
         growth: CacheGrowth | None = None,
         guides: Guides | None = None,
+        on_step: Callable[[StepResult], None] | None = None,
     ) -> None:
         self.counters = LoopCounters()
         self.feed = StepFeed(scheduler)
@@ -131,6 +133,7 @@ class EngineLoop:
         self._runner = runner
         self._growth = growth
         self._guides = guides
+        self._on_step = on_step
         self._last_step_s = 0.0
         self._streams: dict[Sequence, RequestStream] = {}
         self._evaluations: dict[Sequence, Evaluation] = {}
@@ -281,6 +284,8 @@ class EngineLoop:
                 result = await ended.step.result()
                 if self.feed.is_watched:
                     self.feed.note(ended.begun_s, ended.host_s, result)
+                if self._on_step is not None:
+                    self._on_step(result)
                 self._commit(result)
                 if owes_token:
                     await asyncio.sleep(0)  # they get it before more work is made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from unicorn_async.engine.cache_growth import CacheGrowth
@@ -36,7 +37,8 @@ def make_loop(model: OpenedModel, guides: Guides) -> tuple[Scheduler, EngineLoop
         shares_prefixes=_shares_prefixes(model),
     )
     growth = None if model.kv_pool is None else CacheGrowth(model.kv_pool)
-    return scheduler, EngineLoop(scheduler, runner, growth, guides)
+    on_step = None if model.step_times is None else partial(model.step_times.observe, model.attention.kind)
+    return scheduler, EngineLoop(scheduler, runner, growth, guides, on_step)
 
 
 def _shares_prefixes(model: OpenedModel) -> bool:

@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.background import end_task, run_to_end
 from unicorn_async.cache.session import CacheSession
+from unicorn_async.config import AttentionKind
+from unicorn_async.engine.attending import keep_step_times, settle_attention
 from unicorn_async.engine.devices import open_beside, open_device
 from unicorn_async.engine.files import ModelFiles
-from unicorn_async.engine.speculation import fit_speculation
 from unicorn_async.engine.types import AdapterInfo
 from unicorn_async.engine.user_folders import weight_cache_folder
 from unicorn_async.errors import ConfigError
 from unicorn_async.gpu.warm_up import WarmUp
-from unicorn_async.hybrid.choice import FarDevice, fit_options
+from unicorn_async.hybrid.choice import FarDevice
 from unicorn_async.loader.allocator import BackgroundAllocator
 from unicorn_async.loader.conversion import WeightConverter, factor_converter, prepare_conversion
 from unicorn_async.loader.lora_factors import LoraFactors
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from unicorn_async.gpu.instance import Instance
     from unicorn_async.hybrid.opened_far import OpenedFar
     from unicorn_async.hybrid.report import AttentionInfo
+    from unicorn_async.hybrid.step_times import StepTimes
     from unicorn_async.loader.trace import LoadTrace
     from unicorn_async.memory.plan import MemoryPlan
     from unicorn_async.memory.report import MemoryReport
@@ -75,6 +77,7 @@ class OpenedModel:
     kv_pool: KVPool | None  # the device's own KV cache; None where something else attends
     tokenizer: Tokenizer | None  # None where nobody wants it
     tokenizer_s: float  # how long it took, beside everything else
+    step_times: StepTimes | None  # what notes the times of steps; None where nobody goes by them
 
     @property
     def name(self) -> str:
@@ -139,12 +142,14 @@ async def open_model(
     stack = ending.first
     on_wait("files")
     begun = None if options.skip_tokenizer else await _begin_tokenizer(model, options, stack)
-    files, options = await asyncio.to_thread(read_model, model, options)
+    asked = options
+    files = await asyncio.to_thread(read_model, model, options)
     runs = asyncio.Event()
     making = None if begun is None else await _make_tokenizer(begun, files, stack, runs)
 
     on_wait("device")
     devices = await opening
+    options, choice = await asyncio.to_thread(settle_attention, files, options, devices.candidates)
     device, memory_plan, usage_before = await run_to_end(lambda: _choose_device(files, devices, options, ending))
     options = replace(options, staging_bytes=memory_plan.staging_bytes, num_load_steps=memory_plan.num_load_steps)
     on_wait("memory")
@@ -231,6 +236,8 @@ async def open_model(
     from unicorn_async.engine.runner import make_runner
 
     runner, attention = await make_runner(device, files, options, memory_plan, allocator, kv_pool, stream, far, stack)
+    attention = replace(attention, choice=choice)
+    step_times = await keep_step_times(files, asked, device.info, stack)
     await asyncio.to_thread(kernels.list_steps)  # for whoever asks what there is in the event loop
     runs.set()
     # Before the device is waited for, and what its steps wait for is closed.
@@ -257,17 +264,20 @@ async def open_model(
         kv_pool,
         tokenizer,
         tokenizer_s,
+        step_times,
     )
 
 
-def read_model(model: str | Path, options: EngineConfig) -> tuple[ModelFiles, EngineConfig]:
-    """Read and check a model's files, and fit the options to it; it blocks on the disk.
+def read_model(model: str | Path, options: EngineConfig) -> ModelFiles:
+    """Read and check a model's files, and that the options fit it where they say what attends; blocks on the disk.
 
     Raises:
         ConfigError, CheckpointError: see `Engine.open`.
     """
     files = ModelFiles.read(model, options.weights, options.loras)
-    return files, fit_speculation(files.config, fit_options(files.config, options))
+    if options.attention.kind is not AttentionKind.AUTO:
+        settle_attention(files, options, ())  # what can't be is said before a device is waited for
+    return files
 
 
 async def _begin_tokenizer(model: str | Path, options: EngineConfig, stack: AsyncExitStack) -> TokenizerTask:

@@ -6,12 +6,12 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from unicorn_async.engine.speculation import fit_speculation
+from unicorn_async.engine.attending import settle_attention
 from unicorn_async.errors import OutOfMemoryError
 from unicorn_async.gpu.budget import HeapKind
 from unicorn_async.gpu.choice import device_candidates
 from unicorn_async.gpu.instance import Instance
-from unicorn_async.hybrid.choice import FarDevice, fit_options
+from unicorn_async.hybrid.choice import FarDevice
 from unicorn_async.memory.plan import plan_memory
 
 if TYPE_CHECKING:
@@ -63,10 +63,11 @@ def plans_on(devices: Sequence[DeviceInfo], on_disk: ModelFiles, config: EngineC
         ConfigError: an option can't work, or the device that is asked for is not there.
         DeviceError: there is no device that may be used. UnsupportedModelError: what is to attend can't.
     """
-    config = fit_speculation(on_disk.config, fit_options(on_disk.config, config))
+    candidates = device_candidates(devices, config.device, allow_software=config.allow_software)
+    config, _ = settle_attention(on_disk, config, candidates)
     far = FarDevice(on_disk.config, config, devices)
     found: list[DevicePlan] = []
-    for info in far.near(device_candidates(devices, config.device, allow_software=config.allow_software)):
+    for info in far.near(candidates):
         host_bytes = info.memory_bytes
         try:
             plan = plan_memory(

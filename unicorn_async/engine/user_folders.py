@@ -41,6 +41,11 @@ def kept_tokenizers() -> KeptFolder:
     return KeptFolder(cache_directory() / "tokenizers")
 
 
+def step_times_directory() -> Path:
+    """Return where times of steps lie that were measured on a machine with an NPU."""
+    return cache_directory() / "step-times"
+
+
 def tuning_folder() -> TuningFolder:
     """Return the user's tables of measured choices."""
     from unicorn_async.tune.folder import TuningFolder

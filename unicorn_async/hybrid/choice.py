@@ -38,6 +38,7 @@ def fit_options(model: ModelSpec, options: EngineConfig) -> EngineConfig:
             f"--attention {options.attention.kind.value}: what {model.architecture} attends to is gated, which only the"
             " model's own device does"
         )
+    assert options.attention.kind is not AttentionKind.AUTO, "auto has become one of the others"
     if options.attention.kind is not AttentionKind.NPU:
         return options
     from unicorn_async.npu.choice import fit_npu_options

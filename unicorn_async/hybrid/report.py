@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from unicorn_async.config import AttentionKind
+    from unicorn_async.hybrid.way_choice import AttentionChoice
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +16,7 @@ class AttentionInfo:
 
     `kv_dtype` is the type of the cache's elements, `kv_cache_bytes` the size that it grows to, on `device`, and
     `kv_cache_bytes_now` what there is of that. On another device than the model's, `exchange` says how the two hand
-    over a layer, and `reason` why in this way.
+    over a layer, and `reason` why in this way. `choice` is why it is there where `auto` was asked for.
     """
 
     kind: AttentionKind
@@ -26,6 +27,7 @@ class AttentionInfo:
     kv_dtype: str = "f16"
     kv_cache_bytes: int = 0
     kv_cache_bytes_now: int = 0
+    choice: AttentionChoice | None = None
 
     def text(self) -> str:
         """Return a line for people."""
@@ -44,6 +46,7 @@ class AttentionInfo:
             "kv_dtype": self.kv_dtype,
             "kv_cache_bytes": self.kv_cache_bytes,
             "kv_cache_bytes_now": self.kv_cache_bytes_now,
+            "choice": None if self.choice is None else self.choice.to_json(),
         }
 
 

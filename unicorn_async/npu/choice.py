@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from unicorn_async.config import BLOCK_SIZES
-from unicorn_async.npu.doctor import require_npu
+from unicorn_async.npu.doctor import find_npu, require_npu
 from unicorn_async.npu.geometry import NPU1, HeadLayout
 from unicorn_async.npu.host import NpuHost
 from unicorn_async.npu.manifest import build_dir, find_build
@@ -69,6 +69,12 @@ class NpuChoice:
         device, chip = require_npu(host)
         find_build(builds, chip, model.head_dim)
         return cls(f"AMD NPU {chip.name} at {device.address}", host, builds, _heads(chip, model, options))
+
+
+def this_chip() -> Chip | None:
+    """Return the chip of this machine's NPU, usable or not; None where there is none."""
+    found = find_npu(NpuHost())
+    return None if found is None else found[1]
 
 
 def _heads(chip: Chip, model: Heads, options: EngineConfig) -> AttentionHeads:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.server.protocol.encoding import encode_object
@@ -19,7 +20,7 @@ def fingerprint(engine: EngineAPI) -> str:
         engine.model_name,
         engine.max_context,
         [[adapter.name, adapter.weight] for adapter in engine.adapters],
-        engine.attention.to_json(),
+        replace(engine.attention, choice=None).to_json(),
         [device.name, device.driver_name, device.driver_info],
     ]
     return f"fp_{hashlib.sha256(encode_object(parts).encode()).hexdigest()[:12]}"

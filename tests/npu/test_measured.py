@@ -1,0 +1,73 @@
+"""Rates of an NPU that a validation leaves beside a build."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.npu.builds import write_build
+from unicorn_async.npu.geometry import NPU1
+from unicorn_async.npu.measured import MeasuredRates, find_rates, rates_path, write_rates
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from unicorn_async.npu.manifest import Build
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Build:
+    return write_build(tmp_path, NPU1, 128)
+
+
+def rates_of(build: Build) -> MeasuredRates:
+    return MeasuredRates(build.sha256, "2026-11-25", 40e9, 200e9, 127e-6)
+
+
+def test_rates_are_found_for_the_build_that_they_were_measured_with(tmp_path: Path, build: Build) -> None:
+    assert find_rates(tmp_path, build) is None
+    assert write_rates(tmp_path, build, rates_of(build)) == rates_path(tmp_path, build)
+    assert find_rates(tmp_path, build) == rates_of(build)
+
+
+def test_rates_of_another_build_are_not_this_one_s(
+    tmp_path: Path, build: Build, caplog: pytest.LogCaptureFixture
+) -> None:
+    rates_path(tmp_path, build).write_text(json.dumps({"format": 1, **_fields(build), "sha256": "0" * 64}))
+    assert find_rates(tmp_path, build) is None
+    assert "measured with another build" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": 2},
+        {"sha256": 1},
+        {"time": None},
+        {"bytes_per_s": 0},
+        {"bytes_per_s": True},
+        {"dispatch_s": "1"},
+        {"multiply_adds_per_s": float("nan")},
+        {"multiply_adds_per_s": float("inf")},
+        {"time": "x" * 5000},
+    ],
+)
+def test_a_file_that_holds_no_rates_is_told_and_not_used(
+    tmp_path: Path, build: Build, change: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    rates_path(tmp_path, build).write_text(json.dumps({"format": 1, **_fields(build), **change}))
+    assert find_rates(tmp_path, build) is None
+    assert f"{rates_path(tmp_path, build)}: no rates of an NPU" in caplog.text
+
+
+@pytest.mark.parametrize("text", ["", "[]", "[" * 4000, "no JSON", "null"])
+def test_neither_is_one_that_is_no_object(tmp_path: Path, build: Build, text: str) -> None:
+    rates_path(tmp_path, build).write_text(text)
+    assert find_rates(tmp_path, build) is None
+
+
+def _fields(build: Build) -> dict[str, object]:
+    rates = rates_of(build)
+    return {name: getattr(rates, name) for name in MeasuredRates.__slots__}

@@ -1,0 +1,155 @@
+"""What the cost model goes by: rates of the GPU, the NPU and their memory, each with where it is from.
+
+A figure is a range as long as nobody has measured it here, and one number once somebody has. docs/npu.md has the same
+sources in its table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from unicorn_async.gpu.device_info import DeviceType
+from unicorn_async.npu.geometry import NPU1
+from unicorn_async.npu.pace import MULTIPLY_ADDS_A_CYCLE
+
+if TYPE_CHECKING:
+    from unicorn_async.gpu.device_info import DeviceInfo
+    from unicorn_async.npu.geometry import Chip
+    from unicorn_async.npu.measured import MeasuredRates
+
+OPEN_XDNA = "https://github.com/Scottcjn/open-xdna"
+CLOCKS_OF_GPUS = "https://computerbase.de/2024-07/ryzen-ai-9-hx-375-amd-macht-die-55-tops-apu-offiziell"
+MATRIX_UNITS = "https://gpuopen.com/learn/wmma_on_rdna3/"
+MEMORIES = {
+    "npu1": "https://cputronic.com/cpu/amd-ryzen-7-7840u",
+    "npu2": "https://smmave.it/hardware/amd-spinge-al-massimo-il-suo-ryzen-ai-max-300-potenza-e-ai-al-top/",
+}
+DRIVER = "https://github.com/amd/xdna-driver"
+CHANNELS = "https://docs.amd.com/r/en-US/am020-versal-aie-ml/Array-Interface-DMA-Memory-Mapped-AXI4-Master-Interface"
+NPU_ENGINE = "https://huggingface.co/FastFlowLM/LFM3-1.7B-NPU2"
+COUNTED = "a guess out of counts, and the matrix unit's most: docs/npu.md"
+
+_AMD = 0x1002
+_MULTIPLY_ADDS_OF_UNIT = 256  # of a compute unit and cycle: 512 operations in half precision
+_MOST_CLOCK_HZ, _LEAST_CLOCK_HZ = 2.9e9, 2.6e9
+_SHARE_IN_PROMPTS = 0.28  # of a 780M's matrix units: 302 tokens/s of 7.6 billion weights
+_BYTES_IN_DECODING = 78e9  # of a 780M's memory: 16.7 tokens/s of 4.68 GB
+_MEMORY = {"npu1": 120e9, "npu2": 136.5e9}  # 128 bits of LPDDR5X, at 7500 and 8533 MT/s
+_WIDE_MEMORY = 273e9  # 256 bits of LPDDR5X at 8533 MT/s
+_WIDE_UNITS = 17  # compute units of a GPU, from which on its chip has the wide memory
+_NPU_CLOCKS_HZ = {"npu1": (0.8e9, 1.6e9), "npu2": (0.792e9, 1.8e9)}
+_CHANNEL_BYTES = 8  # of a column and cycle: two reading channels of four bytes
+_NPU_BYTES = (36e9, 46e9)  # as runs of others imply
+_MOST_MULTIPLY_ADDS = 128  # of a core's matrix unit in bf16, a cycle; the least is `pace`'s guess
+_DISPATCH_S = (120.7e-6, 135.9e-6)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A number between `low` and `high`, in `unit`s that are shown times `scale`; `source` says where it is from."""
+
+    name: str
+    low: float
+    high: float
+    source: str
+    unit: str = ""
+    scale: float = 1.0
+    is_measured: bool = False
+
+    def text(self) -> str:
+        """Return it for people, with its source."""
+        low, high = (f"{value * self.scale:.4g}" for value in (self.low, self.high))
+        return f"{self.name} {low if low == high else f'{low} to {high}'} {self.unit} ({self.source})"
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as JSON values, in bytes, multiply-adds and seconds."""
+        return {
+            "name": self.name,
+            "low": self.low,
+            "high": self.high,
+            "source": self.source,
+            "measured": self.is_measured,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class NpuFigures:
+    """What an NPU reads a second, multiply-adds and computes a second with all its cores, and takes to begin a run."""
+
+    bytes_per_s: Figure
+    multiply_adds_per_s: Figure
+    dispatch_s: Figure
+
+    def all(self) -> tuple[Figure, ...]:
+        """Return all of them."""
+        return (self.bytes_per_s, self.multiply_adds_per_s, self.dispatch_s)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFigures:
+    """What a GPU that shares the NPU's memory reads, and computes, a second."""
+
+    bytes_per_s: Figure
+    multiply_adds_per_s: Figure
+
+    def all(self) -> tuple[Figure, ...]:
+        """Return all of them."""
+        return (self.bytes_per_s, self.multiply_adds_per_s)
+
+
+def npu_figures(chip: Chip, measured: MeasuredRates | None) -> NpuFigures:
+    """Return an NPU's figures: `measured` ones of this machine, or those of others."""
+    if measured is not None:
+        source = f"measured here by `unicorn npu validate`, {measured.time}"
+        rates = (measured.bytes_per_s, measured.multiply_adds_per_s, measured.dispatch_s)
+        return NpuFigures(*(_npu_figure(number, rate, rate, source, True) for number, rate in enumerate(rates)))
+    slowest, fastest = _NPU_CLOCKS_HZ[chip.name]
+    channels = chip.columns * _CHANNEL_BYTES
+    read = (min(_NPU_BYTES[0], channels * slowest), min(_NPU_BYTES[1], channels * fastest))
+    computed = (
+        chip.num_cores * MULTIPLY_ADDS_A_CYCLE * slowest,
+        chip.num_cores * _MOST_MULTIPLY_ADDS * fastest,
+    )
+    others = f"others on an npu1, {OPEN_XDNA}"
+    return NpuFigures(
+        _npu_figure(0, *read, f"implied by {NPU_ENGINE}; channels: {CHANNELS}, clocks: {DRIVER}"),
+        _npu_figure(1, *computed, f"{COUNTED}; clocks: {DRIVER}"),
+        _npu_figure(2, *_DISPATCH_S, others),
+    )
+
+
+def _npu_figure(number: int, low: float, high: float, source: str, is_measured: bool = False) -> Figure:
+    name, unit, scale = (
+        ("the NPU reads", "GB/s", 1e-9),
+        ("the NPU computes", "G multiply-adds/s", 1e-9),
+        ("the NPU begins a run in", "µs", 1e6),
+    )[number]
+    return Figure(name, low, high, source, unit, scale, is_measured)
+
+
+def gpu_figures(info: DeviceInfo, chip: Chip) -> GpuFigures | None:
+    """Return the figures of a GPU in the NPU's chip; None of any other, of which nothing is known beforehand."""
+    if info.vendor_id != _AMD or info.type is not DeviceType.INTEGRATED or not info.compute_units:
+        return None
+    is_wide = info.compute_units >= _WIDE_UNITS and chip is not NPU1
+    most = _WIDE_MEMORY if is_wide else _MEMORY[chip.name]
+    units = info.compute_units * _MULTIPLY_ADDS_OF_UNIT
+    return GpuFigures(
+        Figure(
+            f"{info.name} reads",
+            _BYTES_IN_DECODING,
+            most,
+            f"a 780M's in {OPEN_XDNA}, and the memory's most: {MEMORIES[chip.name]}",
+            "GB/s",
+            1e-9,
+        ),
+        Figure(
+            f"{info.name} computes",
+            units * _LEAST_CLOCK_HZ * _SHARE_IN_PROMPTS,
+            units * _MOST_CLOCK_HZ,
+            f"a 780M's share in {OPEN_XDNA}, and the most: {MATRIX_UNITS}, {CLOCKS_OF_GPUS}",
+            "G multiply-adds/s",
+            1e-9,
+        ),
+    )

@@ -1,0 +1,78 @@
+"""Rates of this machine's NPU as `unicorn npu validate` measured them, kept beside the build that they are of."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import asdict, dataclass
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from unicorn_async.errors import NpuBuildError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from unicorn_async.npu.manifest import Build
+
+FORMAT = 1
+_MAX_BYTES = 4096
+_MAX_TEXT = 64
+_RATES = ("bytes_per_s", "multiply_adds_per_s", "dispatch_s")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRates:
+    """What all cores together read and compute a second, and what a layer with nothing to do takes.
+
+    `sha256` is the measured build's, `time` when it was measured.
+    """
+
+    sha256: str
+    time: str
+    bytes_per_s: float
+    multiply_adds_per_s: float
+    dispatch_s: float
+
+
+def rates_path(folder: Path, build: Build) -> Path:
+    """Return where a build's rates are, or would be, in the folder of builds."""
+    return folder / f"rates_{build.chip.name}_d{build.head_dim}.json"
+
+
+def write_rates(folder: Path, build: Build, rates: MeasuredRates) -> Path:
+    """Keep them in the place of earlier ones; raises OSError where that is not possible."""
+    path = rates_path(folder, build)
+    partial = path.with_suffix(".part")
+    partial.write_text(json.dumps({"format": FORMAT, **asdict(rates)}, indent=1) + "\n")
+    partial.replace(path)
+    return path
+
+
+def find_rates(folder: Path, build: Build) -> MeasuredRates | None:
+    """Return a build's rates; None where there are none. Those of another build, or of no form, are so for the log."""
+    path = rates_path(folder, build)
+    try:
+        with path.open("rb") as file:
+            rates = _parse(json.loads(file.read(_MAX_BYTES)))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError, NpuBuildError) as exc:
+        _log.warning("%s: no rates of an NPU: %s; `unicorn npu validate` measures them again", path, exc)
+        return None
+    if rates.sha256 != build.sha256:
+        _log.warning("%s: measured with another build; `unicorn npu validate` measures this one", path)
+        return None
+    return rates
+
+
+def _parse(values: object) -> MeasuredRates:
+    fields: dict[str, Any] = values if isinstance(values, dict) else {}
+    texts, rates = [fields.get(key) for key in ("sha256", "time")], [fields.get(key) for key in _RATES]
+    are_rates = all(isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate < inf for rate in rates)
+    if fields.get("format") != FORMAT or not are_rates or not all(isinstance(text, str) for text in texts):
+        raise NpuBuildError(f"expected format {FORMAT} with sha256, time and more than 0 in {', '.join(_RATES)}")
+    sha256, measured = (fields[key][:_MAX_TEXT] for key in ("sha256", "time"))
+    return MeasuredRates(sha256, measured, *(float(fields[key]) for key in _RATES))
