@@ -3,21 +3,20 @@
 // page chose, so that it is found also where the page went before the server's first event came.
 
 import { effect, signal } from "@preact/signals";
-import { isCallDelta, withCallEvent } from "../chat/calls";
-import type { Call } from "../chat/calls";
 import type { Chats } from "../chat/chats";
 import type { Attached } from "../chat/files";
 import { newId } from "../chat/id";
-import { isUnderWay, reduce, removal, sentFor, subtree, trimmedStart } from "../chat/tree";
-import type { ChatEvent, Conversation, Message, Sent } from "../chat/tree";
+import { isUnderWay, reduce, removal, subtree } from "../chat/tree";
+import type { ChatEvent, Conversation, Message } from "../chat/tree";
 import { strings } from "../strings";
 import type { Connection, ServerEvent } from "./connection";
 import { hold } from "./locks";
+import { requestFor, startThatFits } from "./request";
+import type { Problem } from "./request";
+import { Stream } from "./stream";
+import type { Usage } from "./stream";
 
-const MAX_MESSAGE_BYTES = 4 << 20; // what the server takes as one message
-const MAX_TURNS = 4096; // that it takes as one conversation, the system prompt among them
 const DELTA_INTERVAL_MS = 25; // text that comes in this time is shown at once
-const LEAST_RATE_SECONDS = 0.01; // tokens that come at once tell nothing of how fast they were made
 const JSON_FORMATS = new Set(["json_object", "json_schema"]);
 const NOT_THERE = new Set(["response_not_found", "events_not_kept"]);
 
@@ -27,31 +26,7 @@ interface ResponseObject {
   status: string;
   text?: { format?: { type: string } };
   error?: { message: string } | null;
-  usage?: { output_tokens: number; total_tokens: number; input_tokens_details?: { cached_tokens: number } } | null;
-}
-
-interface Stream {
-  readonly chat: string;
-  readonly response: string; // its name at the server
-  isBegun: boolean; // as far as is known
-  received: number; // number of the last event whose text is there; -1 before that
-  text: string; // that has come and is not shown
-  calls: readonly Call[];
-  hasNewCalls: boolean; // that are not shown
-  tokens: number; // since it began, or was taken up
-  askedAt: number; // ms, as of the next two
-  startedAt: number;
-  thoughtAt: number; // when its reasoning had ended; 0 before that
-  isWhole: boolean; // followed from its beginning, so that it can be timed
-  timer: ReturnType<typeof setTimeout> | undefined;
-  release: () => void;
-}
-
-// Of no answer; where there is a start, leaving out what is above it helps.
-export interface Problem {
-  readonly text: string;
-  readonly chat?: string; // that it is about
-  readonly start?: string | null;
+  usage?: Usage | null;
 }
 
 export class Answers {
@@ -101,7 +76,7 @@ export class Answers {
 
   // Leaves out the oldest turns of what an answer was told, and asks again.
   trimAndRetry(answer: string): void {
-    const start = this.trimmedStart(this.chats.current.value, answer);
+    const start = startThatFits(this.chats.current.value, answer);
     if (start === null) return;
     this.chats.dispatch(this.chats.currentId.value, { type: "trim", start });
     this.retry(answer);
@@ -109,7 +84,7 @@ export class Answers {
 
   // Whether there are older turns that can be left out.
   canTrim(answer: string): boolean {
-    return this.trimmedStart(this.chats.current.value, answer) !== null;
+    return startThatFits(this.chats.current.value, answer) !== null;
   }
 
   stop(answer: string): void {
@@ -203,7 +178,7 @@ export class Answers {
         void this.chats.flush(); // so that a page that is loaded anew finds it
         break;
       case "response.output_text.delta":
-        this.grew(answer, stream, String(event["delta"]), number);
+        if (stream.grew(String(event["delta"]), number)) this.showSoon(answer, stream);
         break;
       case "response.completed":
         this.completed(answer, response, false);
@@ -216,7 +191,7 @@ export class Answers {
         this.end({ type: "failed", answer, error: response.error?.message ?? strings.unknownError });
         break;
       default:
-        this.called(answer, stream, event, number);
+        if (stream.called(event, number)) this.showSoon(answer, stream);
     }
   }
 
@@ -241,28 +216,19 @@ export class Answers {
     const response = `resp_${answer}`;
     const event: ChatEvent = { ...asked, answer, response, at: Date.now() };
     const after = reduce(before, event);
-    const input = sentFor(after, answer);
-    const { values } = after.settings;
-    const names = { stream_id: answer, response_id: response };
-    const request = { background: true, reasoning_format: "none", ...values, input }; // thoughts come with their marks
-    const message = JSON.stringify({ type: "response.create", ...names, ...request });
-    const problem = excess(message, input, () => this.trimmedStart(after, answer));
-    if (problem) {
-      this.problem.value = { ...problem, chat: before.id };
+    const asking = requestFor(after, answer, response);
+    if (typeof asking !== "string") {
+      this.problem.value = { ...asking, chat: before.id };
       return false;
     }
     this.chats.dispatch(before.id, event);
     this.problem.value = null;
     this.speed.value = "";
     const { release } = hold(answer);
-    this.follow(answer, { ...newStream(before.id, response, release), isWhole: true });
-    this.connection.send(message);
+    this.follow(answer, new Stream(before.id, response, release, true));
+    this.connection.send(asking);
     void this.chats.flush();
     return true;
-  }
-
-  private trimmedStart(chat: Conversation, answer: string): string | null {
-    return trimmedStart(chat, answer, MAX_TURNS - 1);
   }
 
   // Ends what is under way of some messages, here and at the server.
@@ -291,10 +257,9 @@ export class Answers {
       release();
       return;
     }
-    const stream = newStream(chat, found.response, release);
+    const stream = new Stream(chat, found.response, release, false, found.calls);
     stream.isBegun = found.received !== undefined;
     stream.received = found.received ?? -1;
-    stream.calls = found.calls ?? [];
     this.follow(answer, stream);
     if (this.connection.isOpen) this.resume(answer, stream);
   }
@@ -305,33 +270,13 @@ export class Answers {
   }
 
   private resume(answer: string, stream: Stream): void {
-    stream.isWhole = false;
-    stream.tokens = 0;
+    stream.takenUp();
     this.send({
       type: "unicorn.resume",
       stream_id: answer,
       response_id: stream.response,
       ...(stream.received >= 0 && { starting_after: stream.received }),
     });
-  }
-
-  private grew(answer: string, stream: Stream, delta: string, number: number): void {
-    if (number <= stream.received) return;
-    count(stream);
-    if (!stream.thoughtAt && delta.includes("</think>")) stream.thoughtAt = performance.now();
-    stream.text += delta;
-    stream.received = number;
-    this.showSoon(answer, stream);
-  }
-
-  private called(answer: string, stream: Stream, event: ServerEvent, number: number): void {
-    const calls = number > stream.received ? withCallEvent(stream.calls, event) : stream.calls;
-    if (calls === stream.calls) return;
-    if (isCallDelta(event)) count(stream);
-    stream.calls = calls;
-    stream.hasNewCalls = true;
-    stream.received = number;
-    this.showSoon(answer, stream);
   }
 
   private showSoon(answer: string, stream: Stream): void {
@@ -343,29 +288,18 @@ export class Answers {
   private show(answer: string, stream: Stream): void {
     clearTimeout(stream.timer);
     stream.timer = undefined;
-    const { text, calls, hasNewCalls, received } = stream;
-    if (!text && !hasNewCalls) return;
-    this.chats.dispatch(stream.chat, { type: "delta", answer, text, received, ...(hasNewCalls && { calls }) });
-    stream.text = "";
-    stream.hasNewCalls = false;
-    const rate = tokensPerSecond(stream, stream.tokens);
+    const piece = stream.take();
+    if (!piece) return;
+    this.chats.dispatch(stream.chat, { type: "delta", answer, ...piece });
+    const rate = stream.tokensPerSecond();
     if (rate !== null) this.speed.value = strings.speed(rate);
   }
 
   private completed(answer: string, response: ResponseObject, isTruncated: boolean): void {
     const stream = this.streams.get(answer);
-    const usage = response.usage;
-    const rate = stream?.isWhole && usage ? tokensPerSecond(stream, usage.output_tokens) : null;
-    const cached = usage?.input_tokens_details?.cached_tokens;
-    const statistics = usage && {
-      tokens: usage.output_tokens,
-      contextTokens: usage.total_tokens,
-      tokensPerSecond: rate,
-      ...(stream?.isWhole && stream.startedAt && { firstSeconds: (stream.startedAt - stream.askedAt) / 1000 }),
-      ...(stream?.isWhole && stream.thoughtAt && { thoughtSeconds: (stream.thoughtAt - stream.startedAt) / 1000 }),
-      ...(cached && { cachedTokens: cached }),
-    };
+    const statistics = stream && response.usage && stream.statistics(response.usage);
     this.end({ type: "done", answer, isTruncated, ...(statistics && { statistics }) });
+    const rate = statistics?.tokensPerSecond ?? null;
     if (rate !== null) this.speed.value = strings.speed(rate);
   }
 
@@ -419,40 +353,6 @@ type Asked =
   | { type: "edit"; message: string; question: string; text: string; files: readonly Attached[] }
   | { type: "retry"; message: string };
 
-// Why the server would not take a message, null if it does.
-function excess(message: string, input: readonly Sent[], startOf: () => string | null): Problem | null {
-  const numBytes = utf8Bytes(message);
-  if (numBytes <= MAX_MESSAGE_BYTES && input.length <= MAX_TURNS) return null;
-  const start = startOf();
-  if (numBytes <= MAX_MESSAGE_BYTES) return { text: strings.tooManyTurns(input.length, MAX_TURNS), start };
-  const alone = utf8Bytes(JSON.stringify(input.filter(({ role }, index) => role === "system" || index === input.length - 1)));
-  if (start === null || alone > MAX_MESSAGE_BYTES) return { text: strings.messageTooLarge(alone, MAX_MESSAGE_BYTES) };
-  return { text: strings.tooLarge(numBytes, MAX_MESSAGE_BYTES), start };
-}
-
-function utf8Bytes(text: string): number {
-  return new TextEncoder().encode(text).length;
-}
-
-function newStream(chat: string, response: string, release: () => void): Stream {
-  return {
-    chat, response, isBegun: false, received: -1, text: "", calls: [], hasNewCalls: false, tokens: 0, askedAt: performance.now(), startedAt: 0,
-    thoughtAt: 0,
-    isWhole: false, timer: undefined, release,
-  };
-}
-
-function count(stream: Stream): void {
-  if (!stream.tokens) stream.startedAt = performance.now();
-  stream.tokens += 1;
-}
-
 function isAtServer(message: Message): boolean {
   return isUnderWay(message) && message.response !== undefined;
-}
-
-function tokensPerSecond(stream: Stream, tokens: number): number | null {
-  const seconds = (performance.now() - stream.startedAt) / 1000;
-  // The clock starts with the first token, so one token less has come in that time.
-  return stream.tokens && tokens > 1 && seconds > LEAST_RATE_SECONDS ? (tokens - 1) / seconds : null;
 }
