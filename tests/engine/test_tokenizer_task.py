@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,11 +18,11 @@ from unicorn_async.engine import runner
 from unicorn_async.engine import tokenizer_task as tokenizer_start
 from unicorn_async.engine.engine import Engine
 from unicorn_async.engine.tokenizer_task import TokenizerTask
-from unicorn_async.errors import ConfigError, TokenizerError, UnicornError
+from unicorn_async.errors import ConfigError, TokenizerError, TokenizerLostError, UnicornError
 from unicorn_async.loader.stream import LoadStream
 from unicorn_async.memory.choice import choose_device
 from unicorn_async.resources import demo_model_dir
-from unicorn_async.tokenizer import Tokenizer
+from unicorn_async.tokenizer import ChatMessage, Tokenizer
 from unicorn_async.tokenizer.encoder import WholeNeededError
 from unicorn_async.tokenizer.kept import parse_kept
 from unicorn_async.tokenizer.kept_folder import KeptFolder
@@ -32,7 +34,6 @@ from .test_gguf import metadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from unicorn_async.engine.tokenizer_task import MadeTokenizer
     from unicorn_async.tokenizer.kept import KeptTokenizer
@@ -332,3 +333,40 @@ async def test_an_engine_without_a_tokenizer_has_the_same_token_ids_and_no_text(
     assert [[(i, p) for i, _, p in token.top_logprobs] for token in found.tokens] == [
         [(i, p) for i, _, p in token.top_logprobs] for token in wanted.tokens
     ]
+
+
+@pytest.mark.parametrize("has_interpreter", [True, False])
+def test_the_chat_template_has_a_process_that_ends_with_the_engine(
+    tmp_path: Path, has_interpreter: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokenizer_start, "_has_interpreter", lambda: has_interpreter)
+    messages = [ChatMessage("user", "Why?")]
+    task = TokenizerTask(demo_model_dir(), None)
+    task.begin(demo_model_dir())
+    made = task.make().tokenizer
+    text = Tokenizer.load(demo_model_dir()).chat_text(messages)
+    assert made.chat_text(messages) == made.hasty().chat_text(messages) == text
+    task.close()
+    if has_interpreter:
+        with pytest.raises(TokenizerLostError, match="chat template's process has ended"):
+            made.chat_text(messages)
+    broken = shutil.copytree(demo_model_dir(), tmp_path / "broken")
+    (broken / "chat_template.jinja").write_text("{% for %}")
+    task = TokenizerTask(broken, None)
+    task.begin(broken)
+    with pytest.raises(TokenizerError, match="chat template: "):
+        task.make()
+    task.close()
+
+
+def test_a_model_without_a_chat_template_has_no_process_for_one(tmp_path: Path) -> None:
+    plain = shutil.copytree(demo_model_dir(), tmp_path / "plain")
+    settings = json.loads((plain / "tokenizer_config.json").read_text())
+    del settings["chat_template"]
+    (plain / "tokenizer_config.json").write_text(json.dumps(settings))
+    task = TokenizerTask(plain, None)
+    task.begin(plain)
+    assert not task.make().tokenizer.has_chat_template
+    assert task._templates is not None
+    assert not Path(f"/proc/{task._templates.pid}").exists()
+    task.close()

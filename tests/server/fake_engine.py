@@ -89,6 +89,9 @@ class FakeTokenizer:
         words = [word for message in messages for word in (message.role, *message.content.split())]
         return check_room(list(range(len(words))), max_context)
 
+    def hasty(self) -> FakeTokenizer:
+        return self
+
     async def encode_soon(
         self,
         encode: Callable[[FakeTokenizer], T],

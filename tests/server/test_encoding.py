@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
+from tests.tokenizer.hostile import HOSTILE
 from tests.tokenizer.test_kept import HeldProcess, kept_of
 from unicorn_async.resources import demo_model_dir
+from unicorn_async.server.client import LOCAL
 from unicorn_async.server.options import ServerOptions
+from unicorn_async.server.request_context import asking
 from unicorn_async.server.service import Service
-from unicorn_async.tokenizer import LONG_CHARS, ChatMessage, Tokenizer, excerpt
+from unicorn_async.tokenizer import LONG_CHARS, ChatMessage, Tokenizer, excerpt, template_process
 from unicorn_async.tokenizer.kept_encoder import KeptEncoder
+from unicorn_async.tokenizer.local_conversations import LocalConversations
+from unicorn_async.tokenizer.template_process import TemplateProcess
 
 if TYPE_CHECKING:
     import pytest
 
     from unicorn_async.server.model_host import ModelHost
+    from unicorn_async.tokenizer.conversation import ChatText
+    from unicorn_async.tokenizer.template_messages import Rendering
 
 SHORT = [ChatMessage("user", "Why?")]
 LONGER = [ChatMessage("user", "Why is that so? " * 8)]
@@ -36,10 +45,54 @@ async def test_conversations_that_wait_for_the_whole_vocabulary_hold_nobody_up(
         waiting = [asyncio.create_task(service.prompts.encode_chat(tokenizer, each)) for each in (LONGER, LONG, LONG)]
         assert await service.prompts.encode_chat(tokenizer, SHORT) == local.encode_chat(SHORT)
         idle = threading.Event()
-        service.prompts._tokenizing._long.submit(idle.set)  # type: ignore[union-attr]
+        service.prompts._tokenizing._long.threads.submit(idle.set)  # type: ignore[union-attr]
         assert await asyncio.to_thread(idle.wait, 10)
         assert not any(task.done() for task in waiting)
         held.made.set()
         found = await asyncio.gather(*waiting)
     assert found == [local.encode_chat(each) for each in (LONGER, LONG, LONG)]
     encoder.close()
+
+
+class Watched(TemplateProcess):
+    """Notes whose conversations are begun."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun: list[tuple[str, bool]] = []
+
+    def render(self, rendering: Rendering) -> ChatText:
+        self.begun.append((rendering.conversation.messages[-1].content[:7], rendering.is_hasty))
+        return super().render(rendering)
+
+
+async def test_a_template_that_takes_long_takes_it_from_who_asks_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template_process, "SHORT_SECONDS", 0.2)
+    monkeypatch.setattr(template_process, "MAX_SECONDS", 60.0)
+    demo = Tokenizer.load(demo_model_dir())
+    source = demo.facts.template_source(HOSTILE)
+    expected = demo.with_conversations(LocalConversations(source)).encode_chat
+    service = Service(cast("ModelHost", None), ServerOptions())
+    with closing(Watched()) as process:
+        process.prepare(source)
+        tokenizer = demo.with_conversations(process)
+
+        def ask(client: str, text: str) -> asyncio.Task[list[int]]:
+            token = asking.set(replace(LOCAL, name=client))
+            try:
+                return asyncio.create_task(service.prompts.encode_chat(tokenizer, [ChatMessage("user", text)]))
+            finally:
+                asking.reset(token)
+
+        async with asyncio.timeout(50), service.running():
+            hostile = [ask("eve", "forever") for _ in range(9)]
+            assert await ask("ben", "Hi") == expected([ChatMessage("user", "Hi")])
+            assert len([said for said in process.begun if said == ("forever", True)]) <= 4
+            while process.begun.count(("forever", False)) < 2:
+                assert await ask("ben", "Hi") == expected([ChatMessage("user", "Hi")])
+            assert not any(task.done() for task in hostile)
+            long = ask("ben", "word " * LONG_CHARS)
+            for task in hostile:
+                task.cancel()
+            assert await long == expected([ChatMessage("user", "word " * LONG_CHARS)])
+            assert await ask("eve", "Hi") == expected([ChatMessage("user", "Hi")])

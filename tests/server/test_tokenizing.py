@@ -55,7 +55,8 @@ async def tokenizing() -> AsyncIterator[Tokenizing]:
 
 def begin(tokenizing: Tokenizing, slow: SlowTokenizer, text: str, client: str = "anna") -> asyncio.Task[list[int]]:
     work = partial(slow.encode_chat, [ChatMessage("user", text)], max_context=7)
-    return asyncio.create_task(tokenizing.run(len(text), work, client))
+    run = tokenizing.long if len(text) > LONG_CHARS else tokenizing.short
+    return asyncio.create_task(run(client, work))
 
 
 async def test_a_short_conversation_waits_for_no_long_one(tokenizing: Tokenizing) -> None:

@@ -154,6 +154,6 @@ def test_what_templates_must_not_do_is_an_error(source: str) -> None:
     ],
 )
 def test_templates_are_bounded_in_time_and_size(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unicorn_async.tokenizer.sandbox._MAX_SECONDS", 0.5)
+    monkeypatch.setattr("unicorn_async.tokenizer.sandbox.MAX_SECONDS", 0.5)
     with pytest.raises(TokenizerError, match="chat template"):
         render(source)

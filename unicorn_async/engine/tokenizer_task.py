@@ -17,6 +17,7 @@ from unicorn_async.tokenizer.kept import parse_kept
 from unicorn_async.tokenizer.kept_encoder import KeptEncoder
 from unicorn_async.tokenizer.on_demand import OnDemandProcess
 from unicorn_async.tokenizer.process import TokenizerProcess
+from unicorn_async.tokenizer.template_process import TemplateProcess
 from unicorn_async.tokenizer.tokenizer import Tokenizer
 from unicorn_async.tokenizer.worker import make_tokenizer
 
@@ -38,8 +39,9 @@ class TokenizerTask:
     """Makes a tokenizer beside everything else: a large one in a process of its own, which would hold up every thread.
 
     What an earlier start kept of a large one stands for it until that process has made it; it is looked for at once,
-    before the model's files have been checked. A program without a Python interpreter to start makes it in this process
-    all the same. Close it when the tokenizer is used no more.
+    before the model's files have been checked. The chat template, a stranger's program, has a process of its own,
+    however small it is. A program without a Python interpreter to start has all of that in this process all the same.
+    Close it when the tokenizer is used no more.
     """
 
     def __init__(self, model: str | Path, folder: KeptFolder | None) -> None:
@@ -51,6 +53,7 @@ class TokenizerTask:
         self._source: Source | None = None
         self._process: TokenizerProcess | None = None
         self._long_texts: OnDemandProcess | None = None
+        self._templates: TemplateProcess | None = None
         self._looking = threading.Thread(target=self._look, args=(model,), name="kept tokenizer")
         self._looking.start()
 
@@ -62,7 +65,10 @@ class TokenizerTask:
     def begin(self, source: Source) -> None:
         """Begin to make it; called once, when the model's files are checked."""
         self._source = source
-        if not is_large(source) or not _has_interpreter():
+        if not _has_interpreter():
+            return
+        self._templates = TemplateProcess()
+        if not is_large(source):
             return
         self._looking.join()
         has_kept = self._kept is not None
@@ -85,11 +91,28 @@ class TokenizerTask:
             tokenizer = Tokenizer(KeptEncoder(kept, self._process), kept.facts, apart=self._process)
         else:
             tokenizer = self._process.tokenizer()
-        return MadeTokenizer(tokenizer, time.monotonic() - self._started)
+        return MadeTokenizer(self._with_template(tokenizer), time.monotonic() - self._started)
+
+    def _with_template(self, tokenizer: Tokenizer) -> Tokenizer:
+        template, templates = tokenizer.chat_template, self._templates
+        if template is None:
+            if templates is not None:
+                templates.close()
+            return tokenizer
+        source = tokenizer.facts.template_source(template)
+        if templates is None:
+            # Jinja takes longer to import than all of this package, and most programs have it in the other process.
+            from unicorn_async.tokenizer.local_conversations import LocalConversations
+
+            return tokenizer.with_conversations(LocalConversations(source))
+        templates.prepare(source)
+        return tokenizer.with_conversations(templates)
 
     def close(self) -> None:
-        """End the process, if there is one; a thread in `make` gets an error."""
+        """End the processes, if there are some; a thread in `make` gets an error."""
         self._looking.join()
+        if self._templates is not None:
+            self._templates.close()
         if self._process is not None:
             self._process.close()
         if self._long_texts is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -11,6 +12,7 @@ from unicorn_async.server.protocol.template_options import TemplateOptions
 from unicorn_async.server.request_context import asking
 from unicorn_async.server.tokenizing import Tokenizing
 from unicorn_async.server.tool_plan import ToolPlan
+from unicorn_async.tokenizer import LONG_CHARS, RenderingSlowError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -78,8 +80,13 @@ class Prompts:
     async def encoded(self, tokenizer: Tokenizer, num_chars: int, encode: Callable[[Tokenizer], T]) -> T:
         """Return what `encode` makes of a text, where it holds nobody up, nor does what it has to wait for."""
         tokenizing, client = self._tokenizing, asking.get().name
+        if tokenizing is None:
+            return await tokenizer.encode_soon(encode, _at_once)
+        if num_chars <= LONG_CHARS:
+            with suppress(RenderingSlowError):
+                return await tokenizer.hasty().encode_soon(encode, partial(tokenizing.short, client))
+        return await tokenizer.encode_soon(encode, partial(tokenizing.long, client))
 
-        async def run(work: Callable[[], T]) -> T:
-            return work() if tokenizing is None else await tokenizing.run(num_chars, work, client)
 
-        return await tokenizer.encode_soon(encode, run)
+async def _at_once(work: Callable[[], T]) -> T:
+    return work()

@@ -37,7 +37,7 @@ class ChatTemplate:
         self._lock = threading.Lock()
         try:
             self._template = self._sandbox.template(source)
-        except (TemplateError, RecursionError, SyntaxError, ValueError) as exc:
+        except (TemplateError, RecursionError, SyntaxError, ValueError, MemoryError) as exc:
             raise TokenizerError(f"chat template: {exc}") from exc
 
     @cached_property

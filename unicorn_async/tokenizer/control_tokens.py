@@ -22,24 +22,17 @@ class ControlMatch:
     token_id: int | None
 
 
-class ControlTokens:
-    """The strings that stand for control tokens, by id; strings of one character are left alone."""
+class ControlStrings:
+    """The strings that stand for control tokens; those of one character are left alone."""
 
-    def __init__(self, tokens: Mapping[int, ControlToken]) -> None:
-        strings = {token.content: (token_id, token) for token_id, token in tokens.items() if len(token.content) > 1}
-        ordered = sorted(strings, key=len, reverse=True)
-        self._tokens = strings
-        self._texts = {token_id: text for text, (token_id, _) in strings.items()}
+    def __init__(self, strings: Iterable[str]) -> None:
+        ordered = sorted({text for text in strings if len(text) > 1}, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, ordered)) or r"(?!)")
         self._starts = re.compile("|".join(sorted({re.escape(text[0]) for text in ordered})) or r"(?!)")
 
     def may_begin_in(self, text: str) -> bool:
         """Whether a control token may begin somewhere in the text."""
         return self._starts.search(text) is not None
-
-    def text_of(self, token_id: int) -> str | None:
-        """Return the string of a control token."""
-        return self._texts.get(token_id)
 
     def found_in(self, text: str) -> list[str]:
         """Return the control tokens in the text, in order."""
@@ -52,6 +45,20 @@ class ControlTokens:
     def break_starts(self, text: str, mark: str) -> str:
         """Put `mark` behind every character that may begin a control token, so that none can arise from parts."""
         return self._starts.sub(lambda match: match[0] + mark, text)
+
+
+class ControlTokens:
+    """The control tokens by id; strings of one character are left alone."""
+
+    def __init__(self, tokens: Mapping[int, ControlToken]) -> None:
+        self._tokens = {token.content: (token_id, token) for token_id, token in tokens.items()}
+        self._texts = {token_id: text for text, (token_id, _) in self._tokens.items() if len(text) > 1}
+        ordered = sorted(self._texts.values(), key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, ordered)) or r"(?!)")
+
+    def text_of(self, token_id: int) -> str | None:
+        """Return the string of a control token."""
+        return self._texts.get(token_id)
 
     def split(self, text: str) -> Iterator[ControlMatch]:
         """Cut the text at its control tokens; those that swallow the space beside them do so."""

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from tokenizers import AddedToken, pre_tokenizers
 
+from unicorn_async.tokenizer.conversation import TemplateSource
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -42,6 +44,10 @@ class TokenizerFacts:
     special_tokens: Mapping[str, str]
     puts_space_once: bool
     suffix: tuple[int, ...] = ()
+
+    def template_source(self, text: str) -> TemplateSource:
+        """Return a chat template with what it has to know of the tokens."""
+        return TemplateSource(text, self.special_tokens, tuple(token.content for token in self.control.values()))
 
 
 def facts_of(backend: tokenizers.Tokenizer, files: TokenizerFiles) -> TokenizerFacts:

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import logging
-import os
-import signal
-import socket
-import subprocess
-import sys
 import threading
-from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, cast
 
 from unicorn_async.errors import TokenizerLostError, UnicornError
+from unicorn_async.tokenizer.child import Child, connected
 from unicorn_async.tokenizer.pieces import PieceTable
 from unicorn_async.tokenizer.tokenizer import Tokenizer
 from unicorn_async.tokenizer.worker import BESIDE, Work
@@ -29,11 +22,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# The module search path comes along: what this process imported has to be what the other one imports.
-_MAIN = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from unicorn_async.tokenizer.worker import main; main(int(sys.argv[2]))"
-)
+_NAME = "the tokenizer's process"
 
 
 class TokenizerProcess:
@@ -44,7 +33,7 @@ class TokenizerProcess:
 
     def __init__(self, source: Source, *, keep_in: Path | None = None, in_background: bool = False) -> None:
         """Start it; the others as in `Work`."""
-        self._connection, self._process = _started()
+        self._child = _started()
         self._work = Work(source, keep_in, in_background)
         self._lock = threading.Lock()
         self._is_closed = False
@@ -53,7 +42,7 @@ class TokenizerProcess:
     @property
     def pid(self) -> int:
         """The process's number."""
-        return self._process.pid
+        return self._child.pid
 
     def tokenizer(self) -> Tokenizer:
         """Wait until the tokenizer is made, and return it; to be called once.
@@ -90,7 +79,7 @@ class TokenizerProcess:
             return self._run(call)
 
     def _run(self, call: Call) -> list[int]:
-        connection, theirs = _connected()
+        connection, theirs = connected(_NAME)
         with connection:
             with theirs:
                 self._hand_over(theirs.fileno())
@@ -109,7 +98,7 @@ class TokenizerProcess:
             try:
                 self._send_descriptor(descriptor)
             except OSError:
-                _kill(self._process)  # if it has not ended, it waits for what does not come
+                self._child.kill()  # if it has not ended, it waits for what does not come
                 self._start_again()
                 try:
                     self._send_descriptor(descriptor)
@@ -117,12 +106,8 @@ class TokenizerProcess:
                     raise TokenizerLostError(f"the tokenizer's process can't be reached: {exc.strerror}") from exc
 
     def _send_descriptor(self, descriptor: int) -> None:
-        self._connection.send(BESIDE)
-        ours = socket.socket(fileno=self._connection.fileno())  # no copy of it, for which there may be no room
-        try:
-            socket.send_fds(ours, [b"\0"], [descriptor])
-        finally:
-            ours.detach()
+        self._child.connection.send(BESIDE)
+        self._child.send_descriptor(descriptor)
 
     def ask(self, request: object) -> object:
         """Send a request and wait for the answer, or raise the error that it is.
@@ -141,8 +126,8 @@ class TokenizerProcess:
 
     def _answered(self, request: object) -> object:
         try:
-            self._connection.send(request)
-            answer: object = self._connection.recv()
+            self._child.connection.send(request)
+            answer: object = self._child.connection.recv()
         except (OSError, EOFError) as exc:
             raise TokenizerLostError("the tokenizer's process has ended") from exc
         if isinstance(answer, UnicornError):
@@ -153,58 +138,22 @@ class TokenizerProcess:
         """Replace the process, with the lock held: not beside `close`."""
         if self._is_closed:
             raise TokenizerLostError("the tokenizer's process has ended")
-        _log.warning("the tokenizer's process has ended (%s); it is started again", _end(self._process.wait()))
-        self._connection.close()
-        self._connection, self._process = _started()
+        _log.warning("the tokenizer's process has ended (%s); it is started again", self._child.wait())
+        self._child.connection.close()
+        self._child = _started()
         self._answered(self._work._replace(keep_in=None, in_background=False))
 
     def close(self) -> None:
         """End the process; whoever waits for an answer gets an error."""
         self._is_closed = True
-        _kill(self._process)
+        self._child.kill()
         with self._lock:  # a process that is started beside this is another one
-            _kill(self._process)
-            self._connection.close()
+            self._child.kill()
+            self._child.connection.close()
 
 
-def _started() -> tuple[Connection, subprocess.Popen[bytes]]:
-    """Start a process; return this end of its socket, and the process."""
-    connection, theirs = _connected()
-    with theirs:
-        try:
-            process = subprocess.Popen(
-                [sys.executable, "-c", _MAIN, json.dumps(sys.path), str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                # A Ctrl-C at the terminal is for this process, which then ends the other one; and Linux shares out
-                # the CPU by sessions, so that reading threads do not hold up what a first prompt waits for.
-                start_new_session=True,
-            )
-        except OSError as exc:
-            connection.close()
-            raise TokenizerLostError(f"the tokenizer's process can't be started: {exc.strerror}") from exc
-    return connection, process
-
-
-def _connected() -> tuple[Connection, socket.socket]:
-    """Return both ends of a new socket."""
-    try:
-        ours, theirs = socket.socketpair()
-    except OSError as exc:
-        raise TokenizerLostError(f"the tokenizer's process can't be reached: {exc.strerror}") from exc
-    return Connection(ours.detach()), theirs
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # it leads a session of its own
-    process.wait()
-
-
-def _end(status: int) -> str:
-    """Say how a process ended."""
-    return f"signal {-status}" if status < 0 else f"exit status {status}"
+def _started() -> Child:
+    return Child("worker", _NAME)
 
 
 class RemotePieces:

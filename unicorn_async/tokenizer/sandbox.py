@@ -14,6 +14,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from unicorn_async.errors import RequestError
+from unicorn_async.tokenizer.template_limits import MAX_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -26,7 +27,6 @@ MAX_SOURCE_CHARS = 1 << 20
 MAX_TEXT_CHARS = 1 << 24
 _MAX_INT_BITS = 1 << 12
 _MAX_ITERATIONS = 2_000_000
-_MAX_SECONDS = 5.0
 _WIDE_FIELD = re.compile(r"%[^%a-zA-Z]*(\d{4}|\*)")
 
 
@@ -50,7 +50,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
     def start(self) -> None:
         """Begin a rendering: set the limits."""
-        self._deadline = time.monotonic() + _MAX_SECONDS
+        self._deadline = time.thread_time() + MAX_SECONDS
         self._iterations_left = _MAX_ITERATIONS
 
     def template(self, source: str) -> Template:
@@ -106,8 +106,8 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             raise SecurityError(f"a value of {size} characters or items, at most {MAX_TEXT_CHARS}")
 
     def _check_time(self) -> None:
-        if time.monotonic() > self._deadline:
-            raise SecurityError(f"rendering took more than {_MAX_SECONDS:g} s")
+        if time.thread_time() > self._deadline:
+            raise SecurityError(f"rendering took more than {MAX_SECONDS:g} s")
 
 
 class _GenerationBlock(Extension):

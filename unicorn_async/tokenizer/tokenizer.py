@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Self, TypeVar
 
 import tokenizers
 
 from unicorn_async.errors import PromptTooLongError, RequestError, TokenizerError
 from unicorn_async.tokenizer.apart import LONG_CHARS, Call
-from unicorn_async.tokenizer.broken_texts import broken_message, broken_strings, contributed
-from unicorn_async.tokenizer.control_tokens import ControlTokens, unused_mark
+from unicorn_async.tokenizer.control_tokens import ControlTokens
+from unicorn_async.tokenizer.conversation import Conversation
 from unicorn_async.tokenizer.encoder import BackendEncoder, Encoder, WholeNeededError
 from unicorn_async.tokenizer.facts import TokenizerFacts, facts_of
 from unicorn_async.tokenizer.files import TokenizerFiles, check_model
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from unicorn_async.tokenizer.apart import Apart
-    from unicorn_async.tokenizer.chat_template import ChatTemplate
+    from unicorn_async.tokenizer.conversation import ChatText, Conversations
     from unicorn_async.tokenizer.message import ChatMessage
     from unicorn_async.tokenizer.pieces import PieceTable
 
@@ -59,7 +57,7 @@ class Tokenizer:
         self.pieces = encoder.pieces
         self._control = ControlTokens(facts.control)
         self._prefix = list(facts.prefix)
-        self._template = _chat_template(facts)
+        self._conversations: Conversations | None = None
 
     @classmethod
     def load(cls, directory: Path) -> Self:
@@ -94,7 +92,22 @@ class Tokenizer:
 
     def with_apart(self, apart: Apart) -> Tokenizer:
         """Return the same tokenizer, which has long texts encoded elsewhere."""
-        return Tokenizer(self._encoder, self._facts, apart)
+        changed = copy(self)
+        changed._apart = apart
+        return changed
+
+    def with_conversations(self, conversations: Conversations) -> Tokenizer:
+        """Return the same tokenizer, which has conversations rendered elsewhere."""
+        changed = copy(self)
+        changed._conversations = conversations
+        return changed
+
+    def hasty(self) -> Tokenizer:
+        """Return one for short texts that others wait for: `RenderingSlowError` says that one takes longer."""
+        changed = copy(self)
+        if self._conversations is not None:
+            changed._conversations, changed._apart = self._conversations.hasty(), None
+        return changed
 
     @property
     def encoder(self) -> Encoder:
@@ -114,7 +127,7 @@ class Tokenizer:
     @property
     def has_chat_template(self) -> bool:
         """Whether conversations can be encoded."""
-        return self._template is not None
+        return bool(self._facts.chat_template)
 
     def encode(
         self,
@@ -149,7 +162,7 @@ class Tokenizer:
     @property
     def chat_template(self) -> str | None:
         """The chat template's source."""
-        return None if self._template is None else self._template.source
+        return self._facts.chat_template or None
 
     def control_id(self, text: str) -> int | None:
         """Return the id of the control token that a text stands for, if it does for one."""
@@ -159,12 +172,12 @@ class Tokenizer:
     @property
     def thinks(self) -> bool:
         """Whether the model may think before it answers, by its chat template: between `<think>` and `</think>`."""
-        return self._template is not None and THINKING_MARKS[1] in self._template.source
+        return THINKING_MARKS[1] in (self._facts.chat_template or "")
 
     @property
     def template_names(self) -> frozenset[str]:
         """Names of variables that the chat template asks for; none without a template."""
-        return frozenset() if self._template is None else self._template.names
+        return self._made_conversations().names if self.has_chat_template else frozenset()
 
     def encode_chat(
         self,
@@ -188,19 +201,16 @@ class Tokenizer:
                 PromptTooLongError, it is too long.
             TokenizerError: there is no chat template, or it fails.
         """
-        if self._apart is not None and sum(map(len, contributed(messages, tools))) > LONG_CHARS:
-            named = {
-                "add_generation_prompt": add_generation_prompt,
-                "continue_final": continue_final,
-                "variables": variables,
-                "tools": tools,
-                "max_context": max_context,
-            }
-            return self._apart.run(Call("encode_chat", (tuple(messages),), named))
-        text, mark = self._chat_text(messages, add_generation_prompt, continue_final, variables, tools)
-        is_marked = mark in text
-        self._check_bytes(text.replace(mark, "") if is_marked else text, max_context)
-        ids = self._encode_marked(text, mark) if is_marked else self._encode(text, with_control=True)
+        conversation = Conversation(tuple(messages), add_generation_prompt, continue_final, variables or {}, tools)
+        return self.encode_rendered(self._made_conversations().text(conversation), max_context=max_context)
+
+    def encode_rendered(self, chat: ChatText, *, max_context: int | None = None) -> list[int]:
+        """Return the ids of a conversation that was rendered; all else as `encode_chat`."""
+        if self._apart is not None and len(chat.text) > LONG_CHARS:
+            return self._apart.run(Call("encode_rendered", (chat,), {"max_context": max_context}))
+        self._check_bytes(chat.plain, max_context)
+        is_marked = chat.mark in chat.text
+        ids = self._encode_marked(chat) if is_marked else self._encode(chat.text, with_control=True)
         return check_room(self._with_one_bos(ids), max_context)
 
     async def encode_soon(
@@ -236,30 +246,18 @@ class Tokenizer:
         tools: Sequence[Mapping[str, object]] = (),
     ) -> str:
         """Return the text that the chat template makes of a conversation; all else as `encode_chat`."""
-        text, mark = self._chat_text(messages, add_generation_prompt, continue_final, variables, tools)
-        return text.replace(mark, "")
+        conversation = Conversation(tuple(messages), add_generation_prompt, continue_final, variables or {}, tools)
+        return self._made_conversations().text(conversation).plain
 
-    def _chat_text(
-        self,
-        messages: Sequence[ChatMessage],
-        add_generation_prompt: bool,
-        continue_final: bool,
-        variables: Mapping[str, object] | None,
-        tools: Sequence[Mapping[str, object]],
-    ) -> tuple[str, str]:
-        """The conversation as text, and a mark as `_render` has it."""
-        if self._template is None:
+    def _made_conversations(self) -> Conversations:
+        if not self._facts.chat_template:
             raise TokenizerError("the model has no chat template")
-        if not continue_final:
-            return self._render(self._template, messages, add_generation_prompt, variables, tools)
-        if not messages or messages[-1].role != "assistant":
-            raise RequestError("the last message: expected one of the assistant's, to go on with")
-        end = self._unused_mark(self._template, messages, tools)
-        marked = [*messages[:-1], replace(messages[-1], content=messages[-1].content + end)]
-        text, mark = self._render(self._template, marked, False, variables, tools)
-        if text.count(end) != 1:
-            raise RequestError(f"the chat template has the last message's end {text.count(end)} times, not once")
-        return text[: text.index(end)], mark
+        if self._conversations is None:
+            # Jinja takes longer to import than all of this package, and an engine has it in another process.
+            from unicorn_async.tokenizer.local_conversations import LocalConversations
+
+            self._conversations = LocalConversations(self._facts.template_source(self._facts.chat_template))
+        return self._conversations
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         """Return the text of the tokens; bytes that are not UTF-8 become U+FFFD, unknown ids nothing."""
@@ -288,49 +286,11 @@ class Tokenizer:
         """Return the bytes of all tokens, borrowed; a large vocabulary takes up to a second."""
         return self.pieces.table(self._facts.num_ids)
 
-    def _render(
-        self,
-        template: ChatTemplate,
-        messages: Sequence[ChatMessage],
-        add_generation_prompt: bool,
-        variables: Mapping[str, object] | None,
-        tools: Sequence[Mapping[str, object]],
-    ) -> tuple[str, str]:
-        """The conversation as text, and a mark: wherever it occurs in the text, it keeps a control token from arising.
-
-        The text with only the whole control tokens broken is what the template means. It is taken unless control
-        tokens arise in it that the messages contributed parts of: then every possible beginning is broken.
-        """
-        render = partial(template.render, add_generation_prompt=add_generation_prompt, variables=variables)
-        mark = self._unused_mark(template, messages, tools)
-        if not any(map(self._control.may_begin_in, contributed(messages, tools))):
-            return render(messages, tools=tools), mark
-
-        def rendered(broken: Callable[[str, str], str]) -> str:
-            return render(
-                [broken_message(message, lambda text: broken(text, mark)) for message in messages],
-                tools=[broken_strings(tool, lambda text: broken(text, mark)) for tool in tools],
-            )
-
-        text, safe_text = rendered(self._control.break_whole), rendered(self._control.break_starts)
-        if self._control.found_in(text) != self._control.found_in(safe_text):
-            return safe_text, mark
-        return text, mark
-
-    def _unused_mark(
-        self, template: ChatTemplate, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, object]]
-    ) -> str:
-        """A character that neither the template nor a message nor a tool has."""
-        try:
-            return unused_mark([template.source, *contributed(messages, tools)])
-        except ValueError as exc:
-            raise RequestError("the messages use every private-use character of Unicode") from exc
-
-    def _encode_marked(self, text: str, mark: str) -> list[int]:
+    def _encode_marked(self, chat: ChatText) -> list[int]:
         ids: list[int] = []
-        for match in self._control.split(text):
+        for match in self._control.split(chat.text):
             if match.token_id is None:
-                ids += self._encode(match.text.replace(mark, ""), with_control=False)
+                ids += self._encode(match.text.replace(chat.mark, ""), with_control=False)
             else:
                 ids.append(match.token_id)
         return ids
@@ -366,12 +326,3 @@ def check_room(ids: list[int], max_context: int | None) -> list[int]:
         message = f"the prompt has {len(ids)} tokens; a context of {max_context} has no room for an answer to it"
         raise PromptTooLongError(message)
     return ids
-
-
-def _chat_template(facts: TokenizerFacts) -> ChatTemplate | None:
-    if not facts.chat_template:
-        return None
-    # Jinja takes longer to import than all of this package; here, where tokenizers are made, that is beside the load.
-    from unicorn_async.tokenizer.chat_template import ChatTemplate
-
-    return ChatTemplate(facts.chat_template, facts.special_tokens)
