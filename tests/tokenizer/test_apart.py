@@ -21,6 +21,7 @@ from tokenizers import normalizers, pre_tokenizers
 from unicorn_async.errors import PromptTooLongError, RequestError, TokenizerError, TokenizerLostError
 from unicorn_async.tokenizer import LONG_CHARS, ChatMessage, Tokenizer
 from unicorn_async.tokenizer.byte_bound import byte_bound
+from unicorn_async.tokenizer.caller import Caller
 from unicorn_async.tokenizer.encoder import BackendEncoder
 from unicorn_async.tokenizer.on_demand import OnDemandProcess
 from unicorn_async.tokenizer.pieces import Pieces
@@ -155,6 +156,22 @@ def test_closing_ends_who_waits_for_a_long_text(directory: Path) -> None:
         process.close()
         with pytest.raises(TokenizerLostError):
             encoding.result()
+
+
+def test_a_long_text_that_nobody_waits_for_any_more_is_given_up(
+    process: TokenizerProcess, remote: Tokenizer, local: Tokenizer
+) -> None:
+    caller = Caller()
+    with ThreadPoolExecutor(1) as executor:
+        encoding = executor.submit(caller.run, lambda: remote.encode(LONG * 200))
+        pid = copy_of(process)
+        caller.go()
+        with pytest.raises(TokenizerLostError):
+            encoding.result()
+    deadline = time.monotonic() + 5
+    while pid in copies(process):
+        assert time.monotonic() < deadline
+    assert remote.encode(LONG) == local.encode(LONG)
 
 
 def test_what_is_sure_to_be_too_long_is_not_encoded(local: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:

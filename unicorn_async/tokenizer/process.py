@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from unicorn_async.errors import TokenizerLostError, UnicornError
-from unicorn_async.tokenizer.child import Child, connected
+from unicorn_async.tokenizer.caller import caller
+from unicorn_async.tokenizer.child import Child, connected, shut
 from unicorn_async.tokenizer.pieces import PieceTable
 from unicorn_async.tokenizer.tokenizer import Tokenizer
 from unicorn_async.tokenizer.worker import BESIDE, Work
@@ -70,11 +72,14 @@ class TokenizerProcess:
         return 0
 
     def run(self, call: Call) -> list[int]:
-        """Have a copy of the process make a call, beside whatever the process is asked meanwhile; see `Apart`."""
+        """Have a copy of the process make a call, beside whatever the process is asked meanwhile; see `Apart`.
+
+        When who waits for it goes (see `Caller`), the copy ends at once.
+        """
         try:
             return self._run(call)
         except TokenizerLostError:
-            if self._is_closed:
+            if self._is_closed or caller().has_gone:
                 raise
             return self._run(call)
 
@@ -84,8 +89,9 @@ class TokenizerProcess:
             with theirs:
                 self._hand_over(theirs.fileno())
             try:
-                connection.send(call)
-                answer = cast("array[int] | UnicornError", connection.recv())
+                with caller().ending(partial(shut, connection)):
+                    connection.send(call)
+                    answer = cast("array[int] | UnicornError", connection.recv())
             except (OSError, EOFError) as exc:
                 raise TokenizerLostError("the process that encoded the text has ended") from exc
         if isinstance(answer, UnicornError):

@@ -7,7 +7,6 @@ so it has a process that the kernel ends when its time is over, and whose memory
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import gc
 import json
 import os
@@ -19,12 +18,11 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.errors import TokenizerError, UnicornError
 from unicorn_async.tokenizer.local_conversations import LocalConversations
+from unicorn_async.tokenizer.served_end import ending_with
 from unicorn_async.tokenizer.template_limits import MAX_BYTES, MAX_SECONDS, PATIENCE
 from unicorn_async.tokenizer.template_messages import LATE, READY, packed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from unicorn_async.tokenizer.conversation import ChatText, Conversation, TemplateSource
     from unicorn_async.tokenizer.template_messages import Rendering
 
@@ -35,7 +33,7 @@ _MAX_GROWTH_KIB = 64 << 10  # of a copy that renders more than one conversation
 def main(descriptor: int) -> None:
     """Serve the process at the other end of a socket until it closes it, or is gone."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for copies
-    for number in (*LATE, signal.SIGIO):  # by which the kernel ends the process, whatever it is at
+    for number in LATE:  # by which the kernel ends the process, whatever it is at
         signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
     _, most = resource.getrlimit(resource.RLIMIT_AS)
@@ -102,23 +100,10 @@ def _render(connection: Connection, conversations: LocalConversations) -> None:
         _limit(rendering.seconds)
         if not rendering.is_hasty:
             os.nice(_NICENESS)
-        with _ending_with(connection):
+        with ending_with(connection):
             answer = packed(_rendered(conversations, rendering.conversation))
         connection.send_bytes(answer)
         _limit(0)
-
-
-@contextlib.contextmanager
-def _ending_with(connection: Connection) -> Iterator[None]:
-    """Have the kernel end this process, whatever it is at, when the other end of the socket is closed."""
-    descriptor = connection.fileno()
-    fcntl.fcntl(descriptor, fcntl.F_SETOWN, os.getpid())
-    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
-    fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_ASYNC)  # SIGIO, which ends a process that does not care for it
-    if connection.poll():  # before that already
-        raise EOFError
-    yield
-    fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
 
 
 def _rendered(conversations: LocalConversations, conversation: Conversation) -> ChatText | UnicornError:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from unicorn_async.errors import UnicornError
 from unicorn_async.tokenizer.encoder import BackendEncoder
 from unicorn_async.tokenizer.pieces import PieceTable
+from unicorn_async.tokenizer.served_end import ending_with
 from unicorn_async.tokenizer.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -115,7 +116,8 @@ def _serve_beside(connection: Connection, tokenizer: Tokenizer) -> None:
         with Connection(descriptor) as other:
             call: Call = other.recv()
             try:
-                ids = getattr(tokenizer, call.method)(*call.arguments, **call.named)
+                with ending_with(other):
+                    ids = getattr(tokenizer, call.method)(*call.arguments, **call.named)
                 other.send(array("I", ids))
             except UnicornError as exc:
                 other.send(exc)
