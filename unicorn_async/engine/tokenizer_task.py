@@ -53,7 +53,8 @@ class TokenizerTask:
         self._source: Source | None = None
         self._process: TokenizerProcess | None = None
         self._long_texts: OnDemandProcess | None = None
-        self._templates: TemplateProcess | None = None
+        # It imports Jinja, which takes as long as all that is done here until its template is known.
+        self._templates = TemplateProcess() if _has_interpreter() else None
         self._looking = threading.Thread(target=self._look, args=(model,), name="kept tokenizer")
         self._looking.start()
 
@@ -65,10 +66,7 @@ class TokenizerTask:
     def begin(self, source: Source) -> None:
         """Begin to make it; called once, when the model's files are checked."""
         self._source = source
-        if not _has_interpreter():
-            return
-        self._templates = TemplateProcess()
-        if not is_large(source):
+        if not is_large(source) or not _has_interpreter():
             return
         self._looking.join()
         has_kept = self._kept is not None
