@@ -24,6 +24,7 @@ TOOLS: dict[str, dict[str, object]] = {
 }
 TAGGED, GENERAL = CallFormat(CallKind.TAGGED, takes_tools=True), CallFormat(CallKind.TAGGED, takes_tools=False)
 BARE, LISTED = CallFormat(CallKind.BARE, takes_tools=True), CallFormat(CallKind.LISTED, takes_tools=True)
+GRANITE = CallFormat(CallKind.LISTED, takes_tools=True, marks=("<|tool_call|>", ""), takes_calls=False)
 NAMED = CallFormat(CallKind.NAMED, takes_tools=True)
 A, B = '{"a": 1, "b": [2, "x}"]}', '{"text": "a \\\\\\" ] </tool_call> é"}'
 ADD, FIND = ("add", A), ("find", B)
@@ -56,6 +57,7 @@ CASES: list[tuple[CallFormat, str, str, list[tuple[str, str]]]] = [
     (BARE, f"<|python_tag|>{one(*ADD, 'parameters')}; {one(*FIND, 'parameters')}", "", [ADD, FIND]),
     (BARE, "No {call}", "No {call}", []),
     (LISTED, f"[TOOL_CALLS] [{one(*ADD)}, {one(*FIND)}]", "", [ADD, FIND]),
+    (GRANITE, f"<|tool_call|>[{one(*ADD)}, {one(*FIND)}]", "", [ADD, FIND]),
     (LISTED, "a [list", "a [list", []),
     (NAMED, f"[TOOL_CALLS]add[ARGS]{A}[TOOL_CALLS]find[ARGS]{B}", "", [ADD, FIND]),
     (NAMED, f"Well: [TOOL_CALLS]add{A}", "Well: ", [ADD]),
@@ -134,6 +136,7 @@ TEMPLATES = {
     "{% if tools %}<tool_call><function=x>{% endif %}": CallFormat(CallKind.TAGGED, takes_tools=False),
     '{% if tools %}{"name": x, "parameters": y} ipython': CallFormat(CallKind.BARE, takes_tools=True),
     "{% if tools %}[AVAILABLE_TOOLS][TOOL_CALLS][{": CallFormat(CallKind.LISTED, takes_tools=True),
+    "{% if tools %}{% set available_tools = tools %}<|tool_call|>": GRANITE,
     "{% if tools %}[TOOL_CALLS]name[ARGS]{": CallFormat(CallKind.NAMED, takes_tools=True),
     "{{ messages }}": CallFormat(CallKind.TAGGED, takes_tools=False),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from typing import Any
 
 import jsonschema
@@ -13,12 +14,13 @@ from tests.guidance.test_matchers import generated, made_vocabulary
 from unicorn_async.calls.call_format import CallFormat, CallKind, call_format
 from unicorn_async.calls.call_grammar import call_grammar
 from unicorn_async.calls.call_reader import CallReader
+from unicorn_async.calls.call_text import calls_text
 from unicorn_async.calls.events import Arguments, CallBegun, CallEnded, Said
 from unicorn_async.calls.tool import Tool, ToolMode, ToolUse
 from unicorn_async.errors import GrammarError
 from unicorn_async.guidance.matchers import Matchers
 
-from .test_call_reader import read, summed
+from .test_call_reader import GRANITE, read, summed
 from .test_tag_grammar import SCHEMA, is_allowed
 from .test_tag_reader import TOOLS, Call, pieces_of
 
@@ -88,6 +90,16 @@ def test_text_arguments_come_as_they_are_written() -> None:
     assert reader.feed(", mode=1") == [Arguments('"')]
     assert reader.feed("2)") == [Arguments(', "mode": 12}'), CallEnded()]
     assert reader.feed("]") == []
+
+
+@pytest.mark.parametrize("form", [LIST, LFM2, GRANITE, CallFormat(CallKind.TAGGED, takes_tools=False)])
+def test_calls_as_text_are_those_that_the_model_writes(form: CallFormat) -> None:
+    calls = [("write", '{"path": "a\\n\\"é", "tags": ["x"], "mode": null, "force": true}'), ("now", "{}")]
+    said, found = summed(read(form, [calls_text(form, calls)], TOOLS))
+    assert said == "" and [(name, json.loads(text)) for name, text in found] == [
+        (name, json.loads(text)) for name, text in calls
+    ]
+    assert "now([1)" in calls_text(LFM2, [("now", "[1")])
 
 
 OTHERS: list[tuple[CallFormat, str, str, list[tuple[str, str]]]] = [
@@ -164,9 +176,11 @@ def test_hostile_answers_are_neither_held_back_nor_slow() -> None:
 
 TEMPLATES = {
     "{% if tools %}Respond as [func_name1(params_name1=params_value1)]": LIST,
-    "{% for c in m.tool_calls %}{{ c.name + '(' }}{% endfor %}{{ tools }}": LIST,
+    "{% for c in m.tool_calls %}{{ tool_call.name + '(' }}{% endfor %}{{ tools }}": LIST,
     "{% if tools %}<function_calls>\nname(a=1)": OLMO,
-    "{% if tools %}<|tool_list_start|>": LFM2,
+    "{% if tools %}<|tool_list_start|>{{ m.tool_calls }}": LFM2,
+    "{% if tools %}List of tools: [": replace(LFM2, takes_calls=False),
+    "{{ 'def ' + tool.name + '(' }}{{ tools }}": CallFormat(CallKind.TAGGED, takes_tools=False),
     '{% if tools %}{"name": x, "parameters": y} ipython {{ c.name + ".call(" }}': CallFormat(CallKind.BARE, True),
 }
 

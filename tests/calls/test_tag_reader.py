@@ -130,6 +130,12 @@ OTHERS: list[tuple[CallFormat, str, str, list[tuple[str, str]]]] = [
     ),
     (XML, "<tool_call>\n<function=write>\n<parameter=force>\nTrue\n</parameter>\n</function>", "",
      [("write", '{"force": true}')]),
+    (
+        SEED,
+        "<seed:tool_call><function=write><parameter=tags>['x', \"it's\"]</parameter></function></seed:tool_call>",
+        "",
+        [("write", '{"tags": ["x", "it\'s"]}')],
+    ),
     (KEYED, "<tool_call>now</tool_call> end", " end", [("now", "{}")]),
     (KEYED, "<tool_call>other\n</tool_call>", "<tool_call>other\n</tool_call>", []),
     (KEYED, "<tool_call>free<arg_key>a</arg_key><arg_value>x</arg_value></tool_call>", "", [("free", '{"a": "x"}')]),

@@ -86,6 +86,24 @@ async def test_calls_are_streamed_and_go_on_as_the_template_takes_them(
     assert json.loads(assistant.tool_calls[0].arguments) == ARGUMENTS and tool.tool_call_id == calls[0].id
 
 
+async def test_a_template_that_leaves_calls_out_has_them_in_the_messages(
+    client: openai.AsyncOpenAI, engine: FakeEngine
+) -> None:
+    engine.fake_tokenizer.chat_template = "{% if tools %}List of tools: [{% endif %}"
+    call = '<|tool_call_start|>[note(title="a", days=2)]<|tool_call_end|>'
+    engine.script = script(f"Well.\n{call}")
+    completion = await client.chat.completions.create(model="fake-model", messages=CHAT, tools=CHAT_TOOLS)
+    message = completion.choices[0].message
+    assert message.tool_calls is not None
+    result: Any = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "noted"}
+    engine.script = script("Fine.")
+    await client.chat.completions.create(
+        model="fake-model", messages=[*CHAT, message.to_dict(), result], tools=CHAT_TOOLS
+    )
+    said = [(one.role, one.content) for one in engine.fake_tokenizer.conversations[-1]]
+    assert said[1:] == [("assistant", f"Well.\n{call}"), ("tool", "noted")]
+
+
 async def test_control_tokens_stand_for_tags_and_a_cut_call_is_incomplete(
     client: openai.AsyncOpenAI, engine: FakeEngine
 ) -> None:

@@ -22,6 +22,7 @@ class CallKind(Enum):
 _TOOL_CALL = ("<tool_call>", "</tool_call>")
 _SEED_CALL = ("<seed:tool_call>", "</seed:tool_call>")
 _FUNCTION_CALLS = ("<function_calls>", "</function_calls>")
+_GRANITE_CALLS = ("<|tool_call|>", "")
 _LFM2_CALLS = ("<|tool_call_start|>", "<|tool_call_end|>")
 _MARKS = {
     CallKind.TAGGED: _TOOL_CALL,
@@ -40,7 +41,9 @@ _INNER_MARKS = {
 }
 _LINED_VALUE = re.compile(r"<parameter=[^<>]{0,64}>(?:\\n|\n)")
 
-_PYTHON_LIST = re.compile(r"\[func_name1\(|\bname \+ ['\"]\(['\"]")  # in words to the model, or where calls are written
+# In words to the model, or where the template writes calls.
+_PYTHON_LIST = re.compile(r"\[func_name1\(|(?:call|\btc)\.name \+ ['\"]\(['\"]")
+_LFM2_TOOLS = ("<|tool_list_start|>", "List of tools: [")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,7 @@ class CallFormat:
     takes_tools: bool
     marks: tuple[str, str] | None = None
     is_lined: bool = False
+    takes_calls: bool = True  # that are in a conversation; else they are text of the messages
 
     @property
     def opening(self) -> str:
@@ -101,8 +105,11 @@ def _own_format(template: str) -> CallFormat | None:
         return CallFormat(CallKind.TAGGED, takes_tools=True)
     if _FUNCTION_CALLS[0] in template:
         return CallFormat(CallKind.PYTHON, takes_tools=True, marks=_FUNCTION_CALLS, is_lined=True)
-    if _LFM2_CALLS[0] in template or "<|tool_list_start|>" in template:
-        return CallFormat(CallKind.PYTHON, takes_tools=True, marks=_LFM2_CALLS)
+    takes_calls = "tool_calls" in template
+    if any(mark in template for mark in (*_LFM2_CALLS, *_LFM2_TOOLS)):
+        return CallFormat(CallKind.PYTHON, takes_tools=True, marks=_LFM2_CALLS, takes_calls=takes_calls)
+    if _GRANITE_CALLS[0] in template and "available_tools" in template:
+        return CallFormat(CallKind.LISTED, takes_tools=True, marks=_GRANITE_CALLS, takes_calls=takes_calls)
     if _PYTHON_LIST.search(template):
         return CallFormat(CallKind.PYTHON, takes_tools=True)
     if '"parameters"' in template and "ipython" in template:

@@ -80,7 +80,8 @@ class _Rules:
             case CallKind.LISTED:
                 return f'{opening} "[" {self._repeated("one", chr(34) + ", " + chr(34))} "]"'
             case CallKind.PYTHON if self._form.is_lined:
-                return f'{opening} "\\n" {self._repeated("one", chr(34) + chr(92) + "n" + chr(34))} "\\n" {closing}'
+                calls = self._repeated("one", json.dumps("\n"))
+                return f'{opening} "\\n"? {calls} "\\n"? {closing}'  # some templates have it on a line
             case CallKind.PYTHON:
                 return f'{opening} "[" {self._repeated("one", chr(34) + ", " + chr(34))} "]" {closing}'
             case CallKind.NAMED:

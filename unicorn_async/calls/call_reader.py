@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.calls.call_format import CallKind
 from unicorn_async.calls.events import Arguments, Said
+from unicorn_async.calls.marks import num_begun
 from unicorn_async.calls.object_reader import ObjectReader
 from unicorn_async.calls.python_reader import PythonReader
-from unicorn_async.calls.tag_reader import TagReader, Tags, num_begun
+from unicorn_async.calls.tag_reader import TagReader, Tags
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

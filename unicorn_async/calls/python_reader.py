@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.calls.argument_types import argument_json, argument_schema, string_part, types_of
 from unicorn_async.calls.events import Arguments, CallBegun, CallEnded, Said
+from unicorn_async.calls.marks import num_begun
 from unicorn_async.calls.python_text import num_escaped, python_argument, unescaped
-from unicorn_async.calls.tag_reader import num_begun
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

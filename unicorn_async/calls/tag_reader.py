@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from unicorn_async.calls.argument_types import TEXT_ALONE, argument_json, argument_schema, string_part, types_of
 from unicorn_async.calls.call_format import CallKind
 from unicorn_async.calls.events import Arguments, CallBegun, CallEnded, Said
+from unicorn_async.calls.marks import num_begun
+from unicorn_async.calls.python_text import python_argument
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -218,7 +220,9 @@ class TagReader:
         if self._types == TEXT_ALONE:
             events.append(Arguments('"'))
         else:
-            events.append(Arguments(self._before_value() + argument_json("".join(self._parts), self._types)))
+            # Seed-OSS' template writes lists as Python does.
+            in_json = argument_json if "string" in self._types else python_argument
+            events.append(Arguments(self._before_value() + in_json("".join(self._parts), self._types)))
 
     def _may_follow(self, rest: str) -> bool:
         return any(tag.startswith(rest) for tag in self._followers)
@@ -233,9 +237,3 @@ class TagReader:
     def _end(self, events: list[CallEvent]) -> None:
         self.is_done = True
         events += [Arguments("}" if self._keys else "{}"), CallEnded()]
-
-
-def num_begun(text: str, mark: str) -> int:
-    """Return how many characters at the end of a text begin a mark, which is not there as a whole."""
-    longest = min(len(mark) - 1, len(text))
-    return next((count for count in range(longest, 0, -1) if mark.startswith(text[-count:])), 0)

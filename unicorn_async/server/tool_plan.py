@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from unicorn_async.calls.call_format import CallFormat, CallKind, call_format
 from unicorn_async.calls.call_grammar import call_grammar
 from unicorn_async.calls.call_reader import CallReader
+from unicorn_async.calls.call_text import calls_text
 from unicorn_async.calls.tool import ToolMode
 from unicorn_async.errors import GrammarError
 from unicorn_async.grammar import Grammar, GrammarKind
@@ -95,6 +96,8 @@ class ToolPlan:
 
     def conversation(self, messages: Sequence[ChatMessage]) -> tuple[ChatMessage, ...]:
         """Return a conversation as the chat template takes it, its system message at the start."""
+        if not self.form.takes_calls:
+            return tuple(_with_calls(message, self.form) for message in messages)
         if self.form.kind in (CallKind.LISTED, CallKind.NAMED):
             return tuple(_with_short_ids(message) for message in messages)
         return tuple(messages) if self.form.takes_tools else self._told(messages)
@@ -200,13 +203,15 @@ async def checked_grammar(
 def _as_text(message: ChatMessage) -> ChatMessage:
     if message.role == "tool":
         return ChatMessage("user", f"<tool_response>\n{message.content}\n</tool_response>")
+    return _with_calls(message, CallFormat(CallKind.TAGGED, takes_tools=False))
+
+
+def _with_calls(message: ChatMessage, form: CallFormat) -> ChatMessage:
+    """Return a message that has its calls as text behind its own."""
     if not message.tool_calls:
         return message
-    calls = (
-        f'<tool_call>\n{{"name": {json.dumps(call.name)}, "arguments": {call.arguments}}}\n</tool_call>'
-        for call in message.tool_calls
-    )
-    return ChatMessage(message.role, "\n".join([*([message.content] if message.content else []), *calls]))
+    text = calls_text(form, [(call.name, call.arguments) for call in message.tool_calls])
+    return ChatMessage(message.role, f"{message.content}\n{text}" if message.content else text)
 
 
 def _with_short_ids(message: ChatMessage) -> ChatMessage:
