@@ -41,6 +41,7 @@ from unicorn_async.errors import ConfigError
         ("kv_dtype", "f12"),
         ("weights", "int3"),
         ("speculation", "model"),
+        ("pooling", "cls"),
         ("device", 0),
     ],
 )

@@ -34,7 +34,7 @@ ALLOWED = {
     "errors": set(),
     "converted": {"errors"},
     "grammar": {"errors"},
-    "config": {"errors", "converted", "grammar"},
+    "config": {"errors", "converted", "grammar", "pooling"},
     "tensor": {"errors", "config"},
     "resources": {"errors"},
     "background": set(),

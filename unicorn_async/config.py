@@ -12,6 +12,7 @@ from typing import Literal
 from unicorn_async.converted import Converted, member_of, path_of
 from unicorn_async.errors import ConfigError
 from unicorn_async.grammar import Grammar
+from unicorn_async.pooling import Pooling
 
 BLOCK_SIZES = (8, 16, 32, 64)
 MAX_TOP_LOGPROBS = 20
@@ -210,6 +211,7 @@ class EngineConfig:
     prefix_cache: bool = True  # what a request has computed of its prompt is there for those that begin alike
     # who proposes tokens that one step checks together; what comes is the same without
     speculation: Converted[SpeculationMode, Literal["auto", "off", "lookup"]] = Converted(SpeculationMode.AUTO)
+    pooling: Converted[Pooling | None, Literal["mean", "last"]] = Converted(None)  # of embeddings; None = as files say
     tuning: bool = True  # choose kernels by what `unicorn tune` has measured on the device, where it has
     # file to write a trace of the load to, for the Perfetto UI
     load_trace: Converted[Path | None, str] = Converted(None)
@@ -234,13 +236,12 @@ class EngineConfig:
                 raise ConfigError(f"{name}: expected a whole number of at least 1, or None, got {value!r}")
         if len(self.loras) > MAX_LORAS:
             raise ConfigError(f"loras: expected at most {MAX_LORAS} adapters, got {len(self.loras)}")
-        if self.device is not None and not isinstance(self.device, str):
-            raise ConfigError(f"device: expected a string, got {self.device!r}")
+        for name in ("device", "model_name"):
+            if not isinstance(getattr(self, name), str | None):
+                raise ConfigError(f"{name}: expected a string, got {getattr(self, name)!r}")
         for name in ("skip_tokenizer", "allow_software", "validation", "time_kernels", "weight_cache", "tuning"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name}: expected True or False, got {getattr(self, name)!r}")
-        if self.model_name is not None and not isinstance(self.model_name, str):
-            raise ConfigError(f"model_name: expected a string, got {self.model_name!r}")
         if not _is_number(self.submission_budget_s, 0, inf) or not self.submission_budget_s > 0:
             raise ConfigError(f"submission_budget_s: expected more than 0, got {self.submission_budget_s!r}")
         for name, value in (
@@ -272,8 +273,8 @@ class EngineConfig:
             "attention_split": SplitMode,
             "speculation": SpeculationMode,
         }
-        if self.attention_exchange is not None:
-            names["attention_exchange"] = ExchangeKind
+        optional: dict[str, type[Enum]] = {"attention_exchange": ExchangeKind, "pooling": Pooling}
+        names |= {name: kind for name, kind in optional.items() if getattr(self, name) is not None}
         given: dict[str, object] = {name: member_of(kind, name, getattr(self, name)) for name, kind in names.items()}
         given |= {
             name: path_of(name, path)

@@ -45,6 +45,16 @@ def test_modules_and_modes_are_taken(
     assert read_pooler(tmp_path, None) == pooler
 
 
+def test_what_is_wanted_goes_before_the_mode_that_files_name(tmp_path: Path) -> None:
+    assert read_pooler(tmp_path, None, Pooling.LAST) == Pooler(Pooling.LAST, normalises=True)
+    write(tmp_path, {"pooling_mode_cls_token": True}, "Transformer", "Pooling")
+    assert read_pooler(tmp_path, None, Pooling.MEAN) == Pooler(Pooling.MEAN, normalises=False)
+    metadata = {"general.architecture": "qwen3", "qwen3.pooling_type": 2}
+    assert read_pooler(tmp_path, metadata, Pooling.LAST) == Pooler(Pooling.LAST, normalises=True)
+    (tmp_path / "modules.json").write_text('[{"type": "sentence_transformers.models.Dense"}]')
+    assert "Dense" in (read_pooler(tmp_path, None, Pooling.MEAN).refusal or "")
+
+
 @pytest.mark.parametrize(
     ("modes", "modules", "named"),
     [

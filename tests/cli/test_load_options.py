@@ -11,6 +11,7 @@ import pytest
 from unicorn_async.cli.options import add_engine_options, engine_config
 from unicorn_async.config import SpeculationMode
 from unicorn_async.errors import ConfigError
+from unicorn_async.pooling import Pooling
 
 from .command import SOFTWARE_DRIVERS, software_only, unicorn
 
@@ -29,6 +30,8 @@ def test_options_of_the_load_reach_the_engine() -> None:
     assert (config.num_reader_threads, config.load_trace) == (None, None)
     assert config.tuning
     assert not engine_config(parser.parse_args(["--no-tuning"])).tuning
+    assert config.pooling is None
+    assert engine_config(parser.parse_args(["--pooling", "last"])).pooling is Pooling.LAST
     assert engine_config(parser.parse_args(["--speculation", "off"])).speculation is SpeculationMode.OFF
 
 

@@ -79,6 +79,8 @@ async def test_a_plain_model_has_the_mean_of_its_hidden_states(open_engine: Open
 
 async def test_a_model_that_says_so_has_its_last_hidden_state_as_it_is(open_engine: OpenEngine, copied: Path) -> None:
     says(copied, "pooling_mode_lasttoken")
+    async with open_engine(copied, pooling="mean") as engine:
+        assert engine.pooler == Pooler(Pooling.MEAN, normalises=False)
     async with open_engine(copied) as engine:
         assert engine.pooler == Pooler(Pooling.LAST, normalises=False)
         for length in (1, 200):

@@ -29,24 +29,25 @@ _GGUF_KINDS = {1: Pooling.MEAN, 3: Pooling.LAST}
 _GGUF_NAMES = {0: "none", 2: "cls", 4: "rank"}
 
 
-def read_pooler(path: Path, metadata: Mapping[str, object] | None) -> Pooler:
+def read_pooler(path: Path, metadata: Mapping[str, object] | None, wanted: Pooling | None = None) -> Pooler:
     """Return how the embeddings of the model at `path` are made; `metadata` is a GGUF file's.
 
-    A model that says nothing has the mean of all tokens, to the length of 1.
+    What is `wanted` goes before the mode that files name. A model that says nothing has the mean of all tokens, to the
+    length of 1.
 
     Raises:
         CheckpointError: one of the files is damaged.
     """
     if metadata is not None:
-        return _of_gguf(metadata)
+        return _of_gguf(metadata) if wanted is None else Pooler(wanted)
     modules = _modules(path / MODULES)
     others = [name for name in modules if name not in ("Transformer", "Pooling", "Normalize")]
     normalises = "Normalize" in modules if modules else True
     if others:
         return Pooler(normalises=normalises, refusal=f"{MODULES}: {others[0]} is not supported")
     file = path / POOLING
-    if not file.exists():
-        return Pooler(normalises=normalises)
+    if wanted is not None or not file.exists():
+        return Pooler(wanted or Pooling.MEAN, normalises)
     config = read_object(file)
     modes = [name for name in config if name.startswith("pooling_mode_") and config[name] is True]
     pooling = _MODES.get(modes[0]) if len(modes) == 1 else None

@@ -18,6 +18,7 @@ from unicorn_async.config import (
     WeightScheme,
 )
 from unicorn_async.errors import ConfigError
+from unicorn_async.pooling import Pooling
 
 _SAME_NAMES = (  # as in EngineConfig
     "device",
@@ -37,6 +38,7 @@ _SAME_NAMES = (  # as in EngineConfig
     "kv_dtype",
     "weights",
     "speculation",
+    "pooling",
     "validation",
 )
 MODEL_HELP = "a directory in Hugging Face's layout or its name in their cache, a GGUF file, or `demo` (bundled)"
@@ -54,6 +56,12 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         choices=[mode.value for mode in SpeculationMode],
         help="what proposes tokens, of which a step checks several: lookup, in the text so far (default auto: where"
         " that can be), or off; it changes no token",
+    )
+    group.add_argument(
+        "--pooling",
+        choices=[kind.value for kind in Pooling],
+        help="what an embedding is made of: mean, of all tokens' hidden states, or the last one (default: as the"
+        " model's files say, else mean)",
     )
     group.add_argument("--no-tuning", action="store_true", help="choose kernels by rules, whatever was measured")
     group.add_argument(

@@ -20,7 +20,7 @@ from unicorn_async.loader.staging_plan import StagingNeed
 from unicorn_async.lora.adapter import lora_digest, read_adapters
 from unicorn_async.lora.plan import make_lora_plan
 from unicorn_async.models.registry import model_spec
-from unicorn_async.pooling import Pooler
+from unicorn_async.pooling import Pooler, Pooling
 from unicorn_async.weights.plan import make_plan
 
 if TYPE_CHECKING:
@@ -60,10 +60,12 @@ class ModelFiles:
         loras: Sequence[LoraSpec] = (),
         *,
         is_default: bool = False,
+        pooling: Pooling | None = None,
     ) -> ModelFiles:
         """Find and check a model, to be loaded by a scheme with adapters; it blocks on the disk, and reads no weights.
 
-        A scheme that is a default alone gives way to AUTO where weights are quantised already.
+        A scheme that is a default alone gives way to AUTO where weights are quantised already. `pooling` goes before
+        what the files say of it.
 
         Raises:
             ConfigError, CheckpointError: there is no such model, or it can't be used.
@@ -79,7 +81,7 @@ class ModelFiles:
         plan = make_plan(checkpoint, wanted, scheme=scheme, adapted=lora.changes)
         config.check_unused(plan.ignored)
         sampling = recommended_sampling(checkpoint.path, checkpoint.gguf_metadata)
-        pooler = read_pooler(checkpoint.path, checkpoint.gguf_metadata)
+        pooler = read_pooler(checkpoint.path, checkpoint.gguf_metadata, pooling)
         return cls(model_name(model, path), checkpoint, config, plan, lora, scheme, sampling, pooler)
 
     def check_vocabulary(self, num_tokens: int) -> None:

@@ -274,7 +274,7 @@ def read_model(model: str | Path, options: EngineConfig) -> ModelFiles:
     Raises:
         ConfigError, CheckpointError: see `Engine.open`.
     """
-    files = ModelFiles.read(model, options.weights, options.loras)
+    files = ModelFiles.read(model, options.weights, options.loras, pooling=options.pooling)
     if options.attention.kind is not AttentionKind.AUTO:
         settle_attention(files, options, ())  # what can't be is said before a device is waited for
     return files
