@@ -145,3 +145,15 @@ async def test_a_forced_call_fits_with_speculation_and_log_probabilities(
     jsonschema.validate(json.loads(call.function.arguments), NOTE)
     assert choice.logprobs is not None and choice.logprobs.content
     assert "".join(token.token for token in choice.logprobs.content).startswith(MARKS)
+
+
+async def test_what_the_form_cant_hold_a_strict_tool_to_is_refused_by_name(
+    client: openai.AsyncOpenAI, engine: FakeEngine
+) -> None:
+    engine.fake_tokenizer.chat_template = template("xml")
+    dated: Any = {"type": "object", "properties": {"day": {"type": "string", "format": "date"}}}
+    tool: Any = {"type": "function", "name": "dated", "parameters": dated, "strict": True}
+    with pytest.raises(openai.BadRequestError, match=r"dated: .* 'format'") as caught:
+        await client.responses.create(model="fake-model", input="Hi", tools=[*TOOLS, tool])
+    assert (caught.value.code, caught.value.param) == ("invalid_function_parameters", "tools")
+    assert not engine.calls
