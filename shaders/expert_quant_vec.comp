@@ -1,7 +1,8 @@
 // y (pairs, N) = x · weight^T with quantised weights of the expert that each pair of a token and an expert names, by integer dot
-// products. A workgroup owns a tile of up to PAIRS pairs of one expert (z), and ROWS weight rows of that for each of its
-// subgroups (counted along x, then y), whose lanes share the blocks of K: weights are read once for the tile. GATED: half of
-// the rows are gates, whose activations are multiplied by what the others make, and y has half of the columns.
+// products. A workgroup owns a tile of up to PAIRS pairs of one expert (z), and PASSES times ROWS weight rows of that (counted along
+// x, then y), of which a subgroup takes ROWS at a time and its lanes share the blocks of K: weights are read once for the tile.
+// GATED: half of the rows are gates, whose activations are multiplied by what the others make, and y has half of the columns.
+// BLOCKED: y is left in blocks of 32 int8, of which a workgroup owns whole ones.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
@@ -9,6 +10,7 @@
 #include BLOCKS
 #include "include/activation.glsl"
 #include "include/block_dot.glsl"
+#include "include/block_store.glsl"
 #include "include/expert_rows.glsl"
 
 layout(constant_id = 0) const uint WORKGROUP = 32;
@@ -16,6 +18,8 @@ layout(constant_id = 1) const uint ROWS = 2;
 layout(constant_id = 2) const uint PAIRS = 1;
 layout(constant_id = 3) const bool GATED = false;
 layout(constant_id = 4) const uint ACT = 0;  // of include/activation.glsl
+layout(constant_id = 5) const uint PASSES = 1;
+layout(constant_id = 6) const bool BLOCKED = false;
 layout(local_size_x = 32, local_size_x_id = 0) in;
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly restrict buffer Output { float v[]; };
@@ -26,7 +30,9 @@ layout(push_constant, scalar) uniform P {
     Quants quants;        // (rows, blocks)
     High high;            // (rows, blocks)
     Scales scales;        // (rows, blocks)
-    Output y;             // (pairs, stride)
+    Output y;             // (pairs, stride), unless BLOCKED
+    BlockCodes y_codes;   // (pairs, 2, stride / 32, 16) bytes, if BLOCKED
+    BlockScales y_scale;  // (pairs, stride / 32), if BLOCKED
     Tiles tiles;
     Order order;          // (pairs)
     uint shared_by;       // pairs that read one row of x
@@ -40,6 +46,9 @@ layout(push_constant, scalar) uniform P {
 const uint OUTPUTS = GATED ? ROWS / 2 : ROWS;
 const uint SUMS = ROWS * PAIRS;
 const uint UP = OUTPUTS * PAIRS;  // where the sums begin that gates are for
+const uint OWNED = OUTPUTS * PASSES;  // outputs of a pair, of the workgroup
+
+shared vec4 results[BLOCKED ? PAIRS * OWNED / 4 : 1];  // (PAIRS, OWNED / 4)
 
 float sums[SUMS];
 
@@ -73,11 +82,19 @@ void add_rows(uint base, uint first_output, uint inputs[PAIRS]) {
     }
 }
 
+void store(uint t, uint pair, uint output_index, float value) {
+    if (BLOCKED) {
+        const uint at = t * OWNED + output_index % OWNED;
+        results[at / 4][at % 4] = value;
+    } else if (output_index < p.n) {
+        p.y.v[pair * p.stride + output_index] = value;
+    }
+}
+
 void main() {
     const Tile tile = p.tiles.v[gl_WorkGroupID.z];
-    const uint group = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
-    const uint first_output = (group * gl_NumSubgroups + gl_SubgroupID) * OUTPUTS;
-    if (tile.count == 0 || first_output >= p.n) {
+    const uint first = (gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x) * OWNED;
+    if (tile.count == 0 || first >= p.n) {
         return;
     }
     uint pairs[PAIRS];
@@ -86,12 +103,30 @@ void main() {
         pairs[t] = p.order.v[tile.first + min(t, tile.count - 1)];
         inputs[t] = pairs[t] / p.shared_by;
     }
-    add_rows(tile.expert * p.expert_rows, first_output, inputs);
-    [[unroll]] for (uint i = 0; i < UP; i++) {
-        const uint row = first_output + i / PAIRS;
-        if (gl_SubgroupInvocationID == i % gl_SubgroupSize && i % PAIRS < tile.count && row < p.n) {
-            const float value = sums[i];
-            p.y.v[pairs[i % PAIRS] * p.stride + row] = GATED ? act(ACT, vec4(value)).x * sums[i + (GATED ? UP : 0)] : value;
+    for (uint pass = gl_SubgroupID; pass < PASSES; pass += gl_NumSubgroups) {
+        const uint first_output = first + pass * OUTPUTS;
+        if (first_output >= p.n) {
+            break;
+        }
+        add_rows(tile.expert * p.expert_rows, first_output, inputs);
+        [[unroll]] for (uint i = 0; i < UP; i++) {
+            if (gl_SubgroupInvocationID == i % gl_SubgroupSize && i % PAIRS < tile.count) {
+                const float value = sums[i];
+                store(i % PAIRS, pairs[i % PAIRS], first_output + i / PAIRS,
+                      GATED ? act(ACT, vec4(value)).x * sums[i + (GATED ? UP : 0)] : value);
+            }
+        }
+    }
+    if (BLOCKED) {
+        barrier();
+        const uint lane = gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID;
+        for (uint i = lane; i < PAIRS * OWNED / 4; i += WORKGROUP) {
+            const uint t = i / (OWNED / 4);
+            const uint quad = first / 4 + i % (OWNED / 4);
+            // All lanes of a block are of one pair and inside or outside together: rows of blocks are whole.
+            if (t < tile.count && quad < p.n / 4) {
+                store_quad(p.y_codes, p.y_scale, p.order.v[tile.first + t], p.stride / 32, quad, results[i]);
+            }
         }
     }
 }

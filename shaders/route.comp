@@ -2,9 +2,11 @@
 // The experts of each token: the K with the largest scores, by falling score, of equal ones the lower number first, and what
 // their outputs are multiplied by. A subgroup owns a token at a time, and a lane PER_LANE experts at most. A score that is no
 // number is the smallest of all, so that whatever logits are, an expert is one of those that there are.
+// SORTS: one workgroup has all tokens, of ROOM pairs at most, and sorts the pairs as expert_tiles does.
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
+#include "include/expert_rows.glsl"
 #include "include/pointers.glsl"
 
 layout(constant_id = 0) const uint WORKGROUP = 32;
@@ -16,6 +18,9 @@ layout(constant_id = 5) const bool NORMALISE = false; // the weights of a token 
 layout(constant_id = 6) const bool HAS_BIAS = false; // added to scores where experts are chosen, not to weights
 layout(constant_id = 7) const uint GROUPS = 1;      // of neighbouring experts
 layout(constant_id = 8) const uint GROUPS_KEPT = 1; // those whose two best scores add up to most
+layout(constant_id = 9) const bool SORTS = false;
+layout(constant_id = 10) const uint TILE = 1;       // pairs of a tile, if it SORTS
+layout(constant_id = 11) const uint ROOM = 1;
 layout(local_size_x = 32, local_size_x_id = 0) in;
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly buffer Chosen { uint v[]; };
@@ -25,13 +30,19 @@ layout(push_constant, scalar) uniform P {
     Floats bias;    // (EXPERTS), read if HAS_BIAS
     Chosen chosen;  // (tokens, K)
     Floats weights; // (tokens, K)
+    OutOrder order; // (tokens * K), if it SORTS
+    OutTiles tiles; // (num_tiles), if it SORTS
     uint tokens;
     uint stride;
     float scale;    // of the weights
+    uint num_tiles;
 } p;
 
 const uint GROUP_SIZE = EXPERTS / GROUPS;
 const uint TAKEN = 0, NOT_A_NUMBER = 1;
+
+shared uint experts[ROOM]; // of pairs
+shared Tile made[ROOM]; // those that begin at a place of the order, others have no pairs
 
 float scores[PER_LANE]; // what weights are made of
 float choices[PER_LANE]; // what experts are chosen by
@@ -160,6 +171,9 @@ void route(uint token) {
         sum += weights[slot];
         if (subgroupElect()) {
             p.chosen.v[token * K + slot] = expert;
+            if (SORTS) {
+                experts[token * K + slot] = expert;
+            }
         }
     }
     const float factor = NORMALISE ? p.scale / (SIGMOID ? sum + 1e-20 : sum) : p.scale;
@@ -170,9 +184,50 @@ void route(uint token) {
     }
 }
 
+// Places a pair behind all those of lower experts, and of its own those of lower numbers.
+void place(uint pair, uint num_pairs) {
+    const uint expert = experts[pair];
+    uint lower = 0;
+    uint own = 0;
+    uint before = 0;
+    for (uint other = 0; other < num_pairs; other++) {
+        lower += uint(experts[other] < expert);
+        own += uint(experts[other] == expert);
+        before += uint(experts[other] == expert && other < pair);
+    }
+    p.order.v[lower + before] = pair;
+    made[lower + before] = Tile(expert, lower + before, before % TILE == 0 ? min(TILE, own - before) : 0);
+}
+
+void sort_pairs() {
+    const uint num_pairs = p.tokens * K;
+    barrier();
+    for (uint pair = gl_LocalInvocationID.x; pair < num_pairs; pair += WORKGROUP) {
+        place(pair, num_pairs);
+    }
+    barrier();
+    for (uint first = gl_LocalInvocationID.x; first < num_pairs; first += WORKGROUP) {
+        uint index = 0;
+        for (uint other = 0; other < first; other++) {
+            index += uint(made[other].count > 0);
+        }
+        if (made[first].count > 0) {
+            p.tiles.v[index] = made[first];
+        }
+        if (first == num_pairs - 1) { // the last lane knows how many there are
+            for (uint i = index + uint(made[first].count > 0); i < p.num_tiles; i++) {
+                p.tiles.v[i] = Tile(0, 0, 0);
+            }
+        }
+    }
+}
+
 void main() {
     const uint step = gl_NumWorkGroups.x * gl_NumSubgroups;
     for (uint token = gl_WorkGroupID.x * gl_NumSubgroups + gl_SubgroupID; token < p.tokens; token += step) {
         route(token);
+    }
+    if (SORTS) {
+        sort_pairs();
     }
 }

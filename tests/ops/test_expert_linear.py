@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,14 +10,16 @@ import pytest
 
 from tests.ops.gguf_blocks import GGUF_FORMATS
 from tests.ops.linear_case import HALF, QUANT_HALF, QUANT_SINGLE, SINGLE, skip_without_matrices, weights
+from tests.ops.quant_arrays import read_blocks
 from unicorn_async.config import Activation
 from unicorn_async.errors import ConfigError
-from unicorn_async.ops.expert_linear import ExpertRows, TiledPairs, expert_linear
+from unicorn_async.gpu.device_info import DeviceType
+from unicorn_async.ops.expert_linear import ExpertRows, expert_linear, expert_linear_sum
 from unicorn_async.ops.linear import prepare_input
 from unicorn_async.ops.linear_plans.experts import MATRIX_PAIRS, expert_form
-from unicorn_async.ops.routing import expert_tiles, num_tiles
+from unicorn_async.ops.routing import TiledPairs, expert_tiles, num_tiles
 from unicorn_async.ops.rows import BlockRows, HalfRows, RowForm
-from unicorn_async.tensor import DType, QuantFormat, Tensor, element_of
+from unicorn_async.tensor import DType, QuantFormat, QuantTensor, Tensor, element_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from tests.ops.arrays import Arrays
     from tests.ops.linear_case import Weights
     from unicorn_async.gpu.command import CommandRecorder
+    from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.tensor import ElementType
 
 ELEMENTS: list[ElementType] = [*DType, QuantFormat.NF4, *GGUF_FORMATS]
@@ -41,12 +45,18 @@ def multiplied(
     tile: int,
     shared_by: int,
     gate: Activation | None = None,
-) -> NDArray[np.float32]:
-    """What the device makes of rows and pairs; nothing behind it may be written."""
+    info: DeviceInfo | None = None,
+    blocked: bool = False,
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """What the device makes of rows and pairs, and of blocks their scales; nothing behind it may be written.
+
+    With `info` it is taken for another device.
+    """
     device, tensor, num_pairs = arrays.device, weight[0], chosen.size
     source, own = arrays.put(chosen), arrays.put(x)
     order = arrays.put(np.zeros(num_pairs, np.uint32))
     tiles = arrays.put(np.zeros((num_tiles(num_pairs, rows.num_experts, tile), 3), np.uint32))
+    pairs = TiledPairs(num_pairs, tile, order.address, tiles.address)
     out = arrays.poisoned(num_pairs + 1, rows.n)
     form = expert_form(element_of(tensor), tile)
     kind = HalfRows if form is RowForm.HALVES else BlockRows
@@ -55,14 +65,7 @@ def multiplied(
 
     def record(recorder: CommandRecorder) -> None:
         expert_tiles(
-            recorder,
-            device.kernels,
-            num_experts=rows.num_experts,
-            num_pairs=num_pairs,
-            tile=tile,
-            chosen=source.address,
-            order=order.address,
-            tiles=tiles.address,
+            recorder, device.kernels, device.info, num_experts=rows.num_experts, chosen=source.address, pairs=pairs
         )
         if formed is not None:
             prepare_input(recorder, device.kernels, device.info, x=own.tensor, out=formed)
@@ -70,19 +73,24 @@ def multiplied(
         expert_linear(
             recorder,
             device.kernels,
-            device.info,
+            info or device.info,
             x=formed or own.tensor,
             weight=tensor,
             rows=rows,
-            pairs=TiledPairs(num_pairs, tile, order.address, tiles.address),
+            pairs=pairs,
             shared_by=shared_by,
-            out=Tensor(out.address, (num_pairs, rows.n), DType.F32),
+            out=BlockRows.at(out.address, num_pairs, rows.n)
+            if blocked
+            else Tensor(out.address, (num_pairs, rows.n), DType.F32),
             gate=gate,
         )
 
     arrays.run(record)
+    if blocked:
+        codes, scales = read_blocks(out.values.view(np.uint8).ravel(), num_pairs, rows.n)
+        return codes * np.repeat(scales, 32, axis=1), np.repeat(scales, 32, axis=1)
     assert np.isnan(out.values[-1]).all(), "wrote past the end of the output"
-    return out.values[:-1]
+    return out.values[:-1], np.zeros(0, np.float32)
 
 
 def product(
@@ -126,7 +134,7 @@ def test_pairs_are_multiplied_by_their_experts_weights(arrays: Arrays, element: 
     for num_tokens, tile, case in ((1, 1, "all"), (7, 8, "few"), (64, 8, "all"), (64, 8, "one")):
         chosen = routes(num_tokens, case)
         x = np.random.default_rng(k).standard_normal((num_tokens, k)).astype(np.float32)
-        found = multiplied(arrays, weight, x, chosen, rows, tile=tile, shared_by=CHOSEN)
+        found, _ = multiplied(arrays, weight, x, chosen, rows, tile=tile, shared_by=CHOSEN)
         expected, allowed = product(x, weight, chosen, rows)
         assert (np.abs(found - expected) <= allowed).all()
 
@@ -142,7 +150,7 @@ def test_more_experts_than_a_tile_has_pairs_share_a_dispatch(
     rng = np.random.default_rng(num_tokens)
     chosen = rng.integers(0, experts, (num_tokens, 3), dtype=np.uint32)
     x = rng.standard_normal((3 * num_tokens, k)).astype(np.float32)  # a row for each pair, as behind a gate
-    found = multiplied(arrays, weight, x, chosen, rows, tile=4, shared_by=1)
+    found, _ = multiplied(arrays, weight, x, chosen, rows, tile=4, shared_by=1)
     expected, allowed = product(x, weight, chosen, rows)
     assert (np.abs(found - expected) <= allowed).all()
 
@@ -156,12 +164,86 @@ def test_gates_are_applied_wherever_they_lie(arrays: Arrays, element: ElementTyp
     for num_tokens, tile in ((1, 1), (7, 4)):
         chosen = routes(num_tokens, "all")
         x = (0.1 * np.random.default_rng(k).standard_normal((num_tokens, k))).astype(np.float32)
-        found = multiplied(arrays, weight, x, chosen, rows, tile=tile, shared_by=CHOSEN, gate=Activation.SILU)
+        found, _ = multiplied(arrays, weight, x, chosen, rows, tile=tile, shared_by=CHOSEN, gate=Activation.SILU)
         gate, off = product(x, weight, chosen, rows)
         up, up_off = product(x, weight, chosen, rows, rows.up)
         factor = gate / (1 + np.exp(-gate))
         allowed = 1.2 * off * (np.abs(up) + up_off) + np.abs(factor) * up_off + 1e-5
         assert (np.abs(found - factor * up) <= allowed).all()
+
+
+@pytest.mark.parametrize("element", [QuantFormat.Q4_0, QuantFormat.Q6_K], ids=lambda element: element.value)
+def test_what_is_gated_is_left_in_blocks(arrays: Arrays, element: ElementType) -> None:
+    n, k = 96, 256
+    rows = ExpertRows(EXPERTS, n, n, EXPERTS * n)
+    weight = weights(arrays, 2 * EXPERTS * n, k, element)
+    info = arrays.device.info
+    for num_tokens, tile, kind in ((1, 1, info), (7, 1, info), (7, 1, replace(info, type=DeviceType.DISCRETE))):
+        chosen = routes(num_tokens, "all")
+        x = (0.1 * np.random.default_rng(k).standard_normal((num_tokens, k))).astype(np.float32)
+        found, scales = multiplied(
+            arrays, weight, x, chosen, rows, tile=tile, shared_by=CHOSEN, gate=Activation.SILU, info=kind, blocked=True
+        )
+        gate, off = product(x, weight, chosen, rows)
+        up, up_off = product(x, weight, chosen, rows, rows.up)
+        factor = gate / (1 + np.exp(-gate))
+        allowed = 1.2 * off * (np.abs(up) + up_off) + np.abs(factor) * up_off + 1e-5
+        assert (np.abs(found - factor * up) <= allowed + 0.5001 * scales).all()
+
+
+def summed(
+    arrays: Arrays,
+    weight: Weights,
+    x: NDArray[np.float32],
+    chosen: NDArray[np.uint32],
+    factors: NDArray[np.float32],
+    rows: ExpertRows,
+    info: DeviceInfo,
+) -> NDArray[np.float32]:
+    """What the device makes of each token's pairs and adds up; nothing behind it may be written."""
+    device, (tensor, _), source, own = arrays.device, weight, arrays.put(chosen), arrays.put(x)
+    assert isinstance(tensor, QuantTensor)
+    room = arrays.put(np.zeros(BlockRows.size(*x.shape), np.uint8))
+    blocks, own_factors = BlockRows.at(room.address, *x.shape), arrays.put(factors)
+    out = arrays.poisoned(len(chosen) + 1, rows.n)
+
+    def record(recorder: CommandRecorder) -> None:
+        prepare_input(recorder, device.kernels, device.info, x=own.tensor, out=blocks)
+        recorder.barrier()
+        expert_linear_sum(
+            recorder,
+            device.kernels,
+            info,
+            x=blocks,
+            weight=tensor,
+            rows=rows,
+            chosen=source.address,
+            weights=own_factors.tensor,
+            out=Tensor(out.address, (len(chosen), rows.n), DType.F32),
+        )
+
+    arrays.run(record)
+    assert np.isnan(out.values[-1]).all(), "wrote past the end of the output"
+    return out.values[:-1]
+
+
+@pytest.mark.parametrize("element", [QuantFormat.NF4, *GGUF_FORMATS], ids=lambda element: element.value)
+def test_what_a_token_s_experts_make_is_added_up_at_once(arrays: Arrays, element: ElementType) -> None:
+    assert isinstance(element, QuantFormat)
+    info, n, k = arrays.device.info, 13, 3 * element.layout.unit
+    rows = ExpertRows(EXPERTS, n, n)
+    weight = weights(arrays, EXPERTS * n, k, element)
+    for num_tokens, kind in ((1, info), (5, info), (5, replace(info, type=DeviceType.DISCRETE))):
+        rng = np.random.default_rng(num_tokens)
+        chosen = routes(num_tokens, "all")
+        factors = rng.random((num_tokens, CHOSEN), np.float32)
+        x = rng.standard_normal((chosen.size, k)).astype(np.float32)  # a row for each pair, as behind a gate
+        found = summed(arrays, weight, x, chosen, factors, rows, kind)
+        made, off = product(x, weight, chosen, rows)
+        shape = (num_tokens, CHOSEN, n)
+        expected = np.einsum("tsn,ts->tn", made.reshape(shape), factors.astype(np.float64))
+        allowed = np.einsum("tsn,ts->tn", off.reshape(shape), factors.astype(np.float64))
+        assert (np.abs(found - expected) <= allowed).all()
 
 
 @pytest.mark.parametrize("tile", MATRIX_PAIRS)
@@ -176,7 +258,7 @@ def test_matrix_units_multiply_pairs_by_their_experts_weights(arrays: Arrays, el
         chosen = routes(num_tokens, case)
         num_rows = chosen.size // shared_by
         x = np.random.default_rng(k).standard_normal((num_rows, k)).astype(np.float32)
-        found = multiplied(arrays, weight, x, chosen, rows, tile=tile, shared_by=shared_by)
+        found, _ = multiplied(arrays, weight, x, chosen, rows, tile=tile, shared_by=shared_by)
         expected, allowed = product(x, weight, chosen, rows, halves=True)
         assert (np.abs(found - expected) <= allowed).all()
 
@@ -193,7 +275,7 @@ def test_gates_are_applied_to_sums_of_matrix_units(
     weight = weights(arrays, 2 * EXPERTS * n, k, element)
     chosen = routes(45, "all")
     x = (0.1 * np.random.default_rng(k).standard_normal((45, k))).astype(np.float32)
-    found = multiplied(arrays, weight, x, chosen, rows, tile=tile, shared_by=CHOSEN, gate=Activation.SILU)
+    found, _ = multiplied(arrays, weight, x, chosen, rows, tile=tile, shared_by=CHOSEN, gate=Activation.SILU)
     gate, off = product(x, weight, chosen, rows, halves=True)
     up, up_off = product(x, weight, chosen, rows, rows.up, halves=True)
     factor = gate / (1 + np.exp(-gate))

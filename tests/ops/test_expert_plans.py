@@ -9,7 +9,14 @@ import pytest
 
 from tests.ops.test_linear_rules import DEVICES, GPU, MATRIX_GPU, MATRIX_RDNA
 from unicorn_async.gpu.device_info import DeviceType
-from unicorn_async.ops.linear_plans.experts import expert_form, pairs_of_a_tile, plan_experts
+from unicorn_async.ops.linear_plans.experts import (
+    blocks_outputs,
+    expert_form,
+    pairs_of_a_tile,
+    plan_expert_sum,
+    plan_experts,
+    sums_outputs,
+)
 from unicorn_async.ops.linear_plans.product import WEIGHTS, Product
 from unicorn_async.ops.rows import RowForm
 from unicorn_async.tensor import DType, QuantFormat
@@ -75,3 +82,61 @@ def test_tiles_of_other_sizes_have_no_kernel() -> None:
             plan_experts(DISCRETE, QuantFormat.Q4_K, tile=tile, num_pairs=64, num_experts=EXPERTS, n=8, gated=False)
             is None
         )
+
+
+@pytest.mark.parametrize("most", [128, 256, 1024])
+def test_a_workgroup_that_leaves_blocks_has_whole_ones(most: int) -> None:
+    for info in DEVICES:
+        small = replace(info, max_workgroup_invocations=most)
+        for gated, outputs in ((True, 2), (False, 4)):
+            found = plan_experts(
+                small,
+                QuantFormat.Q4_K,
+                tile=1,
+                num_pairs=8,
+                num_experts=EXPERTS,
+                n=768,
+                gated=gated,
+                blocked=True,
+            )
+            assert found is not None
+            constants = dict(found.constants)
+            assert constants["PASSES"] * outputs == 32 and constants["WORKGROUP"] <= most
+            assert found.grid == (24, 1, 8)
+    for element, tile in ((DType.F16, 1), (QuantFormat.Q4_K, 16)):
+        blocked = {"tile": tile, "num_pairs": 8, "num_experts": EXPERTS, "n": 768, "gated": True, "blocked": True}
+        assert plan_experts(DISCRETE, element, **blocked) is None  # type: ignore[arg-type]
+
+
+def test_blocks_are_left_where_each_pair_has_its_own_weights_and_both_are_quantised() -> None:
+    both = [QuantFormat.Q4_K, QuantFormat.Q6_K]
+    assert blocks_outputs(both, 1, 768)
+    assert not blocks_outputs(both, 2, 768)
+    assert not blocks_outputs(both, 1, 776)
+    assert not blocks_outputs([QuantFormat.Q4_K, DType.F16], 1, 768)
+
+
+def test_few_tokens_add_up_what_their_experts_make_at_once() -> None:
+    def sums(num_tokens: int, taken: int, experts: int) -> bool:
+        return sums_outputs(QuantFormat.Q4_K, num_tokens, num_tokens * taken, experts)
+
+    assert [sums(num_tokens, 8, 128) for num_tokens in (1, 4, 5)] == [True, True, False]
+    assert [sums(num_tokens, 2, 8) for num_tokens in (1, 2)] == [True, False]
+    assert not sums_outputs(DType.BF16, 1, 8, 128)
+
+
+def test_subgroups_that_share_a_row_leave_few_lanes_without_a_block() -> None:
+    def lanes(info: DeviceInfo, taken: int, k: int) -> int:
+        found = plan_expert_sum(info, QuantFormat.Q4_K, num_tokens=2, num_chosen=taken, n=2048, k=k)
+        assert found.grid[0] * found.grid[1] * dict(found.constants)["ROWS"] >= 2048 and found.grid[2] == 2
+        return dict(found.constants)["WORKGROUP"]
+
+    assert [lanes(DISCRETE, taken, k) for taken, k in ((8, 768), (4, 1024), (1, 256), (2, 14336))] == [
+        192,
+        128,
+        32,
+        224,
+    ]
+    assert lanes(MATRIX_RDNA, 8, 768) == 192
+    assert lanes(replace(DISCRETE, max_workgroup_invocations=128), 8, 768) == 96
+    assert lanes(DEVICES[3], 8, 768) == 8

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from unicorn_async.errors import ConfigError, UnsupportedModelError
-from unicorn_async.ops.routing import Routing, expert_sum, expert_tiles, num_tiles, route
+from unicorn_async.gpu.device_info import DeviceType
+from unicorn_async.ops.routing import (
+    Routing,
+    TiledPairs,
+    expert_sum,
+    expert_tiles,
+    num_tiles,
+    route,
+    sorts_where_routed,
+)
 from unicorn_async.tensor import DType, Tensor
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from unicorn_async.gpu.device_info import DeviceInfo
 
     from .arrays import Arrays
 
@@ -61,7 +73,11 @@ def reference(
 
 
 def routed(
-    arrays: Arrays, routing: Routing, logits: NDArray[np.float32], correction: NDArray[np.float32] | None = None
+    arrays: Arrays,
+    routing: Routing,
+    logits: NDArray[np.float32],
+    correction: NDArray[np.float32] | None = None,
+    pairs: TiledPairs | None = None,
 ) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
     """What the device makes of logits; what lies behind its results stays as it was."""
     shape, own = (len(logits), routing.num_chosen), arrays.put(logits)
@@ -78,6 +94,7 @@ def routed(
             correction=bias,
             chosen=chosen.address,
             weights=Tensor(weights.address, shape, DType.F32),
+            pairs=pairs,
         )
     )
     assert (chosen.values[-16:] == GUARD).all() and np.isnan(weights.values[-16:]).all()
@@ -140,29 +157,39 @@ def test_numbers_that_no_kernel_takes_are_refused(numbers: dict[str, Any], match
         Routing(**numbers)
 
 
+class Sorted:
+    """Room for pairs' order and tiles, with what must stay as it was behind them."""
+
+    def __init__(self, arrays: Arrays, num_pairs: int, num_experts: int, tile: int) -> None:
+        self.count = num_tiles(num_pairs, num_experts, tile)
+        self.order = arrays.put(np.full(num_pairs + 16, GUARD, np.uint32))
+        self.tiles = arrays.put(np.full((self.count + 4, 3), GUARD, np.uint32))
+        self.pairs = TiledPairs(num_pairs, tile, self.order.address, self.tiles.address)
+
+    def read(self) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+        """The order of pairs and their tiles, as the device has made them."""
+        num_pairs = self.pairs.num_pairs
+        assert (self.order.values[num_pairs:] == GUARD).all() and (self.tiles.values[self.count :] == GUARD).all()
+        return self.order.values[:num_pairs], self.tiles.values[: self.count]
+
+
 def tiled(
-    arrays: Arrays, chosen: NDArray[np.uint32], num_experts: int, tile: int
+    arrays: Arrays, chosen: NDArray[np.uint32], num_experts: int, tile: int, info: DeviceInfo | None = None
 ) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-    """The order of pairs and their tiles, as the device makes them."""
-    num_pairs = chosen.size
-    count = num_tiles(num_pairs, num_experts, tile)
-    source = arrays.put(chosen)
-    order = arrays.put(np.full(num_pairs + 16, GUARD, np.uint32))
-    tiles = arrays.put(np.full((count + 4, 3), GUARD, np.uint32))
+    """The order of pairs and their tiles, as the device makes them, or as it does where it is taken for another."""
+    device, source = arrays.device, arrays.put(chosen)
+    made = Sorted(arrays, chosen.size, num_experts, tile)
     arrays.run(
         lambda recorder: expert_tiles(
             recorder,
-            arrays.device.kernels,
+            device.kernels,
+            info or device.info,
             num_experts=num_experts,
-            num_pairs=num_pairs,
-            tile=tile,
             chosen=source.address,
-            order=order.address,
-            tiles=tiles.address,
+            pairs=made.pairs,
         )
     )
-    assert (order.values[num_pairs:] == GUARD).all() and (tiles.values[count:] == GUARD).all()
-    return order.values[:num_pairs], tiles.values[:count]
+    return made.read()
 
 
 def check_tiles(chosen: NDArray[np.uint32], found: tuple[NDArray[np.uint32], NDArray[np.uint32]], tile: int) -> None:
@@ -187,6 +214,38 @@ def test_pairs_are_sorted_by_expert_and_cut_into_tiles(arrays: Arrays, num_exper
     for num_tokens in (1, 7, 64, 300):
         chosen = rng.integers(0, num_experts, (num_tokens, 8), dtype=np.uint32)
         check_tiles(chosen, tiled(arrays, chosen, num_experts, tile), tile)
+
+
+def test_many_pairs_are_sorted_by_several_workgroups(arrays: Arrays) -> None:
+    gpu = replace(arrays.device.info, type=DeviceType.DISCRETE)
+    for num_experts, num_tokens in ((128, 300), (5, 1000), (600, 100)):
+        chosen = np.random.default_rng(num_experts).integers(0, num_experts, (num_tokens, 6), dtype=np.uint32)
+        check_tiles(chosen, tiled(arrays, chosen, num_experts, 16, gpu), 16)
+
+
+@pytest.mark.parametrize("tile", [1, 2, 8])
+@pytest.mark.parametrize("routing", [ROUTINGS[0], ROUTINGS[2], ROUTINGS[4], ROUTINGS[7]], ids=ids)
+def test_few_tokens_are_sorted_where_they_are_routed(arrays: Arrays, routing: Routing, tile: int) -> None:
+    for num_tokens in (1, 7, 32):
+        rng = np.random.default_rng(num_tokens)
+        logits = rng.standard_normal((num_tokens, routing.num_experts)).astype(np.float32)
+        logits[num_tokens // 2 :] = logits[-1]  # of which experts have several
+        made = Sorted(arrays, num_tokens * routing.num_chosen, routing.num_experts, tile)
+        alone = routed(arrays, routing, logits)
+        both = routed(arrays, routing, logits, pairs=made.pairs)
+        for found, expected in zip(both, alone, strict=True):
+            np.testing.assert_array_equal(found, expected)
+        check_tiles(alone[0], made.read(), tile)
+
+
+def test_more_pairs_than_a_workgroup_has_room_for_are_not_sorted_where_they_are_routed(arrays: Arrays) -> None:
+    routing = Routing(128, 8)
+    assert [sorts_where_routed(routing, num_tokens) for num_tokens in (1, 32, 33)] == [True, True, False]
+    assert [sorts_where_routed(Routing(128, 32), num_tokens) for num_tokens in (8, 9)] == [True, False]
+    logits = np.zeros((33, 128), np.float32)
+    for num_pairs in (33 * 8, 8):
+        with pytest.raises(ConfigError, match="33 tokens of Routing"):
+            routed(arrays, routing, logits, pairs=TiledPairs(num_pairs, 1, 0, 0))
 
 
 @pytest.mark.parametrize("expert", [0, 5, 127])

@@ -28,7 +28,7 @@ HEAD_CONSTANTS = {"HEAD_DIM": HEAD_DIM, "NUM_HEADS": HEADS, "NUM_KV_HEADS": KV_H
 
 def work(name: str, groups: tuple[int, int, int] = (0, 0, 0), frame: Any = None, **fields: int) -> DispatchWork:
     """Count a dispatch of a kernel whose other fields are zero."""
-    constants = HEAD_CONSTANTS | {"ROTATES": bool(fields.pop("rotates", 0)), "PAIRS": 1, "TILE_T": 32}
+    constants = HEAD_CONSTANTS | {"ROTATES": bool(fields.pop("rotates", 0)), "PAIRS": 1, "TILE_T": 32, "K": 2}
     entry = Manifest.read(resource_dir("shaders")).entries[name]
     kernel = entry_kernel(entry, constants)
     push = kernel.pack(**(dict.fromkeys(entry.push.names, 0) | fields))
@@ -154,6 +154,7 @@ async def test_an_engine_s_attention_is_counted_by_the_contexts_of_its_steps(ope
     [
         ("expert_vec_bf16", (12, 1, 4), 2 * 48 * 256, 1),
         ("expert_quant_vec_q4", (12, 1, 4), 48 * 8 * 18, 1),
+        ("expert_quant_sum_q4_k", (24, 1, 2), 48 * 8 * 18, 1),
         ("expert_coopmat_bf16", (4, 1, 1), 2 * 48 * 256, 32),
         ("expert_quant_coopmat_q4_1", (4, 1, 1), 48 * 8 * 20, 32),
     ],

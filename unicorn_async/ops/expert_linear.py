@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.errors import ConfigError
 from unicorn_async.ops.linear import Epilogue
-from unicorn_async.ops.linear_plans.experts import plan_experts
+from unicorn_async.ops.linear_plans.experts import plan_expert_sum, plan_experts
 from unicorn_async.ops.linear_plans.product import check_rows
 from unicorn_async.ops.rows import BlockRows, HalfRows, form_of
 from unicorn_async.tensor import QUANT_BLOCK, DType, QuantTensor, Tensor, element_of
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from unicorn_async.config import Activation
     from unicorn_async.gpu.device_info import DeviceInfo
     from unicorn_async.gpu.recorder import Kernels, Recorder
+    from unicorn_async.ops.linear_plans.plan import LinearPlan
+    from unicorn_async.ops.routing import TiledPairs
     from unicorn_async.ops.rows import Rows
 
 
@@ -43,16 +45,6 @@ class ExpertRows:
         return (self.num_experts - 1) * self.stride + self.up + self.n
 
 
-@dataclass(frozen=True, slots=True)
-class TiledPairs:
-    """Pairs of a token and an expert as `expert_tiles` has left them, `tile` at most in a tile; by address."""
-
-    num_pairs: int
-    tile: int
-    order: int
-    tiles: int
-
-
 def expert_linear(
     recorder: Recorder,
     kernels: Kernels,
@@ -63,13 +55,14 @@ def expert_linear(
     rows: ExpertRows,
     pairs: TiledPairs,
     shared_by: int,
-    out: Tensor,
+    out: Tensor | BlockRows,
     gate: Activation | None = None,
 ) -> None:
     """Record out (pairs, n) f32 = x · weight^T, each pair with the weights of its expert; no barrier.
 
     `x` has a row for each `shared_by` pairs that follow each other, (pairs / shared_by, k), in the form that
-    `expert_form` says. With a `gate` it is act(gate) * up.
+    `expert_form` says. With a `gate` it is act(gate) * up. The output is left in blocks of int8 where it is given as
+    such, see `blocks_outputs`.
 
     Raises:
         UnsupportedModelError: rows of the weights have a length that no kernel takes.
@@ -78,7 +71,8 @@ def expert_linear(
     num_rows, k = weight.shape
     element = element_of(weight)
     check_rows(element, k)
-    out.expect("expert_linear: out", (pairs.num_pairs, rows.n), DType.F32)
+    if isinstance(out, Tensor):
+        out.expect("expert_linear: out", (pairs.num_pairs, rows.n), DType.F32)
     if num_rows < rows.num_rows or (gate is None) != (rows.up == 0):
         raise ConfigError(f"expert_linear: weights of {num_rows} rows do not hold {rows}, gate {gate}")
     plan = plan_experts(
@@ -89,6 +83,7 @@ def expert_linear(
         num_experts=rows.num_experts,
         n=rows.n,
         gated=gate is not None,
+        blocked=isinstance(out, BlockRows),
     )
     if plan is None or pairs.num_pairs % shared_by:
         raise ConfigError(f"expert_linear: no kernel for {pairs} with rows for {shared_by} each")
@@ -97,7 +92,6 @@ def expert_linear(
     if isinstance(x, Tensor):
         x.expect("expert_linear: x", (pairs.num_pairs // shared_by, k), DType.F32)
     fields = {
-        "y": out.address,
         "tiles": pairs.tiles,
         "order": pairs.order,
         "shared_by": shared_by,
@@ -107,10 +101,55 @@ def expert_linear(
         "up_rows": rows.up,
         **_weight_fields(weight),
         **_input_fields(x),
+        **_output_fields(plan, out),
     }
     constants = dict(plan.constants) | Epilogue(gate=gate).constants
+    if isinstance(out, BlockRows):
+        constants["BLOCKED"] = True
     kernel = kernels.get(plan.entry, constants=constants, subgroup_size=plan.subgroup_size)
     recorder.dispatch(kernel, kernel.pack(**fields), *plan.grid)
+
+
+def expert_linear_sum(
+    recorder: Recorder,
+    kernels: Kernels,
+    info: DeviceInfo,
+    *,
+    x: BlockRows,
+    weight: QuantTensor,
+    rows: ExpertRows,
+    chosen: int,
+    weights: Tensor,
+    out: Tensor,
+) -> None:
+    """Record out (tokens, n) f32 = what each token's experts make of their rows, times their weights; no barrier.
+
+    `x` is (pairs, k), `chosen` the address of (tokens, num_chosen) u32 as `route` leaves it, `weights` (tokens,
+    num_chosen) f32.
+
+    Raises:
+        UnsupportedModelError: rows of the weights have a length that no kernel takes.
+        ConfigError: operands do not fit to each other.
+    """
+    num_rows, k = weight.shape
+    num_tokens, num_chosen = weights.shape
+    check_rows(weight.format, k)
+    weights.expect("expert_linear_sum: weights", (num_tokens, num_chosen), DType.F32)
+    out.expect("expert_linear_sum: out", (num_tokens, rows.n), DType.F32)
+    if num_rows < rows.num_rows or rows.up:
+        raise ConfigError(f"expert_linear_sum: weights of {num_rows} rows do not hold {rows}")
+    plan = plan_expert_sum(info, weight.format, num_tokens=num_tokens, num_chosen=num_chosen, n=rows.n, k=k)
+    kernel = kernels.get(plan.entry, constants=dict(plan.constants), subgroup_size=plan.subgroup_size)
+    push = kernel.pack(
+        chosen=chosen,
+        weights=weights.address,
+        y=out.address,
+        n=rows.n,
+        expert_rows=rows.stride,
+        **_weight_fields(weight),
+        **_input_fields(x),
+    )
+    recorder.dispatch(kernel, push, *plan.grid)
 
 
 def _weight_fields(weight: Tensor | QuantTensor) -> dict[str, int]:
@@ -125,3 +164,10 @@ def _input_fields(x: Rows) -> dict[str, int]:
     if isinstance(x, HalfRows):
         return {"xh": x.values, "scale": x.scales}
     return {"x": x.codes, "x_scale": x.scales} if isinstance(x, BlockRows) else {"x": x.address}
+
+
+def _output_fields(plan: LinearPlan, out: Tensor | BlockRows) -> dict[str, int]:
+    if isinstance(out, BlockRows):
+        return {"y": 0, "y_codes": out.codes, "y_scale": out.scales}
+    blocks = {"y_codes": 0, "y_scale": 0} if plan.entry.startswith("expert_quant_vec") else {}
+    return {"y": out.address, **blocks}

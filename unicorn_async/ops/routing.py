@@ -1,6 +1,6 @@
 """Which experts of a mixture each token takes, all of it on the device, and the sum of what they leave.
 
-    route(…)         the experts of each token, and the weights of their outputs
+    route(…)         the experts of each token, and the weights of their outputs; of few tokens, expert_tiles as well
     expert_tiles(…)  the pairs of a token and an expert, sorted by expert and cut into tiles
     expert_sum(…)    the weighted sum
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unicorn_async.errors import UnsupportedModelError
+from unicorn_async.errors import ConfigError, UnsupportedModelError
 from unicorn_async.tensor import DType, Tensor
 
 if TYPE_CHECKING:
@@ -25,7 +25,10 @@ MAX_CHOSEN = 32  # of a token; a lane holds their weights
 MAX_GROUPS = 32
 TILE_WORDS = 3  # of a tile: its expert, its first place of the order, and its pairs
 _MAX_ROUTING_GROUPS = 1024
+_MAX_SORTED_TOKENS, _MAX_SORTED_PAIRS = 32, 256  # of a step whose pairs are sorted where they are made
+_MAX_ROUTING_LANES = 1024
 _SORTING_LANES = 256
+_ONE_GROUPS_PAIRS = 512  # that one workgroup sorts as fast as many
 _SUMMING_LANES = 64
 _VECTOR = 4
 
@@ -70,6 +73,26 @@ class Routing:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class TiledPairs:
+    """Pairs of a token and an expert, sorted by expert and cut into tiles of `tile` at most; by address.
+
+    `order` is (num_pairs) u32, the pairs' numbers, those of an expert one after the other and rising. `tiles` is
+    (`num_tiles`) of three u32: an expert, the first place of the order and the number of pairs from there on; those
+    that are not needed come last, and have none.
+    """
+
+    num_pairs: int
+    tile: int
+    order: int
+    tiles: int
+
+
+def sorts_where_routed(routing: Routing, num_tokens: int) -> bool:
+    """Whether `route` had better sort the pairs of so many tokens itself."""
+    return num_tokens <= _MAX_SORTED_TOKENS and num_tokens * routing.num_chosen <= _MAX_SORTED_PAIRS
+
+
 def route(
     recorder: Recorder,
     kernels: Kernels,
@@ -80,13 +103,14 @@ def route(
     correction: Tensor | None,
     chosen: int,
     weights: Tensor,
+    pairs: TiledPairs | None = None,
 ) -> None:
     """Record the choice of experts; no barrier.
 
     `logits` is (tokens, num_experts or more) f32, of which the first count; `correction` (num_experts) f32. `chosen` is
     the address of (tokens, num_chosen) u32: the experts by falling score, of equal ones the lower number first, and
-    whatever logits are, numbers of experts. `weights` gets (tokens, num_chosen) f32. Raises ConfigError for other
-    shapes.
+    whatever logits are, numbers of experts. `weights` gets (tokens, num_chosen) f32. Where `sorts_where_routed` allows
+    it, `pairs` are what `expert_tiles` makes of the choice. Raises ConfigError for other shapes.
     """
     num_tokens, stride = logits.shape
     experts = routing.num_experts
@@ -105,6 +129,14 @@ def route(
         "GROUPS": routing.num_groups,
         "GROUPS_KEPT": routing.groups_kept,
     }
+    groups, sorted_fields = min(num_tokens, _MAX_ROUTING_GROUPS), {"order": 0, "tiles": 0, "num_tiles": 0}
+    if pairs is not None:
+        if not sorts_where_routed(routing, num_tokens) or pairs.num_pairs != num_tokens * routing.num_chosen:
+            raise ConfigError(f"route: {num_tokens} tokens of {routing} are not sorted into {pairs}")
+        constants |= {"WORKGROUP": _routing_lanes(info, num_tokens)}
+        constants |= {"SORTS": True, "TILE": pairs.tile, "ROOM": _MAX_SORTED_PAIRS}
+        count = num_tiles(pairs.num_pairs, experts, pairs.tile)
+        groups, sorted_fields = 1, {"order": pairs.order, "tiles": pairs.tiles, "num_tiles": count}
     kernel = kernels.get("route", constants=constants)
     push = kernel.pack(
         logits=logits.address,
@@ -114,8 +146,17 @@ def route(
         tokens=num_tokens,
         stride=stride,
         scale=routing.scale,
+        **sorted_fields,
     )
-    recorder.dispatch(kernel, push, min(num_tokens, _MAX_ROUTING_GROUPS))
+    recorder.dispatch(kernel, push, groups)
+
+
+def _routing_lanes(info: DeviceInfo, num_tokens: int) -> int:
+    """Lanes of the workgroup that routes all tokens: a subgroup for each, but one in all where barriers are slow."""
+    if info.is_software:
+        return info.subgroup_size
+    most = min(_MAX_ROUTING_LANES, info.max_workgroup_invocations) // info.subgroup_size
+    return info.subgroup_size * min(num_tokens, most)
 
 
 def num_tiles(num_pairs: int, num_experts: int, tile: int) -> int:
@@ -124,25 +165,21 @@ def num_tiles(num_pairs: int, num_experts: int, tile: int) -> int:
 
 
 def expert_tiles(
-    recorder: Recorder,
-    kernels: Kernels,
-    *,
-    num_experts: int,
-    num_pairs: int,
-    tile: int,
-    chosen: int,
-    order: int,
-    tiles: int,
+    recorder: Recorder, kernels: Kernels, info: DeviceInfo, *, num_experts: int, chosen: int, pairs: TiledPairs
 ) -> None:
-    """Record sorting pairs by expert; no barrier. What is given last are addresses.
-
-    `chosen` is (num_pairs) u32, experts; `order` gets (num_pairs) u32, the pairs' numbers, those of an expert one after
-    the other and rising. `tiles` gets `num_tiles` of three u32: an expert, the first place of the order and the number
-    of pairs from there on, `tile` at most; those that are not needed come last, and have none.
-    """
-    kernel = kernels.get("expert_tiles", constants={"WORKGROUP": _SORTING_LANES, "EXPERTS": num_experts, "TILE": tile})
-    count = num_tiles(num_pairs, num_experts, tile)
-    recorder.dispatch(kernel, kernel.pack(chosen=chosen, order=order, tiles=tiles, pairs=num_pairs, num_tiles=count), 1)
+    """Record sorting pairs by expert; no barrier. `chosen` is the address of (num_pairs) u32, experts."""
+    constants: dict[str, ConstantValue] = {"WORKGROUP": _SORTING_LANES, "EXPERTS": num_experts, "TILE": pairs.tile}
+    kernel = kernels.get("expert_tiles", constants=constants)
+    push = kernel.pack(
+        chosen=chosen,
+        order=pairs.order,
+        tiles=pairs.tiles,
+        pairs=pairs.num_pairs,
+        num_tiles=num_tiles(pairs.num_pairs, num_experts, pairs.tile),
+    )
+    subgroups = max(1, _SORTING_LANES // info.max_subgroup_size)
+    is_small = pairs.num_pairs <= _ONE_GROUPS_PAIRS or info.is_software
+    recorder.dispatch(kernel, push, 1 if is_small else -(-num_experts // subgroups))
 
 
 def expert_sum(

@@ -59,14 +59,15 @@ def _expert_product(time: DispatchTime, fields: Mapping[str, int]) -> DispatchWo
     """Count a tile of the weights for each that there may be: for few tokens, those of each token's experts."""
     rows = fields["n"] * (2 if time.kernel.constants.get("GATED") else 1)
     k = fields["k"] if "k" in fields else fields["blocks"] * QUANT_BLOCK
-    kind = time.kernel.name.partition("_vec_")[2]
-    if kind:
-        tiles, pairs = time.groups[2], int(time.kernel.constants["PAIRS"])
-    else:
-        kind = time.kernel.name.partition("_coopmat_")[2]
-        tiles, pairs = time.groups[0], int(time.kernel.constants["TILE_T"])
+    constants, (x, _, z) = time.kernel.constants, time.groups
+    kernel, _, kind = time.kernel.name.removeprefix("expert_").removeprefix("quant_").partition("_")
+    tiles, pairs = {
+        "vec": (z, constants.get("PAIRS", 1)),
+        "sum": (z * int(constants.get("K", 1)), 1),
+        "coopmat": (x, constants.get("TILE_T", 1)),
+    }[kernel]
     nbytes = rows * k * _ITEM_BYTES[kind] if kind in _ITEM_BYTES else sum(_LAYOUTS[kind].plane_bytes(rows * k))
-    return DispatchWork(f"{rows}x{k}", tiles * nbytes, 2 * rows * k * tiles * pairs)
+    return DispatchWork(f"{rows}x{k}", tiles * nbytes, 2 * rows * k * tiles * int(pairs))
 
 
 def _attention_decode(time: DispatchTime, fields: Mapping[str, int]) -> DispatchWork:
@@ -163,6 +164,7 @@ _FAMILIES: dict[str, Callable[[DispatchTime, Mapping[str, int]], DispatchWork]] 
     "expert_quant_vec_": _expert_product,
     "expert_coopmat_": _expert_product,
     "expert_quant_coopmat_": _expert_product,
+    "expert_quant_sum_": _expert_product,
     "attention_decode_": _attention_decode,
     "attention_prefill_": _attention_prefill,
     "rms_norm_": _norm,

@@ -6,12 +6,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unicorn_async.models.blocks.declarations import Residue, WeightSpec, vector
-from unicorn_async.ops.expert_linear import ExpertRows, TiledPairs, expert_linear
+from unicorn_async.ops.expert_linear import ExpertRows, expert_linear, expert_linear_sum
 from unicorn_async.ops.linear import prepare_input
-from unicorn_async.ops.linear_plans.experts import expert_form, pairs_of_a_tile
-from unicorn_async.ops.routing import TILE_WORDS, expert_sum, expert_tiles, num_tiles, route
+from unicorn_async.ops.linear_plans.experts import blocks_outputs, expert_form, pairs_of_a_tile, sums_outputs
+from unicorn_async.ops.routing import (
+    TILE_WORDS,
+    TiledPairs,
+    expert_sum,
+    expert_tiles,
+    num_tiles,
+    route,
+    sorts_where_routed,
+)
 from unicorn_async.ops.rows import BlockRows, HalfRows, RowForm
-from unicorn_async.tensor import DType, MixedTensor, Tensor, element_of
+from unicorn_async.tensor import DType, MixedTensor, QuantTensor, Tensor, element_of
 from unicorn_async.weights.placement import MemoryGroup
 from unicorn_async.weights.rules import WeightKind
 
@@ -24,7 +32,7 @@ if TYPE_CHECKING:
     from unicorn_async.models.blocks.shared_expert import SharedExpert
     from unicorn_async.ops.routing import Routing
     from unicorn_async.ops.rows import Rows
-    from unicorn_async.tensor import QuantTensor, Weight
+    from unicorn_async.tensor import Weight
 
 GATE_UP, DOWN, ROUTER, CORRECTION = "experts_gate_up", "experts_down", "router", "router_correction"
 
@@ -107,32 +115,25 @@ class Experts:
         """See `Block`."""
         normed = recorder.rows("normed", self.hidden_size)
         recorder.add_norm(self.norm, out=normed)
+        pairs = self._pairs(recorder)
+        x = self._input(recorder, GATE_UP, "normed_rows", normed, pairs.tile)  # beside the router
         logits = recorder.rows("router_logits", self._router_rows)
         recorder.linear(normed, ROUTER, logits)
         shared = None if self.shared is None else self.shared.record(recorder, normed, self.activation)
-        chosen, weights = self._pairs(recorder, "chosen_experts"), self._pairs(recorder, "expert_weights")
-        route(
-            recorder.commands,
-            recorder.kernels,
-            recorder.info,
-            routing=self.routing,
-            logits=logits,
-            correction=recorder.vector(CORRECTION) if self.is_corrected else None,
-            chosen=chosen.address,
-            weights=weights,
-        )
-        recorder.barrier()
-        outputs = self._multiply(recorder, normed, self._sort(recorder, chosen.address))
-        expert_sum(
-            recorder.commands,
-            recorder.kernels,
-            outputs=outputs,
-            weights=weights,
-            out=recorder.branch,
-            shared=shared,
-            gates=self._gates(logits),
-        )
-        recorder.barrier()
+        chosen = recorder.rows("chosen_experts", self.routing.num_chosen).address
+        weights = recorder.rows("expert_weights", self.routing.num_chosen)
+        self._route(recorder, logits, chosen, weights, pairs)
+        activated = self._activate(recorder, x, pairs)
+        down = _whole(recorder.weight(DOWN))
+        if (
+            shared is None
+            and isinstance(activated, BlockRows)
+            and sums_outputs(element_of(down), recorder.num_tokens, pairs.num_pairs, self.routing.num_experts)
+        ):
+            assert isinstance(down, QuantTensor)
+            self._sum_at_once(recorder, activated, down, chosen, weights)
+        else:
+            self._sum(recorder, activated, pairs, weights, shared, self._gates(logits))
         recorder.leave(self.residue)
 
     @property
@@ -147,44 +148,98 @@ class Experts:
             return None
         return Tensor(logits.address + experts * DType.F32.itemsize, logits.shape, DType.F32)
 
-    def _pairs(self, recorder: BlockRecorder, name: str) -> Tensor:
-        return recorder.rows(name, self.routing.num_chosen)
-
-    def _sort(self, recorder: BlockRecorder, chosen: int) -> TiledPairs:
-        """Record sorting the step's pairs; no barrier."""
+    def _pairs(self, recorder: BlockRecorder) -> TiledPairs:
+        """Where the step's pairs will lie, and how they are cut."""
         num_pairs, experts = recorder.num_tokens * self.routing.num_chosen, self.routing.num_experts
         elements = [element_of(_whole(recorder.weight(name))) for name in (GATE_UP, DOWN)]
         tile = pairs_of_a_tile(recorder.info, elements, num_pairs, experts)
+        order = recorder.rows("expert_order", self.routing.num_chosen).address
         tiles = recorder.rows("expert_tiles", TILE_WORDS, num_tiles(num_pairs, experts, tile)).address
-        pairs = TiledPairs(num_pairs, tile, self._pairs(recorder, "expert_order").address, tiles)
-        expert_tiles(
-            recorder.commands,
-            recorder.kernels,
-            num_experts=experts,
-            num_pairs=num_pairs,
-            tile=tile,
-            chosen=chosen,
-            order=pairs.order,
-            tiles=pairs.tiles,
-        )
-        return pairs
+        return TiledPairs(num_pairs, tile, order, tiles)
 
-    def _multiply(self, recorder: BlockRecorder, normed: Tensor, pairs: TiledPairs) -> Tensor:
-        """Record the experts' networks; returns what each of a token's leaves, (tokens, num_chosen, hidden_size)."""
-        experts, width, hidden = self.routing.num_experts, self.intermediate_size, self.hidden_size
-        x = self._input(recorder, GATE_UP, "normed_rows", normed, pairs.tile)
-        gated = Tensor(
-            recorder.rows("experts_gated", width, pairs.num_pairs).address, (pairs.num_pairs, width), DType.F32
+    def _route(self, recorder: BlockRecorder, logits: Tensor, chosen: int, weights: Tensor, pairs: TiledPairs) -> None:
+        """Record the choice of experts, and sorting the pairs, with a barrier behind them."""
+        commands, kernels, info = recorder.commands, recorder.kernels, recorder.info
+        sorts = sorts_where_routed(self.routing, recorder.num_tokens)
+        route(
+            commands,
+            kernels,
+            info,
+            routing=self.routing,
+            logits=logits,
+            correction=recorder.vector(CORRECTION) if self.is_corrected else None,
+            chosen=chosen,
+            weights=weights,
+            pairs=pairs if sorts else None,
         )
-        gates = ExpertRows(experts, width, width, experts * width)
-        self._linear(recorder, GATE_UP, x, gates, pairs, gated, shared_by=self.routing.num_chosen)
+        recorder.barrier()
+        if not sorts:
+            experts = self.routing.num_experts
+            expert_tiles(commands, kernels, info, num_experts=experts, chosen=chosen, pairs=pairs)
+            recorder.barrier()
+
+    def _activate(self, recorder: BlockRecorder, x: Rows, pairs: TiledPairs) -> Rows:
+        """Record the experts' networks up to their activations; returns these, (pairs, width), as `down` reads them."""
+        experts, width = self.routing.num_experts, self.intermediate_size
+        gates, taken = ExpertRows(experts, width, width, experts * width), self.routing.num_chosen
+        elements = [element_of(_whole(recorder.weight(name))) for name in (GATE_UP, DOWN)]
+        if blocks_outputs(elements, pairs.tile, width):
+            blocks = BlockRows.at(self._gated(recorder, "experts_gated_rows", pairs).address, pairs.num_pairs, width)
+            self._linear(recorder, GATE_UP, x, gates, pairs, blocks, shared_by=taken)
+            return blocks
+        gated = self._gated(recorder, "experts_gated", pairs)
+        self._linear(recorder, GATE_UP, x, gates, pairs, gated, shared_by=taken)
         activated = self._input(recorder, DOWN, "experts_gated_rows", gated, pairs.tile)
+        recorder.barrier()
+        return activated
+
+    def _gated(self, recorder: BlockRecorder, name: str, pairs: TiledPairs) -> Tensor:
+        return recorder.rows(name, self.intermediate_size, pairs.num_pairs)
+
+    def _sum(
+        self,
+        recorder: BlockRecorder,
+        activated: Rows,
+        pairs: TiledPairs,
+        weights: Tensor,
+        shared: Tensor | None,
+        gates: Tensor | None,
+    ) -> None:
+        """Record what each of a token's experts leaves, and their sum with what the shared one has left."""
+        experts, hidden = self.routing.num_experts, self.hidden_size
         outputs = recorder.rows("expert_outputs", hidden, pairs.num_pairs)
         self._linear(recorder, DOWN, activated, ExpertRows(experts, hidden, hidden), pairs, outputs, shared_by=1)
-        return Tensor(outputs.address, (recorder.num_tokens, self.routing.num_chosen, hidden), DType.F32)
+        of_tokens = Tensor(outputs.address, (recorder.num_tokens, self.routing.num_chosen, hidden), DType.F32)
+        expert_sum(
+            recorder.commands,
+            recorder.kernels,
+            outputs=of_tokens,
+            weights=weights,
+            out=recorder.branch,
+            shared=shared,
+            gates=gates,
+        )
+        recorder.barrier()
+
+    def _sum_at_once(
+        self, recorder: BlockRecorder, activated: BlockRows, down: QuantTensor, chosen: int, weights: Tensor
+    ) -> None:
+        recorder.commands.label(DOWN)
+        expert_linear_sum(
+            recorder.commands,
+            recorder.kernels,
+            recorder.info,
+            x=activated,
+            weight=down,
+            rows=ExpertRows(self.routing.num_experts, self.hidden_size, self.hidden_size),
+            chosen=chosen,
+            weights=weights,
+            out=recorder.branch,
+        )
+        recorder.barrier()
 
     def _input(self, recorder: BlockRecorder, weight: str, name: str, floats: Tensor, tile: int) -> Rows:
-        """Record bringing rows into the form that the experts read, with a barrier behind it."""
+        """Record bringing rows into the form that the experts read; no barrier."""
         form = expert_form(element_of(_whole(recorder.weight(weight))), tile)
         rows: Rows = floats
         if form is not RowForm.FLOATS:  # no other form takes more room
@@ -192,7 +247,6 @@ class Experts:
             kind = BlockRows if form is RowForm.BLOCKS else HalfRows
             rows = kind.at(address, *floats.shape)
             prepare_input(recorder.commands, recorder.kernels, recorder.info, x=floats, out=rows)
-        recorder.barrier()
         return rows
 
     def _linear(
@@ -202,7 +256,7 @@ class Experts:
         x: Rows,
         rows: ExpertRows,
         pairs: TiledPairs,
-        out: Tensor,
+        out: Tensor | BlockRows,
         *,
         shared_by: int,
     ) -> None:

@@ -16,8 +16,8 @@ from unicorn_async.ops.linear_plans.rules import matrix_tile
 from unicorn_async.ops.linear_plans.tiles import coopmat_constants, coopmat_shared_bytes
 from unicorn_async.ops.routing import num_tiles
 from unicorn_async.ops.rows import RowForm
-from unicorn_async.ops.subgroups import asked_subgroup_size, matrix_subgroup_size, workgroup_unit
-from unicorn_async.tensor import DType, QuantFormat
+from unicorn_async.ops.subgroups import asked_subgroup_size, lean_subgroup_size, matrix_subgroup_size, workgroup_unit
+from unicorn_async.tensor import QUANT_BLOCK, DType, QuantFormat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +32,8 @@ MATRIX_PAIRS = (16, 32, 64, 128)  # the same on matrix units
 # read their weights twice; matrices never do with up to 16, and are bound by the same memory.
 _FEW_PAIRS = 2
 _SUMS, _MOST_ROWS = 16, 4  # of a lane
+_SHARING_SUBGROUPS = 8  # at most, of a row
+_SOFTWARE_ROWS = 4  # that share a load of the input
 _LARGE = (1 << 17, 4096)  # rows and columns
 
 
@@ -54,29 +56,85 @@ def expert_form(element: ElementType, tile: int) -> RowForm:
     return RowForm.BLOCKS if isinstance(element, QuantFormat) else RowForm.FLOATS
 
 
+def blocks_outputs(elements: Sequence[ElementType], tile: int, n: int) -> bool:
+    """Whether outputs had better be left in blocks of int8, for weights of the second of two types.
+
+    The large workgroups that this takes have as many rows under way as small ones where each pair has its own.
+    """
+    return tile == 1 and n % QUANT_BLOCK == 0 and all(isinstance(element, QuantFormat) for element in elements)
+
+
+def sums_outputs(element: ElementType, num_tokens: int, num_pairs: int, num_experts: int) -> bool:
+    """Whether what a token's experts leave had better be added up by who multiplies, token by token.
+
+    Weights are read once for each token then, of which no more than an eighth are those that another token reads.
+    """
+    return isinstance(element, QuantFormat) and (num_tokens == 1 or 4 * num_pairs <= num_experts)
+
+
 def plan_experts(
-    info: DeviceInfo, element: ElementType, *, tile: int, num_pairs: int, num_experts: int, n: int, gated: bool
+    info: DeviceInfo,
+    element: ElementType,
+    *,
+    tile: int,
+    num_pairs: int,
+    num_experts: int,
+    n: int,
+    gated: bool,
+    blocked: bool = False,
 ) -> LinearPlan | None:
     """The kernel that gives each pair `n` outputs, half as many as it reads rows where they are `gated`.
 
-    None where the device has no kernel for tiles of so many pairs.
+    None where the device has no kernel for tiles of so many pairs, or none that leaves its outputs `blocked`.
     """
     tiles = num_tiles(num_pairs, num_experts, tile)
     form = expert_form(element, tile)
     name = _product(element, tile).weights
     kind = "expert_quant" if isinstance(element, QuantFormat) else "expert"
-    if tile in VEC_PAIRS:
+    if tile in VEC_PAIRS and (form is RowForm.BLOCKS or not blocked):
         rows = max(2, min(_MOST_ROWS, _SUMS // tile))
         constants = {"WORKGROUP": workgroup_unit(info), "ROWS": rows, "PAIRS": tile}
-        grid = (*split_grid(-(-n // (rows // 2 if gated else rows))), tiles)
+        outputs = rows // 2 if gated else rows
+        if blocked:
+            subgroups = min(QUANT_BLOCK // outputs, _most_subgroups(info))
+            constants |= {"WORKGROUP": subgroups * workgroup_unit(info), "PASSES": QUANT_BLOCK // outputs}
+            outputs = QUANT_BLOCK
+        grid = (*split_grid(-(-n // outputs)), tiles)
         return LinearPlan(f"{kind}_vec_{name}", tuple(constants.items()), grid, asked_subgroup_size(info), form)
     tuning, lanes = _matrix_tile(info, element, tile), matrix_subgroup_size(info)
-    if tuning is None or lanes is None:
+    if tuning is None or lanes is None or blocked:
         return None
     constants = coopmat_constants(tuning, lanes)
     grid = (tiles, -(-n // (tuning.tile_n // 2 if gated else tuning.tile_n)), 1)
     wanted = lanes if "subgroup_size_control" in info.features else None
     return LinearPlan(f"{kind}_coopmat_{name}", tuple(constants.items()), grid, wanted, form)
+
+
+def plan_expert_sum(
+    info: DeviceInfo, element: QuantFormat, *, num_tokens: int, num_chosen: int, n: int, k: int
+) -> LinearPlan:
+    """The kernel that adds up what a token's experts make of their rows.
+
+    As many subgroups share a token's blocks of a row as leaves the fewest lanes without one.
+    """
+    blocks = num_chosen * k // QUANT_BLOCK
+    most = 1 if info.is_software else min(_SHARING_SUBGROUPS, _most_subgroups(info))
+    unit = workgroup_unit(info)
+    subgroups = min(range(most, 0, -1), key=lambda count: -(-blocks // (unit * count)) * count)
+    rows = _SOFTWARE_ROWS if info.is_software else 2
+    constants = {
+        "WORKGROUP": subgroups * unit,
+        "ROWS": rows,
+        "K": num_chosen,
+        "MAX_SUBGROUPS": -(-subgroups * unit // lean_subgroup_size(info)),
+    }
+    grid = (*split_grid(-(-n // rows)), num_tokens)
+    entry = f"expert_quant_sum_{_product(element, 1).weights}"
+    return LinearPlan(entry, tuple(constants.items()), grid, asked_subgroup_size(info), RowForm.BLOCKS)
+
+
+def _most_subgroups(info: DeviceInfo) -> int:
+    return 1 if info.is_software else info.max_workgroup_invocations // workgroup_unit(info)
 
 
 def _matrix_tile(info: DeviceInfo, element: ElementType, pairs: int) -> TileTuning | None:
