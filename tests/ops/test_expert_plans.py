@@ -29,14 +29,24 @@ EXPERTS = 128  # of which a token takes 8
 DISCRETE = replace(MATRIX_GPU, type=DeviceType.DISCRETE)
 
 
-@pytest.mark.parametrize("info", [MATRIX_GPU, DISCRETE, MATRIX_RDNA], ids=["integrated", "discrete", "rdna"])
+@pytest.mark.parametrize(
+    ("info", "few", "sizes"),
+    [
+        (MATRIX_RDNA, [1, 1, 2, 2, 4, 4], [16, 16, 16, 32, 32, 64, 128, 128]),
+        (MATRIX_GPU, [1, 1, 1, 1, 2, 2], [16, 16, 32, 32, 64, 128, 128, 128]),
+        (DISCRETE, [1, 1, 1, 1, 2, 2], [16, 16, 32, 32, 64, 128, 128, 128]),
+    ],
+    ids=["rdna", "integrated", "discrete"],
+)
 @pytest.mark.parametrize("element", [DType.F16, DType.BF16, QuantFormat.Q4_K, QuantFormat.NF4])
-def test_a_tile_has_as_many_pairs_as_an_expert_on_the_average(info: DeviceInfo, element: ElementType) -> None:
+def test_a_tile_has_as_many_pairs_as_an_expert_on_the_average_or_more(
+    info: DeviceInfo, few: list[int], sizes: list[int], element: ElementType
+) -> None:
     def tile(tokens: int) -> int:
         return pairs_of_a_tile(info, [element], 8 * tokens, EXPERTS)
 
-    assert [tile(tokens) for tokens in (1, 8, 16, 17, 32)] == [1, 1, 1, 2, 2]
-    assert [tile(tokens) for tokens in (33, 64, 256, 257, 512, 1024, 1025, 8192)] == [16, 16, 16, 32, 32, 64, 128, 128]
+    assert [tile(tokens) for tokens in (1, 8, 9, 16, 17, 32)] == few
+    assert [tile(tokens) for tokens in (33, 192, 256, 257, 512, 1024, 1025, 8192)] == sizes
 
 
 def test_without_matrices_for_all_of_a_blocks_weights_lanes_read_them() -> None:
@@ -51,7 +61,7 @@ def test_without_matrices_for_all_of_a_blocks_weights_lanes_read_them() -> None:
 def test_a_device_with_little_shared_memory_takes_smaller_tiles() -> None:
     small = replace(DISCRETE, max_shared_memory=32768)
     sizes = [pairs_of_a_tile(small, [QuantFormat.Q4_K], 8 * tokens, EXPERTS) for tokens in (64, 512, 1024, 8192)]
-    assert sizes == [16, 32, 64, 64]
+    assert sizes == [16, 64, 64, 64]
 
 
 @pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])

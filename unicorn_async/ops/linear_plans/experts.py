@@ -6,6 +6,7 @@ read of the weights among lanes, many a tile on matrix units, where the device h
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,13 @@ from unicorn_async.ops.linear_plans.rules import matrix_tile
 from unicorn_async.ops.linear_plans.tiles import coopmat_constants, coopmat_shared_bytes
 from unicorn_async.ops.routing import num_tiles
 from unicorn_async.ops.rows import RowForm
-from unicorn_async.ops.subgroups import asked_subgroup_size, lean_subgroup_size, matrix_subgroup_size, workgroup_unit
+from unicorn_async.ops.subgroups import (
+    asked_subgroup_size,
+    halves_subgroups,
+    lean_subgroup_size,
+    matrix_subgroup_size,
+    workgroup_unit,
+)
 from unicorn_async.tensor import QUANT_BLOCK, DType, QuantFormat
 
 if TYPE_CHECKING:
@@ -38,15 +45,31 @@ _LARGE = (1 << 17, 4096)  # rows and columns
 
 
 def pairs_of_a_tile(info: DeviceInfo, elements: Sequence[ElementType], num_pairs: int, num_experts: int) -> int:
-    """Return how many pairs had better share a read of the weights: as many as an expert has on average, or more.
+    """Return how many pairs had better share a read of the weights: as many as an expert has on the average, or more.
 
     `elements` are the types of all weights that the tiles are multiplied with.
     """
     if num_pairs > _FEW_PAIRS * num_experts:
         fitting = [pairs for pairs in MATRIX_PAIRS if all(_matrix_tile(info, element, pairs) for element in elements)]
         if fitting:
-            return next((pairs for pairs in fitting if num_pairs <= pairs * num_experts), fitting[-1])
-    return next((pairs for pairs in VEC_PAIRS if num_pairs <= pairs * num_experts), VEC_PAIRS[-1])
+            wanted = _matrix_room(info, num_pairs / num_experts)
+            return next((pairs for pairs in fitting if wanted <= pairs), fitting[-1])
+    wanted = _vec_room(info, num_pairs / num_experts)
+    return next((pairs for pairs in VEC_PAIRS if wanted <= pairs), VEC_PAIRS[-1])
+
+
+def _matrix_room(info: DeviceInfo, average: float) -> float:
+    """Pairs that a tile of matrix units should have room for, where experts have so many on the average.
+
+    A second tile of an expert makes halves of its weights once more. Where that is most of a tile's time, one standard
+    deviation more than the average fits; where a factor takes twice the registers, multiplying is, and empty rows cost.
+    """
+    return average if halves_subgroups(info) else average + math.sqrt(average)
+
+
+def _vec_room(info: DeviceInfo, average: float) -> float:
+    """The same where lanes read the weights: RDNA's have time for twice the average while these come from memory."""
+    return 2 * average if halves_subgroups(info) else average
 
 
 def expert_form(element: ElementType, tile: int) -> RowForm:
