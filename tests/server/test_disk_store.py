@@ -10,8 +10,10 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import ANY
 
 import httpx
 import pytest
@@ -19,8 +21,10 @@ import pytest
 from tests.server.conftest import serving
 from unicorn_async.errors import ConfigError
 from unicorn_async.server import ServerOptions, serve
+from unicorn_async.server import archive as archive_module
+from unicorn_async.server.archive import Archive
 from unicorn_async.server.disk_store import DiskStore
-from unicorn_async.server.store import StoredResponse
+from unicorn_async.server.store import ResponseStore, StoredResponse
 from unicorn_async.tokenizer import ChatMessage
 
 if TYPE_CHECKING:
@@ -196,6 +200,77 @@ async def test_a_full_disk_ends_no_answer_and_is_told_of_until_it_takes_response
     async with serving(engine, options) as served, httpx.AsyncClient(base_url=served.url) as client:
         found = [(await client.get(f"/v1/responses/{name}")).status_code for name in (kept, *unkept, later)]
         assert found == [200, 404, 404, 200]
+
+
+@pytest.fixture
+def slow_disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """A disk that takes nothing before the event is set."""
+    goes_on, put = threading.Event(), DiskStore._put
+
+    def slow_put(store: DiskStore, entry: StoredResponse) -> None:
+        assert goes_on.wait(10)
+        put(store, entry)
+
+    monkeypatch.setattr(DiskStore, "_put", slow_put)
+    return goes_on
+
+
+async def test_places_are_given_back_before_a_slow_disk_has_what_was_answered(
+    tmp_path: Path, engine: FakeEngine, slow_disk: threading.Event
+) -> None:
+    path = tmp_path / "a.db"
+    options = ServerOptions(store_file=path, max_client_requests=2, max_client_connections=2, max_background=2)
+    async with serving(engine, options) as served, httpx.AsyncClient(base_url=served.url) as client:
+        answers = [await client.post("/v1/responses", json={"input": "Hi"}) for _ in range(3)]
+        assert [answer.status_code for answer in answers] == [200, 200, 200]
+        for name in (answers[0].json()["id"], answers[-1].json()["id"]):
+            assert (await client.get(f"/v1/responses/{name}")).json()["status"] == "completed"
+        for _ in range(3):
+            background = {"input": "Hi", "background": True, "stream": True}
+            assert "event: response.completed" in (await client.post("/v1/responses", json=background)).text
+        served.task.cancel()  # the server ends when all is written
+        await asyncio.sleep(0)
+        slow_disk.set()
+    store = DiskStore(path, 10)
+    assert [await store.get(answer.json()["id"]) is not None for answer in answers] == [True, True, True]
+    await store.close()
+
+
+async def test_a_response_that_is_deleted_before_the_disk_has_it_does_not_come_back(
+    tmp_path: Path, engine: FakeEngine, slow_disk: threading.Event
+) -> None:
+    options = ServerOptions(store_file=tmp_path / "a.db")
+    async with serving(engine, options) as served, httpx.AsyncClient(base_url=served.url) as client:
+        name = (await client.post("/v1/responses", json={"input": "Hi"})).json()["id"]
+        deleting = asyncio.create_task(client.delete(f"/v1/responses/{name}"))
+        await asyncio.sleep(0)
+        slow_disk.set()
+        assert (await deleting).status_code == 200
+        assert (await client.get(f"/v1/responses/{name}")).status_code == 404
+
+
+async def test_who_makes_responses_faster_than_the_disk_takes_them_waits_for_it(
+    tmp_path: Path, slow_disk: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive_module, "MAX_UNWRITTEN", 2)
+    archive = Archive(ResponseStore(10, 1000), ServerOptions(store_file=tmp_path / "a.db"))
+    for name in ("a", "b"):
+        archive.keep(entry(name))
+        await archive.room()
+    archive.keep(entry("c"))
+    waiting, gone = (asyncio.create_task(archive.room()) for _ in range(2))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    gone.cancel()
+    slow_disk.set()
+    await waiting
+    await archive.close()
+    assert (await asyncio.gather(gone, return_exceptions=True), archive.num_unkept) == ([ANY], 0)
+    archive.keep(entry("d"))  # of a client that was slower than the server's end
+    assert archive.num_unkept == 1
+    store = DiskStore(tmp_path / "a.db", 10)
+    assert [await store.get(name) for name in "abcd"] == [*map(entry, "abc"), None]
+    await store.close()
 
 
 async def test_a_file_that_is_damaged_amid_its_use_fails_by_name_and_ends_no_answer(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
 from unicorn_async.server.protocol.errors import ApiError
@@ -14,9 +17,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+MAX_UNWRITTEN = 64  # responses on their way to the disk; who has made one more waits for it
+
 
 class Archive:
     """Keeps responses on disk beside those in `memory`, from which they are read; without a file it has memory alone.
+
+    The disk takes them in their order, behind the answers: `keep` waits for nothing, `room` for a disk that is slower
+    than the answers come.
 
     Raises:
         ConfigError: they can't be kept in that file.
@@ -25,6 +33,7 @@ class Archive:
     def __init__(self, memory: ResponseStore, options: ServerOptions) -> None:
         self._memory = memory
         self._disk = _disk_store(options)
+        self._unwritten: deque[asyncio.Future[None]] = deque()  # in the order of their writing
         self._error: str | None = None
         self._num_unkept = 0
 
@@ -52,20 +61,39 @@ class Archive:
             if entry is not None:
                 self._memory.put(entry)
 
-    async def keep(self, entry: StoredResponse) -> None:
-        """Keep a response on disk; that it does not go is logged, once until it goes again."""
+    def keep(self, entry: StoredResponse) -> None:
+        """Send a response to the disk; that it does not go is logged, once until it goes again. `room` has to follow.
+
+        What is asked of the disk after this finds it written.
+        """
         if self._disk is None:
             return
         try:
-            await self._disk.put(entry)
-        except Exception as exc:  # a full disk ends no answer
+            writing = self._disk.put(entry)
+        except RuntimeError as exc:  # it is closed: the server has ended, and this client was slow
+            self._note(entry.id, exc)
+            return
+        self._unwritten.append(writing)
+        writing.add_done_callback(partial(self._end_writing, entry.id))
+
+    async def room(self) -> None:
+        """Wait until not too many responses are on their way to the disk, of those that are now."""
+        if len(self._unwritten) > MAX_UNWRITTEN:
+            await asyncio.wait((self._unwritten[-MAX_UNWRITTEN - 1],))
+
+    def _end_writing(self, response_id: str, writing: asyncio.Future[None]) -> None:
+        self._unwritten.remove(writing)
+        self._note(response_id, writing.exception())
+
+    def _note(self, response_id: str, error: BaseException | None) -> None:
+        """Note what became of a response; a full disk ends no answer."""
+        if error is not None:
             if self._error is None:
-                logger.error("response %s, and what follows, is kept in memory alone: %s", entry.id, exc)
-            self._error = str(exc)
+                logger.error("response %s, and what follows, is kept in memory alone: %s", response_id, error)
+            self._error = str(error)
             self._num_unkept += 1
-        else:
-            if self._error is not None:
-                logger.warning("responses are kept on disk again; %d were not", self._num_unkept)
+        elif self._error is not None:
+            logger.warning("responses are kept on disk again; %d were not", self._num_unkept)
             self._error = None
 
     async def remove(self, response_id: str) -> None:

@@ -258,10 +258,10 @@ class BackgroundAnswers:
         except Exception:
             logger.exception("background answer failed")
         finally:
-            self._release(lease)
             try:
                 await close()
             finally:
+                self._release(lease)
                 answer.end()
                 self._keep(answer)
 

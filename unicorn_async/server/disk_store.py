@@ -60,13 +60,14 @@ class DiskStore:
         """
         return await self._run(partial(self._get, response_id))
 
-    async def put(self, entry: StoredResponse) -> None:
-        """Keep a response; it is on its way to the disk when this returns.
+    def put(self, entry: StoredResponse) -> asyncio.Future[None]:
+        """Keep a response, before all that is asked for later; it is on its way to the disk when the future is done.
 
         Raises:
-            sqlite3.Error: the disk does not take it.
+            sqlite3.Error: the disk does not take it; it is the future's.
+            RuntimeError: the store is closed.
         """
-        await self._run(partial(self._put, entry))
+        return self._begin(partial(self._put, entry))
 
     async def remove(self, response_id: str) -> None:
         """Forget a response.
@@ -82,7 +83,10 @@ class DiskStore:
         self._executor.shutdown(wait=False)
 
     async def _run(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+        return await self._begin(work)
+
+    def _begin(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        return asyncio.get_running_loop().run_in_executor(self._executor, work)
 
     def _set_up(self) -> None:
         connection = self._connection

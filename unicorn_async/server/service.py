@@ -147,17 +147,23 @@ class Service:
         await emit(active.answer.final())
 
     async def close_response(self, active: ActiveResponse, *, local: ResponseStore | None = None) -> None:
-        """End what is left of a response, and keep it if it is to be kept."""
+        """End what is left of a response, and keep it if it is to be kept.
+
+        Its places are given back before it is on disk, unless the disk is far behind.
+        """
         self._active.pop(active.id, None)
         entry = active.entry()
+        is_stored = entry is not None and active.answer.state.request.store
         if entry is not None:
             if local is not None:
                 local.put(entry)
-            if active.answer.state.request.store:
+            if is_stored:
                 self.store.put(entry)
-                await self.archive.keep(entry)
+                self.archive.keep(entry)
         if active.generation is not None:
             await active.generation.close()
+        if is_stored:
+            await self.archive.room()
 
     async def open_background(self, request: ResponsesRequest, lease: Lease | None = None) -> BackgroundAnswer:
         """Check a request and begin its answer, which then runs by itself and is closed at its end.
