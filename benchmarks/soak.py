@@ -119,7 +119,10 @@ def complaints(before: dict[str, Any], after: dict[str, Any], clients: Clients) 
 
 async def soak(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Run it all and return the figures."""
-    flags = ["--log-format=json", "--store", str(folder / "responses.db"), *options.server]
+    places = 2 * options.answers + 256  # a client may ask on before the place of its last request is free
+    limits = {"max-connections": 4 * places, "max-client-connections": places, "max-client-requests": places}
+    flags = ["--log-format=json", *(f"--{name}={value}" for name, value in limits.items())]
+    flags += ["--store", str(folder / "responses.db"), *options.server]
     async with ServerProcess.started(flags, LOSING) as server:
         alone = {prompt: await ask(server.url, prompt) for prompt in (*PROMPTS, *FORMED)}
         clients = Clients(server.url, alone, random.Random(options.seed))
