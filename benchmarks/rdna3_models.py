@@ -72,4 +72,4 @@ def _checkpoint(wanted: tuple[WantedTensor, ...], matrices: str, tables: str) ->
 
 def _source(want: WantedTensor, kind: str) -> SourceTensor:
     values, size, _ = BLOCKS[kind]
-    return SourceTensor(want.name, kind, want.shape, 0, 0, prod(want.shape) // values * size)
+    return SourceTensor(want.name, kind, want.file_shape, 0, 0, prod(want.shape) // values * size)

@@ -255,6 +255,11 @@ CONFIG_MISTAKES |= {
     },
     "seed_oss": {"another base": set_key("rope_theta", value=20_000.0)},
     "ernie4_5": {"another base": set_key("rope_theta", value=10_000.0)},
+    "qwen3_5_moe": {
+        "an expert less": set_key("num_experts_per_tok", value=2),
+        "an expert more": set_key("num_experts_per_tok", value=4),
+        "the whole head rotates": set_key("rope_parameters", "partial_rotary_factor", value=1.0),
+    },
     "qwen3_5": {
         "the whole head rotates": set_key("rope_parameters", "partial_rotary_factor", value=1.0),
         "another base": set_key("rope_parameters", "rope_theta", value=100.0),
@@ -314,6 +319,14 @@ MODEL_MISTAKES |= {
     "exaone4": {**_POST_NORMS, "no q norm weight": ones("q_norm"), "no k norm weight": ones("k_norm")},
     "ernie4_5": {"rotary pairs in halves": pair_halves, "another table for the input": flip_embedding},
     "seed_oss": {f"no {part} bias": change(f"{part}_proj.bias", torch.zeros_like) for part in ("q", "v")},
+    "qwen3_5_moe": {
+        "experts the other way round": change("mlp.gate.weight", lambda w: w.flip(0)),
+        "gate and up swapped": swap_expert_halves,
+        "shared gate and up swapped": swap_shared_halves,
+        "no shared expert": change("shared_expert.down_proj", torch.zeros_like),
+        "no gate of the shared expert": change("shared_expert_gate", lambda w: w * 0.0),
+        "norms multiply by weight, not 1 + weight": change("layernorm", lambda w: w - 1.0),
+    },
     "qwen3_5": {
         "taps the other way round": change("conv1d.weight", lambda w: w.flip(-1)),
         "no decay": scale_decays,

@@ -9,10 +9,14 @@ import numpy as np
 import pytest
 
 from tests.checkpoint.gguf.family_files import write_family
-from tests.golden.checkpoints import golden
+from tests.golden.cases import CASES
+from tests.golden.checkpoints import encode, golden, safetensors_bytes, weights
+from tests.golden.mixtures import apart
 from unicorn_async.config import WeightScheme
 from unicorn_async.engine.files import ModelFiles
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
+
+from .checkpoint_files import write_model
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,3 +70,27 @@ def test_a_file_that_stacks_other_numbers_of_experts_than_it_says_is_refused(tmp
         path.write_bytes(data.replace(key + struct.pack("<I", 12), key + struct.pack("<I", count)))
         with pytest.raises(error, match=message):
             ModelFiles.read(path)
+
+
+async def test_each_expert_may_have_tensors_of_its_own_in_a_family_that_stacks_them(
+    tmp_path: Path, open_engine: OpenEngine
+) -> None:
+    model, reference = write_model("qwen3_5_moe", "float16", tmp_path / "model"), golden("qwen3_5_moe")
+    tensors = [
+        (f"{name}.weight" if ".experts." in name else name, *encode(np.ascontiguousarray(value), "float16"))
+        for name, value in apart(weights(CASES["qwen3_5_moe"]))
+    ]
+    (model / "model.safetensors").write_bytes(safetensors_bytes(tensors))
+    async with open_engine(model) as engine:
+        assert reference.error(2, await engine.logits(reference.prompts[2])) <= 1e-2
+
+
+def test_a_stack_of_other_experts_than_the_configuration_has_is_refused(tmp_path: Path) -> None:
+    model = write_model("qwen3_5_moe", "float16", tmp_path / "model")
+    config = (model / "config.json").read_text()
+    (model / "config.json").write_text(config.replace('"num_experts": 12', '"num_experts": 6'))
+    with pytest.raises(CheckpointError, match=r"mlp\.gate\.weight': config\.json asks for shape \[6, 96\]"):
+        ModelFiles.read(model)
+    (model / "config.json").write_text(config.replace('moe_intermediate_size": 64', 'moe_intermediate_size": 32'))
+    with pytest.raises(CheckpointError, match=r"asks for shape \[12, 64, 96\], the file has \[12, 128, 96\]"):
+        ModelFiles.read(model)

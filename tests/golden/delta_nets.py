@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from .case import PEAKED, TOKENS, Case, JsonObject, Layout
+from .mixtures import expert_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -36,39 +37,58 @@ _TEXT: JsonObject = {
     "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 0.25},
     "tie_word_embeddings": False,
 }
+_MOE: JsonObject = {
+    **{key: value for key, value in _TEXT.items() if key != "intermediate_size"},
+    "model_type": "qwen3_5_moe_text",
+    "num_hidden_layers": 2,
+    "layer_types": ["linear_attention", "full_attention"],
+    "num_experts": 12,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 64,
+    "shared_expert_intermediate_size": 96,
+}
 _GAINS = {**PEAKED, "out_proj": 1.5, "in_proj_qkv": 1.5}
+_MOE_GAINS = {**_GAINS, "gate": 1.0, "shared_expert_gate": 2.0, "down_proj": 2.5}
+
+
+def _multimodal(text: JsonObject, model_type: str, architecture: str) -> JsonObject:
+    rotary = {**cast("JsonObject", text["rope_parameters"]), "mrope_interleaved": True, "mrope_section": [3, 3, 2]}
+    return {
+        "architectures": [architecture],
+        "model_type": model_type,
+        "text_config": {**text, "rope_parameters": rotary},
+        "tie_word_embeddings": False,
+        "image_token_id": 505,
+        "video_token_id": 506,
+        "vision_start_token_id": 507,
+        "vision_end_token_id": 508,
+        "vision_config": {
+            "depth": 1,
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_heads": 2,
+            "out_hidden_size": 96,
+            "num_position_embeddings": 4,
+        },
+    }
+
+
 DELTA_NETS = (
     Case("qwen3_5", {**_TEXT, "architectures": ["Qwen3_5ForCausalLM"]}, "qwen3_5", gains=_GAINS),
     Case(
         "qwen3_5_multimodal",
-        {
-            "architectures": ["Qwen3_5ForConditionalGeneration"],
-            "model_type": "qwen3_5",
-            "text_config": {
-                **_TEXT,
-                "rope_parameters": {
-                    **cast("JsonObject", _TEXT["rope_parameters"]),
-                    "mrope_interleaved": True,
-                    "mrope_section": [3, 3, 2],
-                },
-            },
-            "tie_word_embeddings": False,
-            "image_token_id": 505,
-            "video_token_id": 506,
-            "vision_start_token_id": 507,
-            "vision_end_token_id": 508,
-            "vision_config": {
-                "depth": 1,
-                "hidden_size": 32,
-                "intermediate_size": 48,
-                "num_heads": 2,
-                "out_hidden_size": 96,
-                "num_position_embeddings": 4,
-            },
-        },
+        _multimodal(_TEXT, "qwen3_5", "Qwen3_5ForConditionalGeneration"),
         "qwen3_5",
         Layout.MULTIMODAL_NEW,
         gains=_GAINS,
+    ),
+    Case("qwen3_5_moe", {**_MOE, "architectures": ["Qwen3_5MoeForCausalLM"]}, "qwen3_5_moe", gains=_MOE_GAINS),
+    Case(
+        "qwen3_5_moe_multimodal",
+        _multimodal(_MOE, "qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration"),
+        "qwen3_5_moe",
+        Layout.MULTIMODAL_NEW,
+        gains=_MOE_GAINS,
     ),
 )
 
@@ -76,7 +96,7 @@ DELTA_NETS = (
 def delta_net_tensors(case: Case, draw: Callable[..., Floats]) -> Iterator[tuple[str, Floats]]:
     """Yield every tensor of the decoder; `draw` gets a name, a shape, a deviation and a mean."""
     config = cast("Mapping[str, int]", case.text_config)
-    hidden, vocab, ffn = config["hidden_size"], config["vocab_size"], config["intermediate_size"]
+    hidden, vocab = config["hidden_size"], config["vocab_size"]
     heads, kv_heads, head_dim = config["num_attention_heads"], config["num_key_value_heads"], config["head_dim"]
     value_heads, value_dim = config["linear_num_value_heads"], config["linear_value_head_dim"]
     values = value_heads * value_dim
@@ -85,6 +105,10 @@ def delta_net_tensors(case: Case, draw: Callable[..., Floats]) -> Iterator[tuple
     def matrix(name: str, rows: int, width: int) -> tuple[str, Floats]:
         gain = case.gains.get(name.rsplit(".", 1)[-1], 1.0)
         return f"{name}.weight", draw(f"{case.reference}/{name}", (rows, width), gain / width**0.5)
+
+    def stack(name: str, rows: int, width: int) -> tuple[str, Floats]:
+        gain = case.gains.get(name.rsplit(".", 1)[-1], 1.0)
+        return name, draw(f"{case.reference}/{name}", (config["num_experts"], rows, width), gain / width**0.5)
 
     def vector(name: str, size: int, deviation: float, mean: float = 0.0) -> tuple[str, Floats]:
         return name, draw(f"{case.reference}/{name}", (size,), deviation, mean)
@@ -116,6 +140,10 @@ def delta_net_tensors(case: Case, draw: Callable[..., Floats]) -> Iterator[tuple
             yield vector(f"{inner}norm.weight", value_dim, 0.2, 1.0)
             yield matrix(f"{inner}out_proj", hidden, values)
         yield vector(f"{prefix}post_attention_layernorm.weight", hidden, 0.2)
+        if "num_experts" in config:
+            yield from expert_tensors(config, prefix, matrix, stack)
+            continue
+        ffn = config["intermediate_size"]
         for part, rows, width in (("gate_proj", ffn, hidden), ("up_proj", ffn, hidden), ("down_proj", hidden, ffn)):
             yield matrix(f"{prefix}mlp.{part}", rows, width)
     yield vector("model.norm.weight", hidden, 0.2)

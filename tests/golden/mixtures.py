@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 from .case import PEAKED, PLAIN, Case
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import numpy as np
     from numpy.typing import NDArray
@@ -96,9 +96,15 @@ def has_experts(config: Mapping[str, object], layer: int) -> bool:
 
 
 def expert_tensors(
-    config: Mapping[str, object], prefix: str, matrix: Callable[[str, int, int], Named]
+    config: Mapping[str, object],
+    prefix: str,
+    matrix: Callable[[str, int, int], Named],
+    stack: Callable[[str, int, int], Named] | None = None,
 ) -> Iterator[Named]:
-    """Yield the router of a layer, its experts and what all tokens share; `matrix` gets a name, rows and columns."""
+    """Yield the router of a layer, its experts and what all tokens share.
+
+    `matrix` gets a name, rows and columns; `stack` gets those of each expert, where all experts' are one tensor.
+    """
     sizes = cast("Mapping[str, int]", config)
     hidden, count = sizes["hidden_size"], sizes.get("num_experts", sizes.get("num_local_experts", 0))
     width = sizes.get("moe_intermediate_size", sizes.get("intermediate_size", 0))
@@ -106,7 +112,10 @@ def expert_tensors(
     if config["model_type"] == "mixtral":
         module, gate, up, down = "block_sparse_moe.", "w1", "w3", "w2"
     yield matrix(f"{prefix}{module}gate", count, hidden)
-    for expert in range(count):
+    if stack is not None:
+        yield stack(f"{prefix}mlp.experts.gate_up_proj", 2 * width, hidden)
+        yield stack(f"{prefix}mlp.experts.down_proj", hidden, width)
+    for expert in range(count if stack is None else 0):
         base = f"{prefix}{module}experts.{expert}."
         yield matrix(base + gate, width, hidden)
         yield matrix(base + up, width, hidden)
@@ -117,3 +126,19 @@ def expert_tensors(
         yield matrix(f"{prefix}mlp.shared_expert.gate_proj", width, hidden)
         yield matrix(f"{prefix}mlp.shared_expert.up_proj", width, hidden)
         yield matrix(f"{prefix}mlp.shared_expert.down_proj", hidden, width)
+
+
+def apart(tensors: Iterable[Named]) -> Iterator[Named]:
+    """Yield tensors, those of each expert alone; their names are modules' then."""
+    for name, value in tensors:
+        module = name.rpartition(".")[0]
+        if name.endswith("experts.gate_up_proj"):
+            for expert, matrix in enumerate(value):
+                half = len(matrix) // 2
+                yield f"{module}.{expert}.gate_proj", matrix[:half]
+                yield f"{module}.{expert}.up_proj", matrix[half:]
+        elif name.endswith("experts.down_proj"):
+            for expert, matrix in enumerate(value):
+                yield f"{module}.{expert}.down_proj", matrix
+        else:
+            yield name, value

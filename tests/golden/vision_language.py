@@ -163,4 +163,5 @@ VISION_SHAPES: Mapping[str, Mapping[str, tuple[int, ...]]] = {
         **_linear("visual.deepstack_merger_list.0.linear_fc2", 96, 128),
     },
     "qwen3_5": _QWEN3_VISION,
+    "qwen3_5_moe": _QWEN3_VISION,
 }

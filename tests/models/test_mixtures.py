@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from unicorn_async.checkpoint.file_traits import FileTraits
 from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.models.blocks.experts import Experts
 from unicorn_async.models.blocks.shared_expert import SharedExpert
+from unicorn_async.models.registry import model_spec
 from unicorn_async.weights.placement import MemoryGroup
 
-from .test_families import spec
+from .test_families import PLAIN, spec
 
 if TYPE_CHECKING:
     from unicorn_async.models.spec import ModelSpec
@@ -110,3 +112,34 @@ def test_qwen_2_has_an_expert_for_all_tokens_behind_a_gate() -> None:
 def test_what_qwen_2_could_be_otherwise_is_refused(keys: dict[str, object], match: str) -> None:
     with pytest.raises(UnsupportedModelError, match=match):
         spec("Qwen2Moe", **keys)
+
+
+def test_qwen_3_5_has_stacked_experts_in_all_layers_unless_each_has_tensors_of_its_own() -> None:
+    model = spec("Qwen3_5Moe", moe_intermediate_size=64, num_experts=16, shared_expert_intermediate_size=96)
+    assert [layer.attends for layer in model.layers] == [False, False, False, True, False]
+    assert {layer.blocks[1].summary for layer in model.layers} == {
+        "8 of 16 experts of 64 and one of 96 for all tokens (silu)"
+    }
+    experts = experts_of(model)
+    assert experts.routing.normalises and experts.norm.plus_one
+    wants = {want.name: want for want in model.wanted_tensors()}
+    gates, down = (wants[f"model.layers.0.mlp.experts.{part}_proj"] for part in ("gate_up", "down"))
+    assert (gates.shape, gates.file_shape) == ((16 * 2 * 64, 128), (16, 2 * 64, 128))
+    assert (down.shape, down.file_shape) == ((16 * 128, 64), (16, 128, 64))
+    raw = {**PLAIN, "architectures": ["Qwen3_5MoeForCausalLM"], "num_experts": 16}
+    apart = model_spec(raw, traits=FileTraits(are_experts_apart=True)).wanted_tensors()
+    assert "model.layers.4.mlp.experts.15.down_proj.weight" in {want.name for want in apart}
+
+
+@pytest.mark.parametrize(
+    ("keys", "match"),
+    [
+        ({"norm_topk_prob": False}, "norm_topk_prob: false"),
+        ({"mlp_only_layers": [1]}, r"mlp_only_layers: \[1\] is not supported here"),
+        ({"decoder_sparse_step": 2}, "decoder_sparse_step: 2 is not supported here"),
+        ({"attn_output_gate": False}, "attn_output_gate"),
+    ],
+)
+def test_what_qwen_3_5_could_be_otherwise_is_refused(keys: dict[str, object], match: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=match):
+        spec("Qwen3_5Moe", **keys)

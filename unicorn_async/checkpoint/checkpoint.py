@@ -33,6 +33,7 @@ MAX_INDEX_TENSORS = 1 << 18
 _MAX_OTHERS, _MAX_OTHER_CHARS = 64, 1 << 16  # of what an index has beside the map, which is next to nothing
 _MAX_FILE_NAME_CHARS = 2048  # of a file's name as JSON may write it
 _MAX_NAME_BYTES = 255  # of a file, on any of Linux's file systems
+_FIRST_EXPERT = ".experts.0."  # in names of its weights
 _BLOCK_TYPES = frozenset(kind.value for kind in QuantFormat)
 
 
@@ -113,7 +114,8 @@ class Checkpoint:
             else:
                 tensors[name] = source
         refuse_quantised(tensors.values(), directory)
-        return cls(directory, config, files, tensors, tuple(skipped), stamps)
+        traits = FileTraits(are_experts_apart=any(_FIRST_EXPERT in name for name in tensors))
+        return cls(directory, config, files, tensors, tuple(skipped), stamps, traits=traits)
 
 
 def weight_files(directory: Path) -> tuple[list[str], dict[str, str] | None]:

@@ -9,11 +9,15 @@ from dataclasses import dataclass
 class FileTraits:
     """How weights were changed when they were converted to GGUF; a directory's are the defaults, whatever it says.
 
+    But for `are_experts_apart`, by the names of tensors: each expert has matrices of its own, in a family that stacks
+    those of all experts.
+
     `rope_factors` are divisors of the rotary frequencies, one a pair, in place of a scaling; empty = none.
     """
 
     norms_hold_one: bool = False  # norms that multiply by 1 + weight have the sum in the file
     is_qkv_fused: bool = False  # queries, keys and values are one tensor, in a family that has three
+    are_experts_apart: bool = False
     rope_factors: tuple[float, ...] = ()
 
 

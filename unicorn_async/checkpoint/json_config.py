@@ -121,6 +121,7 @@ class JsonConfig:
 
     def indices(self, name: str) -> tuple[int, ...] | None:
         """Return a list of numbers from 0 on, or None where the key is absent."""
+        self._asked.add(name)
         value = self.raw.get(name)
         if value is None:
             return None

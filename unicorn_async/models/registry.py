@@ -45,6 +45,8 @@ ARCHITECTURES: Mapping[str, str] = {
     "Qwen3MoeForCausalLM": "qwen_moe.qwen3_moe",
     "Qwen3_5ForCausalLM": "qwen3_5.qwen3_5",
     "Qwen3_5ForConditionalGeneration": "qwen3_5.qwen3_5_multimodal",
+    "Qwen3_5MoeForCausalLM": "qwen3_5.qwen3_5_moe",
+    "Qwen3_5MoeForConditionalGeneration": "qwen3_5.qwen3_5_moe_multimodal",
     "Qwen3VLForConditionalGeneration": "qwen_vl.qwen3_vl",
     "SeedOssForCausalLM": "seed_oss.seed_oss",
     "SmolLM3ForCausalLM": "smollm3.smollm3",

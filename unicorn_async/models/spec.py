@@ -240,4 +240,5 @@ def _wanted(weight: WeightSpec, layer: int, dest: str = "", name: str | None = N
         as_f32=weight.kind is WeightKind.VECTOR,
         is_table=weight.kind is WeightKind.TABLE,
         head_order=weight.head_order,
+        stacked=weight.stacked,
     )

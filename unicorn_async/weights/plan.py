@@ -32,7 +32,7 @@ class WantedTensor:
     `name` is canonical, `shape` what the configuration says. `layer` is -1 for the embeddings, then 0 to L - 1, and L
     for the final norm and the head. Its rows go to row `row_offset` of the destination `dest`, which several may share.
     `as_f32` asks for F32 (norm weights, biases). `is_table` marks embeddings and output head. With a `head_order` the
-    rows of heads lie in that order in the file.
+    rows of heads lie in that order in the file. A `stacked` one is so many matrices there, in a dimension of its own.
     """
 
     name: str
@@ -43,6 +43,13 @@ class WantedTensor:
     as_f32: bool = False
     is_table: bool = False
     head_order: HeadOrder | None = None
+    stacked: int = 1
+
+    @property
+    def file_shape(self) -> tuple[int, ...]:
+        """The shape that it has in the file."""
+        rows, *others = self.shape
+        return self.shape if self.stacked == 1 else (self.stacked, rows // self.stacked, *others)
 
     @property
     def kind(self) -> WeightKind:
@@ -162,7 +169,7 @@ def file_types() -> tuple[str, ...]:
 def _find(checkpoint: Checkpoint, want: WantedTensor) -> SourceTensor:
     source = checkpoint.tensors.get(want.name)
     if source is None:
-        raise CheckpointError(f"{checkpoint.path}: tensor {want.name!r} of shape {list(want.shape)} is missing")
+        raise CheckpointError(f"{checkpoint.path}: tensor {want.name!r} of shape {list(want.file_shape)} is missing")
     kind = _TYPES.get(source.dtype)
     if kind not in _FILE_TYPES or (want.as_f32 and not isinstance(kind, DType)):
         usable = [known.value for known in _FILE_TYPES if not want.as_f32 or isinstance(known, DType)]
@@ -170,9 +177,10 @@ def _find(checkpoint: Checkpoint, want: WantedTensor) -> SourceTensor:
             f"{checkpoint.path}: tensor {source.name!r}: dtype {source.dtype} is not supported, "
             f"only {', '.join(usable)}"
         )
-    if _without_ones(source.shape) != _without_ones(want.shape):  # one format keeps dimensions that another leaves out
+    shape = want.file_shape
+    if _without_ones(source.shape) != _without_ones(shape):  # one format keeps dimensions that another leaves out
         raise CheckpointError(
-            f"{checkpoint.path}: tensor {source.name!r}: {checkpoint.config_name} asks for shape {list(want.shape)}, "
+            f"{checkpoint.path}: tensor {source.name!r}: {checkpoint.config_name} asks for shape {list(shape)}, "
             f"the file has {list(source.shape)}"
         )
     return source

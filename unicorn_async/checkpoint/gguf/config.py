@@ -73,6 +73,7 @@ def file_traits(config: GgufConfig, rope_factors: Mapping[str, Sequence[float]])
     """Return what the file's tensors say beside the configuration; `rope_factors` as in `json_config`."""
     return FileTraits(
         norms_hold_one=True,
+        are_experts_apart=True,
         is_qkv_fused=config.has("blk.0.attn_qkv.weight"),
         rope_factors=tuple(rope_factors.get(ROPE_FACTORS, ())),
     )

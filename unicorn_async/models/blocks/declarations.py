@@ -18,7 +18,7 @@ class WeightSpec:
 
     Its rows go to row `row_offset` of `dest`, which several share that one dispatch reads. Matrices and tables are
     what adapters may change. `group` says what memory it is given. With a `head_order` the rows of heads lie in that
-    order on disk.
+    order on disk. A `stacked` one is so many matrices there, of as many rows each, in a dimension of its own.
     """
 
     name: str
@@ -28,6 +28,7 @@ class WeightSpec:
     group: MemoryGroup
     row_offset: int = 0
     head_order: HeadOrder | None = None
+    stacked: int = 1
 
 
 @dataclass(frozen=True, slots=True)

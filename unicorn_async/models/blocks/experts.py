@@ -43,7 +43,8 @@ class Experts:
 
     All experts' gates lie in one destination, and what they are for behind them. The router stays f32 on the device, so
     that a token takes the same experts whatever weights become, and however many tokens a step has. With `is_corrected`
-    what experts are chosen by has a correction of each. What a `shared` expert leaves is added.
+    what experts are chosen by has a correction of each. What a `shared` expert leaves is added. With `is_stacked` those
+    of all experts are one tensor on disk, and an expert's gate and up side by side in it.
     """
 
     hidden_size: int
@@ -53,6 +54,7 @@ class Experts:
     norm: Norm
     shared: SharedExpert | None = None
     is_corrected: bool = False
+    is_stacked: bool = False
 
     @property
     def norms(self) -> tuple[Norm, ...]:
@@ -181,7 +183,9 @@ class Experts:
     def _activate(self, recorder: BlockRecorder, x: Rows, pairs: TiledPairs) -> Rows:
         """Record the experts' networks up to their activations; returns these, (pairs, width), as `down` reads them."""
         experts, width = self.routing.num_experts, self.intermediate_size
-        gates, taken = ExpertRows(experts, width, width, experts * width), self.routing.num_chosen
+        taken, gates = self.routing.num_chosen, ExpertRows(experts, width, width, experts * width)
+        if self.is_stacked:
+            gates = ExpertRows(experts, width, 2 * width, width)
         elements = [element_of(_whole(recorder.weight(name))) for name in (GATE_UP, DOWN)]
         if blocks_outputs(elements, pairs.tile, width):
             blocks = BlockRows.at(self._gated(recorder, "experts_gated_rows", pairs).address, pairs.num_pairs, width)
@@ -287,6 +291,11 @@ class Experts:
         if self.shared is not None:
             yield from self.shared.weights(hidden)
         kind, group = WeightKind.MATRIX, MemoryGroup.EXPERTS
+        if self.is_stacked:
+            for name, dest, rows, columns in (("gate_up", GATE_UP, 2 * width, hidden), ("down", DOWN, hidden, width)):
+                shape = (experts * rows, columns)
+                yield WeightSpec(f"mlp.experts.{name}_proj", shape, dest, kind, group, stacked=experts)
+            return
         for part, first in (("gate", 0), ("up", experts)):
             for expert in range(experts):
                 name = f"mlp.experts.{expert}.{part}_proj.weight"

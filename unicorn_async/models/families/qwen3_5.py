@@ -1,7 +1,7 @@
-"""Qwen 3.5, dense: layers of linear attention by the gated delta rule, and gated attention among them.
+"""Qwen 3.5: layers of linear attention by the gated delta rule, and gated attention among them; dense, or of experts.
 
 Its rotary embeddings have three axes, of which text alone has one position. Source: the models' config.json and
-transformers' `configuration_qwen3_5.py` and `modeling_qwen3_5.py`.
+transformers' `configuration_qwen3_5.py`, `modeling_qwen3_5.py` and `modeling_qwen3_5_moe.py`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.checkpoint.json_config import JsonConfig
 from unicorn_async.errors import UnsupportedModelError
+from unicorn_async.models.blocks.experts import Experts
 from unicorn_async.models.blocks.gated_delta_net import GatedDeltaNet
 from unicorn_async.models.families.dense import Dimensions, decoder, layer_kinds
+from unicorn_async.models.families.qwen_moe import shared_expert
 from unicorn_async.models.rotary_config import read_rotary
 from unicorn_async.ops.delta_rule import DeltaShape
+from unicorn_async.ops.routing import Routing
 
 if TYPE_CHECKING:
+    from unicorn_async.models.blocks.block import Block
     from unicorn_async.models.spec import ModelSpec
 
 _MOST_TAPS = 16
@@ -25,23 +29,62 @@ _KINDS = ("linear_attention", "full_attention")
 
 def qwen3_5(raw: JsonConfig) -> ModelSpec:
     """Read the config.json of a `Qwen3_5ForCausalLM`."""
-    return _decoder(raw, "Qwen3_5ForCausalLM")
+    return _decoder(raw, "Qwen3_5ForCausalLM", *_dense(raw))
 
 
 def qwen3_5_multimodal(raw: JsonConfig) -> ModelSpec:
     """Read the text part of the config.json of a `Qwen3_5ForConditionalGeneration`."""
+    text = _text_part(raw)
+    return _decoder(text, "Qwen3_5ForConditionalGeneration", *_dense(text))
+
+
+def qwen3_5_moe(raw: JsonConfig) -> ModelSpec:
+    """Read the config.json of a `Qwen3_5MoeForCausalLM`."""
+    return _decoder(raw, "Qwen3_5MoeForCausalLM", *_experts(raw))
+
+
+def qwen3_5_moe_multimodal(raw: JsonConfig) -> ModelSpec:
+    """Read the text part of the config.json of a `Qwen3_5MoeForConditionalGeneration`."""
+    text = _text_part(raw)
+    return _decoder(text, "Qwen3_5MoeForConditionalGeneration", *_experts(text))
+
+
+def _text_part(raw: JsonConfig) -> JsonConfig:
     text = raw.section("text_config")
     is_tied = any(part.flag("tie_word_embeddings", False) for part in (raw, text))
-    keys = {**text.raw, "tie_word_embeddings": is_tied}
-    return _decoder(JsonConfig(keys, text.where, text.traits), "Qwen3_5ForConditionalGeneration")
+    return JsonConfig({**text.raw, "tie_word_embeddings": is_tied}, text.where, text.traits)
 
 
-def _decoder(raw: JsonConfig, architecture: str) -> ModelSpec:
+def _sizes(raw: JsonConfig, intermediate_size: int | None = None) -> Dimensions:
+    return replace(Dimensions.read(raw, head_dim=256, intermediate_size=intermediate_size), norm_plus_one=True)
+
+
+def _dense(raw: JsonConfig) -> tuple[Dimensions, Block]:
+    sizes = _sizes(raw)
+    return sizes, sizes.gated_ffn(raw.activation("hidden_act", "silu"))
+
+
+def _experts(raw: JsonConfig) -> tuple[Dimensions, Block]:
+    if not raw.flag("norm_topk_prob", True):
+        raise UnsupportedModelError(f"{raw.where}: norm_topk_prob: false: weights that do not add up to one here")
+    width = raw.count("moe_intermediate_size", 512)
+    sizes = _sizes(raw, width)
+    return sizes, Experts(
+        hidden_size=sizes.hidden_size,
+        intermediate_size=width,
+        activation=raw.activation("hidden_act", "silu"),
+        routing=Routing(raw.count("num_experts", 256), raw.count("num_experts_per_tok", 8), normalises=True),
+        norm=sizes.norm("post_attention_layernorm", "ffn_norm"),
+        shared=shared_expert(raw, 512),
+        is_stacked=not raw.traits.are_experts_apart,
+    )
+
+
+def _decoder(raw: JsonConfig, architecture: str, sizes: Dimensions, ffn: Block) -> ModelSpec:
     if not raw.flag("attn_output_gate", True):
         raise UnsupportedModelError(
             f"{raw.where}: attn_output_gate: false: attention without its gate is not supported"
         )
-    sizes = replace(Dimensions.read(raw, head_dim=256), norm_plus_one=True)
     bias = raw.flag("attention_bias", False)
     rotary = read_rotary(raw, sizes.head_dim, default_part=0.25)
     attention = replace(
@@ -49,7 +92,6 @@ def _decoder(raw: JsonConfig, architecture: str) -> ModelSpec:
         is_gated=True,
     )
     linear = GatedDeltaNet(sizes.hidden_size, _shape(raw), sizes.norm("input_layernorm", "input_norm"), sizes.norm_eps)
-    ffn = sizes.gated_ffn(raw.activation("hidden_act", "silu"))
     layers = [(attention if attends else linear, ffn) for attends in _attending(raw, sizes.num_layers)]
     return decoder(raw, architecture, sizes, layers, vocab_size=248_320, max_position=32_768)
 
