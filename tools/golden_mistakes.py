@@ -55,6 +55,13 @@ def swap_shared_halves(model: PreTrainedModel) -> None:
             module.gate_proj, module.up_proj = module.up_proj, module.gate_proj
 
 
+def drop_corrections(model: PreTrainedModel) -> None:
+    """Choose experts by their scores alone."""
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            buffer.zero_()
+
+
 def drop_embedding_scale(model: PreTrainedModel) -> None:
     """Leave out Gemma's factor sqrt(hidden_size)."""
     model.get_input_embeddings().embed_scale.fill_(1.0)
@@ -176,6 +183,15 @@ CONFIG_MISTAKES |= {
         "an expert more": set_key("num_experts_per_tok", value=4),
         "weights that add up to one": set_key("norm_topk_prob", value=True),
     },
+    "glm4_moe": {
+        "an expert less": set_key("num_experts_per_tok", value=2),
+        "an expert more": set_key("num_experts_per_tok", value=4),
+        "weights as the sigmoid has them": set_key("norm_topk_prob", value=False),
+        "no scale": set_key("routed_scaling_factor", value=1.0),
+        "no groups": lambda config: config.update(n_group=1, topk_group=1),
+        "a group more": set_key("topk_group", value=3),
+        "the whole head rotates": set_key("partial_rotary_factor", value=1.0),
+    },
     "olmoe": {
         "an expert less": set_key("num_experts_per_tok", value=1),
         "an expert more": set_key("num_experts_per_tok", value=3),
@@ -284,6 +300,16 @@ MODEL_MISTAKES |= {
         "no shared expert": change("shared_expert.down_proj", torch.zeros_like),
         "no gate of the shared expert": change("shared_expert_gate", lambda w: w * 0.0),
         "no q bias": change("q_proj.bias", torch.zeros_like),
+    },
+    "glm4_moe": {
+        "experts the other way round": change("mlp.gate.weight", lambda w: w.flip(0)),
+        "no correction": drop_corrections,
+        "gate and up swapped": swap_expert_halves,
+        "shared gate and up swapped": swap_shared_halves,
+        "no shared expert": change("shared_experts.down_proj", torch.zeros_like),
+        "no q bias": change("q_proj.bias", torch.zeros_like),
+        "no q norm weight": ones("q_norm"),
+        "no k norm weight": ones("k_norm"),
     },
     "olmoe": {
         "experts the other way round": change("mlp.gate.weight", lambda w: w.flip(0)),

@@ -144,9 +144,9 @@ def _decoder(case: Case) -> Iterator[tuple[str, Floats]]:
                 if kind.startswith("qwen2") or config.get("attention_bias"):
                     yield f"{name}.bias", draw(f"{case.reference}/{name}.bias", (size * head_dim,), 0.5)
         yield matrix(f"{prefix}self_attn.o_proj", hidden, heads * head_dim)
-        if config.get("attention_bias") and kind not in ("glm", "glm4", "seed_oss"):
+        if config.get("attention_bias") and kind not in ("glm", "glm4", "glm4_moe", "seed_oss"):
             yield f"{prefix}self_attn.o_proj.bias", draw(f"{case.reference}/{prefix}o_proj.bias", (hidden,), 0.5)
-        if kind in ("gemma3_text", "exaone4") or kind.startswith("qwen3"):
+        if kind in ("gemma3_text", "exaone4", "glm4_moe") or kind.startswith("qwen3"):
             yield norm(f"{prefix}self_attn.q_norm", head_dim)
             yield norm(f"{prefix}self_attn.k_norm", head_dim)
         if kind in ("olmo2", "olmo3", "olmoe"):
@@ -156,6 +156,9 @@ def _decoder(case: Case) -> Iterator[tuple[str, Floats]]:
             yield norm(prefix + part, hidden)
         if has_experts(config, layer):
             yield from expert_tensors(config, prefix, matrix)
+            if kind == "glm4_moe":
+                name = f"{prefix}mlp.gate.e_score_correction_bias"
+                yield name, draw(f"{case.reference}/{name}", (_int(config, "n_routed_experts"),), 0.15)
             continue
         if kind in ("phi3", "glm", "glm4"):
             yield matrix(f"{prefix}mlp.gate_up_proj", 2 * ffn, hidden)

@@ -83,6 +83,32 @@ MIXTURES = (
         "qwen2_moe",
         gains={**PEAKED, "gate": 1.0, "shared_expert_gate": 2.0, "down_proj": 3.0},
     ),
+    # Groups, a correction of each expert, and norms and biases of the attention.
+    Case(
+        "glm4_moe",
+        {
+            **PLAIN,
+            "architectures": ["Glm4MoeForCausalLM"],
+            "model_type": "glm4_moe",
+            "num_hidden_layers": 2,
+            "head_dim": 64,
+            "attention_bias": True,
+            "use_qk_norm": True,
+            "partial_rotary_factor": 0.5,
+            "n_routed_experts": 12,
+            "n_shared_experts": 2,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 64,
+            "first_k_dense_replace": 1,
+            "n_group": 3,
+            "topk_group": 2,
+            "norm_topk_prob": True,
+            "routed_scaling_factor": 1.5,
+            "num_nextn_predict_layers": 0,
+        },
+        "glm4_moe",
+        gains={**PEAKED, "gate": 1.5, "down_proj": 2.5},
+    ),
 )
 
 
@@ -90,6 +116,8 @@ def has_experts(config: Mapping[str, object], layer: int) -> bool:
     """Whether a layer has experts in place of an FFN."""
     if config["model_type"] == "mixtral":
         return True
+    if config["model_type"] == "glm4_moe":
+        return layer >= cast("int", config["first_k_dense_replace"])
     dense = cast("list[int]", config.get("mlp_only_layers") or ())
     step = cast("int", config.get("decoder_sparse_step", 1))
     return "num_experts" in config and layer not in dense and (layer + 1) % step == 0
@@ -106,7 +134,8 @@ def expert_tensors(
     `matrix` gets a name, rows and columns; `stack` gets those of each expert, where all experts' are one tensor.
     """
     sizes = cast("Mapping[str, int]", config)
-    hidden, count = sizes["hidden_size"], sizes.get("num_experts", sizes.get("num_local_experts", 0))
+    hidden = sizes["hidden_size"]
+    count = next(sizes[key] for key in ("num_experts", "num_local_experts", "n_routed_experts") if key in sizes)
     width = sizes.get("moe_intermediate_size", sizes.get("intermediate_size", 0))
     module, gate, up, down = "mlp.", "gate_proj", "up_proj", "down_proj"
     if config["model_type"] == "mixtral":
@@ -121,11 +150,15 @@ def expert_tensors(
         yield matrix(base + up, width, hidden)
         yield matrix(base + down, hidden, width)
     if "shared_expert_intermediate_size" in sizes:
-        width = sizes["shared_expert_intermediate_size"]
+        module, width = "mlp.shared_expert", sizes["shared_expert_intermediate_size"]
         yield matrix(f"{prefix}mlp.shared_expert_gate", 1, hidden)
-        yield matrix(f"{prefix}mlp.shared_expert.gate_proj", width, hidden)
-        yield matrix(f"{prefix}mlp.shared_expert.up_proj", width, hidden)
-        yield matrix(f"{prefix}mlp.shared_expert.down_proj", hidden, width)
+    elif "n_shared_experts" in sizes:
+        module, width = "mlp.shared_experts", sizes["n_shared_experts"] * width
+    else:
+        return
+    yield matrix(f"{prefix}{module}.gate_proj", width, hidden)
+    yield matrix(f"{prefix}{module}.up_proj", width, hidden)
+    yield matrix(f"{prefix}{module}.down_proj", hidden, width)
 
 
 def apart(tensors: Iterable[Named]) -> Iterator[Named]:

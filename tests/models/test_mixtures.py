@@ -11,6 +11,7 @@ from unicorn_async.errors import UnsupportedModelError
 from unicorn_async.models.blocks.experts import Experts
 from unicorn_async.models.blocks.shared_expert import SharedExpert
 from unicorn_async.models.registry import model_spec
+from unicorn_async.ops.routing import Routing
 from unicorn_async.weights.placement import MemoryGroup
 
 from .test_families import PLAIN, spec
@@ -143,3 +144,43 @@ def test_qwen_3_5_has_stacked_experts_in_all_layers_unless_each_has_tensors_of_i
 def test_what_qwen_3_5_could_be_otherwise_is_refused(keys: dict[str, object], match: str) -> None:
     with pytest.raises(UnsupportedModelError, match=match):
         spec("Qwen3_5Moe", **keys)
+
+
+def test_glm_4_5_has_dense_layers_first_and_routes_by_corrected_sigmoids() -> None:
+    keys: dict[str, object] = {"moe_intermediate_size": 64, "n_routed_experts": 16, "head_dim": 64}
+    model = spec("Glm4Moe", **keys, first_k_dense_replace=2, n_shared_experts=2)
+    assert [isinstance(layer.blocks[1], Experts) for layer in model.layers] == [False, False, True, True, True]
+    experts = experts_of(model, 2)
+    assert experts.routing == Routing(16, 8, is_sigmoid=True, normalises=True)
+    assert experts.shared == SharedExpert(128, "mlp.shared_experts") and experts.is_corrected
+    assert (model.attention.rotary.dim, model.attention.q_norm, model.attention.qkv_bias) == (32, None, False)
+    wants = {want.name: want for want in model.wanted_tensors()}
+    assert wants["model.layers.2.mlp.gate.e_score_correction_bias"].shape == (16,)
+    assert wants["model.layers.2.mlp.gate.weight"].shape == (16, 128)
+    routing = experts_of(spec("Glm4Moe", **keys, n_group=4, topk_group=3, routed_scaling_factor=2.5), 1).routing
+    assert (routing.num_groups, routing.groups_kept, routing.scale) == (4, 3, 2.5)
+    assert experts_of(spec("Glm4Moe", **keys, n_shared_experts=0), 1).shared is None
+    assert not isinstance(spec("Glm4Moe", **keys, first_k_dense_replace=5).layers[4].blocks[1], Experts)
+
+
+def test_layers_that_predict_further_tokens_are_passed_over_as_far_as_the_configuration_has_them() -> None:
+    model = spec("Glm4Moe", head_dim=64, num_nextn_predict_layers=1)
+    model.check_unused(["model.layers.5.eh_proj.weight", "model.layers.5.mlp.experts.0.up_proj.weight"])
+    with pytest.raises(UnsupportedModelError, match=r"tensor 'model\.layers\.6\.eh_proj\.weight': Glm4Moe"):
+        model.check_unused(["model.layers.6.eh_proj.weight"])
+    with pytest.raises(UnsupportedModelError, match=r"tensor 'model\.layers\.5\.eh_proj\.weight': Glm4Moe"):
+        spec("Glm4Moe", head_dim=64, num_nextn_predict_layers=0).check_unused(["model.layers.5.eh_proj.weight"])
+
+
+@pytest.mark.parametrize(
+    ("keys", "match"),
+    [
+        ({"n_group": 5}, "groups of experts: expected 1 to 32 that 128 experts fill, got 5"),
+        ({"n_group": 32, "topk_group": 1}, "groups of experts that a token takes: expected 1 to 32 with 8 experts"),
+        ({"partial_rotary_factor": 0.3}, "partial_rotary_factor"),
+        ({"mlp_bias": True}, "mlp_bias"),
+    ],
+)
+def test_what_glm_4_5_could_be_otherwise_is_refused(keys: dict[str, object], match: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=match):
+        spec("Glm4Moe", head_dim=64, **keys)

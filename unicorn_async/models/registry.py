@@ -25,6 +25,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "Gemma3ForCausalLM": "gemma.gemma3_text",
     "Gemma3ForConditionalGeneration": "gemma.gemma3_multimodal",
     "Glm4ForCausalLM": "glm.glm4",
+    "Glm4MoeForCausalLM": "glm_moe.glm4_moe",
     "GlmForCausalLM": "glm.glm",
     "GraniteForCausalLM": "granite.granite",
     "Lfm2ForCausalLM": "lfm2.lfm2",

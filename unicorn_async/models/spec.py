@@ -90,7 +90,8 @@ class Layer:
 class ModelSpec:
     """A model: its blocks, and what is said of the whole.
 
-    All its layers that attend do so with the same numbers of heads, of one size; there is one at least.
+    All its layers that attend do so with the same numbers of heads, of one size; there is one at least. Behind its
+    layers checkpoints may have `num_predictors` that predict further tokens, which nothing here reads.
     """
 
     architecture: str  # as in config.json, e.g. "Gemma3ForCausalLM"
@@ -102,6 +103,7 @@ class ModelSpec:
     head: Head
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = field(default=())
+    num_predictors: int = 0
 
     def __post_init__(self) -> None:
         """Check that blocks fit to each other.
@@ -210,8 +212,10 @@ class ModelSpec:
         Raises:
             UnsupportedModelError: a tensor would change the result, and nothing here computes with it.
         """
+        last = self.num_layers + self.num_predictors
+        predictors = tuple(f"model.layers.{layer}." for layer in range(self.num_layers, last))
         for name in names:
-            if name not in self.tied_tensors and not name.endswith(_DERIVED):
+            if name not in self.tied_tensors and not name.endswith(_DERIVED) and not name.startswith(predictors):
                 raise UnsupportedModelError(
                     f"tensor {name!r}: {self.architecture} as it is supported here has no such tensor"
                 )

@@ -9,6 +9,7 @@ import numpy as np
 from gguf import (
     MODEL_ARCH,
     MODEL_ARCH_NAMES,
+    ExpertGatingFuncType,
     GGMLQuantizationType,
     GGUFWriter,
     RopeScalingType,
@@ -36,6 +37,7 @@ _KINDS = {
     "gemma2": MODEL_ARCH.GEMMA2,
     "glm": MODEL_ARCH.CHATGLM,
     "glm4": MODEL_ARCH.GLM4,
+    "glm4_moe": MODEL_ARCH.GLM4_MOE,
     "granite": MODEL_ARCH.GRANITE,
     "lfm2": MODEL_ARCH.LFM2,
     "llama_yarn": MODEL_ARCH.LLAMA,
@@ -54,6 +56,7 @@ _KINDS = {
     "seed_oss": MODEL_ARCH.SEED_OSS,
     "smollm3": MODEL_ARCH.SMOLLM3,
 }
+_FOLLOWED = ("glm4_moe",)  # by a layer that predicts a further token
 FAMILY_FILES = tuple(_KINDS)
 _INTERLEAVED = (MODEL_ARCH.GRANITE, MODEL_ARCH.LLAMA, MODEL_ARCH.MISTRAL3, MODEL_ARCH.SMOLLM3)
 
@@ -78,6 +81,7 @@ def write_family(path: Path, name: str, q8: tuple[str, ...] = ()) -> Path:
             values = interleaved(values, _head_dim(config))
         if key.endswith("conv.conv.weight"):
             values = values[:, 0]
+        key = key.replace("e_score_correction_bias", "e_score_correction.bias")
         file_name = names.get_name(key, try_suffixes=(".weight", ".bias"))
         if file_name is None and arch in (MODEL_ARCH.QWEN2MOE, MODEL_ARCH.QWEN3MOE):  # a layer without experts
             file_name = dense_names.get_name(key, try_suffixes=(".weight",))
@@ -90,6 +94,10 @@ def write_family(path: Path, name: str, q8: tuple[str, ...] = ()) -> Path:
             continue
         writer.add_tensor(file_name, values.astype(np.float16 if is_matrix else np.float32))
     _add_factors(writer, config, names)
+    if config["model_type"] in _FOLLOWED:
+        last, hidden = _int(config["num_hidden_layers"]), _int(config["hidden_size"])
+        for name, shape in (("nextn.eh_proj", (hidden, 2 * hidden)), ("ffn_up_exps", (2, hidden, 8))):
+            writer.add_tensor(f"blk.{last}.{name}.weight", np.zeros(shape, np.float16))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -112,14 +120,18 @@ def _stacked(tensors: Iterable[tuple[str, Floats]]) -> Iterator[tuple[str, Float
 def _add_sizes(writer: GGUFWriter, config: Mapping[str, object]) -> None:
     writer.add_context_length(_int(config["max_position_embeddings"]))
     writer.add_embedding_length(_int(config["hidden_size"]))
-    writer.add_block_count(_int(config["num_hidden_layers"]))
+    is_followed = config["model_type"] in _FOLLOWED
+    writer.add_block_count(_int(config["num_hidden_layers"]) + is_followed)
+    if is_followed:
+        writer.add_nextn_predict_layers(1)
     writer.add_head_count(_int(config["num_attention_heads"]))
     if config["model_type"] == "lfm2":
         _add_short_convs(writer, config)
     else:
         writer.add_feed_forward_length(_int(config["intermediate_size"]))
         writer.add_head_count_kv(_int(config["num_key_value_heads"]))
-    num_experts = config.get("num_experts", config.get("num_local_experts"))
+    keys = ("num_experts", "num_local_experts", "n_routed_experts")
+    num_experts = next((config[key] for key in keys if key in config), None)
     if num_experts is not None:
         writer.add_expert_count(_int(num_experts))
         writer.add_expert_used_count(_int(config["num_experts_per_tok"]))
@@ -127,6 +139,8 @@ def _add_sizes(writer: GGUFWriter, config: Mapping[str, object]) -> None:
         writer.add_expert_feed_forward_length(_int(config["moe_intermediate_size"]))
     if "shared_expert_intermediate_size" in config:
         writer.add_expert_shared_feed_forward_length(_int(config["shared_expert_intermediate_size"]))
+    if config["model_type"] == "glm4_moe":
+        _add_groups(writer, config)
     if "head_dim" in config:
         writer.add_key_length(_int(config["head_dim"]))
         writer.add_value_length(_int(config["head_dim"]))
@@ -135,6 +149,16 @@ def _add_sizes(writer: GGUFWriter, config: Mapping[str, object]) -> None:
         writer.add_layer_norm_rms_eps(_float(eps))
     else:
         writer.add_layer_norm_eps(_float(config["layer_norm_eps"]))
+
+
+def _add_groups(writer: GGUFWriter, config: Mapping[str, object]) -> None:
+    writer.add_expert_shared_count(_int(config["n_shared_experts"]))
+    writer.add_leading_dense_block_count(_int(config["first_k_dense_replace"]))
+    writer.add_expert_gating_func(ExpertGatingFuncType.SIGMOID)
+    writer.add_expert_weights_scale(_float(config["routed_scaling_factor"]))
+    writer.add_expert_weights_norm(bool(config["norm_topk_prob"]))
+    writer.add_expert_group_count(_int(config["n_group"]))
+    writer.add_expert_group_used_count(_int(config["topk_group"]))
 
 
 def _add_short_convs(writer: GGUFWriter, config: Mapping[str, object]) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     _Keys: TypeAlias = dict[str, object]
 
 _GEMMA2_27B_LAYERS, _GEMMA3_27B_LAYERS = 46, 62
+_SIGMOID = 2  # among the functions of routers
 _SCALES = (1e-6, 1e6)
 
 
@@ -197,6 +198,29 @@ def _glm(config: GgufConfig) -> _Keys:
     return {"partial_rotary_factor": _head_part(config), "attention_bias": bias}
 
 
+def _glm4moe(config: GgufConfig, _: _Factors) -> _Keys:
+    if (kind := config.number("expert_gating_func")) not in (None, 0, _SIGMOID):
+        raise config.unsupported("expert_gating_func", f"{kind}: only sigmoids, {_SIGMOID}, are supported here")
+    if config.get("rope.dimension_sections") is not None:
+        raise config.unsupported("rope.dimension_sections", "positions of images are not supported")
+    num_experts = config.count("expert_count")
+    return {
+        "architectures": ["Glm4MoeForCausalLM"],
+        "num_nextn_predict_layers": 0,  # whose tensors are passed over by their numbers
+        "partial_rotary_factor": _head_part(config),
+        "use_qk_norm": config.has("blk.0.attn_q_norm.weight"),
+        "n_routed_experts": num_experts,
+        "num_experts_per_tok": config.count("expert_used_count"),
+        "moe_intermediate_size": config.count("expert_feed_forward_length"),
+        "n_shared_experts": int(config.number("expert_shared_count") or 0),
+        "first_k_dense_replace": int(config.number("leading_dense_block_count") or 0),
+        "norm_topk_prob": config.get("expert_weights_norm") is not False,
+        "routed_scaling_factor": config.number("expert_weights_scale") or 1.0,
+        "n_group": config.count("expert_group_count", 1),
+        "topk_group": config.count("expert_group_used_count", 1),
+    }
+
+
 def _mistral3(config: GgufConfig, _: _Factors) -> _Keys:
     window = config.number("attention.sliding_window")
     return {"architectures": ["Ministral3ForCausalLM"], "sliding_window": window or None}
@@ -246,6 +270,7 @@ ARCHITECTURES: Mapping[str, Callable[[GgufConfig, _Factors], _Keys]] = {
     "gemma2": _gemma2,
     "gemma3": _gemma3,
     "glm4": _glm4,
+    "glm4moe": _glm4moe,
     "granite": _granite,
     "lfm2": _lfm2,
     "llama": _llama,

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 _COUNTS = {
     "hidden_size": "embedding_length",
-    "num_hidden_layers": "block_count",
     "num_attention_heads": "attention.head_count",
     "intermediate_size": "feed_forward_length",
     "max_position_embeddings": "context_length",
@@ -54,6 +53,7 @@ def json_config(config: GgufConfig, rope_factors: Mapping[str, Sequence[float]])
         raise CheckpointError(f"{config.source}: tensor 'token_embd.weight' is missing")
     result: dict[str, object] = {name: config.count(key) for name, key in _COUNTS.items()}
     result |= {
+        "num_hidden_layers": config.num_layers,
         "rms_norm_eps": _norm_eps(config),
         "num_key_value_heads": _kv_heads(config),
         "head_dim": config.head_dim,

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from unicorn_async.checkpoint.gguf.fields import GgufValue
     from unicorn_async.checkpoint.source_tensor import TensorEntry
 
-HEAD_PARTS = ("chatglm", "glm4", "phi3")  # a part of each head may rotate
+HEAD_PARTS = ("chatglm", "glm4", "glm4moe", "phi3")  # a part of each head may rotate
+WITH_PREDICTORS = ("glm4moe",)  # the last layers may predict further tokens
 
 
 class GgufConfig:
@@ -69,6 +70,15 @@ class GgufConfig:
     def head_dim(self) -> int:
         """Elements of a head."""
         return self.count("attention.key_length", self.count("embedding_length") // self.count("attention.head_count"))
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of the model itself, without those that predict further tokens."""
+        behind = self.number("nextn_predict_layers") or 0 if self.architecture in WITH_PREDICTORS else 0
+        count = self.count("block_count")
+        if not isinstance(behind, int) or not 0 <= behind < count:
+            raise self.error("nextn_predict_layers", f"less than the {count} layers", behind)
+        return count - behind
 
     @property
     def num_rotary_pairs(self) -> int:

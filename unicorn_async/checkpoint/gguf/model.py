@@ -16,6 +16,7 @@ from unicorn_async.checkpoint.gguf.names import (
     factor_tensors,
     has_interleaved_heads,
     is_constant,
+    layer_of,
 )
 from unicorn_async.checkpoint.gguf.split import check_parts, part_paths
 from unicorn_async.checkpoint.json_config import FACTOR_RANGE
@@ -38,8 +39,8 @@ class GgufModel:
     """What the headers of a model's files say.
 
     `metadata` is the first file's, tokenizer included. `config` has the keys of a config.json. `tensors` go by the
-    models' names, `skipped` are the file's names of constants that the models compute themselves. `stamps` are what the
-    files were before their headers were read.
+    models' names, `skipped` are the file's names of constants that the models compute themselves, and of tensors
+    of layers that predict further tokens. `stamps` are what the files were before their headers were read.
     """
 
     files: tuple[Path, ...]
@@ -111,6 +112,9 @@ def _sources(
     tensors: dict[str, SourceTensor] = {}
     skipped: list[str] = []
     for name, (entry, file) in entries.items():
+        if layer_of(name) >= config.num_layers:
+            skipped.append(name)
+            continue
         if experts := _experts(files[file], entry, config):
             if experts[0].name in tensors:
                 raise CheckpointError(f"{files[file]}: {name!r} is there twice")

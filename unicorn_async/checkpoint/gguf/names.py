@@ -39,7 +39,13 @@ _SHARED_EXPERT = {
     "ffn_up_shexp": "mlp.shared_expert.up_proj",
     "ffn_down_shexp": "mlp.shared_expert.down_proj",
 }
-WITH_EXPERTS = ("llama", "olmoe", "qwen2moe", "qwen3moe")
+_SHARED_EXPERTS = {
+    "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
+    "ffn_up_shexp": "mlp.shared_experts.up_proj",
+    "ffn_down_shexp": "mlp.shared_experts.down_proj",
+}
+_CORRECTION = "exp_probs_b.bias"
+WITH_EXPERTS = ("glm4moe", "llama", "olmoe", "qwen2moe", "qwen3moe")
 _PLAIN = {"ffn_norm": "post_attention_layernorm"}
 _GEMMA = {
     "post_attention_norm": "post_attention_layernorm",
@@ -76,6 +82,11 @@ _BY_ARCHITECTURE: Mapping[str, Mapping[str, str]] = {
     "exaone4": _POST_NORMS,
     "gemma2": _GEMMA,
     "gemma3": _GEMMA,
+    "glm4moe": {
+        **_SHARED_EXPERTS,
+        "post_attention_norm": "post_attention_layernorm",
+        "ffn_gate_inp": "mlp.gate",
+    },
     "glm4": {**_GLM4_NORMS, **_FUSED},
     "lfm2": _LFM2,
     "llama": {**_PLAIN, "ffn_gate_inp": "block_sparse_moe.gate"},
@@ -104,11 +115,19 @@ def canonical_name(name: str, architecture: str) -> str | None:
     match = _LAYER_NAME.fullmatch(name)
     if match is None:
         return None
+    if architecture == "glm4moe" and name.endswith(f".{_CORRECTION}"):
+        return f"model.layers.{int(match[1])}.mlp.gate.e_score_correction_bias"
     parts = {**_IN_LAYER, **_BY_ARCHITECTURE.get(architecture, _PLAIN)}
     part, kind = parts.get(match[2]), match[3]
     if part is None or (kind == "bias" and match[2] not in _WITH_BIAS):
         return None
     return f"model.layers.{int(match[1])}.{part}.{kind}"
+
+
+def layer_of(name: str) -> int:
+    """Return the number of a tensor's layer, -1 where it is in none."""
+    match = _LAYER_NAME.fullmatch(name)
+    return -1 if match is None else int(match[1])
 
 
 def expert_names(name: str, architecture: str, num_experts: int) -> tuple[str, ...]:
