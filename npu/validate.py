@@ -26,7 +26,7 @@ from user_names import without_user_names
 from validate_options import parse_options
 
 from unicorn_async.errors import NpuError, UnicornError
-from unicorn_async.npu.attention import AttentionService
+from unicorn_async.npu.attention import AttentionService, NpuOptions
 from unicorn_async.npu.context import Context
 from unicorn_async.npu.device import Device
 from unicorn_async.npu.doctor import examine
@@ -34,6 +34,7 @@ from unicorn_async.npu.geometry import CORE_BUFFER_BYTES, HEAD_DIMS, HeadLayout
 from unicorn_async.npu.host import NpuHost
 from unicorn_async.npu.manifest import find_build, find_built, notice
 from unicorn_async.npu.measured import MeasuredRates, rates_path, write_rates
+from unicorn_async.npu.pace import FEW_TASKS, num_tasks
 from unicorn_async.npu.self_check import self_check
 from unicorn_async.npu.work import AttentionHeads
 
@@ -48,6 +49,9 @@ FORMAT = 3
 WINDOWS = (0, 48, 1024)
 PREFILL_QUERIES = 17
 _SYNC_BYTES = (4096, 65536, 1 << 20)
+_TASKS = (1024, 4096)
+_MANY_QUERIES = 512
+_LARGE_STREAM = 8 << 20  # bytes of instructions
 
 
 def heads_of(layout: HeadLayout) -> AttentionHeads:
@@ -87,6 +91,7 @@ async def validate(device: Device, layout: HeadLayout, folder: Path, options: ar
         }
         part |= {"passed": part["soak"]["failure"] is None and all(answer["passed"] for answer in answers)}
         if part["passed"]:
+            part["tasks"] = await _grow_tasks(context, attention.heads, max(options.contexts))
             _keep_rates(folder, build, part)
         return part
 
@@ -99,6 +104,7 @@ def _keep_rates(folder: Path, build: Build, part: dict[str, Any]) -> None:
         part["bandwidth"]["bytes_per_s"],
         part["computing"]["multiply_adds_per_s"],
         part["latency_us"]["p50"] * 1e-6,
+        part["tasks"]["tasks_per_run"],
     )
     try:
         print(f"rates for --attention auto: {write_rates(folder, build, rates)}")
@@ -208,6 +214,33 @@ async def _soak(attention: AttentionService, options: argparse.Namespace) -> dic
         "failure": failure,
         **asdict(attention.counts),
     }
+
+
+async def _grow_tasks(context: Context, heads: AttentionHeads, context_len: int) -> dict[str, Any]:
+    """Have runs with more and more of the controller's tasks answer; engines' become as large as the last right one.
+
+    What fails ends it, and is told; runs stay as small as they were before it.
+    """
+    most, failure = FEW_TASKS, None
+    question = Question(heads, context_len, min(context_len, _MANY_QUERIES), 0)
+    for limit in _TASKS:
+        made = NpuOptions(num_runs=1, tasks_per_run=limit, instruction_bytes=_LARGE_STREAM)
+        attention = AttentionService(context, heads, options=made)
+        try:
+            tasks = max(sum(map(num_tasks, part.items)) for part in question.prepare(attention).parts)
+            if tasks <= most:  # contexts are too short for more
+                break
+            error = question.error(await question.ask(attention))
+            if error > MAX_MEAN_ERROR or attention.counts.recoveries:
+                raise NpuError(f"{tasks} tasks: mean relative error {error}, {attention.counts.recoveries} recoveries")
+            most = tasks
+        except UnicornError as exc:
+            failure = f"{type(exc).__name__}: {exc}"
+            print(f"runs stay at {most} tasks: {failure}")
+            break
+        finally:
+            await attention.close()
+    return {"tasks_per_run": most, "failure": failure}
 
 
 @asynccontextmanager

@@ -113,6 +113,15 @@ def test_what_is_for_attention_elsewhere_is_refused_without_it(name: str, value:
         EngineConfig(**{name: value}, attention="auto")
 
 
+def test_large_blocks_are_for_the_npu() -> None:
+    assert EngineConfig(block_size=256, attention="npu").block_size == 256
+    for attention in ("gpu", "auto", "vulkan:1"):
+        with pytest.raises(ConfigError, match=f"block_size: 256 is for attention npu, got {attention}"):
+            EngineConfig(block_size=256, attention=attention)
+    with pytest.raises(ConfigError, match="block_size: expected 8, 16, 32 or 64, or with attention npu 128, 256, 512"):
+        EngineConfig(block_size=96, attention="npu")
+
+
 @pytest.mark.parametrize("text", ["", "gpu:0", "vulkan", "vulkan:", "vulkan: ", "npu:0", "auto:1", "NPU", "cpu"])
 def test_a_place_for_the_attention_that_means_nothing_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="attention: expected gpu, npu, auto, or vulkan:DEVICE"):

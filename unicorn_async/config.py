@@ -15,6 +15,7 @@ from unicorn_async.grammar import Grammar
 from unicorn_async.pooling import Pooling
 
 BLOCK_SIZES = (8, 16, 32, 64)
+LARGE_BLOCK_SIZES = (128, 256, 512)  # with attention on an NPU alone
 MAX_TOP_LOGPROBS = 20
 MAX_TOP_K = 1024
 MAX_BIAS = 100.0  # magnitude of a token's bias
@@ -188,7 +189,7 @@ class EngineConfig:
     max_num_seqs: int = 32  # sequences in one step
     max_num_batched_tokens: int = 512  # tokens in one step; longer prompts are chunked
     max_waiting: int = 256  # requests that may wait for a place
-    block_size: int = 16  # tokens of one KV-cache block; with attention on an NPU more, where its kernels want it
+    block_size: int = 16  # tokens of one KV-cache block; with attention on an NPU 64 at least
     num_frames: int = 2  # steps in flight
     num_load_steps: int = 64  # steps in flight at most while layers are missing: fewer where memory is short
     kv_dtype: Converted[KVDType, Literal["f16", "f32", "int8"]] = Converted(KVDType.F16)  # an NPU's cache is bf16
@@ -262,8 +263,13 @@ class EngineConfig:
             raise ConfigError(f'max_mixed_step_s: expected more than 0, "auto" or None, got {most!r}')
         if self.attention.kind is AttentionKind.NPU and self.kv_dtype is not KVDType.F16:
             raise ConfigError(f"kv_dtype: the NPU's cache is bf16, {self.kv_dtype.value} can't be asked for")
-        if self.block_size not in BLOCK_SIZES:
-            raise ConfigError(f"block_size: expected 8, 16, 32 or 64, got {self.block_size!r}")
+        if self.block_size in LARGE_BLOCK_SIZES and self.attention.kind is not AttentionKind.NPU:
+            raise ConfigError(f"block_size: {self.block_size} is for attention npu, got {self.attention}")
+        if self.block_size not in (*BLOCK_SIZES, *LARGE_BLOCK_SIZES):
+            sizes = ", ".join(map(str, LARGE_BLOCK_SIZES))
+            raise ConfigError(
+                f"block_size: expected 8, 16, 32 or 64, or with attention npu {sizes}, got {self.block_size!r}"
+            )
 
     def _convert(self) -> None:
         """Make of every option that was given as text what it means."""

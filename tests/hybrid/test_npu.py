@@ -85,7 +85,7 @@ async def test_the_demo_model_gives_the_tokens_of_attention_on_the_gpu(
         assert engine.attention.device == "AMD NPU npu1 at 0000:c4:00.1"
         assert engine.attention.exchange == "shared"
         assert engine.attention.reason.startswith("both devices have the same pages")
-        assert engine.config.block_size == 32
+        assert engine.config.block_size == 64
         assert {"npu_queries", "npu_new_tokens", "npu_results"} <= set(engine.kernels)
         assert not any(name.startswith("attention_") for name in engine.kernels)
         assert all(heap.plan_agrees for heap in engine.memory.heaps)
@@ -129,17 +129,18 @@ async def test_small_random_models_give_the_greedy_tokens_of_attention_on_the_gp
         assert [one.ids for one in found] == expected
 
 
-@pytest.mark.parametrize("items", [256, 3])
+@pytest.mark.parametrize(("items", "block_size"), [(256, 256), (3, 64)])
 async def test_a_head_dim_of_128_gives_the_logits_of_attention_on_the_gpu(
-    items: int, open_engine: OpenEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    items: int, block_size: int, open_engine: OpenEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where a layer takes many runs."""
+    """Also where a layer takes many runs, and with large blocks."""
     monkeypatch.setattr("unicorn_async.hybrid.npu_opening.npu_options", lambda *_: NpuOptions(items_per_run=items))
     model, prompt = write_wide_model(tmp_path / "wide"), prompt_of(200)
     async with open_engine(model) as engine:
         expected = await engine.logits(prompt)
-    async with open_engine(model, attention=NPU, attention_split=SplitMode.ALWAYS) as engine:
-        assert engine.config.block_size == 16
+    options = {"attention": NPU, "attention_split": SplitMode.ALWAYS, "block_size": block_size}
+    async with open_engine(model, **options) as engine:
+        assert engine.config.block_size == block_size
         found = await engine.logits(prompt)
     assert np.abs(found - expected).max() <= ROUNDING * expected.std()
 

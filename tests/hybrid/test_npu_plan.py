@@ -44,12 +44,13 @@ def with_heads(**heads: int) -> ModelSpec:
 
 @pytest.mark.parametrize(
     ("head_dim", "asked", "block_size"),
-    [(64, 16, 32), (64, 64, 64), (128, 16, 16), (128, 8, 16), (128, 32, 32), (256, 16, 16), (256, 8, 8)],
+    [(64, 16, 64), (64, 64, 64), (64, 256, 256), (128, 8, 64), (128, 128, 128), (256, 16, 64), (256, 512, 512)],
 )
-def test_blocks_hold_whole_chunks(head_dim: int, asked: int, block_size: int) -> None:
+def test_blocks_are_large_and_hold_whole_chunks(head_dim: int, asked: int, block_size: int) -> None:
     model = with_heads(head_dim=head_dim)
     assert fit_options(model, replace(NPU, block_size=asked)).block_size == block_size
-    assert fit_options(model, EngineConfig(block_size=asked)) == EngineConfig(block_size=asked)
+    if asked <= 64:
+        assert fit_options(model, EngineConfig(block_size=asked)) == EngineConfig(block_size=asked)
 
 
 LEFT = 1 << 60  # as much as anybody wants
@@ -96,6 +97,7 @@ def test_a_run_takes_the_instructions_of_any_context(machine: NpuMachine, max_co
         soft_cap=0.0,
         items_per_run=options.items_per_run,
         instruction_bytes=options.instruction_bytes,
+        tasks_per_run=options.tasks_per_run,
         run_s=0.5,
     )
     assert 0 < step.parts[0].stream.nbytes <= options.instruction_bytes

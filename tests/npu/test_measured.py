@@ -10,6 +10,7 @@ import pytest
 from tests.npu.builds import write_build
 from unicorn_async.npu.geometry import NPU1
 from unicorn_async.npu.measured import MeasuredRates, find_rates, rates_path, write_rates
+from unicorn_async.npu.pace import FEW_TASKS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +24,7 @@ def build(tmp_path: Path) -> Build:
 
 
 def rates_of(build: Build) -> MeasuredRates:
-    return MeasuredRates(build.sha256, "2026-11-25", 40e9, 200e9, 127e-6)
+    return MeasuredRates(build.sha256, "2026-11-25", 40e9, 200e9, 127e-6, 1000)
 
 
 def test_rates_are_found_for_the_build_that_they_were_measured_with(tmp_path: Path, build: Build) -> None:
@@ -52,6 +53,9 @@ def test_rates_of_another_build_are_not_this_one_s(
         {"multiply_adds_per_s": float("nan")},
         {"multiply_adds_per_s": float("inf")},
         {"time": "x" * 5000},
+        {"tasks_per_run": FEW_TASKS - 1},
+        {"tasks_per_run": 1 << 30},
+        {"tasks_per_run": 300.0},
     ],
 )
 def test_a_file_that_holds_no_rates_is_told_and_not_used(

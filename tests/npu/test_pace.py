@@ -13,7 +13,7 @@ from tests.npu.test_attention import HEADS, MIXED, opened
 from unicorn_async.errors import NpuTimeoutError
 from unicorn_async.npu.attention import NpuOptions
 from unicorn_async.npu.geometry import NPU1, HeadLayout
-from unicorn_async.npu.pace import RunLoad, RunPace, computing_s, pushing_s
+from unicorn_async.npu.pace import FEW_TASKS, RunLoad, RunPace, computing_s, num_tasks, pushing_s
 from unicorn_async.npu.step import prepare_step
 from unicorn_async.npu.work import AttentionHeads, Item, SequenceWork
 
@@ -58,12 +58,36 @@ def test_a_long_prompt_is_cut_into_runs_of_half_a_second(tmp_path: Path, context
         soft_cap=0.0,
         items_per_run=256,
         instruction_bytes=1 << 20,
+        tasks_per_run=1 << 14,
         run_s=0.5,
     )
     assert step.num_items == 512
     assert max(part.guess_s for part in step.parts) <= 0.5
     assert all(part.guess_s == RunLoad.of(heads, part.items).seconds for part in step.parts)
     assert len(step.parts) == num_parts  # two, by their number, would take more than 3 s each with the longer context
+
+
+@pytest.mark.parametrize("scattered", [False, True])
+def test_a_run_has_few_tasks_of_the_controller_or_a_single_item(tmp_path: Path, scattered: bool) -> None:
+    heads = AttentionHeads(HeadLayout(NPU1, 128), 32, 8, 64)
+    stride = 2 if scattered else 1
+    step = prepare_step(
+        write_build(tmp_path, NPU1, 128),
+        heads,
+        [SequenceWork(0, 64, 4096, range(0, 64 * stride, stride))],
+        num_tokens=64,
+        num_blocks=64 * stride,
+        window=0,
+        soft_cap=0.0,
+        items_per_run=256,
+        instruction_bytes=1 << 20,
+        tasks_per_run=FEW_TASKS,
+        run_s=0.5,
+    )
+    # An item reads its packet and 64 blocks in 22 tasks where these are scattered, else all in one; one more writes.
+    counts = [sum(map(num_tasks, part.items)) for part in step.parts]
+    assert counts == ([253, 253, 253, 253, 253, 207] if scattered else [128])
+    assert step.num_items == 64
 
 
 def test_an_item_that_is_too_long_by_itself_is_a_run_by_itself(tmp_path: Path) -> None:
@@ -77,6 +101,7 @@ def test_an_item_that_is_too_long_by_itself_is_a_run_by_itself(tmp_path: Path) -
         soft_cap=0.0,
         items_per_run=256,
         instruction_bytes=1 << 20,
+        tasks_per_run=1 << 14,
         run_s=1e-9,
     )
     assert [len(part.items) for part in step.parts] == [1] * step.num_items

@@ -22,6 +22,8 @@ from unicorn_async.errors import DeviceLostError
 from unicorn_async.gpu.queue import Queue
 from unicorn_async.npu.geometry import NPU1
 from unicorn_async.npu.host import NpuHost
+from unicorn_async.npu.measured import find_rates
+from unicorn_async.npu.pace import FEW_TASKS
 from unicorn_async.resources import resource_dir
 
 if TYPE_CHECKING:
@@ -296,6 +298,28 @@ def test_the_doctor_tries_every_build(machine: Machine, tmp_path: Path) -> None:
     assert kernels[0].remedy == "unicorn npu build --chip npu1 --head-dim 64"
     text = command.format_findings(findings)
     assert "note kernels, head_dim 64: not built" in text and "ok   kernels, head_dim 128" in text
+
+
+@pytest.mark.parametrize("fault", [None, "timeout"])
+def test_runs_grow_as_long_as_their_answers_are_right(
+    validate: Any, npu: Npu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str | None
+) -> None:
+    script, build = sys.modules["validate"], write_build(tmp_path / "builds", NPU1, 64)
+    monkeypatch.setattr(script, "_TASKS", (300, 400, 500))
+    grow = script._grow_tasks
+
+    async def growing(context: Any, heads: Any, context_len: int) -> Any:
+        npu.faults.extend([fault] if fault else [])
+        return await grow(context, heads, 1000)
+
+    monkeypatch.setattr(script, "_grow_tasks", growing)
+    status, report = validate("--no-gpu")
+    tasks, rates = report["head_dims"][0]["tasks"], find_rates(tmp_path / "builds", build)
+    assert status == 0 and rates is not None and rates.tasks_per_run == tasks["tasks_per_run"]
+    if fault is None:
+        assert 400 < tasks["tasks_per_run"] <= 500 and tasks["failure"] is None
+    else:
+        assert tasks["tasks_per_run"] == FEW_TASKS and "1 recoveries" in tasks["failure"]
 
 
 @pytest.mark.usefixtures("npu")

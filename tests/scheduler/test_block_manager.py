@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import random
+from itertools import pairwise
+
 import pytest
 
 from unicorn_async.config import SamplingParams
 from unicorn_async.errors import RequestError
-from unicorn_async.scheduler.block_manager import BlockGroup, BlockManager, BlockPool, num_blocks_spanned
+from unicorn_async.scheduler.block_manager import BlockGroup, BlockManager, num_blocks_spanned
+from unicorn_async.scheduler.block_pool import BlockPool, NeighbourPool
 from unicorn_async.scheduler.sequence import Sequence
 
 
@@ -53,6 +57,45 @@ def test_of_two_blocks_that_hold_the_same_the_one_in_use_is_known() -> None:
     pool.know(used, b"key")
     assert [pool.allocate(), pool.allocate()] == [idle, 2]
     assert pool.share(b"key") == used
+
+
+def rows_of(blocks: list[int]) -> int:
+    """Count the rows of neighbours."""
+    return 1 + sum(after != before + 1 for before, after in pairwise(blocks))
+
+
+def test_sequences_that_grow_in_turns_have_rows_of_neighbours() -> None:
+    rows = {}
+    for side_by_side in (False, True):
+        blocks = BlockManager((BlockGroup(0, 1024),), block_size=1, side_by_side=side_by_side)
+        sequences = [make_sequence() for _ in range(8)]
+        for _ in range(64):
+            for sequence in sequences:
+                schedule(blocks, sequence, 1)
+        rows[side_by_side] = [rows_of(sequence.block_tables[0]) for sequence in sequences]
+    assert rows == {False: [64] * 8, True: [4] * 8}
+
+
+def test_a_pool_of_neighbours_gives_everything_once_and_again() -> None:
+    pool = NeighbourPool([*range(40), 50, 51])  # rows of 16 of which two are cut short
+    rng, held = random.Random(0), list[int]()
+    for _ in range(2000):
+        if pool.num_free and (not held or rng.random() < 0.55):
+            block = pool.allocate(rng.choice(held) if held and rng.random() < 0.8 else None)
+            assert block not in held
+            held.append(block)
+        else:
+            pool.free([held.pop(rng.randrange(len(held)))])
+        assert (pool.num_blocks, pool.num_free) == (42, 42 - len(held))
+    pool.free(held)
+    pool.add([40, 41])
+    assert sorted(pool.allocate() for _ in range(44)) == [*range(42), 50, 51]
+
+
+def test_the_block_behind_the_last_one_is_taken_even_where_rows_are_free() -> None:
+    pool = NeighbourPool(range(32))
+    first = pool.allocate()
+    assert [pool.allocate(first), pool.allocate(), pool.allocate(31)] == [1, 16, 2]
 
 
 def test_a_sequence_grows_by_blocks_in_every_group() -> None:

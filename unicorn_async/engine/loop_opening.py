@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from unicorn_async.config import AttentionKind
 from unicorn_async.engine.cache_growth import CacheGrowth
 from unicorn_async.engine.engine_loop import EngineLoop
 from unicorn_async.engine.speculation import make_speculation
@@ -35,6 +36,7 @@ def make_loop(model: OpenedModel, guides: Guides) -> tuple[Scheduler, EngineLoop
         in_order=not config.attends_elsewhere,
         grows=model.kv_pool is not None,
         shares_prefixes=_shares_prefixes(model),
+        side_by_side=config.attention.kind is AttentionKind.NPU,
     )
     growth = None if model.kv_pool is None else CacheGrowth(model.kv_pool)
     on_step = None if model.step_times is None else partial(model.step_times.observe, model.attention.kind)

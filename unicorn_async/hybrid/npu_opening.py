@@ -40,7 +40,7 @@ async def open_npu(
             choice.heads,
             builds=choice.builds,
             soft_cap=model.attention.soft_cap,
-            options=npu_options(choice.heads, kv_plan.max_context),
+            options=npu_options(choice.heads, kv_plan.max_context, choice.tasks_per_run),
             host=choice.host,
         )
     )

@@ -15,6 +15,7 @@ from unicorn_async.hybrid.npu_shared_exchange import shared_bytes
 from unicorn_async.memory.far_plan import FarPlan
 from unicorn_async.memory.kv_plan import kv_budget, plan_kv_cache, wanted_context
 from unicorn_async.npu.attention import NpuOptions
+from unicorn_async.npu.pace import FEW_TASKS
 from unicorn_async.npu.step import instruction_bytes
 
 if TYPE_CHECKING:
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
 _MAX_KEYS_BYTES = (1 << 31) - 1  # of a layer: with its values, what an instruction of the NPU reaches
 
 
-def npu_options(heads: AttentionHeads, max_context: int) -> NpuOptions:
+def npu_options(heads: AttentionHeads, max_context: int, tasks_per_run: int = FEW_TASKS) -> NpuOptions:
     """Return how the NPU's runs are made, so that a context of this length fits however scattered its blocks are."""
-    options = NpuOptions(num_runs=NUM_HALVES)
+    options = NpuOptions(num_runs=NUM_HALVES, tasks_per_run=tasks_per_run)
     return replace(options, instruction_bytes=max(options.instruction_bytes, instruction_bytes(heads, max_context)))
 
 

@@ -19,7 +19,7 @@ from unicorn_async.background import wait_to_end
 from unicorn_async.errors import ConfigError, NpuError, NpuTimeoutError
 from unicorn_async.npu.cache import NpuCache
 from unicorn_async.npu.flight import Call, Caller, CopiedCall, Flight, SharedCall
-from unicorn_async.npu.pace import RunPace, can_be_cut
+from unicorn_async.npu.pace import FEW_TASKS, RunPace, can_be_cut
 from unicorn_async.npu.recovery import Recovery
 from unicorn_async.npu.run_buffers import RunBuffers
 from unicorn_async.npu.schedule import PACKET_BYTES, Argument
@@ -47,17 +47,20 @@ __all__ = ["AttentionCounts", "AttentionService", "NpuOptions", "PreparedStep", 
 class NpuOptions:
     """How runs are made: `num_runs` of them may be under way, of `items_per_run` items and `instruction_bytes`.
 
+    A run has `tasks_per_run` of the controller at most, or a single item.
     Their end is waited for so long; None = by the driver's own limit.
     """
 
     num_runs: int = 2
     items_per_run: int = 256
     instruction_bytes: int = 1 << 20
+    tasks_per_run: int = FEW_TASKS
     timeout_s: float | None = None
 
     def __post_init__(self) -> None:
         has_time = self.timeout_s is None or self.timeout_s > 0
-        if self.num_runs < 1 or self.items_per_run < 1 or self.instruction_bytes < 4096 or not has_time:
+        counts = (self.num_runs, self.items_per_run, self.tasks_per_run)
+        if min(counts) < 1 or self.instruction_bytes < 4096 or not has_time:
             raise ConfigError(f"NPU options: expected positive sizes, and 4096 bytes of instructions, got {self}")
 
     def run_bytes(self, layout: HeadLayout) -> int:
@@ -180,6 +183,7 @@ class AttentionService:
             soft_cap=self.soft_cap,
             items_per_run=self._options.items_per_run,
             instruction_bytes=self._options.instruction_bytes,
+            tasks_per_run=self._options.tasks_per_run,
             run_s=self.pace.run_s,
             is_shared=is_shared,
         )

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from unicorn_async.config import BLOCK_SIZES
 from unicorn_async.npu.doctor import find_npu, require_npu
 from unicorn_async.npu.geometry import NPU1, HeadLayout
 from unicorn_async.npu.host import NpuHost
 from unicorn_async.npu.manifest import build_dir, find_build
+from unicorn_async.npu.measured import find_rates
+from unicorn_async.npu.pace import FEW_TASKS
 from unicorn_async.npu.work import AttentionHeads
 
 if TYPE_CHECKING:
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
     from unicorn_async.config import EngineConfig
     from unicorn_async.npu.geometry import Chip
+
+
+LEAST_BLOCK_SIZE = 64  # tokens that one descriptor reads wherever they lie: fewer cap what a core can read
 
 
 class Heads(Protocol):
@@ -41,21 +45,23 @@ def fit_npu_options(model: Heads, options: EngineConfig) -> EngineConfig:
     Raises:
         UnsupportedModelError: it has no kernels for the model's heads.
     """
-    layout = HeadLayout(NPU1, model.head_dim)  # chunks and rows are those of all chips
-    sizes = (options.block_size, *BLOCK_SIZES)
-    fitted = replace(options, block_size=next(size for size in sizes if size % layout.chunk_keys == 0))
-    _heads(NPU1, model, fitted)
+    fitted = replace(options, block_size=max(LEAST_BLOCK_SIZE, options.block_size))
+    _heads(NPU1, model, fitted)  # chunks and rows are those of all chips
     return fitted
 
 
 @dataclass(frozen=True, slots=True)
 class NpuChoice:
-    """This machine's NPU, and the folder with kernels for it; `heads` are the model's."""
+    """This machine's NPU, and the folder with kernels for it; `heads` are the model's.
+
+    Runs have `tasks_per_run` of the controller: few, until a validation has seen more of them end well.
+    """
 
     name: str
     host: NpuHost
     builds: Path
     heads: AttentionHeads
+    tasks_per_run: int = FEW_TASKS
 
     @classmethod
     def find(cls, model: Heads, options: EngineConfig) -> NpuChoice:
@@ -67,8 +73,9 @@ class NpuChoice:
         """
         host, builds = NpuHost(), build_dir()
         device, chip = require_npu(host)
-        find_build(builds, chip, model.head_dim)
-        return cls(f"AMD NPU {chip.name} at {device.address}", host, builds, _heads(chip, model, options))
+        rates = find_rates(builds, find_build(builds, chip, model.head_dim))
+        tasks = FEW_TASKS if rates is None else rates.tasks_per_run
+        return cls(f"AMD NPU {chip.name} at {device.address}", host, builds, _heads(chip, model, options), tasks)
 
 
 def this_chip() -> Chip | None:

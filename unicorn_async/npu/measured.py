@@ -9,6 +9,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from unicorn_async.errors import NpuBuildError
+from unicorn_async.npu.pace import FEW_TASKS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from unicorn_async.npu.manifest import Build
 
 FORMAT = 1
+MOST_TASKS = 1 << 16
 _MAX_BYTES = 4096
 _MAX_TEXT = 64
 _RATES = ("bytes_per_s", "multiply_adds_per_s", "dispatch_s")
@@ -27,7 +29,7 @@ _log = logging.getLogger(__name__)
 class MeasuredRates:
     """What all cores together read and compute a second, and what a layer with nothing to do takes.
 
-    `sha256` is the measured build's, `time` when it was measured.
+    Runs of `tasks_per_run` ended well. `sha256` is the measured build's, `time` when it was measured.
     """
 
     sha256: str
@@ -35,6 +37,7 @@ class MeasuredRates:
     bytes_per_s: float
     multiply_adds_per_s: float
     dispatch_s: float
+    tasks_per_run: int = FEW_TASKS
 
 
 def rates_path(folder: Path, build: Build) -> Path:
@@ -72,7 +75,14 @@ def _parse(values: object) -> MeasuredRates:
     fields: dict[str, Any] = values if isinstance(values, dict) else {}
     texts, rates = [fields.get(key) for key in ("sha256", "time")], [fields.get(key) for key in _RATES]
     are_rates = all(isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate < inf for rate in rates)
-    if fields.get("format") != FORMAT or not are_rates or not all(isinstance(text, str) for text in texts):
-        raise NpuBuildError(f"expected format {FORMAT} with sha256, time and more than 0 in {', '.join(_RATES)}")
+    tasks = fields.get("tasks_per_run")
+    are_tasks = type(tasks) is int and FEW_TASKS <= tasks <= MOST_TASKS
+    are_right = are_rates and are_tasks and all(isinstance(text, str) for text in texts)
+    if fields.get("format") != FORMAT or not are_right:
+        raise NpuBuildError(
+            f"expected format {FORMAT} with sha256, time, more than 0 in {', '.join(_RATES)}, and {FEW_TASKS} to"
+            f" {MOST_TASKS} tasks_per_run"
+        )
     sha256, measured = (fields[key][:_MAX_TEXT] for key in ("sha256", "time"))
-    return MeasuredRates(sha256, measured, *(float(fields[key]) for key in _RATES))
+    read, computed, dispatch = (float(fields[key]) for key in _RATES)
+    return MeasuredRates(sha256, measured, read, computed, dispatch, fields["tasks_per_run"])

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 CLOCK_HZ = 1.0e9  # of a core: a guess on the low side
 MULTIPLY_ADDS_A_CYCLE = 10  # of 128: counted 16 to 28 for the matrix unit alone, and the softmax takes time too
+FEW_TASKS = 256  # of the controller in a run, to begin with: very many have wedged a Phoenix (mlir-aie #2224)
 MOST_CUTS = 3  # of a run: what does not end with an eighth of its work hangs
 PUSH_CYCLES = 3050  # between two tasks of the controller, as others measured on an npu1
 
@@ -95,5 +96,10 @@ def computing_s(heads: AttentionHeads, item: Item) -> float:
 
 def pushing_s(item: Item) -> float:
     """Guess how long the controller needs for an item's tasks."""
+    return num_tasks(item) * PUSH_CYCLES / CLOCK_HZ
+
+
+def num_tasks(item: Item) -> int:
+    """Return how many tasks of the controller an item takes: its inputs', and that of its results."""
     transfers = 1 + sum(-(-size // MAX_RUN_BYTES) for _, size in item.runs)
-    return (1 + -(-transfers // CHAIN)) * PUSH_CYCLES / CLOCK_HZ
+    return 1 + -(-transfers // CHAIN)

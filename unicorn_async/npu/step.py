@@ -10,7 +10,7 @@ import numpy as np
 from unicorn_async.errors import ConfigError
 from unicorn_async.npu.dialect_check import max_overhead_bytes
 from unicorn_async.npu.geometry import CORE_BUFFER_BYTES
-from unicorn_async.npu.pace import RunLoad
+from unicorn_async.npu.pace import RunLoad, num_tasks
 from unicorn_async.npu.packets import parameters
 from unicorn_async.npu.part import PreparedPart
 from unicorn_async.npu.schedule import ScheduledItem, instructions, stream_bytes
@@ -61,12 +61,13 @@ def prepare_step(
     soft_cap: float,
     items_per_run: int,
     instruction_bytes: int,
+    tasks_per_run: int,
     run_s: float,
     is_shared: bool = False,
 ) -> PreparedStep:
     """Prepare a step of `num_tokens` rows of q for the layers with this window (in tokens, 0 = none).
 
-    A part takes `run_s` at most, as `pace` guesses, or has a single item.
+    A part takes `run_s` at most, as `pace` guesses, and so many tasks, or has a single item.
 
     Raises:
         ConfigError: rows, lengths or blocks that don't fit, or an item whose instructions don't.
@@ -75,7 +76,7 @@ def prepare_step(
         raise ConfigError(f"NPU attention: window: expected 0 or more, got {window}")
     for row, sequence in enumerate(sequences):
         _check(row, sequence, heads, num_tokens, num_blocks, window)
-    limits = _RunLimits(items_per_run, instruction_bytes - build.dialect.nbytes, run_s)
+    limits = _RunLimits(items_per_run, instruction_bytes - build.dialect.nbytes, tasks_per_run, run_s)
     planned = list(_split(heads, plan_items(heads, sequences, window=window, num_blocks=num_blocks), limits))
     num_strips = [[_num_strips(heads, item) for item in items] for items in planned]
     widest = max(map(max, num_strips), default=0)  # other devices know of one size of results
@@ -139,16 +140,17 @@ def _piece(build: Build, heads: AttentionHeads, part: PreparedPart, numbers: ran
 
 @dataclass(frozen=True, slots=True)
 class _RunLimits:
-    """How many items a run takes, how many bytes of instructions, and how long it may take."""
+    """How many items a run takes, how many bytes of instructions and tasks, and how long it may take."""
 
     num_items: int
     instruction_bytes: int
+    num_tasks: int
     seconds: float
 
 
 def _split(heads: AttentionHeads, items: Iterator[Item], limits: _RunLimits) -> Iterator[tuple[Item, ...]]:
     part: list[Item] = []
-    nbytes, load = 0, RunLoad(heads.layout.chip.num_cores)
+    nbytes, tasks, load = 0, 0, RunLoad(heads.layout.chip.num_cores)
     for item in items:
         needed = stream_bytes([ScheduledItem(0, item.runs, 0, 0)])
         if needed > limits.instruction_bytes:
@@ -157,11 +159,12 @@ def _split(heads: AttentionHeads, items: Iterator[Item], limits: _RunLimits) -> 
             )
         longer = load.with_item(heads, item)
         is_full = len(part) == limits.num_items or nbytes + needed > limits.instruction_bytes
-        if part and (is_full or longer.seconds > limits.seconds):
+        is_long = longer.seconds > limits.seconds or tasks + num_tasks(item) > limits.num_tasks
+        if part and (is_full or is_long):
             yield tuple(part)
-            part, nbytes, longer = [], 0, RunLoad.of(heads, [item])
+            part, nbytes, tasks, longer = [], 0, 0, RunLoad.of(heads, [item])
         part.append(item)
-        nbytes, load = nbytes + needed, longer
+        nbytes, tasks, load = nbytes + needed, tasks + num_tasks(item), longer
     if part:
         yield tuple(part)
 

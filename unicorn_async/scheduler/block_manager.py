@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.errors import RequestError
 from unicorn_async.scheduler.block_keys import extend_keys
+from unicorn_async.scheduler.block_pool import BlockPool, NeighbourPool
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from collections.abc import Sequence as SequenceOf
 
     from unicorn_async.scheduler.sequence import Sequence
@@ -35,89 +35,6 @@ class BlockGroup:
         return blocks
 
 
-class BlockPool:
-    """The blocks of one group, whatever their numbers.
-
-    A block whose content is known by a key may have several users. With none it keeps its content until the room is
-    wanted: the one that has been idle longest goes first.
-    """
-
-    def __init__(self, blocks: Iterable[int] = ()) -> None:
-        self._free: list[int] = []
-        self._users: dict[int, int] = {}
-        self._idle: dict[int, None] = {}  # known blocks without users, the one that is idle longest first
-        self._keys: dict[int, bytes] = {}
-        self._known: dict[bytes, int] = {}
-        self.add(blocks)
-
-    @property
-    def num_blocks(self) -> int:
-        """Blocks that there are."""
-        return len(self._free) + len(self._idle) + len(self._users)
-
-    @property
-    def num_free(self) -> int:
-        """Blocks that nobody has."""
-        return len(self._free) + len(self._idle)
-
-    def add(self, blocks: Iterable[int]) -> None:
-        """Have more blocks, which are used after those that are free now, in their order."""
-        self._free = [*reversed(list(blocks)), *self._free]
-
-    def allocate(self) -> int:
-        """Take a free block; its content is lost."""
-        assert self._free or self._idle, f"all {self.num_blocks} blocks are in use"
-        if self._free:
-            block = self._free.pop()
-        else:
-            block = next(iter(self._idle))
-            del self._idle[block], self._known[self._keys.pop(block)]
-        self._users[block] = 1
-        return block
-
-    def know(self, block: int, key: bytes) -> None:
-        """Note what a block in use holds; of two that hold the same, one in use is known, and an idle one is free."""
-        known = self._known.get(key)
-        if block in self._keys or known in self._users:
-            return
-        if known is not None:
-            del self._idle[known], self._keys[known]
-            self._free.append(known)
-        self._known[key], self._keys[block] = block, key
-
-    def knows(self, key: bytes) -> bool:
-        """Whether there is a block that holds this."""
-        return key in self._known
-
-    def num_known(self, keys: SequenceOf[bytes]) -> int:
-        """Return how many of the first keys there are blocks for."""
-        return next((number for number, key in enumerate(keys) if key not in self._known), len(keys))
-
-    def is_used(self, key: bytes) -> bool:
-        """Whether the block that holds this has a user; there is one."""
-        return self._known[key] in self._users
-
-    def share(self, key: bytes) -> int:
-        """Use the block that holds this; there is one."""
-        block = self._known[key]
-        self._idle.pop(block, None)
-        self._users[block] = self._users.get(block, 0) + 1
-        return block
-
-    def free(self, blocks: Iterable[int]) -> None:
-        """Give blocks back, each for one user."""
-        for block in blocks:
-            assert block in self._users, f"block {block} is freed twice"
-            self._users[block] -= 1
-            if self._users[block]:
-                continue
-            del self._users[block]
-            if block in self._keys:
-                self._idle[block] = None
-            else:
-                self._free.append(block)
-
-
 class BlockManager:
     """Keeps the block tables of sequences.
 
@@ -130,11 +47,15 @@ class BlockManager:
     its blocks. Nobody writes to a full block, so none is ever copied.
     """
 
-    def __init__(self, groups: SequenceOf[BlockGroup], block_size: int, *, grows: bool = False) -> None:
+    def __init__(
+        self, groups: SequenceOf[BlockGroup], block_size: int, *, grows: bool = False, side_by_side: bool = False
+    ) -> None:
+        """Make the pools; `side_by_side` has a sequence's blocks be neighbours where they can."""
         self.groups = tuple(groups)
         self.block_size = block_size
         self.is_growing = grows
-        self.pools = tuple(BlockPool(() if grows else range(group.num_blocks)) for group in groups)
+        pool = NeighbourPool if side_by_side else BlockPool
+        self.pools = tuple(pool(() if grows else range(group.num_blocks)) for group in groups)
 
     def end_growth(self) -> int | None:
         """Take it that no more blocks come; returns how many tokens of a sequence there is room for, if some lack."""
@@ -186,7 +107,7 @@ class BlockManager:
             sequence.first_blocks = [0] * len(self.pools)
         while sequence.num_covered < num_positions:
             for table, pool in zip(sequence.block_tables, self.pools, strict=True):
-                table.append(pool.allocate())
+                table.append(pool.allocate(table[-1] if table else None))
             sequence.num_covered += self.block_size
 
     def find(self, sequence: Sequence, most: int) -> int:

@@ -51,6 +51,8 @@ class Scheduler:
 
     With `shares_prefixes`, which wants them in order, a sequence begins behind those blocks of its prompt that others
     have computed, or will in this step; and one whose next block is to come of another's prompt waits for that.
+
+    With `side_by_side` a sequence's blocks are neighbours where they can be.
     """
 
     def __init__(
@@ -69,9 +71,10 @@ class Scheduler:
         in_order: bool = False,
         grows: bool = False,
         shares_prefixes: bool = False,
+        side_by_side: bool = False,
     ) -> None:
         assert in_order or not shares_prefixes, "what is scheduled first has to be there first"
-        self._blocks = BlockManager(groups, block_size, grows=grows)
+        self._blocks = BlockManager(groups, block_size, grows=grows, side_by_side=side_by_side)
         self._max_num_seqs = max_num_seqs
         self._max_num_batched_tokens = max_num_batched_tokens
         self._max_context = max_context
