@@ -10,9 +10,11 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,14 +44,16 @@ from unicorn_async.npu.transaction import (
 from unicorn_async.resources import npu_page
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 _FOLDER = Path(__file__).resolve().parent
 _TIMEOUT_S = 1800
 
 
-def build(layout: HeadLayout, tools: Toolchain, folder: Path) -> Build:
+def build(layout: HeadLayout, tools: Toolchain, folder: Path, keep: Path | None = None) -> Build:
     """Build the kernels for one layout into `folder`, and return what was built.
+
+    All that the tools make on the way, up to a failure, is left in a folder of `keep`.
 
     Raises:
         NpuBuildError: a tool fails, its instructions are not what our streams need, or `folder` can't be written.
@@ -60,7 +64,7 @@ def build(layout: HeadLayout, tools: Toolchain, folder: Path) -> Build:
     except OSError as exc:
         raise NpuBuildError(f"{folder}: {exc.strerror}") from exc
     name = build_name(layout.chip, layout.head_dim)
-    with tempfile.TemporaryDirectory(prefix="unicorn-npu-") as temporary:
+    with tempfile.TemporaryDirectory(prefix="unicorn-npu-") as temporary, _kept(Path(temporary), keep, name):
         work = Path(temporary)
         _run([str(tools.compiler), *compiler_flags(layout, tools), "-c", str(_FOLDER / "kernels/attention.cc"),
               "-o", str(work / "attention.o")], work)  # fmt: skip
@@ -72,8 +76,9 @@ def build(layout: HeadLayout, tools: Toolchain, folder: Path) -> Build:
 
         (work / "aie.mlir").write_text(str(attention_design(layout)))
         _run(aiecc_command(tools), work)
-        for line in check_cores(work):
-            print(line)
+        sizes = check_cores(work)
+        (work / "program_memory.txt").write_text("\n".join(sizes) + "\n")
+        print("\n".join(sizes))
         xclbin, instructions = (_made(tools.aiecc, work / name) for name in ("final.xclbin", "insts.bin"))
     if len(instructions) % 4:
         raise NpuBuildError(f"{tools.aiecc}: insts.bin: expected 32-bit words, got {len(instructions)} bytes")
@@ -96,6 +101,19 @@ def build(layout: HeadLayout, tools: Toolchain, folder: Path) -> Build:
     except OSError as exc:
         raise NpuBuildError(f"{exc.filename or folder}: {exc.strerror}") from exc
     return find_build(folder, layout.chip, layout.head_dim)
+
+
+@contextmanager
+def _kept(work: Path, keep: Path | None, name: str) -> Iterator[None]:
+    """Copy what lies in `work` at the end of the block, however it ends."""
+    try:
+        yield
+    finally:
+        if keep is not None:
+            try:
+                shutil.copytree(work, keep / name, dirs_exist_ok=True)
+            except (OSError, shutil.Error) as exc:
+                print(f"unicorn npu build: --keep: {keep / name}: {exc}", file=sys.stderr)
 
 
 def compiler_flags(layout: HeadLayout, tools: Toolchain) -> list[str]:
@@ -223,6 +241,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--chip", choices=[chip.name for chip in CHIPS], required=True)
     parser.add_argument("--head-dim", type=int, choices=HEAD_DIMS, action="append", help="default: all of them")
     parser.add_argument("--out", type=Path, default=build_dir(), metavar="FOLDER", help="default: %(default)s")
+    parser.add_argument(
+        "--keep", type=Path, metavar="FOLDER", help="leave MLIR, objects, ELF files, their sizes and instructions there"
+    )
     options = parser.parse_args(arguments)
     if problem := _why_not_written(options.out):
         parser.error(f"--out: {options.out}: {problem}")
@@ -231,7 +252,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         tools = find_toolchain()
         for head_dim in options.head_dim or HEAD_DIMS:
-            made = build(HeadLayout(chip, head_dim), tools, options.out)
+            made = build(HeadLayout(chip, head_dim), tools, options.out, options.keep)
             print(f"{made.xclbin}: {made.sha256}")
     except UnicornError as exc:
         print(f"unicorn npu build: {exc}", file=sys.stderr)

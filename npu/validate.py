@@ -22,19 +22,19 @@ import numpy as np
 from gpu_load import GpuLoad, check_gpu
 from hand_over import hand_over_costs
 from known_answers import MAX_MEAN_ERROR, Question
+from task_growth import grow_tasks
 from user_names import without_user_names
 from validate_options import parse_options
 
 from unicorn_async.errors import NpuError, UnicornError
-from unicorn_async.npu.attention import AttentionService, NpuOptions
+from unicorn_async.npu.attention import AttentionService
 from unicorn_async.npu.context import Context
 from unicorn_async.npu.device import Device
 from unicorn_async.npu.doctor import examine
-from unicorn_async.npu.geometry import CORE_BUFFER_BYTES, HEAD_DIMS, HeadLayout
+from unicorn_async.npu.geometry import CORE_BUFFER_BYTES, HEAD_DIMS, HeadLayout, chip_named
 from unicorn_async.npu.host import NpuHost
 from unicorn_async.npu.manifest import find_build, find_built, notice
 from unicorn_async.npu.measured import MeasuredRates, rates_path, write_rates
-from unicorn_async.npu.pace import FEW_TASKS, num_tasks
 from unicorn_async.npu.self_check import self_check
 from unicorn_async.npu.work import AttentionHeads
 
@@ -49,9 +49,6 @@ FORMAT = 3
 WINDOWS = (0, 48, 1024)
 PREFILL_QUERIES = 17
 _SYNC_BYTES = (4096, 65536, 1 << 20)
-_TASKS = (1024, 4096)
-_MANY_QUERIES = 512
-_LARGE_STREAM = 8 << 20  # bytes of instructions
 
 
 def heads_of(layout: HeadLayout) -> AttentionHeads:
@@ -90,8 +87,8 @@ async def validate(device: Device, layout: HeadLayout, folder: Path, options: ar
             "soak": await _soak(attention, options),
         }
         part |= {"passed": part["soak"]["failure"] is None and all(answer["passed"] for answer in answers)}
-        if part["passed"]:
-            part["tasks"] = await _grow_tasks(context, attention.heads, max(options.contexts))
+        if part["passed"] and not options.emulated:  # nobody's engine runs at an emulator's speed
+            part["tasks"] = await grow_tasks(context, attention.heads, max(options.contexts))
             _keep_rates(folder, build, part)
         return part
 
@@ -216,33 +213,6 @@ async def _soak(attention: AttentionService, options: argparse.Namespace) -> dic
     }
 
 
-async def _grow_tasks(context: Context, heads: AttentionHeads, context_len: int) -> dict[str, Any]:
-    """Have runs with more and more of the controller's tasks answer; engines' become as large as the last right one.
-
-    What fails ends it, and is told; runs stay as small as they were before it.
-    """
-    most, failure = FEW_TASKS, None
-    question = Question(heads, context_len, min(context_len, _MANY_QUERIES), 0)
-    for limit in _TASKS:
-        made = NpuOptions(num_runs=1, tasks_per_run=limit, instruction_bytes=_LARGE_STREAM)
-        attention = AttentionService(context, heads, options=made)
-        try:
-            tasks = max(sum(map(num_tasks, part.items)) for part in question.prepare(attention).parts)
-            if tasks <= most:  # contexts are too short for more
-                break
-            error = question.error(await question.ask(attention))
-            if error > MAX_MEAN_ERROR or attention.counts.recoveries:
-                raise NpuError(f"{tasks} tasks: mean relative error {error}, {attention.counts.recoveries} recoveries")
-            most = tasks
-        except UnicornError as exc:
-            failure = f"{type(exc).__name__}: {exc}"
-            print(f"runs stay at {most} tasks: {failure}")
-            break
-        finally:
-            await attention.close()
-    return {"tasks_per_run": most, "failure": failure}
-
-
 @asynccontextmanager
 async def _busy(load: GpuLoad | None) -> AsyncIterator[None]:
     """Keep the GPU busy meanwhile; raises what kept it from being so."""
@@ -267,7 +237,8 @@ def _percentiles(times: Sequence[float]) -> dict[str, float]:
 
 async def _report(options: argparse.Namespace) -> dict[str, Any]:
     host = NpuHost()
-    with Device.open(host) as device:
+    emulated = None if options.emulated is None else chip_named(options.emulated)
+    with Device.open(host) if emulated is None else Device.open_emulated(emulated) as device:
         folder = options.builds
         head_dims = options.head_dim or find_built(folder, device.chip) or HEAD_DIMS[1:2]
         for head_dim in head_dims:  # what is missing or damaged ends it before anything is measured
@@ -282,7 +253,8 @@ async def _report(options: argparse.Namespace) -> dict[str, Any]:
             "python": platform.python_version(),
             "kernel": host.kernel_release(),
             "chip": device.chip.name,
-            "checks": [asdict(finding) for finding in examine(host)],
+            "emulated": emulated is not None,
+            "checks": [] if emulated is not None else [asdict(finding) for finding in examine(host)],
             "head_dims": parts,
             "passed": all(part["passed"] for part in parts),
         }

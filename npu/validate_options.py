@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unicorn_async.npu.geometry import HEAD_DIMS
+from unicorn_async.npu.geometry import CHIPS, HEAD_DIMS
 from unicorn_async.npu.manifest import build_dir
 
 if TYPE_CHECKING:
@@ -30,6 +30,13 @@ def parse_options(arguments: Sequence[str] | None, description: str) -> argparse
     parser.add_argument("--repeats", type=_repeats, default=200, metavar="N", help="of each measurement")
     parser.add_argument("--device", metavar="DEVICE", help="the GPU of the soak: index or part of the name")
     parser.add_argument("--no-gpu", action="store_true", help="soak without a busy GPU; the report says so")
+    parser.add_argument(
+        "--emulated",
+        choices=[chip.name for chip in CHIPS],
+        metavar="CHIP",
+        help="take XRT's first device for an emulator of this chip: nothing of the machine is looked at, and no rates"
+        " are kept",
+    )
     parser.add_argument("--contexts", type=_context, nargs="+", default=list(CONTEXTS), metavar="TOKENS")
     options = parser.parse_args(arguments)
     if problem := _why_not_written(options.out):

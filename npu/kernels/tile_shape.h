@@ -19,7 +19,8 @@
 #error "HEAD_DIM: expected -DHEAD_DIM=64, 128 or 256"
 #endif
 
-// bf16 products of the matrix unit: (M × DEPTH) · (DEPTH × N); npu1 is AIE2 (20), npu2 is AIE2P (21).
+// bf16 products of the matrix unit: (M × DEPTH) · (DEPTH × N); npu1 is AIE2 (20), npu2 is AIE2P (21), whose API emulates
+// this shape by eight element-wise products: native there are int8 and bfp16 of 8 × 8 × 8.
 constexpr unsigned M = 4;
 constexpr unsigned DEPTH = 8;
 #if AIE_ARCH == 20

@@ -157,7 +157,9 @@ class _KernelInfo:
 
 
 class Device:
-    def __init__(self, npu: Npu, bdf: str) -> None:
+    def __init__(self, npu: Npu, bdf: str | int) -> None:
+        if isinstance(bdf, int):
+            bdf = [*npu.devices, "none"][bdf]
         if bdf not in npu.devices:
             raise RuntimeError(f"No such device '{bdf}'")
         assert bdf == ADDRESS, "this is another card than the NPU"

@@ -115,6 +115,33 @@ def test_the_command_ends_with_the_reason(
 
 
 @pytest.mark.usefixtures("iron")
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_the_tools_made_on_the_way_is_kept_on_demand(
+    scripts: Any, tools: Any, tmp_path: Path, fails: bool
+) -> None:
+    if fails:
+        (tmp_path / "tools" / "insts").write_bytes(b"odd")
+    try:
+        scripts("build").build(LAYOUT, tools, tmp_path / "out", tmp_path / "kept")
+    except NpuBuildError as exc:
+        assert fails and "expected 32-bit words" in str(exc)
+    kept = tmp_path / "kept" / "attention_npu1_d128"
+    names = {path.name for path in kept.rglob("*") if path.is_file()}
+    assert names == {"aie.mlir", "attention.o", "final.xclbin", "insts.bin", "main_core_0_2.elf", "program_memory.txt"}
+    assert "9,700 of 16,384 bytes of program memory" in (kept / "program_memory.txt").read_text()
+
+
+@pytest.mark.usefixtures("iron")
+def test_a_folder_in_which_nothing_can_be_kept_is_told_and_the_build_goes_on(
+    scripts: Any, tools: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "kept").write_text("a file")
+    made = scripts("build").build(LAYOUT, tools, tmp_path / "out", tmp_path / "kept")
+    assert made == find_build(tmp_path / "out", NPU1, 128)
+    assert "--keep" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("iron")
 def test_a_build_writes_what_the_product_finds(scripts: Any, tools: Any, tmp_path: Path) -> None:
     made = scripts("build").build(LAYOUT, tools, tmp_path / "out")
     assert made == find_build(tmp_path / "out", NPU1, 128)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tests.npu.fake_xrt import Npu
     from tests.npu.machine import Machine
 
-SCRIPTS = ("validate", "validate_options", "gpu_load", "hand_over", "known_answers", "user_names")
+SCRIPTS = ("validate", "validate_options", "gpu_load", "hand_over", "known_answers", "task_growth", "user_names")
 
 
 @pytest.fixture
@@ -304,15 +304,15 @@ def test_the_doctor_tries_every_build(machine: Machine, tmp_path: Path) -> None:
 def test_runs_grow_as_long_as_their_answers_are_right(
     validate: Any, npu: Npu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str | None
 ) -> None:
-    script, build = sys.modules["validate"], write_build(tmp_path / "builds", NPU1, 64)
-    monkeypatch.setattr(script, "_TASKS", (300, 400, 500))
-    grow = script._grow_tasks
+    script, growth = sys.modules["validate"], sys.modules["task_growth"]
+    build, grow = write_build(tmp_path / "builds", NPU1, 64), growth.grow_tasks
+    monkeypatch.setattr(growth, "_TASKS", (300, 400, 500))
 
     async def growing(context: Any, heads: Any, context_len: int) -> Any:
         npu.faults.extend([fault] if fault else [])
         return await grow(context, heads, 1000)
 
-    monkeypatch.setattr(script, "_grow_tasks", growing)
+    monkeypatch.setattr(script, "grow_tasks", growing)
     status, report = validate("--no-gpu")
     tasks, rates = report["head_dims"][0]["tasks"], find_rates(tmp_path / "builds", build)
     assert status == 0 and rates is not None and rates.tasks_per_run == tasks["tasks_per_run"]
@@ -320,6 +320,20 @@ def test_runs_grow_as_long_as_their_answers_are_right(
         assert 400 < tasks["tasks_per_run"] <= 500 and tasks["failure"] is None
     else:
         assert tasks["tasks_per_run"] == FEW_TASKS and "1 recoveries" in tasks["failure"]
+
+
+def test_an_emulator_is_asked_without_a_look_at_the_machine_and_leaves_no_rates(
+    validate: Any, npu: Npu, machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine.remove("sys/bus/pci/devices")
+    build = write_build(tmp_path / "builds", NPU1, 64)
+    status, report = validate("--no-gpu", "--emulated", "npu1")
+    assert (status, report["passed"], report["emulated"], report["checks"]) == (0, True, True, [])
+    assert find_rates(tmp_path / "builds", build) is None and "tasks" not in report["head_dims"][0]
+    npu.devices = ()
+    (tmp_path / "report.json").unlink()
+    assert validate("--no-gpu", "--emulated", "npu1") == (1, None)
+    assert "opening XRT's first device as an emulator" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("npu")

@@ -58,6 +58,19 @@ class Device:
         with xrt_errors(f"opening the NPU at {npu.address}, with {count} devices in XRT's list"):
             return cls(pyxrt.device(npu.address), chip, host.run_limit_s())
 
+    @classmethod
+    def open_emulated(cls, chip: Chip) -> Device:
+        """Open what is XRT's first device, of which the kernel knows nothing: an emulator of this chip.
+
+        Raises:
+            NpuUnavailableError: there is no pyxrt. NpuError: XRT has no device.
+        """
+        require_pyxrt()
+        import pyxrt
+
+        with xrt_errors("opening XRT's first device as an emulator"):
+            return cls(pyxrt.device(0), chip, None)
+
     @property
     def handle(self) -> pyxrt.device:
         """XRT's device; it must not be closed."""

@@ -32,7 +32,7 @@ class Chip:
     aie_arch: int  # AIE_ARCH of the kernels: 20 is AIE2, 21 is AIE2P
     target: str  # the compiler's triple
     columns: int
-    tile_n: int  # columns of the matrix unit's bf16 result
+    tile_n: int  # columns of the matrix unit's bf16 result, whose products npu2 emulates
     max_contexts: int
 
     @property
