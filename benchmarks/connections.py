@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """What it costs streams that many more clients are connected: gaps between tokens and memory, in turns in one run.
 
-    connections.py [--clients 2000] [--streams 64] [--seconds 10] [--rounds 2] [--tokens 64] [--device NAME]
-                   [--json FILE] [-- OPTION OF `unicorn demo` ...]
+    connections.py [--clients 2000] [--streams 64] [--seconds 8] [--rounds 2] [--tokens 64] [--cores 0 1]
+                   [--device NAME] [--json FILE] [-- OPTION OF `unicorn demo` ...]
 
 `unicorn demo` is started with its limits raised to that number of connections and streams. Each of --streams websockets
 asks for one answer after the other; in turns they are alone, and among websockets of another process that only stay
@@ -10,8 +10,9 @@ connected, --clients in all. Gaps are between deltas of one answer as its client
 is not counted. Memory is the server process's own (not shared), after one answer, at the end of each turn, and after
 all have left.
 
-The machine's cores are shared by the server, the clients and, with a software device, the model's steps: then gaps are
-those of the steps, and only their change says what connections cost.
+With --cores the server has those cores alone; the clients have all. Else the machine's cores are shared by the server,
+the clients and, with a software device, the model's steps: then gaps are those of the steps, and only their change says
+what connections cost.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
+import statistics
 import sys
 import time
 from dataclasses import asdict, dataclass, field
@@ -27,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from bench_device import DEVICE_HELP, check_fit
-from command_line import out_file, positive, run_script
+from command_line import out_file, positive, run_script, whole
 from soak_clients import get
 from soak_process import ServerProcess
 from websockets.asyncio.client import connect
@@ -47,9 +50,12 @@ SPARE = 16  # connections, for /health and the like
 SETTLE_S = 1.0
 FINAL = {"response.completed", "response.incomplete"}
 CONNECTED = """
-import asyncio, sys
+import asyncio, resource, sys
 from websockets.asyncio.client import connect
 from websockets.protocol import State
+
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 async def stay(url, number):
     sockets = []
@@ -201,7 +207,7 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
     limits |= {"max-num-seqs": options.streams, "max-client-requests": options.streams}
     flags = [f"--{name}={value}" for name, value in limits.items()] + ["--speculation=off"]
     flags += [f"--device={options.device}"] * bool(options.device) + options.options
-    async with ServerProcess.started(flags) as server:
+    async with ServerProcess.started(flags, cores=options.cores) as server:
         await stream(socket_url(server), options.tokens, Gaps(), answers=1)  # once the model is loaded
         before = server.held()["bytes"]
         turns = await run_turns(options, server)
@@ -215,6 +221,17 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
         "running_after": health["stats"]["running"],
         "turns": [asdict(turn) for turn in turns],
     }
+
+
+def changes(turns: Sequence[dict[str, Any]]) -> str:
+    """Return what the medians of the turns among all clients are, in those of the turns alone."""
+
+    def middle(name: str, clients: int) -> float:
+        return statistics.median(turn[name] for turn in turns if turn["clients"] == clients)
+
+    few, many = (choose(turn["clients"] for turn in turns) for choose in (min, max))
+    names = {"gap_p50": "gap p50", "gap_p99": "p99", "tokens_per_s": "tok/s"}
+    return ", ".join(f"{text} x {middle(name, many) / middle(name, few):.2f}" for name, text in names.items())
 
 
 HEAD = f"{'clients':>8}{'tok/s':>9}{'gap p50':>10}{'p99':>9}{'max':>9} ms{'memory':>9} MiB"
@@ -231,14 +248,17 @@ def options_of(given: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="What it costs streams that many more clients are connected.")
     parser.add_argument("--clients", type=count, default=2000, metavar="N", help="connected in all (default 2000)")
     parser.add_argument("--streams", type=count, default=64, metavar="N", help="of them, that ask (default 64)")
-    parser.add_argument("--seconds", type=positive, default=10.0, metavar="S", help="of a turn (default 10)")
+    parser.add_argument("--seconds", type=positive, default=8.0, metavar="S", help="of a turn (default 8)")
     parser.add_argument("--rounds", type=count, default=2, metavar="N", help="each with a turn of either kind")
     parser.add_argument("--tokens", type=count, default=64, metavar="N", help="of an answer at most (default 64)")
+    parser.add_argument("--cores", type=whole, nargs="+", default=[], metavar="N", help="of the server (default: all)")
     parser.add_argument("--device", help=DEVICE_HELP)
     parser.add_argument("--json", type=out_file, metavar="FILE")
     end = given.index("--") if "--" in given else len(given)
     options = parser.parse_args(given[:end])
     options.options = list(given[end + 1 :])
+    if not set(options.cores) <= os.sched_getaffinity(0):
+        parser.error(f"--cores: expected some of {sorted(os.sched_getaffinity(0))}, got {options.cores}")
     if options.clients <= options.streams:
         parser.error(f"--clients: expected more than the {options.streams} streams, got {options.clients}")
     config = EngineConfig(device=options.device, max_num_seqs=options.streams, speculation=SpeculationMode.OFF)
@@ -252,6 +272,8 @@ def main() -> None:
     print(HEAD, flush=True)
     found = asyncio.run(measure(options))
     names = ", ".join(value for value in found["device"].values() if isinstance(value, str))
+    cores = f"the server on cores {options.cores}" if options.cores else "the server on all cores"
+    print(f"among {options.clients:,} clients: {changes(found['turns'])}; {cores}")
     before, after = (found[name] / 2**20 for name in ("memory_before", "memory_after"))
     print(f"{names}; memory {before:.1f} MiB before, {after:.1f} MiB after, {found['running_after']} requests left")
     if options.json:

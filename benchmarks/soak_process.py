@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 from device_loss import DESTROYED
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 
 UNICORN = ("-m", "unicorn_async")
 LOSING = (str(Path(__file__).with_name("device_loss.py")),)
@@ -34,13 +34,20 @@ class ServerProcess:
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def started(cls, options: Sequence[str], program: Sequence[str] = UNICORN) -> AsyncIterator[Self]:
-        """Start one, and end it at the end of the block; with `LOSING` as its program it can lose its device."""
+    async def started(
+        cls, options: Sequence[str], program: Sequence[str] = UNICORN, *, cores: Collection[int] = ()
+    ) -> AsyncIterator[Self]:
+        """Start one, and end it at the end of the block; it has those cores alone, if any are named.
+
+        With `LOSING` as its program it can lose its device.
+        """
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, *program, "demo", "--port", "0", *options),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
+        if cores:
+            os.sched_setaffinity(process.pid, cores)
         server = cls(process)
         ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         reading = asyncio.create_task(server._read(ready))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,20 +22,25 @@ if TYPE_CHECKING:
 
     from unicorn_async.gpu.device import Device
 
-SIZES = ["--clients", "5", "--streams", "2", "--seconds", "0.5", "--rounds", "1", "--tokens", "8"]
+SIZES = ["--clients", "5", "--streams", "2", "--seconds", "1", "--rounds", "1", "--tokens", "8"]
 
 
 def test_both_kinds_of_turns_are_measured(
     device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "found.json"
-    monkeypatch.setattr(sys, "argv", ["connections.py", *SIZES, f"--device={device.info.index}", f"--json={out}"])
+    cores = sorted(os.sched_getaffinity(0))
+    flags = [f"--device={device.info.index}", f"--json={out}", "--cores", *map(str, cores)]
+    monkeypatch.setattr(sys, "argv", ["connections.py", *SIZES, *flags])
     connections.main()
     found = json.loads(out.read_text())
     assert ([turn["clients"] for turn in found["turns"]], found["running_after"]) == ([2, 5], 0)
     assert all(0 < turn["gap_p50"] <= turn["gap_p99"] <= turn["gap_max"] for turn in found["turns"])
     assert all(size > 0 for size in (found["memory_before"], found["memory_after"], found["turns"][1]["memory_bytes"]))
-    assert f"{device.info.name}" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert device.info.name in said
+    assert re.search(r"among 5 clients: gap p50 x \d+\.\d\d, p99 x \d+\.\d\d, tok/s x ", said)
+    assert f"the server on cores {cores}" in said
 
 
 def test_gaps_are_counted_between_the_deltas_of_a_turn() -> None:
@@ -85,6 +92,15 @@ async def test_clients_that_cannot_connect_are_an_error() -> None:
     with pytest.raises(connections.ConnectionsError, match="3 clients could not connect"):
         async with connections.connected("ws://127.0.0.1:1", 3):
             pytest.fail("nobody listens there")
+
+
+def test_cores_that_are_not_there_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["connections.py", "--cores", "0", "99999"])
+    with pytest.raises(SystemExit):
+        connections.main()
+    assert "--cores: expected some of [" in capsys.readouterr().err
 
 
 def test_there_have_to_be_more_clients_than_streams(
