@@ -1,6 +1,7 @@
 // y (tokens, N) = the sum over a token's K experts of weight * (x · weights^T), with quantised weights, by integer dot products.
 // A workgroup owns ROWS weight rows (counted along x, then y) of all experts of a token (z): its lanes share what these have of
-// blocks, expert after expert.
+// blocks, expert after expert. With HAS_SHARED what all tokens' expert has made is added, times the sigmoid of a logit if it
+// IS_GATED.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
@@ -12,10 +13,12 @@ layout(constant_id = 0) const uint WORKGROUP = 32;
 layout(constant_id = 1) const uint ROWS = 2;
 layout(constant_id = 2) const uint K = 2;
 layout(constant_id = 3) const uint MAX_SUBGROUPS = 32;  // 1: the workgroup is one subgroup, and needs no barrier
+layout(constant_id = 4) const bool HAS_SHARED = false;
+layout(constant_id = 5) const bool IS_GATED = false;
 layout(local_size_x = 32, local_size_x_id = 0) in;
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly restrict buffer Chosen { uint v[]; };
-layout(buffer_reference, scalar, buffer_reference_align = 4) readonly restrict buffer Factors { float v[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) readonly restrict buffer Floats { float v[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly restrict buffer Output { float v[]; };
 
 layout(push_constant, scalar) uniform P {
@@ -26,10 +29,13 @@ layout(push_constant, scalar) uniform P {
     Scales scales;        // (rows, blocks)
     Output y;             // (tokens, n)
     Chosen chosen;        // (tokens, K)
-    Factors weights;      // (tokens, K)
+    Floats weights;       // (tokens, K)
+    Floats shared_output; // (tokens, n), read if HAS_SHARED
+    Floats gates;         // (tokens, gate_stride), of which the first is read if IS_GATED
     uint n;
     uint blocks;          // k / 32
     uint expert_rows;     // from an expert's first row to that of the next
+    uint gate_stride;
 } p;
 
 shared float partials[MAX_SUBGROUPS * ROWS];
@@ -78,7 +84,12 @@ void main() {
                     sum += partials[s * ROWS + r];
                 }
             }
-            p.y.v[gl_WorkGroupID.z * p.n + first_row + r] = sum;
+            const uint at = gl_WorkGroupID.z * p.n + first_row + r;
+            if (HAS_SHARED) {
+                const float own = p.shared_output.v[at];
+                sum += IS_GATED ? own / (1 + exp(min(-p.gates.v[gl_WorkGroupID.z * p.gate_stride], 80.0))) : own;
+            }
+            p.y.v[at] = sum;
         }
     }
 }

@@ -24,22 +24,24 @@ if TYPE_CHECKING:
     from tests.engine.conftest import OpenEngine
 
 
-@pytest.mark.parametrize(("scheme", "layout", "tolerance"), [("int8", "q8", 0.1), ("int4", "q4", 0.6)])
+@pytest.mark.parametrize(
+    ("name", "scheme", "layout", "tolerance"),
+    [("qwen3_moe", "int8", "q8", 0.1), ("qwen3_moe", "int4", "q4", 0.6), ("qwen2_moe", "int8", "q8", 0.1)],
+)
 async def test_experts_are_quantised_while_they_load(
-    scheme: str, layout: str, tolerance: float, open_engine: OpenEngine
+    name: str, scheme: str, layout: str, tolerance: float, open_engine: OpenEngine
 ) -> None:
     """Some tokens take other experts then; most of them don't."""
-    reference = golden("qwen3_moe")
-    async with open_engine("qwen3_moe", "float16", weights=WeightScheme(scheme)) as engine:
+    reference = golden(name)
+    async with open_engine(name, "float16", weights=WeightScheme(scheme)) as engine:
         for prompt, expected in zip(reference.prompts, reference.logits, strict=True):
             logits = await engine.logits(prompt)
             assert np.isfinite(logits).all()
             errors = np.abs(logits[:, reference.vocabulary] - expected).max(axis=1) / reference.deviation
             assert np.median(errors) <= tolerance
         await engine.loaded()
-        assert {"route", "expert_tiles", "expert_sum", f"expert_quant_vec_{layout}", "linear_vec_f32"} <= set(
-            engine.kernels
-        )
+        kernels = {f"expert_quant_vec_{layout}", f"expert_quant_sum_{layout}", "linear_vec_f32"}
+        assert kernels | {"route", "expert_tiles", "expert_sum"} <= set(engine.kernels)
 
 
 async def test_experts_of_a_quantised_file_are_multiplied_as_they_are(tmp_path: Path, open_engine: OpenEngine) -> None:

@@ -199,12 +199,16 @@ def summed(
     factors: NDArray[np.float32],
     rows: ExpertRows,
     info: DeviceInfo,
+    shared: NDArray[np.float32] | None = None,
+    gates: NDArray[np.float32] | None = None,
 ) -> NDArray[np.float32]:
     """What the device makes of each token's pairs and adds up; nothing behind it may be written."""
     device, (tensor, _), source, own = arrays.device, weight, arrays.put(chosen), arrays.put(x)
     assert isinstance(tensor, QuantTensor)
     room = arrays.put(np.zeros(BlockRows.size(*x.shape), np.uint8))
     blocks, own_factors = BlockRows.at(room.address, *x.shape), arrays.put(factors)
+    own_shared = None if shared is None else arrays.put(shared).tensor
+    own_gates = None if gates is None else arrays.put(gates).tensor
     out = arrays.poisoned(len(chosen) + 1, rows.n)
 
     def record(recorder: CommandRecorder) -> None:
@@ -220,6 +224,8 @@ def summed(
             chosen=source.address,
             weights=own_factors.tensor,
             out=Tensor(out.address, (len(chosen), rows.n), DType.F32),
+            shared=own_shared,
+            gates=own_gates,
         )
 
     arrays.run(record)
@@ -244,6 +250,22 @@ def test_what_a_token_s_experts_make_is_added_up_at_once(arrays: Arrays, element
         expected = np.einsum("tsn,ts->tn", made.reshape(shape), factors.astype(np.float64))
         allowed = np.einsum("tsn,ts->tn", off.reshape(shape), factors.astype(np.float64))
         assert (np.abs(found - expected) <= allowed).all()
+
+
+@pytest.mark.parametrize("is_gated", [False, True], ids=["plain", "gated"])
+def test_what_all_tokens_expert_has_made_is_added_to_the_sum(arrays: Arrays, *, is_gated: bool) -> None:
+    n, k, num_tokens = 13, 128, 3
+    rows, rng = ExpertRows(EXPERTS, n, n), np.random.default_rng(n)
+    weight, chosen = weights(arrays, EXPERTS * n, k, QuantFormat.Q4_0), routes(num_tokens, "all")
+    x = rng.standard_normal((chosen.size, k)).astype(np.float32)
+    factors = rng.random((num_tokens, CHOSEN), np.float32)
+    shared = rng.standard_normal((num_tokens, n)).astype(np.float32)
+    gates = (30 * rng.standard_normal((num_tokens, 3))).astype(np.float32)
+    alone = summed(arrays, weight, x, chosen, factors, rows, arrays.device.info)
+    given = {"shared": shared, "gates": gates if is_gated else None}
+    found = summed(arrays, weight, x, chosen, factors, rows, arrays.device.info, **given)
+    factor = 1 / (1 + np.exp(-gates[:, :1].astype(np.float64))) if is_gated else 1.0
+    np.testing.assert_allclose(found, alone + shared * factor, atol=3e-6, rtol=3e-6)
 
 
 @pytest.mark.parametrize("tile", MATRIX_PAIRS)

@@ -121,11 +121,13 @@ def expert_linear_sum(
     chosen: int,
     weights: Tensor,
     out: Tensor,
+    shared: Tensor | None = None,
+    gates: Tensor | None = None,
 ) -> None:
     """Record out (tokens, n) f32 = what each token's experts make of their rows, times their weights; no barrier.
 
     `x` is (pairs, k), `chosen` the address of (tokens, num_chosen) u32 as `route` leaves it, `weights` (tokens,
-    num_chosen) f32.
+    num_chosen) f32. `shared` and `gates` are as for `expert_sum`.
 
     Raises:
         UnsupportedModelError: rows of the weights have a length that no kernel takes.
@@ -138,14 +140,22 @@ def expert_linear_sum(
     out.expect("expert_linear_sum: out", (num_tokens, rows.n), DType.F32)
     if num_rows < rows.num_rows or rows.up:
         raise ConfigError(f"expert_linear_sum: weights of {num_rows} rows do not hold {rows}")
+    if shared is not None:
+        shared.expect("expert_linear_sum: shared", (num_tokens, rows.n), DType.F32)
+    if gates is not None:
+        gates.expect("expert_linear_sum: gates", (num_tokens, *gates.shape[1:]), DType.F32)
     plan = plan_expert_sum(info, weight.format, num_tokens=num_tokens, num_chosen=num_chosen, n=rows.n, k=k)
-    kernel = kernels.get(plan.entry, constants=dict(plan.constants), subgroup_size=plan.subgroup_size)
+    tail = {"HAS_SHARED": shared is not None, "IS_GATED": gates is not None}
+    kernel = kernels.get(plan.entry, constants={**dict(plan.constants), **tail}, subgroup_size=plan.subgroup_size)
     push = kernel.pack(
         chosen=chosen,
         weights=weights.address,
+        shared_output=0 if shared is None else shared.address,
+        gates=0 if gates is None else gates.address,
         y=out.address,
         n=rows.n,
         expert_rows=rows.stride,
+        gate_stride=0 if gates is None else gates.shape[1],
         **_weight_fields(weight),
         **_input_fields(x),
     )

@@ -127,15 +127,14 @@ class Experts:
         self._route(recorder, logits, chosen, weights, pairs)
         activated = self._activate(recorder, x, pairs)
         down = _whole(recorder.weight(DOWN))
-        if (
-            shared is None
-            and isinstance(activated, BlockRows)
-            and sums_outputs(element_of(down), recorder.num_tokens, pairs.num_pairs, self.routing.num_experts)
+        gates = self._gates(logits)
+        if isinstance(activated, BlockRows) and sums_outputs(
+            element_of(down), recorder.num_tokens, pairs.num_pairs, self.routing.num_experts
         ):
             assert isinstance(down, QuantTensor)
-            self._sum_at_once(recorder, activated, down, chosen, weights)
+            self._sum_at_once(recorder, activated, down, chosen, weights, shared, gates)
         else:
-            self._sum(recorder, activated, pairs, weights, shared, self._gates(logits))
+            self._sum(recorder, activated, pairs, weights, shared, gates)
         recorder.leave(self.residue)
 
     @property
@@ -226,7 +225,14 @@ class Experts:
         recorder.barrier()
 
     def _sum_at_once(
-        self, recorder: BlockRecorder, activated: BlockRows, down: QuantTensor, chosen: int, weights: Tensor
+        self,
+        recorder: BlockRecorder,
+        activated: BlockRows,
+        down: QuantTensor,
+        chosen: int,
+        weights: Tensor,
+        shared: Tensor | None,
+        gates: Tensor | None,
     ) -> None:
         recorder.commands.label(DOWN)
         expert_linear_sum(
@@ -239,6 +245,8 @@ class Experts:
             chosen=chosen,
             weights=weights,
             out=recorder.branch,
+            shared=shared,
+            gates=gates,
         )
         recorder.barrier()
 
