@@ -71,7 +71,7 @@ class BlockRecorder:
     """Records blocks one after the other; what each leaves in `branch` is added by who comes next.
 
     `hidden` and `branch` are (tokens, hidden_size) f32. Names of weights are those of the layer, whose `prefix` they
-    get; every method that records ends with a barrier, but for `touch_pages`.
+    get; every method that records ends with a barrier, but for `touch_pages` and a `linear` that does not wait.
     """
 
     def __init__(
@@ -152,8 +152,12 @@ class BlockRecorder:
         out: Tensor | BlockRows,
         *,
         epilogue: Epilogue = NO_EPILOGUE,
+        waits: bool = True,
     ) -> None:
-        """Record out = x · weight^T with the epilogue, to which the weight's bias is added if it has one."""
+        """Record out = x · weight^T with the epilogue, to which the weight's bias is added if it has one.
+
+        What does not need it may run beside it, unless it `waits`.
+        """
         full_name = self._prefix + name
         bias = self._state.weights.get(f"{full_name}_bias")
         self.commands.label(name)
@@ -167,6 +171,7 @@ class BlockRecorder:
             num_tokens=out.shape[0] if isinstance(out, Tensor) else self.num_tokens,
             scratch=self._state.activations.scratch,
             epilogue=epilogue if bias is None else replace(epilogue, bias=bias.address),
+            waits=waits,
         )
 
     def enter(self, norm: Norm | None, weight: str, *, adds_after: bool = False) -> Rows:

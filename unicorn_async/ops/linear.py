@@ -103,8 +103,9 @@ def linear(
     num_tokens: int,
     scratch: LinearScratch,
     epilogue: Epilogue = NO_EPILOGUE,
+    waits: bool = True,
 ) -> None:
-    """Record out (tokens, n) f32 = x (tokens, k) · weight (n, k)^T and its epilogue, with a barrier after it.
+    """Record out (tokens, n) f32 = x (tokens, k) · weight (n, k)^T and its epilogue, with a barrier if it `waits`.
 
     `x` is as `input_rows` gave it, or f32 aligned to 16 bytes, and brought into the scratch then. With a gate the
     output is (tokens, n / 2), and blocks of int8 where it is given as such, see `leaves_blocks`. `scratch` takes what
@@ -139,7 +140,8 @@ def linear(
             epilogue=epilogue.from_row(first_row),
         )
         first_row += part.shape[0]
-    recorder.barrier()
+    if waits:
+        recorder.barrier()
 
 
 def product_of(part: Tensor | QuantTensor, num_tokens: int, *, gated: bool = False, blocked: bool = False) -> Product:

@@ -121,10 +121,12 @@ class Experts:
         x = self._input(recorder, GATE_UP, "normed_rows", normed, pairs.tile)  # beside the router
         logits = recorder.rows("router_logits", self._router_rows)
         recorder.linear(normed, ROUTER, logits)
-        shared = None if self.shared is None else self.shared.record(recorder, normed, self.activation)
+        # What all tokens' expert does runs beside the choice of the others, and beside their gates.
+        own = None if self.shared is None else self.shared.activate(recorder, normed, x, self.activation)
         chosen = recorder.rows("chosen_experts", self.routing.num_chosen).address
         weights = recorder.rows("expert_weights", self.routing.num_chosen)
         self._route(recorder, logits, chosen, weights, pairs)
+        shared = None if self.shared is None or own is None else self.shared.record(recorder, own)
         activated = self._activate(recorder, x, pairs)
         down = _whole(recorder.weight(DOWN))
         gates = self._gates(logits)

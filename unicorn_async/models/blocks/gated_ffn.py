@@ -31,8 +31,11 @@ class GatedNetwork:
     gate_up: str
     down: str
 
-    def record(self, recorder: BlockRecorder, x: Rows) -> Rows:
-        """Record it; returns the activations, in the form that `down` reads."""
+    def record(self, recorder: BlockRecorder, x: Rows, *, waits: bool = True) -> Rows:
+        """Record it; returns the activations, in the form that `down` reads.
+
+        Where it is one dispatch, that has no barrier behind it unless it `waits`.
+        """
         num_tokens, width = recorder.num_tokens, self.width
         matrix = recorder.weight(self.gate_up)
         if fuses_gate(recorder.info, matrix, num_tokens):
@@ -41,7 +44,7 @@ class GatedNetwork:
             if isinstance(wanted, BlockRows) and leaves_blocks(recorder.info, matrix, num_tokens):
                 # Not into the scratch, which holds the input. Blocks are smaller than the floats whose place they take.
                 out = BlockRows.at(recorder.rows("gated", width).address, num_tokens, width)
-            recorder.linear(x, self.gate_up, out, epilogue=Epilogue(gate=self.activation))
+            recorder.linear(x, self.gate_up, out, epilogue=Epilogue(gate=self.activation), waits=waits)
             return out
         gate_up = recorder.rows("gate_up", 2 * width)
         recorder.linear(x, self.gate_up, gate_up)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.models.blocks.declarations import WeightSpec
 from unicorn_async.models.blocks.gated_ffn import GatedNetwork
+from unicorn_async.ops.rows import BlockRows
 from unicorn_async.weights.placement import MemoryGroup
 from unicorn_async.weights.rules import WeightKind
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.config import Activation
     from unicorn_async.models.block_recorder import BlockRecorder
+    from unicorn_async.ops.rows import Rows
     from unicorn_async.tensor import Tensor
 
 _GATE_UP, _DOWN = "shared_gate_up", "shared_down"
@@ -46,9 +48,14 @@ class SharedExpert:
         width = self.intermediate_size
         return {"gate_up": 2 * width, "gated": width, "shared_output": hidden_size}
 
-    def record(self, recorder: BlockRecorder, normed: Tensor, activation: Activation) -> Tensor:
-        """Record what it makes of rows, without its gate; returns that, (tokens, hidden_size) f32."""
-        out = recorder.rows("shared_output", normed.shape[1])
+    def activate(self, recorder: BlockRecorder, normed: Tensor, rows: Rows, activation: Activation) -> Rows:
+        """Record its activations, maybe without a barrier; `rows` are `normed` as the other experts read it."""
+        is_alike = isinstance(rows, BlockRows) and isinstance(recorder.input(_GATE_UP, "normed"), BlockRows)
         network = GatedNetwork(self.intermediate_size, activation, _GATE_UP, _DOWN)
-        recorder.linear(network.record(recorder, normed), _DOWN, out)
+        return network.record(recorder, rows if is_alike else normed, waits=False)
+
+    def record(self, recorder: BlockRecorder, activated: Rows) -> Tensor:
+        """Record what it makes of these, without its gate and a barrier; returns that, (tokens, hidden_size) f32."""
+        out = recorder.rows("shared_output", recorder.hidden.shape[1])
+        recorder.linear(activated, _DOWN, out, waits=False)
         return out
