@@ -16,11 +16,13 @@ layout(constant_id = 2) const uint VECTORS = 8;
 layout(constant_id = 3) const uint KEY_HEADS = 1;
 layout(constant_id = 4) const uint VALUE_HEADS = 1;
 layout(constant_id = 5) const uint VALUE_DIM = 128;
+layout(constant_id = 6) const bool TILED = false; // head p of values belongs to head p mod KEY_HEADS of keys, else neighbours to one
+layout(constant_id = 7) const bool RATES = false; // decays are -exp of a logarithm, not the logarithm
 
 layout(push_constant, scalar) uniform P {
     Vec4s qkv; // (tokens, row_columns): queries, keys, values, as delta_conv leaves them
     Floats ba; // (tokens, 2, VALUE_HEADS): beta before its sigmoid, the decay's before its softplus
-    Floats decay_log; // (VALUE_HEADS)
+    Floats decays; // (VALUE_HEADS)
     Floats decay_bias; // (VALUE_HEADS)
     uint64_t state; // of each sequence state_bytes, of which (VALUE_HEADS, VALUE_DIM, key elements) from state_offset on
     Runs runs; // (tokens)
@@ -58,14 +60,15 @@ void main() {
     uint head = gl_WorkGroupID.x / slices, part = lane % LANES;
     uint wanted = gl_WorkGroupID.x % slices * COLUMNS + lane / LANES;
     uint column = min(wanted, VALUE_DIM - 1); // past the end the last one is computed again
-    uint key_head = head / (VALUE_HEADS / KEY_HEADS);
+    uint key_head = TILED ? head % KEY_HEADS : head / (VALUE_HEADS / KEY_HEADS);
     Vec4s state = Vec4s(p.state + uint64_t(run.state_index) * p.state_bytes + p.state_offset);
     state = state + (uint64_t(head) * VALUE_DIM + column) * KEY_VECTORS + part;
     vec4 s[VECTORS];
     bool is_fresh = (p.positions + row).v == 0;
     [[unroll]] for (uint v = 0; v < VECTORS; ++v)
         s[v] = is_fresh ? vec4(0) : (state + v * LANES).v;
-    float rate = exp((p.decay_log + head).v), bias = (p.decay_bias + head).v;
+    float rate = (p.decays + head).v, bias = (p.decay_bias + head).v;
+    rate = RATES ? -rate : exp(rate);
     bool is_last = false;
     for (; !is_last; ++row) {
         is_last = ((p.runs + row).v.offset & LAST_OF_RUN) != 0;

@@ -55,6 +55,13 @@ async def test_experts_of_a_quantised_file_are_multiplied_as_they_are(tmp_path: 
         assert "expert_quant_vec_q8" in engine.kernels
 
 
+async def test_experts_gates_may_lie_with_what_they_are_for(tmp_path: Path, open_engine: OpenEngine) -> None:
+    reference = golden("qwen3_5_moe")
+    path = write_family(tmp_path / "joined.gguf", "qwen3_5_moe", joins_gates=True)
+    async with open_engine(path, skip_tokenizer=True) as engine:
+        assert reference.error(1, await engine.logits(reference.prompts[1])) <= 1e-2
+
+
 def test_a_file_whose_gates_have_another_type_is_refused(tmp_path: Path) -> None:
     path = write_family(tmp_path / "mixed.gguf", "qwen3_moe", q8=("ffn_gate_exps",))
     with pytest.raises(UnsupportedModelError, match="F16 beside gates of Q8_0"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,7 +48,10 @@ class Rule:
             return rng.standard_normal(size).astype(np.float32)
 
         self.taps = arrays.put(drawn(shape.columns, shape.num_taps))
-        self.decay_log, self.decay_bias = arrays.put(drawn(heads) - 2), arrays.put(drawn(heads) - 2)
+        logs = drawn(heads) - 2
+        self.rates = np.exp(logs.astype(np.float64))
+        self.decays = arrays.put(-self.rates.astype(np.float32) if shape.has_rates else logs)
+        self.decay_bias = arrays.put(drawn(heads) - 2)
         self.inputs, self.ba = (
             drawn(num_states, num_tokens, shape.columns + GATE_COLUMNS),
             drawn(num_states, num_tokens, 2 * heads),
@@ -66,10 +70,11 @@ class Rule:
         keys = shape.num_key_heads * shape.key_dim
         group = shape.num_value_heads // shape.num_key_heads
         q, k = (part.reshape(num_tokens, -1, shape.key_dim) for part in np.split(convolved[:, : 2 * keys], 2, axis=1))
-        q, k = (np.repeat(p / np.sqrt((p**2).sum(-1, keepdims=True) + 1e-6), group, axis=1) for p in (q, k))
+        q, k = (p / np.sqrt((p**2).sum(-1, keepdims=True) + 1e-6) for p in (q, k))
+        q, k = (np.tile(p, (1, group, 1)) if shape.is_tiled else np.repeat(p, group, axis=1) for p in (q, k))
         v = convolved[:, 2 * keys :].reshape(num_tokens, -1, shape.value_dim)
         b, a = np.split(self.ba[index].astype(np.float64), 2, axis=1)
-        rates = np.exp(self.decay_log.values.astype(np.float64)) * np.log1p(np.exp(a + self.decay_bias.values))
+        rates = self.rates * np.log1p(np.exp(a + self.decay_bias.values))
         kept = np.zeros((shape.num_value_heads, shape.value_dim, shape.key_dim))
         found = np.empty_like(v)
         for token in range(num_tokens):
@@ -119,7 +124,7 @@ class Rule:
                 shape,
                 qkv=convolved.tensor,
                 ba=ba_at.tensor,
-                decay_log=self.decay_log.tensor,
+                decays=self.decays.tensor,
                 decay_bias=self.decay_bias.tensor,
                 positions=at.address,
                 out=out.tensor,
@@ -142,8 +147,13 @@ class Rule:
 
 @pytest.mark.parametrize(
     "shape",
-    [SMALL, DeltaShape(1, 1, 128, 128, 2), DeltaShape(1, 3, 48, 20, 5)],
-    ids=["small", "as large as models have them", "odd"],
+    [
+        SMALL,
+        DeltaShape(1, 1, 128, 128, 2),
+        DeltaShape(1, 3, 48, 20, 5),
+        replace(SMALL, is_tiled=True, has_rates=True),
+    ],
+    ids=["small", "as large as models have them", "odd", "as GGUF files have them"],
 )
 def test_a_prompt_equals_the_recurrence(arrays: Arrays, shape: DeltaShape) -> None:
     Rule(arrays, shape, 40).check([(2, 0, 40)], num_rows=48)

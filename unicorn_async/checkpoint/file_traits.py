@@ -18,6 +18,8 @@ class FileTraits:
     norms_hold_one: bool = False  # norms that multiply by 1 + weight have the sum in the file
     is_qkv_fused: bool = False  # queries, keys and values are one tensor, in a family that has three
     are_experts_apart: bool = False
+    are_value_heads_tiled: bool = False  # those of linear attention, so that neighbours have other heads of keys
+    has_decay_rates: bool = False  # -exp of the logarithms that directories have
     rope_factors: tuple[float, ...] = ()
 
 

@@ -26,6 +26,9 @@ _UNIT = _LANES * _VECTOR
 class DeltaShape:
     """Heads of keys, each for equally many heads of values, and the taps of the convolution.
 
+    Head p of values belongs to head p // (values / keys) of keys, or if they are `tiled` to head p mod keys. Decays are
+    logarithms of the rates, or with `has_rates` these themselves, below zero.
+
     Raises:
         UnsupportedModelError: heads that no kernel takes.
     """
@@ -35,6 +38,8 @@ class DeltaShape:
     key_dim: int
     value_dim: int
     num_taps: int
+    is_tiled: bool = False
+    has_rates: bool = False
 
     def __post_init__(self) -> None:
         if self.num_value_heads % self.num_key_heads:
@@ -141,7 +146,7 @@ def delta_rule(
     *,
     qkv: Tensor,
     ba: Tensor,
-    decay_log: Tensor,
+    decays: Tensor,
     decay_bias: Tensor,
     state: int,
     runs: int,
@@ -150,15 +155,16 @@ def delta_rule(
 ) -> None:
     """Record the recurrence of each head of values: S = exp(g) S + beta k (v - exp(g) k S), and out = q S.
 
-    g = -exp(decay_log) * softplus(a + decay_bias), beta = sigmoid(b). `qkv` is what `delta_conv` leaves, `ba` (tokens,
-    2 * num_value_heads) f32, all b before all a; `decay_log` and `decay_bias` (num_value_heads) f32; `out` (tokens,
-    value_columns) f32. S begins with zeros at position 0. Others as for `delta_conv`.
+    g = rate * softplus(a + decay_bias), beta = sigmoid(b), and rate = -exp(decay) if the shape has not the rates.
+    `qkv` is what `delta_conv` leaves, `ba` (tokens, 2 * num_value_heads) f32, all b before all a; `decays` and
+    `decay_bias` (num_value_heads) f32; `out` (tokens, value_columns) f32. S begins with
+    zeros at position 0. Others as for `delta_conv`.
     Raises ConfigError for other shapes.
     """
     num_tokens, heads = qkv.shape[0], shape.num_value_heads
     qkv.expect("delta_rule: qkv", (num_tokens, shape.columns), DType.F32)
     ba.expect("delta_rule: ba", (num_tokens, 2 * heads), DType.F32)
-    decay_log.expect("delta_rule: decay_log", (heads,), DType.F32)
+    decays.expect("delta_rule: decays", (heads,), DType.F32)
     decay_bias.expect("delta_rule: decay_bias", (heads,), DType.F32)
     out.expect("delta_rule: out", (num_tokens, shape.value_columns), DType.F32)
     constants = {
@@ -168,12 +174,14 @@ def delta_rule(
         "KEY_HEADS": shape.num_key_heads,
         "VALUE_HEADS": heads,
         "VALUE_DIM": shape.value_dim,
+        "TILED": shape.is_tiled,
+        "RATES": shape.has_rates,
     }
     kernel = kernels.get("delta_rule", constants=constants)
     push = kernel.pack(
         qkv=qkv.address,
         ba=ba.address,
-        decay_log=decay_log.address,
+        decays=decays.address,
         decay_bias=decay_bias.address,
         state=state,
         runs=runs,

@@ -20,8 +20,10 @@ from gguf.quants import quantize
 
 from tests.golden.cases import CASES
 from tests.golden.checkpoints import weights
+from tests.golden.mixtures import apart
 from tests.golden.short_convs import ffn_size
 
+from .delta_net_files import delta_net_tensor
 from .golden_files import interleaved, llama3_factors
 
 if TYPE_CHECKING:
@@ -50,19 +52,25 @@ _KINDS = {
     "phi4_mini": MODEL_ARCH.PHI3,
     "qwen2_5_vl": MODEL_ARCH.QWEN2VL,
     "qwen2_moe": MODEL_ARCH.QWEN2MOE,
+    "qwen3_5": MODEL_ARCH.QWEN35,
+    "qwen3_5_moe": MODEL_ARCH.QWEN35MOE,
     "qwen3_moe": MODEL_ARCH.QWEN3MOE,
     "qwen3_vl": MODEL_ARCH.QWEN3VL,
     "qwen3_yarn": MODEL_ARCH.QWEN3,
     "seed_oss": MODEL_ARCH.SEED_OSS,
     "smollm3": MODEL_ARCH.SMOLLM3,
 }
-_FOLLOWED = ("glm4_moe",)  # by a layer that predicts a further token
+_DELTA_NETS = (MODEL_ARCH.QWEN35, MODEL_ARCH.QWEN35MOE)
+_FOLLOWED = ("glm4_moe", "qwen3_5_text", "qwen3_5_moe_text")  # by a layer that predicts a further token
 FAMILY_FILES = tuple(_KINDS)
 _INTERLEAVED = (MODEL_ARCH.GRANITE, MODEL_ARCH.LLAMA, MODEL_ARCH.MISTRAL3, MODEL_ARCH.SMOLLM3)
 
 
-def write_family(path: Path, name: str, q8: tuple[str, ...] = ()) -> Path:
-    """Write a case as a file whose matrices are F16, those with a part of `q8` in their names Q8_0; return its path."""
+def write_family(path: Path, name: str, q8: tuple[str, ...] = (), *, joins_gates: bool = False) -> Path:
+    """Write a case as a file whose matrices are F16, those with a part of `q8` in their names Q8_0; return its path.
+
+    With `joins_gates` experts' gates and what they are for stay one tensor, if they are one in the directory.
+    """
     case, arch = CASES[name], _KINDS[name]
     config = cast("Mapping[str, object]", case.text_config)
     writer = GGUFWriter(path, MODEL_ARCH_NAMES[arch])
@@ -71,7 +79,12 @@ def write_family(path: Path, name: str, q8: tuple[str, ...] = ()) -> Path:
     _add_attention(writer, config)
     names = get_tensor_name_map(arch, _int(config["num_hidden_layers"]))
     dense_names = get_tensor_name_map(MODEL_ARCH.QWEN3, _int(config["num_hidden_layers"]))
-    for given, drawn in _stacked(weights(case)):
+    tensors = weights(case)
+    if not joins_gates:
+        tensors = apart(tensors)
+    if arch in _DELTA_NETS:
+        tensors = (delta_net_tensor(config, *tensor) for tensor in tensors)
+    for given, drawn in _stacked(tensors):
         if "visual." in given:
             continue  # a file of its own has these
         key, values = given.replace("language_model.", ""), drawn
@@ -87,7 +100,7 @@ def write_family(path: Path, name: str, q8: tuple[str, ...] = ()) -> Path:
             file_name = dense_names.get_name(key, try_suffixes=(".weight",))
         assert file_name is not None, key
         is_router = key.endswith(("mlp.gate.weight", "block_sparse_moe.gate.weight", "shared_expert_gate.weight"))
-        is_matrix = values.ndim > 1 and "conv.conv" not in key and not is_router
+        is_matrix = values.ndim > 1 and "conv.conv" not in key and "conv1d" not in key and not is_router
         if any(part in file_name for part in q8):
             blocks = quantize(values, GGMLQuantizationType.Q8_0)
             writer.add_tensor(file_name, blocks, raw_dtype=GGMLQuantizationType.Q8_0)
@@ -106,15 +119,17 @@ def write_family(path: Path, name: str, q8: tuple[str, ...] = ()) -> Path:
 
 
 def _stacked(tensors: Iterable[tuple[str, Floats]]) -> Iterator[tuple[str, Floats]]:
-    """Yield tensors, those of all experts of a layer as one."""
+    """Yield tensors by names that end in ".weight" or ".bias", those of all experts of a layer as one."""
     experts: dict[str, list[Floats]] = {}
     for name, values in tensors:
-        if ".experts." in name:
+        if ".experts." in name and values.ndim == 3:
+            yield f"{name}.weight", values
+        elif ".experts." in name:
             experts.setdefault(re.sub(r"experts\.\d+", "experts", name), []).append(values)
         else:
             yield name, values
     for name, matrices in experts.items():
-        yield name, np.stack(matrices)
+        yield f"{name.removesuffix('.weight')}.weight", np.stack(matrices)
 
 
 def _add_sizes(writer: GGUFWriter, config: Mapping[str, object]) -> None:
@@ -127,6 +142,8 @@ def _add_sizes(writer: GGUFWriter, config: Mapping[str, object]) -> None:
     writer.add_head_count(_int(config["num_attention_heads"]))
     if config["model_type"] == "lfm2":
         _add_short_convs(writer, config)
+    elif "linear_num_key_heads" in config:
+        _add_delta_net(writer, config)
     else:
         writer.add_feed_forward_length(_int(config["intermediate_size"]))
         writer.add_head_count_kv(_int(config["num_key_value_heads"]))
@@ -151,6 +168,19 @@ def _add_sizes(writer: GGUFWriter, config: Mapping[str, object]) -> None:
         writer.add_layer_norm_eps(_float(config["layer_norm_eps"]))
 
 
+def _add_delta_net(writer: GGUFWriter, config: Mapping[str, object]) -> None:
+    heads = _int(config["linear_num_value_heads"])
+    if "intermediate_size" in config:
+        writer.add_feed_forward_length(_int(config["intermediate_size"]))
+    writer.add_head_count_kv(_int(config["num_key_value_heads"]))
+    writer.add_ssm_conv_kernel(_int(config["linear_conv_kernel_dim"]))
+    writer.add_ssm_state_size(_int(config["linear_key_head_dim"]))
+    writer.add_ssm_group_count(_int(config["linear_num_key_heads"]))
+    writer.add_ssm_time_step_rank(heads)
+    writer.add_ssm_inner_size(heads * _int(config["linear_value_head_dim"]))
+    writer.add_full_attention_interval(2)
+
+
 def _add_groups(writer: GGUFWriter, config: Mapping[str, object]) -> None:
     writer.add_expert_shared_count(_int(config["n_shared_experts"]))
     writer.add_leading_dense_block_count(_int(config["first_k_dense_replace"]))
@@ -173,7 +203,7 @@ def _add_rotary(writer: GGUFWriter, config: Mapping[str, object]) -> None:
     scaling = config.get("rope_parameters", config.get("rope_scaling"))
     parameters = scaling if isinstance(scaling, dict) else {}
     writer.add_rope_freq_base(_float(parameters.get("rope_theta", config.get("rope_theta"))))
-    part = _float(config.get("partial_rotary_factor", 1.0))
+    part = _float(parameters.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0)))
     writer.add_rope_dimension_count(int(part * _head_dim(config)))
     kind = parameters.get("rope_type")
     if kind == "longrope":
@@ -197,7 +227,8 @@ def _add_rotary(writer: GGUFWriter, config: Mapping[str, object]) -> None:
 def _add_attention(writer: GGUFWriter, config: Mapping[str, object]) -> None:
     if "sliding_window" in config and "use_sliding_window" not in config:
         writer.add_sliding_window(_int(config["sliding_window"] or 0))
-    if isinstance(kinds := config.get("layer_types"), list) and config["model_type"] != "cohere2":
+    is_listed = config["model_type"] != "cohere2" and "linear_num_key_heads" not in config
+    if isinstance(kinds := config.get("layer_types"), list) and is_listed:
         writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in kinds])
     for key, add in (
         ("attn_logit_softcapping", writer.add_attn_logit_softcapping),

@@ -26,7 +26,11 @@ SIZES: dict[str, object] = {
 def config(architecture: str, **changes: object) -> dict[str, object]:
     fields = SIZES | {key.replace("__", "."): value for key, value in changes.items()}
     metadata = {f"{architecture}.{key}": value for key, value in fields.items() if value is not None}
-    names = ["token_embd.weight", *(f"blk.{layer}.ffn_gate_inp.weight" for layer in range(3))]
+    names = [
+        "token_embd.weight",
+        *(f"blk.{layer}.ffn_gate_inp.weight" for layer in range(3)),
+        "blk.1.ssm_conv1d.weight",
+    ]
     tensors = {name: TensorEntry(name, "F32", (100, 32), 0, 0) for name in names}
     return json_config(gguf_config({"general.architecture": architecture, **metadata}, tensors, "m.gguf"), {})  # type: ignore[arg-type]
 
@@ -44,6 +48,28 @@ def test_the_shared_expert_of_qwen_2_may_have_a_width_of_its_own() -> None:
     assert config("qwen2moe", expert_shared_feed_forward_length=24)["shared_expert_intermediate_size"] == 24
 
 
+DELTA_NET: dict[str, object] = {
+    "ssm__conv_kernel": 4,
+    "ssm__state_size": 16,
+    "ssm__group_count": 2,
+    "ssm__time_step_rank": 4,
+    "ssm__inner_size": 48,
+    "rope__dimension_count": 4,
+}
+
+
+def test_qwen_3_5_s_layers_of_linear_attention_are_known_by_their_tensors() -> None:
+    found = config("qwen35moe", **DELTA_NET, nextn_predict_layers=1, feed_forward_length=None)
+    assert found["layer_types"] == ["full_attention", "linear_attention"]
+    assert (found["linear_num_key_heads"], found["linear_num_value_heads"]) == (2, 4)
+    assert (found["linear_key_head_dim"], found["linear_value_head_dim"]) == (16, 12)
+    assert (found["partial_rotary_factor"], found["intermediate_size"], found["num_experts"]) == (0.25, 16, 8)
+    assert found["shared_expert_intermediate_size"] == 16
+
+
+NO_WIDTHS = {"feed_forward_length": None, "expert_feed_forward_length": None}
+
+
 @pytest.mark.parametrize(
     ("architecture", "changes", "message"),
     [
@@ -52,6 +78,15 @@ def test_the_shared_expert_of_qwen_2_may_have_a_width_of_its_own() -> None:
         ("glm4moe", {"nextn_predict_layers": 0.5}, r"nextn_predict_layers: expected less than the 3 layers, got 0\.5"),
         ("glm4moe", {"rope__dimension_sections": 3}, r"glm4moe\.rope\.dimension_sections: positions of images"),
         ("glm4moe", {"expert_used_count": None}, r"glm4moe\.expert_used_count is missing"),
+        (
+            "glm4moe",
+            {"feed_forward_length": None, "expert_feed_forward_length": None},
+            r"feed_forward_length is missing",
+        ),
+        ("qwen35moe", {}, r"qwen35moe\.ssm\.time_step_rank is missing"),
+        ("qwen35moe", {**DELTA_NET, "ssm__inner_size": 49}, r"ssm\.inner_size: expected a multiple of the 4 heads"),
+        ("qwen35moe", {**DELTA_NET, "block_count": 4}, r"expert_count: a layer without experts is not supported"),
+        ("qwen35", {**DELTA_NET}, r"qwen35\.expert_count: 8: experts are not supported"),
         ("qwen2moe", {"attention__sliding_window": 32}, "32 is shorter than the context of 64"),
     ],
 )

@@ -62,15 +62,47 @@ def _qwen2moe(config: GgufConfig, _: _Factors) -> _Keys:
 
 def _shared_width(config: GgufConfig) -> int:
     """Files of the first converters have no key for it."""
-    return config.count("expert_shared_feed_forward_length", config.count("feed_forward_length"))
+    return config.count("expert_shared_feed_forward_length", config.feed_forward)
 
 
 def _qwen3moe(config: GgufConfig, _: _Factors) -> _Keys:
     return {"architectures": ["Qwen3MoeForCausalLM"], "norm_topk_prob": True} | _experts(config) | _no_window(config)
 
 
+def _qwen35(config: GgufConfig, _: _Factors) -> _Keys:
+    return {"architectures": ["Qwen3_5ForCausalLM"]} | _delta_net(config)
+
+
+def _qwen35moe(config: GgufConfig, _: _Factors) -> _Keys:
+    keys: _Keys = {
+        "architectures": ["Qwen3_5MoeForCausalLM"],
+        "shared_expert_intermediate_size": _shared_width(config),
+    }
+    keys |= _experts(config) | _delta_net(config)
+    if keys.pop("mlp_only_layers"):
+        raise config.unsupported("expert_count", "a layer without experts is not supported here")
+    return keys
+
+
+def _delta_net(config: GgufConfig) -> _Keys:
+    """Layers of linear attention are known by their tensors."""
+    heads, width = config.count("ssm.time_step_rank"), config.count("ssm.inner_size")
+    if width % heads:
+        raise config.error("ssm.inner_size", f"a multiple of the {heads} heads", width)
+    is_linear = (config.has(f"blk.{layer}.ssm_conv1d.weight") for layer in range(config.num_layers))
+    return {
+        "layer_types": ["linear_attention" if is_ssm else "full_attention" for is_ssm in is_linear],
+        "partial_rotary_factor": _head_part(config),
+        "linear_conv_kernel_dim": config.count("ssm.conv_kernel"),
+        "linear_num_key_heads": config.count("ssm.group_count"),
+        "linear_num_value_heads": heads,
+        "linear_key_head_dim": config.count("ssm.state_size"),
+        "linear_value_head_dim": width // heads,
+    }
+
+
 def _olmoe(config: GgufConfig, _: _Factors) -> _Keys:
-    width = config.count("expert_feed_forward_length", config.count("feed_forward_length"))
+    width = config.count("expert_feed_forward_length", config.feed_forward)
     return (
         {"architectures": ["OlmoeForCausalLM"], "norm_topk_prob": False}
         | _experts(config)
@@ -80,11 +112,11 @@ def _olmoe(config: GgufConfig, _: _Factors) -> _Keys:
 
 def _experts(config: GgufConfig) -> _Keys:
     """How many there are and how wide; layers without are known by their tensors."""
-    layers = range(config.count("block_count"))
+    layers = range(config.num_layers)
     return {
         "num_experts": config.count("expert_count"),
         "num_experts_per_tok": config.count("expert_used_count"),
-        "moe_intermediate_size": config.count("expert_feed_forward_length", config.count("feed_forward_length")),
+        "moe_intermediate_size": config.count("expert_feed_forward_length", config.feed_forward),
         "mlp_only_layers": [layer for layer in layers if not config.has(f"blk.{layer}.ffn_gate_inp.weight")],
     }
 
@@ -282,6 +314,8 @@ ARCHITECTURES: Mapping[str, Callable[[GgufConfig, _Factors], _Keys]] = {
     "qwen2moe": _qwen2moe,
     "qwen2vl": _qwen2,
     "qwen3": _qwen3,
+    "qwen35": _qwen35,
+    "qwen35moe": _qwen35moe,
     "qwen3moe": _qwen3moe,
     "qwen3vl": _qwen3,
     "seed_oss": _seed_oss,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from unicorn_async.checkpoint.file_traits import FileTraits
 from unicorn_async.checkpoint.gguf.architectures import ARCHITECTURES
 from unicorn_async.checkpoint.gguf.keys import HEAD_PARTS, GgufConfig
-from unicorn_async.checkpoint.gguf.names import LONG_FACTORS, ROPE_FACTORS, WITH_EXPERTS
+from unicorn_async.checkpoint.gguf.names import LONG_FACTORS, ROPE_FACTORS, TILED, WITH_EXPERTS
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 _COUNTS = {
     "hidden_size": "embedding_length",
     "num_attention_heads": "attention.head_count",
-    "intermediate_size": "feed_forward_length",
     "max_position_embeddings": "context_length",
 }
 
@@ -54,6 +53,7 @@ def json_config(config: GgufConfig, rope_factors: Mapping[str, Sequence[float]])
     result: dict[str, object] = {name: config.count(key) for name, key in _COUNTS.items()}
     result |= {
         "num_hidden_layers": config.num_layers,
+        "intermediate_size": config.feed_forward,
         "rms_norm_eps": _norm_eps(config),
         "num_key_value_heads": _kv_heads(config),
         "head_dim": config.head_dim,
@@ -74,6 +74,8 @@ def file_traits(config: GgufConfig, rope_factors: Mapping[str, Sequence[float]])
     return FileTraits(
         norms_hold_one=True,
         are_experts_apart=True,
+        are_value_heads_tiled=config.architecture in TILED,
+        has_decay_rates=True,
         is_qkv_fused=config.has("blk.0.attn_qkv.weight"),
         rope_factors=tuple(rope_factors.get(ROPE_FACTORS, ())),
     )

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from unicorn_async.checkpoint.gguf.fields import GgufValue
     from unicorn_async.checkpoint.source_tensor import TensorEntry
 
-HEAD_PARTS = ("chatglm", "glm4", "glm4moe", "phi3")  # a part of each head may rotate
-WITH_PREDICTORS = ("glm4moe",)  # the last layers may predict further tokens
+HEAD_PARTS = ("chatglm", "glm4", "glm4moe", "phi3", "qwen35", "qwen35moe")  # a part of each head may rotate
+WITH_PREDICTORS = ("glm4moe", "qwen35", "qwen35moe")  # the last layers may predict further tokens
 
 
 class GgufConfig:
@@ -79,6 +79,13 @@ class GgufConfig:
         if not isinstance(behind, int) or not 0 <= behind < count:
             raise self.error("nextn_predict_layers", f"less than the {count} layers", behind)
         return count - behind
+
+    @property
+    def feed_forward(self) -> int:
+        """Width of the FFN, which files of experts alone may not say: theirs then."""
+        name = "feed_forward_length"
+        is_said = self.get(name) is not None or self.get(f"expert_{name}") is None
+        return self.count(name if is_said else f"expert_{name}")
 
     @property
     def num_rotary_pairs(self) -> int:

@@ -116,7 +116,7 @@ def _sources(
             skipped.append(name)
             continue
         if experts := _experts(files[file], entry, config):
-            if experts[0].name in tensors:
+            if any(part.name in tensors for part in experts):
                 raise CheckpointError(f"{files[file]}: {name!r} is there twice")
             tensors |= {part.name: SourceTensor.of(part, file) for part in experts}
             continue
@@ -157,9 +157,13 @@ def _experts(path: Path, entry: TensorEntry, config: GgufConfig) -> list[TensorE
             f"{path}: tensor {entry.name!r}: expected three dimensions, the first of {count} experts, "
             f"got shape {list(entry.shape)}"
         )
-    nbytes = entry.nbytes // count
     names = expert_names(entry.name, config.architecture, count)
+    halves = len(names) // count or 1
+    _, rows, columns = entry.shape
+    if rows % halves:
+        raise CheckpointError(f"{path}: tensor {entry.name!r}: {rows} rows are no gates and as many others")
+    nbytes = entry.nbytes // (count * halves)
     return [
-        TensorEntry(name, entry.dtype, entry.shape[1:], entry.offset + nbytes * expert, nbytes)
-        for expert, name in enumerate(names)
+        TensorEntry(name, entry.dtype, (rows // halves, columns), entry.offset + nbytes * index, nbytes)
+        for index, name in enumerate(names)
     ]

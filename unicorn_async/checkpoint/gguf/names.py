@@ -27,9 +27,10 @@ _IN_LAYER = {
     "ffn_down": "mlp.down_proj",
 }
 _EXPERTS = {
-    "ffn_gate_exps": "gate_proj",
-    "ffn_up_exps": "up_proj",
-    "ffn_down_exps": "down_proj",
+    "ffn_gate_exps": ("gate_proj",),
+    "ffn_up_exps": ("up_proj",),
+    "ffn_gate_up_exps": ("gate_proj", "up_proj"),
+    "ffn_down_exps": ("down_proj",),
 }
 _MIXTRAL = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
 _SHARED_EXPERT = {
@@ -44,8 +45,24 @@ _SHARED_EXPERTS = {
     "ffn_up_shexp": "mlp.shared_experts.up_proj",
     "ffn_down_shexp": "mlp.shared_experts.down_proj",
 }
-_CORRECTION = "exp_probs_b.bias"
-WITH_EXPERTS = ("glm4moe", "llama", "olmoe", "qwen2moe", "qwen3moe")
+_DELTA_NET = {
+    "post_attention_norm": "post_attention_layernorm",
+    "attn_qkv": "linear_attn.in_proj_qkv",
+    "attn_gate": "linear_attn.in_proj_z",
+    "ssm_alpha": "linear_attn.in_proj_a",
+    "ssm_beta": "linear_attn.in_proj_b",
+    "ssm_conv1d": "linear_attn.conv1d",
+    "ssm_norm": "linear_attn.norm",
+    "ssm_out": "linear_attn.out_proj",
+}
+# Tensors whose names do not end as those of others do.
+_WHOLE = {
+    "glm4moe": {"exp_probs_b.bias": "mlp.gate.e_score_correction_bias"},
+    "qwen35": {"ssm_a": "linear_attn.A_log", "ssm_dt.bias": "linear_attn.dt_bias"},
+}
+_WHOLE["qwen35moe"] = _WHOLE["qwen35"]
+WITH_EXPERTS = ("glm4moe", "llama", "olmoe", "qwen2moe", "qwen35moe", "qwen3moe")
+TILED = ("qwen35", "qwen35moe")  # the converter has put heads of values in another order
 _PLAIN = {"ffn_norm": "post_attention_layernorm"}
 _GEMMA = {
     "post_attention_norm": "post_attention_layernorm",
@@ -95,13 +112,16 @@ _BY_ARCHITECTURE: Mapping[str, Mapping[str, str]] = {
     "phi3": {**_PLAIN, **_FUSED},
     "qwen2moe": {**_PLAIN, **_SHARED_EXPERT},
     "qwen3moe": {**_PLAIN, "ffn_gate_inp": "mlp.gate"},
+    "qwen35": _DELTA_NET,
+    "qwen35moe": {**_DELTA_NET, **_SHARED_EXPERT},
     "seed_oss": {"post_attention_norm": "post_attention_layernorm"},
 }
 _INTERLEAVED = ("granite", "llama", "mistral3", "smollm3")  # the converter has put rotary pairs side by side
 ROPE_FACTORS = "rope_freqs.weight"
 LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
 _CONSTANTS = (ROPE_FACTORS, LONG_FACTORS, SHORT_FACTORS)
-_LAYER_NAME = re.compile(r"blk\.(\d{1,5})\.([a-z_.]+)\.(weight|bias)")
+_IN_ANY_LAYER = re.compile(r"blk\.(\d{1,5})\.(.+)", re.DOTALL)
+_LAYER_NAME = re.compile(r"blk\.(\d{1,5})\.([a-z0-9_.]+)\.(weight|bias)")
 _ROTARY_PARTS = ("attn_q", "attn_k")
 _WITH_BIAS = (*_ROTARY_PARTS, "attn_v", "attn_output", "attn_qkv", *(name for name in _LFM2 if "shortconv" in name))
 
@@ -112,11 +132,12 @@ def canonical_name(name: str, architecture: str) -> str | None:
     names = _GLOBAL | _LFM2_NORM if architecture == "lfm2" else _GLOBAL
     if stem in names and kind == "weight":
         return f"{names[stem]}.{kind}"
+    whole = _IN_ANY_LAYER.match(name)
+    if whole is not None and (part := _WHOLE.get(architecture, {}).get(whole[2])) is not None:
+        return f"model.layers.{int(whole[1])}.{part}"
     match = _LAYER_NAME.fullmatch(name)
     if match is None:
         return None
-    if architecture == "glm4moe" and name.endswith(f".{_CORRECTION}"):
-        return f"model.layers.{int(match[1])}.mlp.gate.e_score_correction_bias"
     parts = {**_IN_LAYER, **_BY_ARCHITECTURE.get(architecture, _PLAIN)}
     part, kind = parts.get(match[2]), match[3]
     if part is None or (kind == "bias" and match[2] not in _WITH_BIAS):
@@ -126,20 +147,23 @@ def canonical_name(name: str, architecture: str) -> str | None:
 
 def layer_of(name: str) -> int:
     """Return the number of a tensor's layer, -1 where it is in none."""
-    match = _LAYER_NAME.fullmatch(name)
+    match = _IN_ANY_LAYER.match(name)
     return -1 if match is None else int(match[1])
 
 
 def expert_names(name: str, architecture: str, num_experts: int) -> tuple[str, ...]:
-    """Return the names in the models' layout of the matrices that a tensor stacks, none where it stacks no experts."""
+    """Return the names in the models' layout of the matrices that a tensor stacks, none where it stacks no experts.
+
+    Where an expert has two of them, they follow each other.
+    """
     match = _LAYER_NAME.fullmatch(name)
     if architecture not in WITH_EXPERTS or match is None or match[2] not in _EXPERTS or match[3] != "weight":
         return ()
-    part, module = _EXPERTS[match[2]], "mlp"
+    parts, module = _EXPERTS[match[2]], "mlp"
     if architecture == "llama":
-        part, module = _MIXTRAL[part], "block_sparse_moe"
+        parts, module = tuple(_MIXTRAL[part] for part in parts), "block_sparse_moe"
     stem = f"model.layers.{int(match[1])}.{module}.experts"
-    return tuple(f"{stem}.{expert}.{part}.weight" for expert in range(num_experts))
+    return tuple(f"{stem}.{expert}.{part}.weight" for expert in range(num_experts) for part in parts)
 
 
 def factor_tensors(architecture: str) -> tuple[str, ...]:

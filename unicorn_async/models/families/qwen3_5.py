@@ -56,7 +56,8 @@ def _text_part(raw: JsonConfig) -> JsonConfig:
 
 
 def _sizes(raw: JsonConfig, intermediate_size: int | None = None) -> Dimensions:
-    return replace(Dimensions.read(raw, head_dim=256, intermediate_size=intermediate_size), norm_plus_one=True)
+    sizes = Dimensions.read(raw, head_dim=256, intermediate_size=intermediate_size)
+    return replace(sizes, norm_plus_one=not raw.traits.norms_hold_one)
 
 
 def _dense(raw: JsonConfig) -> tuple[Dimensions, Block]:
@@ -108,6 +109,8 @@ def _shape(raw: JsonConfig) -> DeltaShape:
         key_dim=raw.count("linear_key_head_dim", 128),
         value_dim=raw.count("linear_value_head_dim", 128),
         num_taps=num_taps,
+        is_tiled=raw.traits.are_value_heads_tiled,
+        has_rates=raw.traits.has_decay_rates,
     )
 
 
