@@ -62,6 +62,11 @@ def drop_corrections(model: PreTrainedModel) -> None:
             buffer.zero_()
 
 
+def ungroup(weight: torch.Tensor) -> torch.Tensor:
+    """Take rows of two heads of keys by turns."""
+    return weight.view(2, 2, -1, weight.shape[-1]).transpose(0, 1).reshape(weight.shape)
+
+
 def drop_embedding_scale(model: PreTrainedModel) -> None:
     """Leave out Gemma's factor sqrt(hidden_size)."""
     model.get_input_embeddings().embed_scale.fill_(1.0)
@@ -276,6 +281,12 @@ CONFIG_MISTAKES |= {
         "an expert more": set_key("num_experts_per_tok", value=4),
         "the whole head rotates": set_key("rope_parameters", "partial_rotary_factor", value=1.0),
     },
+    "qwen3_next": {
+        "an expert less": set_key("num_experts_per_tok", value=2),
+        "an expert more": set_key("num_experts_per_tok", value=4),
+        "weights as the softmax has them": set_key("norm_topk_prob", value=False),
+        "the whole head rotates": set_key("rope_parameters", "partial_rotary_factor", value=1.0),
+    },
     "qwen3_5": {
         "the whole head rotates": set_key("rope_parameters", "partial_rotary_factor", value=1.0),
         "another base": set_key("rope_parameters", "rope_theta", value=100.0),
@@ -349,6 +360,14 @@ MODEL_MISTAKES |= {
         "experts the other way round": change("mlp.gate.weight", lambda w: w.flip(0)),
         "gate and up swapped": swap_expert_halves,
         "shared gate and up swapped": swap_shared_halves,
+        "no shared expert": change("shared_expert.down_proj", torch.zeros_like),
+        "no gate of the shared expert": change("shared_expert_gate", lambda w: w * 0.0),
+        "norms multiply by weight, not 1 + weight": change("layernorm", lambda w: w - 1.0),
+    },
+    "qwen3_next": {
+        "projections not in groups": change("in_proj_qkvz", ungroup),
+        "betas and decays not in groups": change("in_proj_ba", ungroup),
+        "experts the other way round": change("mlp.gate.weight", lambda w: w.flip(0)),
         "no shared expert": change("shared_expert.down_proj", torch.zeros_like),
         "no gate of the shared expert": change("shared_expert_gate", lambda w: w * 0.0),
         "norms multiply by weight, not 1 + weight": change("layernorm", lambda w: w - 1.0),

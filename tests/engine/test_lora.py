@@ -96,6 +96,7 @@ async def test_a_gguf_file_s_dense_weights_are_blended_row_by_row_of_the_model(
         ("phi4_mini", ("qkv_proj", "gate_up_proj")),
         ("glm4", ("q_proj", "k_proj")),
         ("qwen3_moe", ATTENTION),
+        ("qwen3_next", ("in_proj_qkvz", "in_proj_ba")),
         ("qwen2_moe", ("v_proj", "shared_expert.gate_proj", "shared_expert.up_proj", "shared_expert.down_proj")),
     ],
 )
@@ -185,6 +186,14 @@ def test_adapters_of_experts_and_of_routers_are_refused(
     path = write_adapter(name, AdapterCase("one", (module,), 4, 8.0, 1.0, "float32"), tmp_path)
     with pytest.raises(UnsupportedModelError, match=r"': adapters of experts and of their routers are not"):
         ModelFiles.read(model_directory(name), loras=(LoraSpec(path),))
+
+
+def test_an_adapter_whose_rows_come_in_groups_that_no_kernel_takes_is_refused(
+    tmp_path: Path, model_directory: WriteModel
+) -> None:
+    path = write_adapter("qwen3_next", AdapterCase("one", ("in_proj_ba",), 1, 8.0, 1.0, "float32"), tmp_path)
+    with pytest.raises(UnsupportedModelError, match=r"of rank 1: rows of '.*in_proj_ba\.weight' lie in groups"):
+        ModelFiles.read(model_directory("qwen3_next"), loras=(LoraSpec(path),))
 
 
 async def test_an_adapter_that_is_not_there_fails_the_start(tmp_path: Path, open_engine: OpenEngine) -> None:

@@ -107,7 +107,7 @@ def _text_tensors(case: Case) -> Iterator[tuple[str, Floats]]:
     kind = case.text_config["model_type"]
     if kind == "lfm2":
         return lfm2_tensors(case, draw)
-    return delta_net_tensors(case, draw) if kind in ("qwen3_5_text", "qwen3_5_moe_text") else _decoder(case)
+    return delta_net_tensors(case, draw) if "linear_num_key_heads" in case.text_config else _decoder(case)
 
 
 def _decoder(case: Case) -> Iterator[tuple[str, Floats]]:

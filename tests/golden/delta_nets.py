@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from .case import PEAKED, TOKENS, Case, JsonObject, Layout
-from .mixtures import expert_tensors
+from .mixtures import expert_tensors, has_experts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -47,7 +47,16 @@ _MOE: JsonObject = {
     "moe_intermediate_size": 64,
     "shared_expert_intermediate_size": 96,
 }
-_GAINS = {**PEAKED, "out_proj": 1.5, "in_proj_qkv": 1.5}
+_NEXT: JsonObject = {
+    **_MOE,
+    "architectures": ["Qwen3NextForCausalLM"],
+    "model_type": "qwen3_next",
+    "intermediate_size": 160,
+    "mlp_only_layers": [1],
+    "decoder_sparse_step": 1,
+    "norm_topk_prob": True,
+}
+_GAINS = {**PEAKED, "out_proj": 1.5, "in_proj_qkv": 1.5, "in_proj_qkvz": 1.5}
 _MOE_GAINS = {**_GAINS, "gate": 1.0, "shared_expert_gate": 2.0, "down_proj": 2.5}
 
 
@@ -82,6 +91,7 @@ DELTA_NETS = (
         Layout.MULTIMODAL_NEW,
         gains=_GAINS,
     ),
+    Case("qwen3_next", _NEXT, "qwen3_next", gains={**_GAINS, "gate": 1.0, "shared_expert_gate": 2.0}),
     Case("qwen3_5_moe", {**_MOE, "architectures": ["Qwen3_5MoeForCausalLM"]}, "qwen3_5_moe", gains=_MOE_GAINS),
     Case(
         "qwen3_5_moe_multimodal",
@@ -125,13 +135,14 @@ def delta_net_tensors(case: Case, draw: Callable[..., Floats]) -> Iterator[tuple
                 yield vector(f"{prefix}self_attn.{part}.weight", head_dim, 0.2)
         else:
             inner = f"{prefix}linear_attn."
-            sizes = (
+            apart = (
                 ("in_proj_qkv", columns),
                 ("in_proj_z", values),
                 ("in_proj_b", value_heads),
                 ("in_proj_a", value_heads),
             )
-            for part, rows in sizes:
+            grouped = (("in_proj_qkvz", columns + values), ("in_proj_ba", 2 * value_heads))
+            for part, rows in grouped if case.text_config["model_type"] == "qwen3_next" else apart:
                 yield matrix(inner + part, rows, hidden)
             taps = (columns, 1, config["linear_conv_kernel_dim"])
             yield f"{inner}conv1d.weight", draw(f"{case.reference}/{inner}conv1d", taps, 0.7)
@@ -140,8 +151,9 @@ def delta_net_tensors(case: Case, draw: Callable[..., Floats]) -> Iterator[tuple
             yield vector(f"{inner}norm.weight", value_dim, 0.2, 1.0)
             yield matrix(f"{inner}out_proj", hidden, values)
         yield vector(f"{prefix}post_attention_layernorm.weight", hidden, 0.2)
-        if "num_experts" in config:
-            yield from expert_tensors(config, prefix, matrix, stack)
+        if has_experts(config, layer):
+            is_stacked = case.text_config["model_type"] != "qwen3_next"
+            yield from expert_tensors(config, prefix, matrix, stack if is_stacked else None)
             continue
         ffn = config["intermediate_size"]
         for part, rows, width in (("gate_proj", ffn, hidden), ("up_proj", ffn, hidden), ("down_proj", hidden, ffn)):

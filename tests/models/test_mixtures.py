@@ -184,3 +184,21 @@ def test_layers_that_predict_further_tokens_are_passed_over_as_far_as_the_config
 def test_what_glm_4_5_could_be_otherwise_is_refused(keys: dict[str, object], match: str) -> None:
     with pytest.raises(UnsupportedModelError, match=match):
         spec("Glm4Moe", head_dim=64, **keys)
+
+
+def test_qwen_3_next_has_its_projections_in_groups_and_may_have_layers_without_experts() -> None:
+    model = spec("Qwen3Next", mlp_only_layers=[1], num_experts=16)
+    assert [layer.attends for layer in model.layers] == [False, False, False, True, False]
+    assert [isinstance(layer.blocks[1], Experts) for layer in model.layers] == [True, False, True, True, True]
+    experts = experts_of(model)
+    assert experts.routing == Routing(16, 10, normalises=True) and not experts.is_stacked
+    assert experts.shared == SharedExpert(512, "mlp.shared_expert", "mlp.shared_expert_gate.weight")
+    wants = {want.name: want for want in model.wanted_tensors()}
+    qkvz, ba = (wants[f"model.layers.0.linear_attn.in_proj_{part}.weight"] for part in ("qkvz", "ba"))
+    assert (qkvz.shape, ba.shape) == ((2 * 16 * 128 + 2 * 32 * 128, 128), (64, 128))
+    assert [(run.file_row, run.row, run.count) for run in qkvz.runs[4:8]] == [
+        *((768, 128, 128), (768 + 128, 2048 + 128, 128)),
+        *((768 + 256, 4096 + 256, 256), (768 + 512, 8192 + 256, 256)),
+    ]
+    assert [(run.file_row, run.row, run.count) for run in ba.runs[2:4]] == [(4, 2, 2), (6, 34, 2)]
+    assert not experts_of(spec("Qwen3Next", num_experts=16, norm_topk_prob=False)).routing.normalises

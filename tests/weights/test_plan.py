@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +14,7 @@ from unicorn_async.errors import CheckpointError, UnsupportedModelError
 from unicorn_async.tensor import DType, QuantFormat, QuantTensor
 from unicorn_async.weights.chunk import Transform
 from unicorn_async.weights.plan import LoadPlan, WantedTensor, make_plan
+from unicorn_async.weights.row_order import grouped_runs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,6 +73,29 @@ def test_parts_that_follow_each_other_in_the_file_are_read_at_once(tmp_path: Pat
     wanted = (WANTED[2], WantedTensor("v", (4, 8), 0, "qkv", 8), WantedTensor("k", (4, 8), 0, "qkv", 12))
     qvk = [chunk for chunk in plan_of(tmp_path, wanted).chunks]
     assert [(chunk.dest_offset, chunk.nbytes) for chunk in qvk] == [(0, 128), (192, 64), (128, 64)]
+
+
+def test_rows_that_lie_in_groups_come_part_by_part(tmp_path: Path) -> None:
+    """Two groups of a row, another, and six of a third part."""
+    runs = grouped_runs(2, (1, 1, 6))
+    assert [(run.file_row, run.row, run.count) for run in runs] == [
+        *((0, 0, 1), (1, 2, 1), (2, 4, 6)),
+        *((8, 1, 1), (9, 3, 1), (10, 10, 6)),
+    ]
+    chunks = plan_of(tmp_path, (WantedTensor("up", (16, 8), 1, "up", runs=runs),)).chunks
+    first = min(chunk.offset for chunk in chunks)
+    assert [(chunk.offset - first, chunk.dest_offset, chunk.nbytes) for chunk in chunks] == [
+        (16 * run.file_row, 16 * run.row, 16 * run.count) for run in runs
+    ]
+
+
+def test_matrices_that_a_file_stacks_lie_one_behind_the_other(tmp_path: Path) -> None:
+    checkpoint = Checkpoint.read(builders.write(tmp_path, {"up": builders.tensor("BF16", 4, 2, 8)}))
+    want = WantedTensor("up", (8, 8), 1, "up", stacked=4)
+    (chunk,) = make_plan(checkpoint, (want,)).chunks
+    assert (chunk.dest_offset, chunk.nbytes) == (0, 2 * 64)
+    with pytest.raises(CheckpointError, match=r"asks for shape \[2, 4, 8\], the file has \[4, 2, 8\]"):
+        make_plan(checkpoint, (replace(want, stacked=2),))
 
 
 @pytest.mark.parametrize(

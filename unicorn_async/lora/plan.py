@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from unicorn_async.errors import CheckpointError, UnsupportedModelError
 from unicorn_async.tensor import DType
-from unicorn_async.weights.chunk import Chunk, Transform, split
-from unicorn_async.weights.plan import CHUNK_BYTES, DestTensor, LoadPlan
+from unicorn_async.weights.chunk import CONVERT_ALIGNMENT, Chunk, Transform, split
+from unicorn_async.weights.plan import CHUNK_BYTES, DestTensor, LoadPlan, in_runs
 from unicorn_async.weights.row_order import RowOrder
 
 if TYPE_CHECKING:
@@ -75,8 +75,11 @@ def make_lora_plan(
             for entry in (pair.a, pair.b):
                 names[entry.name] = dest = f"{index}:{entry.name}"
                 destinations.append(DestTensor(dest, entry.shape, DType.F32, 0, dest))
-                order = wants[pair.target].head_order if entry is pair.b else None
-                chunks += split(_chunk(index, entry, dest, order), CHUNK_BYTES)
+                want = wants[pair.target] if entry is pair.b else None
+                whole = _chunk(index, entry, dest, None if want is None else want.head_order)
+                for run in in_runs(whole, () if want is None else want.runs, entry.shape[0]):
+                    _check_place(adapter, pair, run)
+                    chunks += split(run, CHUNK_BYTES)
             a, b = names[pair.a.name], names[pair.b.name]
             changes.setdefault(pair.target, []).append(_change(adapter, pair, a, b))
     chunks.sort(key=lambda chunk: (chunk.file, chunk.offset))
@@ -100,6 +103,15 @@ def _check_target(adapter: LoraAdapter, pair: LoraPair, want: WantedTensor | Non
         raise CheckpointError(
             f"{where} of shape {list(pair.a.shape)} and its lora_B of {list(pair.b.shape)} change a weight of shape "
             f"{list(pair.shape)}; {pair.target!r} has {list(shape)}"
+        )
+
+
+def _check_place(adapter: LoraAdapter, pair: LoraPair, chunk: Chunk) -> None:
+    if chunk.dest_offset % CONVERT_ALIGNMENT:
+        where = f"adapter {adapter.path}: tensor {pair.b.name!r} of rank {pair.rank}"
+        raise UnsupportedModelError(
+            f"{where}: rows of {pair.target!r} lie in groups, and one begins at byte {chunk.dest_offset}, "
+            f"expected a multiple of {CONVERT_ALIGNMENT}"
         )
 
 

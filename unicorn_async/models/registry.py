@@ -44,6 +44,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "Qwen2_5_VLForConditionalGeneration": "qwen_vl.qwen2_5_vl",
     "Qwen3ForCausalLM": "qwen.qwen3",
     "Qwen3MoeForCausalLM": "qwen_moe.qwen3_moe",
+    "Qwen3NextForCausalLM": "qwen3_next.qwen3_next",
     "Qwen3_5ForCausalLM": "qwen3_5.qwen3_5",
     "Qwen3_5ForConditionalGeneration": "qwen3_5.qwen3_5_multimodal",
     "Qwen3_5MoeForCausalLM": "qwen3_5.qwen3_5_moe",

@@ -245,4 +245,5 @@ def _wanted(weight: WeightSpec, layer: int, dest: str = "", name: str | None = N
         is_table=weight.kind is WeightKind.TABLE,
         head_order=weight.head_order,
         stacked=weight.stacked,
+        runs=weight.runs,
     )

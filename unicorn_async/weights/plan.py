@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from unicorn_async.checkpoint.checkpoint import Checkpoint
     from unicorn_async.checkpoint.source_tensor import SourceTensor
     from unicorn_async.tensor import ElementType
+    from unicorn_async.weights.row_order import RowRun
 
 CHUNK_BYTES = 32 << 20
 _TYPES: Mapping[str, ElementType] = {kind.value: kind for kind in (*DType, *QuantFormat)}
@@ -32,7 +33,8 @@ class WantedTensor:
     `name` is canonical, `shape` what the configuration says. `layer` is -1 for the embeddings, then 0 to L - 1, and L
     for the final norm and the head. Its rows go to row `row_offset` of the destination `dest`, which several may share.
     `as_f32` asks for F32 (norm weights, biases). `is_table` marks embeddings and output head. With a `head_order` the
-    rows of heads lie in that order in the file. A `stacked` one is so many matrices there, in a dimension of its own.
+    rows of heads lie in that order in the file, with `runs` all its rows as these say. A `stacked` one is so many
+    matrices there, in a dimension of its own.
     """
 
     name: str
@@ -44,6 +46,7 @@ class WantedTensor:
     is_table: bool = False
     head_order: HeadOrder | None = None
     stacked: int = 1
+    runs: tuple[RowRun, ...] = ()
 
     @property
     def file_shape(self) -> tuple[int, ...]:
@@ -151,7 +154,7 @@ def make_plan(
     chunks: list[Chunk] = []
     for dest in destinations:
         first_row = parts[dest.name][0].want.row_offset
-        chunks += coalesced([_whole(part, dest, first_row) for part in parts[dest.name]])
+        chunks += coalesced([run for part in parts[dest.name] for run in _runs(part, dest, first_row)])
     chunks.sort(key=lambda chunk: (chunk.layer, chunk.file, chunk.offset))
     pieces = tuple(piece for chunk in chunks for piece in split(chunk, chunk_bytes))
     layers = tuple(sorted({dest.layer for dest in destinations}))
@@ -261,6 +264,27 @@ def _places(group: list[_Part]) -> tuple[TensorPart, ...]:
         TensorPart(part.want.name, part.source.name, (part.want.row_offset - first_row) * row, prod(part.want.shape))
         for part in group
     )
+
+
+def _runs(part: _Part, dest: DestTensor, first_row: int) -> list[Chunk]:
+    whole = _whole(part, dest, first_row)
+    return in_runs(whole, part.want.runs, part.want.shape[0])
+
+
+def in_runs(chunk: Chunk, runs: Sequence[RowRun], num_rows: int) -> list[Chunk]:
+    """Cut the chunk of a tensor of so many rows into these runs of them; without runs it stays whole."""
+    if not runs:
+        return [chunk]
+    nbytes, elements = chunk.nbytes // num_rows, chunk.num_elements // num_rows
+    return [
+        replace(
+            chunk,
+            offset=chunk.offset + run.file_row * nbytes,
+            nbytes=run.count * nbytes,
+            first_element=chunk.first_element + run.row * elements,
+        )
+        for run in runs
+    ]
 
 
 def _whole(part: _Part, dest: DestTensor, first_row: int) -> Chunk:

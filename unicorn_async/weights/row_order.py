@@ -34,6 +34,29 @@ class HeadOrder:
 
 
 @dataclass(frozen=True, slots=True)
+class RowRun:
+    """Rows of a tensor that follow each other: `count` from `file_row` of the file on are the model's from `row` on."""
+
+    file_row: int
+    row: int
+    count: int
+
+
+def grouped_runs(num_groups: int, parts: tuple[int, ...]) -> tuple[RowRun, ...]:
+    """Return the order for a file that has each group's parts side by side, of so many rows each.
+
+    The model has those of the first part of all groups, then those of the second, and so on.
+    """
+    runs: list[RowRun] = []
+    for group in range(num_groups):
+        within, before = 0, 0
+        for count in parts:
+            runs.append(RowRun(group * sum(parts) + within, before + group * count, count))
+            within, before = within + count, before + num_groups * count
+    return tuple(runs)
+
+
+@dataclass(frozen=True, slots=True)
 class RowOrder:
     """Whole heads of rows of `row_bytes`, ordered as `heads` says, from a head of the tensor on."""
 

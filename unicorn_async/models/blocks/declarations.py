@@ -9,7 +9,7 @@ from unicorn_async.weights.placement import MemoryGroup
 from unicorn_async.weights.rules import WeightKind
 
 if TYPE_CHECKING:
-    from unicorn_async.weights.row_order import HeadOrder
+    from unicorn_async.weights.row_order import HeadOrder, RowRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,8 @@ class WeightSpec:
 
     Its rows go to row `row_offset` of `dest`, which several share that one dispatch reads. Matrices and tables are
     what adapters may change. `group` says what memory it is given. With a `head_order` the rows of heads lie in that
-    order on disk. A `stacked` one is so many matrices there, of as many rows each, in a dimension of its own.
+    order on disk, with `runs` all its rows as these say. A `stacked` one is so many matrices there, of as many rows
+    each, in a dimension of its own.
     """
 
     name: str
@@ -29,6 +30,7 @@ class WeightSpec:
     row_offset: int = 0
     head_order: HeadOrder | None = None
     stacked: int = 1
+    runs: tuple[RowRun, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from unicorn_async.models.blocks.declarations import Fixed, Residue, WeightSpec, vector
@@ -10,6 +10,7 @@ from unicorn_async.ops.delta_rule import delta_conv, delta_conv_state, delta_rul
 from unicorn_async.ops.head_gate import HeadGate, head_gate
 from unicorn_async.tensor import DType, Tensor
 from unicorn_async.weights.placement import MemoryGroup
+from unicorn_async.weights.row_order import grouped_runs
 from unicorn_async.weights.rules import WeightKind
 
 if TYPE_CHECKING:
@@ -22,12 +23,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GatedDeltaNet:
-    """Heads that keep a matrix of a sequence each, behind `norm`; `eps` is that of the norm of what each finds."""
+    """Heads that keep a matrix of a sequence each, behind `norm`; `eps` is that of the norm of what each finds.
+
+    With `is_grouped` two tensors on disk have what makes q, k, v and the gate, and beta and the decay: those of a head
+    of keys side by side.
+    """
 
     hidden_size: int
     shape: DeltaShape
     norm: Norm
     eps: float
+    is_grouped: bool = False
 
     @property
     def norms(self) -> tuple[Norm, ...]:
@@ -42,10 +48,7 @@ class GatedDeltaNet:
         taps = (columns, 1, shape.num_taps)
         return (
             self.norm.weight,
-            WeightSpec("linear_attn.in_proj_qkv.weight", (columns, hidden), "delta_in", matrix, group),
-            WeightSpec("linear_attn.in_proj_z.weight", (values, hidden), "delta_in", matrix, group, columns),
-            WeightSpec("linear_attn.in_proj_b.weight", (heads, hidden), "delta_ba", matrix, group),
-            WeightSpec("linear_attn.in_proj_a.weight", (heads, hidden), "delta_ba", matrix, group, heads),
+            *self._projections(),
             WeightSpec("linear_attn.conv1d.weight", taps, "delta_taps", WeightKind.VECTOR, MemoryGroup.NORMS),
             vector("linear_attn.A_log", "delta_decays", heads),
             vector("linear_attn.dt_bias", "delta_decay_bias", heads),
@@ -113,6 +116,25 @@ class GatedDeltaNet:
         recorder.barrier()
         recorder.linear(gated, "delta_out", recorder.branch)
         recorder.leave(self.residue)
+
+    def _projections(self) -> tuple[WeightSpec, ...]:
+        shape, hidden, matrix, group = self.shape, self.hidden_size, WeightKind.MATRIX, MemoryGroup.ATTENTION
+        columns, values, heads = shape.columns, shape.value_columns, shape.num_value_heads
+        if not self.is_grouped:
+            return (
+                WeightSpec("linear_attn.in_proj_qkv.weight", (columns, hidden), "delta_in", matrix, group),
+                WeightSpec("linear_attn.in_proj_z.weight", (values, hidden), "delta_in", matrix, group, columns),
+                WeightSpec("linear_attn.in_proj_b.weight", (heads, hidden), "delta_ba", matrix, group),
+                WeightSpec("linear_attn.in_proj_a.weight", (heads, hidden), "delta_ba", matrix, group, heads),
+            )
+        groups = shape.num_key_heads
+        parts = (shape.key_dim, shape.key_dim, values // groups, values // groups)
+        qkvz = WeightSpec("linear_attn.in_proj_qkvz.weight", (columns + values, hidden), "delta_in", matrix, group)
+        ba = WeightSpec("linear_attn.in_proj_ba.weight", (2 * heads, hidden), "delta_ba", matrix, group)
+        return (
+            replace(qkvz, runs=grouped_runs(groups, parts)),
+            replace(ba, runs=grouped_runs(groups, (heads // groups, heads // groups))),
+        )
 
     def _project(self, recorder: BlockRecorder) -> tuple[Tensor, Tensor]:
         """Record q, k, v and the gate, side by side for each token; then beta and the decay, likewise."""

@@ -20,6 +20,8 @@ from unicorn_async.ops.delta_rule import DeltaShape
 from unicorn_async.ops.routing import Routing
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from unicorn_async.models.blocks.block import Block
     from unicorn_async.models.spec import ModelSpec
 
@@ -29,24 +31,24 @@ _KINDS = ("linear_attention", "full_attention")
 
 def qwen3_5(raw: JsonConfig) -> ModelSpec:
     """Read the config.json of a `Qwen3_5ForCausalLM`."""
-    return _decoder(raw, "Qwen3_5ForCausalLM", *_dense(raw))
+    return recurrent_decoder(raw, "Qwen3_5ForCausalLM", *_dense(raw))
 
 
 def qwen3_5_multimodal(raw: JsonConfig) -> ModelSpec:
     """Read the text part of the config.json of a `Qwen3_5ForConditionalGeneration`."""
     text = _text_part(raw)
-    return _decoder(text, "Qwen3_5ForConditionalGeneration", *_dense(text))
+    return recurrent_decoder(text, "Qwen3_5ForConditionalGeneration", *_dense(text))
 
 
 def qwen3_5_moe(raw: JsonConfig) -> ModelSpec:
     """Read the config.json of a `Qwen3_5MoeForCausalLM`."""
-    return _decoder(raw, "Qwen3_5MoeForCausalLM", *_experts(raw))
+    return recurrent_decoder(raw, "Qwen3_5MoeForCausalLM", *_experts(raw))
 
 
 def qwen3_5_moe_multimodal(raw: JsonConfig) -> ModelSpec:
     """Read the text part of the config.json of a `Qwen3_5MoeForConditionalGeneration`."""
     text = _text_part(raw)
-    return _decoder(text, "Qwen3_5MoeForConditionalGeneration", *_experts(text))
+    return recurrent_decoder(text, "Qwen3_5MoeForConditionalGeneration", *_experts(text))
 
 
 def _text_part(raw: JsonConfig) -> JsonConfig:
@@ -55,22 +57,23 @@ def _text_part(raw: JsonConfig) -> JsonConfig:
     return JsonConfig({**text.raw, "tie_word_embeddings": is_tied}, text.where, text.traits)
 
 
-def _sizes(raw: JsonConfig, intermediate_size: int | None = None) -> Dimensions:
+def recurrent_sizes(raw: JsonConfig, intermediate_size: int | None = None) -> Dimensions:
+    """Read the sizes; an `intermediate_size` that is given is not read."""
     sizes = Dimensions.read(raw, head_dim=256, intermediate_size=intermediate_size)
     return replace(sizes, norm_plus_one=not raw.traits.norms_hold_one)
 
 
-def _dense(raw: JsonConfig) -> tuple[Dimensions, Block]:
-    sizes = _sizes(raw)
-    return sizes, sizes.gated_ffn(raw.activation("hidden_act", "silu"))
+def _dense(raw: JsonConfig) -> tuple[Dimensions, list[Block]]:
+    sizes = recurrent_sizes(raw)
+    return sizes, [sizes.gated_ffn(raw.activation("hidden_act", "silu"))] * sizes.num_layers
 
 
-def _experts(raw: JsonConfig) -> tuple[Dimensions, Block]:
+def _experts(raw: JsonConfig) -> tuple[Dimensions, list[Block]]:
     if not raw.flag("norm_topk_prob", True):
         raise UnsupportedModelError(f"{raw.where}: norm_topk_prob: false: weights that do not add up to one here")
     width = raw.count("moe_intermediate_size", 512)
-    sizes = _sizes(raw, width)
-    return sizes, Experts(
+    sizes = recurrent_sizes(raw, width)
+    experts = Experts(
         hidden_size=sizes.hidden_size,
         intermediate_size=width,
         activation=raw.activation("hidden_act", "silu"),
@@ -79,9 +82,19 @@ def _experts(raw: JsonConfig) -> tuple[Dimensions, Block]:
         shared=shared_expert(raw, 512),
         is_stacked=not raw.traits.are_experts_apart,
     )
+    return sizes, [experts] * sizes.num_layers
 
 
-def _decoder(raw: JsonConfig, architecture: str, sizes: Dimensions, ffn: Block) -> ModelSpec:
+def recurrent_decoder(
+    raw: JsonConfig,
+    architecture: str,
+    sizes: Dimensions,
+    ffns: Sequence[Block],
+    *,
+    vocab_size: int = 248_320,
+    is_grouped: bool = False,
+) -> ModelSpec:
+    """Read the attention of both kinds, and put it in front of each layer's FFN; `is_grouped` is for the linear one."""
     if not raw.flag("attn_output_gate", True):
         raise UnsupportedModelError(
             f"{raw.where}: attn_output_gate: false: attention without its gate is not supported"
@@ -92,9 +105,11 @@ def _decoder(raw: JsonConfig, architecture: str, sizes: Dimensions, ffn: Block) 
         sizes.attention(rotary, qk_norm=True, qkv_bias=bias, output_bias=bias),
         is_gated=True,
     )
-    linear = GatedDeltaNet(sizes.hidden_size, _shape(raw), sizes.norm("input_layernorm", "input_norm"), sizes.norm_eps)
-    layers = [(attention if attends else linear, ffn) for attends in _attending(raw, sizes.num_layers)]
-    return decoder(raw, architecture, sizes, layers, vocab_size=248_320, max_position=32_768)
+    norm = sizes.norm("input_layernorm", "input_norm")
+    linear = GatedDeltaNet(sizes.hidden_size, _shape(raw), norm, sizes.norm_eps, is_grouped)
+    blocks = (attention if attends else linear for attends in _attending(raw, sizes.num_layers))
+    layers = list(zip(blocks, ffns, strict=True))
+    return decoder(raw, architecture, sizes, layers, vocab_size=vocab_size, max_position=32_768)
 
 
 def _shape(raw: JsonConfig) -> DeltaShape:
