@@ -87,6 +87,28 @@ async def test_what_may_be_read_in_two_ways_is_refused(served: Served, request_t
         assert answer.count(b"HTTP/1.1") == 1
 
 
+@pytest.mark.parametrize(
+    "request_text",
+    [
+        UPGRADE.replace(b"host: x", b"host: x\r\ncontent-length: 0") % b"/v1/responses",
+        UPGRADE.replace(b"host: x", b"host: x\r\ncontent-length: 33") % b"/v1/responses",
+        UPGRADE.replace(b"host: x", b"host: x\r\ntransfer-encoding: chunked") % b"/v1/responses",
+        UPGRADE.replace(b"GET", b"POST") % b"/v1/responses",
+        UPGRADE.replace(b"GET", b"HEAD") % b"/v1/responses",
+        UPGRADE.replace(b"host: x", b"host: x\r\ncookie: " + b"x" * 9000) % b"/v1/responses",
+        UPGRADE.replace(b"host: x", b"host: x" + b"\r\na: b" * 200) % b"/v1/responses",
+        UPGRADE % (b"/v1/responses?" + b"x" * 9000),
+    ],
+    ids=["no-body", "body", "chunks", "post", "head", "long-header", "many-headers", "long-line"],
+)
+async def test_a_handshake_that_is_none_is_refused(served: Served, request_text: bytes) -> None:
+    async with raw(served) as (reader, writer), asyncio.timeout(5):
+        writer.write(request_text)
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(body)["error"]["code"] == "invalid_handshake"
+
+
 async def test_requests_that_are_written_as_they_should_be_are_answered(served: Served) -> None:
     async with raw(served) as (reader, writer):
         pipelined = b"GET /ready HTTP/1.1\r\nhost: x\r\na:\tb c\r\n\r\n"

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from unicorn_async.server.protocol.encoding import encode_object
+from unicorn_async.server.protocol.errors import ApiError, describe_error
 from unicorn_async.server.stall import StallWatch
 
 if TYPE_CHECKING:
@@ -24,6 +26,21 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         super().__init__(**arguments)
         self._stall = StallWatch(options.send_timeout_s, unread)
         self._pong = b""
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came; a handshake that is none, which by itself nobody would hear of, is refused."""
+        super().data_received(data)
+        found = self.conn.handshake_exc
+        if found is not None and not self.handshake_initiated:
+            self._refuse(f"the handshake of a websocket is a GET without a body: {found.__cause__ or found}")
+
+    def _refuse(self, message: str) -> None:
+        self.handshake_initiated = self.handshake_complete = self.close_sent = True
+        error = describe_error(ApiError(message, code="invalid_handshake"))
+        body = encode_object({"error": error.to_json()}).encode()
+        head = "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: "
+        self.transport.write(f"{head}{len(body)}\r\n\r\n".encode() + body)
+        self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End whatever waits."""
