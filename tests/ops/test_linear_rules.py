@@ -91,7 +91,10 @@ def test_few_dense_rows_on_a_gpu_have_their_columns_shared_among_many_lanes() ->
         tiles = [plan(info, "f32", tokens, 128, 2048) for tokens in (65, 512, 704, 705)]  # 12 units
         assert [tile.entry for tile in tiles] == ["linear_few_rows_f32"] * 3 + ["linear_many_f32"]
         assert tiles[1].grid == (32, 4, 1) and dict(tiles[1].constants)["PARTS"] == 8
-        assert plan(info, "f32", 512, 513).entry == "linear_many_f32"
+        rows = [dict(plan(info, "f32", 8, n, 2048).constants)["ROWS"] for n in (129, 257, 513, 1025)]
+        assert rows == [1, 2, 4, 4]
+        assert plan(info, "f32", 65, 1025).entry == "linear_many_f32"  # of which there are enough
+        assert plan(info, "f32", 512, 2048).entry == "linear_many_f32"
     assert plan(SOFTWARE, "f32", 512, 128).entry == "linear_vec_f32"
 
 

@@ -33,10 +33,10 @@ from unicorn_async.ops.linear_plans.tiles import (
     num_tiles,
 )
 from unicorn_async.ops.linear_plans.vec import (
-    FEW_ROWS_LIMIT,
-    GPU_FEW_ROWS_GROUPS,
     QuantVecTuning,
     VecTuning,
+    few_rows_tuning,
+    has_few_rows,
     quant_vec_plan,
     software_passes,
     vec_plan,
@@ -105,9 +105,9 @@ def _dense(info: DeviceInfo, product: Product) -> Iterator[LinearPlan]:
             shared = -(-lanes * workgroup_unit(info) // lean_subgroup_size(info)) * rows * together * 4
             if shared <= info.max_shared_memory:
                 yield vec_plan(info, VecTuning(together, lanes, rows), product)
-    if product.n <= FEW_ROWS_LIMIT and product.tokens >= _MIN_MANY_TOKENS and not info.is_software:
+    if has_few_rows(product) and product.tokens >= _MIN_MANY_TOKENS and not info.is_software:
         yield few_rows_plan(info, FEW_ROWS, product)
-        yield vec_plan(info, GPU_FEW_ROWS_GROUPS, product)
+        yield vec_plan(info, few_rows_tuning(product), product)
     yield from _many(info, product)
 
 

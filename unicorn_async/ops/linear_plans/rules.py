@@ -30,7 +30,7 @@ from unicorn_async.ops.linear_plans.tiles import (
     many_plan,
     num_tiles,
 )
-from unicorn_async.ops.linear_plans.vec import FEW_ROWS_LIMIT, quant_vec_plan, quant_vec_tuning, vec_plan, vec_tuning
+from unicorn_async.ops.linear_plans.vec import has_few_rows, quant_vec_plan, quant_vec_tuning, vec_plan, vec_tuning
 from unicorn_async.ops.rows import RowForm
 from unicorn_async.ops.subgroups import FRAGMENTS_FEATURE, halves_subgroups, matrix_subgroup_size
 from unicorn_async.tensor import QUANT_BLOCK
@@ -106,7 +106,7 @@ def plan_linear(info: DeviceInfo, product: Product) -> LinearPlan:
 
 
 def _dense_tiles(info: DeviceInfo, product: Product) -> LinearPlan:
-    if product.n <= FEW_ROWS_LIMIT and num_tiles(MANY, product) < _MANY_TILES * compute_units(info):
+    if has_few_rows(product) and num_tiles(MANY, product) < _MANY_TILES * compute_units(info):
         return few_rows_plan(info, FEW_ROWS, product)
     return many_plan(MANY, product)
 

@@ -48,9 +48,11 @@ _GPU = (
     VecTuning(16, 1, 2),
     VecTuning(32, 1, 2),
 )
-# Of few rows many lanes share each, or most of the device would wait: a workgroup has eight subgroups.
-_GPU_FEW_ROWS = (VecTuning(1, 8, 2), VecTuning(2, 8, 1), VecTuning(4, 8, 1), VecTuning(8, 8, 1))
-GPU_FEW_ROWS_GROUPS = VecTuning(8, 8, 2)  # for more tokens, eight at a time
+# Of few rows many lanes share each, or most of the device would wait: a workgroup has one for each 128 that there are.
+_FEW_ROWS_SUBGROUPS = 8
+_FEW_ROWS_GROUPS = 128
+_MOST_FEW_ROWS = 4  # of a workgroup
+_FEW_ROWS_TOKENS = (2, 4, 8)  # that share a read of the weights
 # There a barrier is dear, so a workgroup is one subgroup, and a load is too, so many rows share the input's. Longer
 # steps go in groups of the largest size.
 _SOFTWARE = (VecTuning(1, 1, 8), VecTuning(2, 1, 8), VecTuning(4, 1, 8), VecTuning(8, 1, 8))
@@ -60,7 +62,7 @@ _QUANT_GPU = (
     QuantVecTuning(4, 1, 2),
     QuantVecTuning(8, 2, 4, 2, 2),
 )
-FEW_ROWS_LIMIT = 512  # such as a router has
+_FEW_ROWS = 1056  # such as a router has, of 1024 experts at most and what is beside them
 _MAX_FEW_ROWS_TOKENS = 64
 _MAX_QUANT_TOKENS = 32  # on GPUs; each 8 of them read the weights again
 _BLOCKED_SUBGROUPS = 8  # of a workgroup that leaves its output in blocks, and so has many rows
@@ -82,10 +84,22 @@ def vec_tuning(info: DeviceInfo, product: Product) -> VecTuning | None:
     """The cut of linear_vec for so many tokens; None where a device had better make tiles of them."""
     if info.is_software:
         return next((tuning for tuning in _SOFTWARE if product.tokens <= tuning.tokens), _SOFTWARE[-1])
-    if product.n > FEW_ROWS_LIMIT:
-        return next((tuning for tuning in _GPU if product.tokens <= tuning.tokens), None)
-    more = GPU_FEW_ROWS_GROUPS if product.tokens <= _MAX_FEW_ROWS_TOKENS else None
-    return next((tuning for tuning in _GPU_FEW_ROWS if product.tokens <= tuning.tokens), more)
+    if has_few_rows(product) and product.tokens > 1:
+        return few_rows_tuning(product) if product.tokens <= _MAX_FEW_ROWS_TOKENS else None
+    return next((tuning for tuning in _GPU if product.tokens <= tuning.tokens), None)
+
+
+def has_few_rows(product: Product) -> bool:
+    """Whether a product with weights that keep single precision, and so away from matrix units, has few rows."""
+    return product.weights == "f32" and product.n <= _FEW_ROWS
+
+
+def few_rows_tuning(product: Product) -> VecTuning:
+    """The cut of linear_vec for few rows and several tokens on a GPU; more than eight go in groups."""
+    tokens = next((size for size in _FEW_ROWS_TOKENS if product.tokens <= size), _FEW_ROWS_TOKENS[-1])
+    rows = 1 << max(0, (product.n // _FEW_ROWS_GROUPS).bit_length() - 1)
+    least = 1 if product.tokens <= tokens else 2
+    return VecTuning(tokens, _FEW_ROWS_SUBGROUPS, max(least, min(rows, _MOST_FEW_ROWS)))
 
 
 def quant_vec_tuning(info: DeviceInfo, product: Product) -> QuantVecTuning | None:
