@@ -39,15 +39,15 @@ class Access:
         """Whether only those who have a key may ask."""
         return bool(self._keys)
 
-    def check(self, headers: Mapping[str, str], host: str | None = None, right: Right = Right.USE) -> Client:
-        """Let an HTTP request pass, and return whose it is.
+    def check(self, headers: Mapping[str, str], host: str | None = None, right: Right | None = Right.USE) -> Client:
+        """Let an HTTP request pass, and return whose it is; `right` is None where somebody else looks at that.
 
         Raises:
             ApiError: 401 for a missing or wrong key, 403 for another site's page or a name that may be one's, and for
                 what the client has no right to.
         """
         client = self._client(headers, host)
-        if right not in client.rights:
+        if right is not None and right not in client.rights:
             if self._keys:
                 message = f"the API key of {client.name!r} is not good for this: it has no right to {right.value}"
                 raise ApiError(message, status=403, code="no_right")

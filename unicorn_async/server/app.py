@@ -17,6 +17,7 @@ from starlette.middleware import Middleware
 from starlette.routing import WebSocketRoute
 
 from unicorn_async.resources import resource_dir
+from unicorn_async.server.channel import Channels
 from unicorn_async.server.completion_endpoints import CompletionEndpoints
 from unicorn_async.server.cors import Cors
 from unicorn_async.server.embedding_endpoints import EmbeddingEndpoints
@@ -40,12 +41,14 @@ from unicorn_async.server.websocket_protocol import WebSocketProtocol
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
 
     from starlette.requests import Request
     from starlette.responses import Response
+    from starlette.routing import BaseRoute
 
     from unicorn_async.engine.types import EngineAPI
+    from unicorn_async.server.fronted import Fronted
 
 logger = logging.getLogger(__name__)
 
@@ -59,11 +62,11 @@ def create_app(engine: EngineAPI, options: ServerOptions | None = None) -> Starl
         ConfigError: the page's files are missing.
     """
     service = Service(ModelHost.around(engine), options or ServerOptions())
-    return _application(service, service.models)
+    return application(service, service.models)
 
 
-def _application(service: Service, host: contextlib.AbstractAsyncContextManager[object]) -> Starlette:
-    """The application; it enters `host` for as long as it runs."""
+def application(service: Service, host: contextlib.AbstractAsyncContextManager[object]) -> Starlette:
+    """Return the ASGI application of a service; it enters `host` for as long as it runs."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -77,9 +80,18 @@ def _application(service: Service, host: contextlib.AbstractAsyncContextManager[
         *TokenizerEndpoints(service).routes(),
         *ModelEndpoints(service).routes(),
         *OperationEndpoints(service).routes(),
-        WebSocketRoute("/v1/responses", WebSocketEndpoint(service)),
+        WebSocketRoute("/v1/responses", WebSocketEndpoint(service, partial(Channels, service))),
         *page_routes(service.options.web_dir or resource_dir("web") / "built"),
     ]
+    return layered(routes, service, lifespan)
+
+
+def layered(
+    routes: Sequence[BaseRoute],
+    service: Fronted,
+    lifespan: Callable[[Starlette], contextlib.AbstractAsyncContextManager[None]],
+) -> Starlette:
+    """Return routes behind what every request passes: its name and count, other sites' pages, and who may ask."""
     # Starlette's types want a handler of any exception, which it never calls with another than the one named here.
     handlers = {HTTPException: cast("Callable[[Request, Exception], Awaitable[Response]]", unrouted)}
     middleware = [
@@ -113,10 +125,10 @@ async def serve(
         drop_silent(sock, (options or ServerOptions()).send_timeout_s)
         if isinstance(models, ModelHost):
             service = Service(models, options or ServerOptions())
-            app = _application(service, contextlib.nullcontext())
+            app = application(service, contextlib.nullcontext())
         else:
             service = Service(ModelHost.around(models), options or ServerOptions())
-            app = _application(service, service.models)
+            app = application(service, service.models)
         with _uvicorn_config(app, service.options) as config:
             address = address_of(sock, encrypted=service.options.tls is not None)
             server = _Server(config, on_ready=lambda: _announce(address, on_ready), on_stop=service.stop)

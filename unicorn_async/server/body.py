@@ -40,7 +40,18 @@ async def read_object(
     """Read a JSON object; no body at all is an empty one where it may be. `lease` counts its bytes.
 
     Raises:
-        ApiError: 413 too large, 408 too slow, 429 too much of the client's, 400 not a JSON object.
+        ApiError: as `read_body`, and 400 not a JSON object.
+        ClientGoneError: the client went before it had sent everything.
+    """
+    body = await read_body(request, options, lease=lease)
+    return parse_object(body if body or not may_be_empty else b"{}")
+
+
+async def read_body(request: Request, options: ServerOptions, *, lease: Lease | None = None) -> bytes:
+    """Read a body. `lease` counts its bytes.
+
+    Raises:
+        ApiError: 413 too large, 408 too slow, 429 too much of the client's.
         ClientGoneError: the client went before it had sent everything.
     """
     limit = options.max_message_bytes
@@ -61,7 +72,7 @@ async def read_object(
         raise ApiError(message, status=408, code="request_timeout") from exc
     except ClientDisconnect as exc:
         raise ClientGoneError from exc
-    return parse_object(bytes(body) if body or not may_be_empty else b"{}")
+    return bytes(body)
 
 
 def _too_large(limit: int) -> ApiError:

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 _API = ("/v1", "/health", "/ready", "/tokenize", "/detokenize", "/apply-template", "/metrics")
 
 
-def guarded(access: Access, handler: Handler, right: Right = Right.USE) -> Handler:
+def guarded(access: Access, handler: Handler, right: Right | None = Right.USE) -> Handler:
     """Return the handler behind the access check, with errors as JSON; who asks is told by `asking`."""
 
     async def checked(request: Request) -> Response | Reply:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from unicorn_async.server.protocol.errors import engine_failed, load_failed
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from unicorn_async.server.protocol.errors import ApiError
     from unicorn_async.server.served_model import ServedModel
 
@@ -43,3 +45,14 @@ class ModelState:
         if self.has_served:
             return engine_failed(self.name, self.error, self.retry_s)
         return load_failed(self.name, self.error)
+
+
+class WatchedModels(Protocol):
+    """What is served, as a websocket's client may watch it."""
+
+    @property
+    def state(self) -> ModelState:
+        """What is served now."""
+
+    def watch(self) -> AsyncIterator[ModelState]:
+        """Yield the state now and whenever it has changed; a slow watcher misses states, never the last one."""

@@ -81,6 +81,7 @@ class ServerOptions:
     keepalive_s: float = 5.0  # between signs of life while no token has come
     shutdown_timeout_s: float = 1.0  # for clients to take the ends of their answers, before they are cut off
     drain_s: float = 0.0  # for answers under way to end by themselves, at SIGTERM
+    response_names: str = "resp_"  # what the names of responses begin with
     max_stored: int = 1024  # responses kept for previous_response_id
     max_stored_chars: int = 64 << 20
     store_file: Path | None = None  # a database for these beside; None = they go with the process

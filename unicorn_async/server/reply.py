@@ -44,19 +44,9 @@ def encode_chunk(text: str) -> bytes:
 
 
 class Reply(ABC):
-    """An ASGI response that generates while it is sent.
+    """An ASGI response that comes into being while it is sent; `close` is called at the end, whatever happened."""
 
-    `run` takes the function that sends one JSON text; `close` is called at the end, whatever happened.
-    """
-
-    def __init__(
-        self,
-        run: Callable[[Callable[[str], Awaitable[None]]], Coroutine[object, object, None]],
-        close: Callable[[], Awaitable[None]],
-        *,
-        send_timeout_s: float,
-    ) -> None:
-        self._run = run
+    def __init__(self, close: Callable[[], Awaitable[None]], *, send_timeout_s: float) -> None:
         self._close = close
         self._send_timeout_s = send_timeout_s
 
@@ -102,7 +92,7 @@ class Reply(ABC):
 
 
 class EventStreamReply(Reply):
-    """Server-sent events."""
+    """Server-sent events; `run` takes the function that sends one JSON text."""
 
     def __init__(
         self,
@@ -115,7 +105,8 @@ class EventStreamReply(Reply):
         tail: bytes = b"",
     ) -> None:
         """A comment is sent where there was nothing else for `keepalive_s`."""
-        super().__init__(run, close, send_timeout_s=send_timeout_s)
+        super().__init__(close, send_timeout_s=send_timeout_s)
+        self._run = run
         self._keepalive_s = keepalive_s
         self._encode = encode
         self._tail = tail
@@ -171,7 +162,7 @@ class EventStreamReply(Reply):
 
 
 class WholeReply(Reply):
-    """One JSON object at the end; its status tells whether the generation failed."""
+    """One JSON object at the end; its status tells whether the generation failed. `run` is as above."""
 
     def __init__(
         self,
@@ -182,7 +173,8 @@ class WholeReply(Reply):
         answer: Answer | CompletionObject[Any],
         text: Callable[[], str],
     ) -> None:
-        super().__init__(run, close, send_timeout_s=send_timeout_s)
+        super().__init__(close, send_timeout_s=send_timeout_s)
+        self._run = run
         self._answer = answer
         self._text = text
 

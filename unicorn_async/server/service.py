@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from unicorn_async.server.protocol.responses_request import ResponsesRequest
     from unicorn_async.server.protocol.retrieval import Retrieval
     from unicorn_async.server.served_model import ServedModel
+    from unicorn_async.server.store import LocalStore
     from unicorn_async.server.tracing import Tracing
     from unicorn_async.tokenizer import ChatMessage
 
@@ -101,7 +102,7 @@ class Service:
         await self.models.stop(EngineClosedError("the server is shutting down"))
 
     async def open_response(
-        self, request: ResponsesRequest, *, stream_id: str | None = None, local: ResponseStore | None = None
+        self, request: ResponsesRequest, *, stream_id: str | None = None, local: LocalStore | None = None
     ) -> ActiveResponse:
         """Check a request against the model and hand it over; `close_response` has to follow. Waits for a model that is
         on its way.
@@ -121,7 +122,7 @@ class Service:
         wanted = self.with_recommended(engine, guided, request.left_out)
         sampling = self.fit(engine, prompt, wanted, request.max_output_tokens)
         state = ResponseState(
-            id=request.response_id or f"resp_{secrets.token_hex(16)}",
+            id=request.response_id or f"{self.options.response_names}{secrets.token_hex(16)}",
             model=engine.model_name,
             request=request,
             sampling=sampling,
@@ -146,7 +147,7 @@ class Service:
         state.finish(ResponseStatus.COMPLETED)
         await emit(active.answer.final())
 
-    async def close_response(self, active: ActiveResponse, *, local: ResponseStore | None = None) -> None:
+    async def close_response(self, active: ActiveResponse, *, local: LocalStore | None = None) -> None:
         """End what is left of a response, and keep it if it is to be kept.
 
         Its places are given back before it is on disk, unless the disk is far behind.
@@ -242,7 +243,7 @@ class Service:
             self.background.forget(response_id)
         await self.archive.remove(response_id)
 
-    def cancel_background(self, response_id: str) -> bool:
+    async def cancel_background(self, response_id: str) -> bool:
         """End a background answer without waiting for that; return whether one of this name is under way."""
         active = self._active.get(response_id)
         if active is None or active.generation is None or self.background.get(response_id) is None:
@@ -302,7 +303,7 @@ class Service:
             raise unknown_response(response_id, "response_not_found", "response_id")
         return stored.messages[: stored.num_inputs]
 
-    async def earlier(self, response_id: str | None, local: ResponseStore | None = None) -> tuple[ChatMessage, ...]:
+    async def earlier(self, response_id: str | None, local: LocalStore | None = None) -> tuple[ChatMessage, ...]:
         """Return the conversation up to the end of the response that a request names as the previous one, if it does.
 
         Raises:

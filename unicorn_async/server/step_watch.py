@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from unicorn_async.engine.types import EngineAPI
-    from unicorn_async.server.model_host import ModelHost
+    from unicorn_async.server.model_state import WatchedModels
 
 MAX_WATCHERS = 16
 _HEAPS_INTERVAL_S = 1.0  # a driver is asked for them
@@ -48,7 +48,7 @@ class StepWatch:
 
     def __init__(
         self,
-        models: ModelHost,
+        models: WatchedModels,
         own: Callable[[], Mapping[str, str | None]],
         cache: CacheText,
     ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from unicorn_async.tokenizer import ChatMessage
@@ -24,6 +24,16 @@ class StoredResponse:
     def chars(self) -> int:
         """What it counts for against the store's bound; messages that it shares with others count each time."""
         return len(self.body) + sum(message.chars for message in self.messages)
+
+
+class LocalStore(Protocol):
+    """What a connection did with `store` false, and can go on from."""
+
+    def get(self, response_id: str) -> StoredResponse | None:
+        """Return a response and count that as a use."""
+
+    def put(self, entry: StoredResponse) -> None:
+        """Keep a response."""
 
 
 class ResponseStore:

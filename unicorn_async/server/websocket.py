@@ -13,9 +13,9 @@ from urllib.parse import parse_qs
 from starlette.datastructures import Headers
 
 from unicorn_async.errors import UnicornError
-from unicorn_async.server.channel import Channel, Input, error_event
 from unicorn_async.server.connection import Outlet, host_of
 from unicorn_async.server.generation import ClientGoneError
+from unicorn_async.server.lane import Input, error_event
 from unicorn_async.server.ledger import Ledger
 from unicorn_async.server.model_state import ModelStatus
 from unicorn_async.server.protocol.client_event import (
@@ -33,25 +33,24 @@ from unicorn_async.server.protocol.fields import parse_object
 from unicorn_async.server.protocol.model_event import failure_event, model_event, progress_event
 from unicorn_async.server.request_context import asking
 from unicorn_async.server.step_watch import StepWatch
-from unicorn_async.server.store import ResponseStore
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
     from starlette.types import Receive, Scope, Send
 
     from unicorn_async.engine.types import EngineAPI
     from unicorn_async.server.client import Client
+    from unicorn_async.server.fronted import Answering, Began, Lanes
+    from unicorn_async.server.lane import Lane
     from unicorn_async.server.protocol.client_event import ClientEvent
     from unicorn_async.server.protocol.fields import Fields
     from unicorn_async.server.protocol.responses_request import ResponsesRequest
-    from unicorn_async.server.service import Service
 
 logger = logging.getLogger(__name__)
 
 POLICY_VIOLATION = 1008  # RFC 6455, section 7.4.1
 TOO_BIG = 1009  # as above
-LOCAL_RESPONSES = 16  # responses with `store` false that a connection can go on from
 RECENT_RESPONSES = 64  # that a client is told of as its own where it watches the steps
 PROGRESS_INTERVAL_S = 0.1
 
@@ -59,8 +58,10 @@ PROGRESS_INTERVAL_S = 0.1
 class WebSocketEndpoint:
     """The ASGI application for websocket connections."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Answering, lanes: Callable[[Began], Lanes]) -> None:
+        """`lanes` is called once a connection, with what is to get the names of its responses."""
         self._service = service
+        self._lanes = lanes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection from its handshake to its end."""
@@ -69,7 +70,7 @@ class WebSocketEndpoint:
         except ApiError as exc:
             await reject(exc, scope, send)
             return
-        connection = Connection(self._service, client, scope, receive, send)
+        connection = Connection(self._service, self._lanes, client, scope, receive, send)
         try:
             await connection.serve()
         except* ClientGoneError:
@@ -79,7 +80,15 @@ class WebSocketEndpoint:
 class Connection:
     """One client: reads its events, runs its channels, and ends both when either side goes."""
 
-    def __init__(self, service: Service, client: Client | None, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(
+        self,
+        service: Answering,
+        lanes: Callable[[Began], Lanes],
+        client: Client | None,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
         """`client` is None where the first frame still has to bring the key."""
         self._service = service
         self._client = client
@@ -89,8 +98,8 @@ class Connection:
         self._inputs = Ledger(
             service.options.max_input_bytes, what="bytes of requests in this connection", code="too_much_input"
         )
-        self._store = ResponseStore(LOCAL_RESPONSES, service.options.max_stored_chars // LOCAL_RESPONSES)
-        self._channels: dict[str | None, Channel] = {}
+        self._lanes = lanes(self._note)
+        self._channels: dict[str | None, Lane] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._watching: asyncio.Task[None] | None = None
         self._responses: deque[tuple[str, str | None]] = deque(maxlen=RECENT_RESPONSES)
@@ -151,6 +160,9 @@ class Connection:
         await self.send(encode_object({"type": "unicorn.authenticated"}))
         return client
 
+    def _note(self, response_id: str, stream_id: str | None) -> None:
+        self._responses.append((response_id, stream_id))
+
     def _parse(self, fields: Fields) -> ClientEvent:
         return parse_client_event(fields, defaults=self._service.options.default_sampling)
 
@@ -162,11 +174,11 @@ class Connection:
             stream_id = channel_of(fields)
             event = self._parse(fields)
             if isinstance(event, CreateEvent):
-                self._put(event.request, event.stream_id, len(text), group)
+                self._put(event.request, event.stream_id, text, group)
             elif isinstance(event, ResumeEvent):
-                self._put(event, event.stream_id, len(text), group)
+                self._put(event, event.stream_id, text, group)
             elif isinstance(event, CancelEvent):
-                self._cancel(event)
+                await self._cancel(event)
             elif isinstance(event, WatchEvent):
                 self._watch(event, group)
         except Exception as exc:
@@ -175,41 +187,46 @@ class Connection:
             await self.send(error_event(exc, stream_id))
 
     def _put(
-        self, request: ResponsesRequest | ResumeEvent, stream_id: str | None, size: int, group: asyncio.TaskGroup
+        self,
+        request: ResponsesRequest | ResumeEvent,
+        stream_id: str | None,
+        text: str | bytes,
+        group: asyncio.TaskGroup,
     ) -> None:
+        size = len(text)
         held = Input(self._inputs.claim("it", size), self._service.input_bytes.claim(asking.get().name, 0))
         channel = self._channels.get(stream_id)
         try:
             held.client.add(size)
             if channel is not None:
-                channel.put(request, held)
+                channel.put(request, text, held)
                 return
             limit = self._service.options.max_channels
             if len(self._channels) >= limit:
                 raise ApiError(f"{limit} streams are busy already", status=429, code="too_many_streams")
-            channel = Channel(self._service, self._store, self.send, stream_id, self._responses)
-            channel.put(request, held)
+            channel = self._lanes.lane(self.send, stream_id)
+            channel.put(request, text, held)
         except ApiError:
             held.release()
             raise
         self._channels[stream_id] = channel
         self._start(group, self._run_channel(channel))
 
-    async def _run_channel(self, channel: Channel) -> None:
+    async def _run_channel(self, channel: Lane) -> None:
         try:
             await channel.run()
         finally:
             del self._channels[channel.stream_id]
 
-    def _cancel(self, event: CancelEvent) -> None:
+    async def _cancel(self, event: CancelEvent) -> None:
         for channel in self._channels.values():
             if event.response_id is None:
                 is_meant = channel.stream_id == event.stream_id
             else:
-                is_meant = channel.current is not None and channel.current.id == event.response_id
+                is_meant = channel.current_id == event.response_id
             if is_meant and channel.cancel():
                 return
-        if event.response_id is not None and self._service.cancel_background(event.response_id):
+        if event.response_id is not None and await self._service.cancel_background(event.response_id):
             return
         raise unknown_response(event.response_id or "of this stream", "response_not_found", "response_id")
 
@@ -257,7 +274,7 @@ class Connection:
 
     def _prompts(self, engine: EngineAPI) -> dict[str, int]:
         """How many layers the prompts of this connection's responses went through, of those that follow a load."""
-        ids = [channel.current.id for channel in self._channels.values() if channel.current is not None]
+        ids = [channel.current_id for channel in self._channels.values() if channel.current_id is not None]
         found = ((response_id, engine.prompt_layers(response_id)) for response_id in ids)
         return {response_id: layers for response_id, layers in found if layers is not None}
 
