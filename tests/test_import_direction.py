@@ -64,7 +64,7 @@ ALLOWED = {
     "hybrid": STEPS - {"loader", "lora", "cache", "checkpoint", "weights"},
     "engine": OPENING,
     "server": {*BASE, "engine", "tokenizer", "calls", "public_text"},
-    "ray": {"errors", "config", "engine", "server", "cli"},
+    "ray": {"errors", "config", "resources", "engine", "server", "cli"},
     "cli": {*OPENING, "engine", "server", "demo", "hub"},
 }
 

@@ -13,12 +13,21 @@ from unicorn_async.cli.serving import server_options
 from unicorn_async.cli.settings import add_settings_options, override, parse_settings
 from unicorn_async.config import EngineConfig
 from unicorn_async.errors import ConfigError
+from unicorn_async.ray.affinity import BEGINNING_CHARS
 from unicorn_async.server.options import ServerOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_COUNTS = ("min_replicas", "max_replicas", "max_ongoing", "target_ongoing")
+_COUNTS = (
+    "min_replicas",
+    "max_replicas",
+    "max_ongoing",
+    "target_ongoing",
+    "max_waiting",
+    "gateways",
+    "beginning_chars",
+)
 # Options of `unicorn serve` that have no meaning here: Ray Serve listens, logs, drains and restarts, and a replica
 # keeps its model and its responses to itself.
 _OF_ONE_SERVER = (
@@ -45,10 +54,14 @@ class Arguments:
     model: str  # a directory, a file or a name, the same on each machine
     min_replicas: int = 1
     max_replicas: int = 1
-    max_ongoing: int = 256  # requests and websockets at a replica; further ones wait for a place
-    target_ongoing: int = 32  # requests and websockets a replica, by which their number is chosen
+    max_ongoing: int = 64  # answers under way at a replica; further ones go to the next
+    target_ongoing: int = 32  # answers under way a replica, by which their number is chosen
+    max_waiting: int = 256  # requests of a gateway that wait while all are full; further ones are refused
     num_gpus: float = 1.0  # that Ray counts for a replica; 0 where Ray does not know the GPU
     num_cpus: float = 1.0
+    gateways: int = 1
+    gateway_cpus: float = 1.0
+    beginning_chars: int = BEGINNING_CHARS  # of a prompt, by which it has its replica
     allow_software: bool = False
     config: EngineConfig = field(default_factory=EngineConfig)
     options: ServerOptions = field(default_factory=lambda: ServerOptions(behind_proxy=True))
@@ -100,7 +113,7 @@ def _settings(given: Mapping[str, object], environ: Mapping[str, str]) -> tuple[
 def _value(name: str, value: object) -> object:
     if name in _COUNTS:
         return _number(name, value, int, least=1)
-    if name in ("num_gpus", "num_cpus"):
+    if name in ("num_gpus", "num_cpus", "gateway_cpus"):
         return _number(name, value, float, least=0)
     if name == "allow_software":
         if str(value).lower() not in ("true", "false"):

@@ -60,11 +60,7 @@ class Exposition:
 def metrics_text(metrics: Metrics, state: ModelState, num_unkept: int) -> str:
     """Return everything that is counted, as of now; `num_unkept` responses the disk did not take."""
     out = Exposition()
-    requests = [
-        ({"method": method, "route": route, "status": str(status)}, count)
-        for (method, route, status), count in sorted(metrics.requests.items())
-    ]
-    out.add("unicorn_http_requests_total", "counter", "HTTP requests that were answered.", requests)
+    add_requests(out, metrics)
     answers = [({"outcome": outcome}, count) for outcome, count in sorted(metrics.answers.items())]
     out.add("unicorn_answers_total", "counter", "Answers that have ended, by how they did.", answers)
     embeddings = [({"outcome": outcome}, count) for outcome, count in sorted(metrics.embeddings.items())]
@@ -72,7 +68,6 @@ def metrics_text(metrics: Metrics, state: ModelState, num_unkept: int) -> str:
     out.add("unicorn_embedded_tokens_total", "counter", "Tokens of the inputs of those done.", metrics.embedded_tokens)
     out.add("unicorn_prompt_tokens_total", "counter", "Tokens of the prompts of ended answers.", metrics.prompt_tokens)
     out.add("unicorn_output_tokens_total", "counter", "Tokens of ended answers.", metrics.output_tokens)
-    out.add("unicorn_websockets", "gauge", "Websockets that are open.", metrics.websockets)
     for name, about, histogram in (
         ("unicorn_time_to_first_token_seconds", "From the queue to an answer's first token.", metrics.first_token_s),
         ("unicorn_time_between_tokens_seconds", "From a token to the answer's next.", metrics.between_tokens_s),
@@ -83,7 +78,7 @@ def metrics_text(metrics: Metrics, state: ModelState, num_unkept: int) -> str:
     out.add("unicorn_ready", "gauge", "Whether requests are taken.", int(is_ready(state)))
     if state.model is not None:
         _add_engine(out, state.model.engine)
-    _add_process(out)
+    add_process(out)
     return out.text()
 
 
@@ -130,7 +125,17 @@ def _add_engine(out: Exposition, engine: EngineAPI) -> None:
     out.add("unicorn_device_seconds_total", "counter", about, times)
 
 
-def _add_process(out: Exposition) -> None:
+def add_requests(out: Exposition, metrics: Metrics) -> None:
+    """What comes over HTTP and websockets."""
+    requests = [
+        ({"method": method, "route": route, "status": str(status)}, count)
+        for (method, route, status), count in sorted(metrics.requests.items())
+    ]
+    out.add("unicorn_http_requests_total", "counter", "HTTP requests that were answered.", requests)
+    out.add("unicorn_websockets", "gauge", "Websockets that are open.", metrics.websockets)
+
+
+def add_process(out: Exposition) -> None:
     """What Prometheus' own clients tell of a process, by the names that they have there."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     cpu_s = usage.ru_utime + usage.ru_stime

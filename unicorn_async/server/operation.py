@@ -15,7 +15,34 @@ from unicorn_async.server.protocol.encoding import encode_object
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from unicorn_async.server.access import Access
     from unicorn_async.server.service import Service
+
+
+class DescriptionEndpoints:
+    """What the API is, for who may ask."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+
+    def routes(self) -> list[Route]:
+        """Return the routes."""
+        return [
+            Route("/openapi.json", told(self._describe), methods=["GET"]),
+            Route("/asyncapi.json", told(self._describe_websocket), methods=["GET"]),
+        ]
+
+    async def _describe(self, request: Request) -> Response:
+        from unicorn_async.server.openapi import description
+
+        self._access.check_host(request.headers)
+        return json_response(encode_object(description(package_version(), needs_key=self._access.needs_key)))
+
+    async def _describe_websocket(self, request: Request) -> Response:
+        from unicorn_async.server.asyncapi import description
+
+        self._access.check_host(request.headers)
+        return json_response(encode_object(description(package_version())))
 
 
 class OperationEndpoints:
@@ -29,22 +56,8 @@ class OperationEndpoints:
         access = self._service.access
         return [
             Route("/metrics", guarded(access, self._metrics, Right.METRICS), methods=["GET"]),
-            Route("/openapi.json", told(self._describe), methods=["GET"]),
-            Route("/asyncapi.json", told(self._describe_websocket), methods=["GET"]),
+            *DescriptionEndpoints(access).routes(),
         ]
-
-    async def _describe(self, request: Request) -> Response:
-        from unicorn_async.server.openapi import description
-
-        access = self._service.access
-        access.check_host(request.headers)
-        return json_response(encode_object(description(package_version(), needs_key=access.needs_key)))
-
-    async def _describe_websocket(self, request: Request) -> Response:
-        from unicorn_async.server.asyncapi import description
-
-        self._service.access.check_host(request.headers)
-        return json_response(encode_object(description(package_version())))
 
     async def _metrics(self, request: Request) -> Response:
         from unicorn_async.server.metrics_text import CONTENT_TYPE, metrics_text

@@ -152,10 +152,7 @@ class EventStreamReply(Reply):
     async def _when_half_closed(self, half_closed: asyncio.Event, outlet: Outlet) -> None:
         """Go on: an answer to the first of these comments, or to a token, tells if nobody is there any more."""
         await half_closed.wait()
-        while True:
-            if outlet.num_sent and not outlet.is_sending:
-                await outlet.send(_COMMENT)
-            await asyncio.sleep(PROBE_INTERVAL_S)
+        await probe(outlet)
 
     async def _end_half_closed(self, outlet: Outlet) -> None:
         """Say nothing: the client is gone."""
@@ -202,6 +199,14 @@ class WholeReply(Reply):
         encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
         await outlet.send({"type": "http.response.start", "status": status, "headers": encoded})
         await outlet.send({"type": "http.response.body", "body": body})
+
+
+async def probe(outlet: Outlet) -> None:
+    """Send comments among the events, until a client that is gone shows it."""
+    while True:
+        if outlet.num_sent and not outlet.is_sending:
+            await outlet.send(_COMMENT)
+        await asyncio.sleep(PROBE_INTERVAL_S)
 
 
 async def _nowhere(text: str) -> None:

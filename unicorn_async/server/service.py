@@ -283,6 +283,12 @@ class Service:
             raise unknown_response(response_id, "response_not_found", "response_id")
         return kept.body
 
+    async def holds(self, response_id: str) -> bool:
+        """Whether there is a response of this name, under way, kept or about to begin."""
+        await self.background.opened(response_id)
+        await self.archive.recall(response_id)
+        return response_id in self._active or bool(self.store.get(response_id) or self.background.get(response_id))
+
     async def input_tokens(self, request: ResponsesRequest) -> int:
         """Return how many tokens the prompt of a request has; raises as `open_response` does."""
         model = await self.models.model(request.model)
