@@ -24,6 +24,8 @@ from unicorn_async.server.restarts import Restarts
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from unicorn_async.grammar import Grammar
+
 LOST = DeviceLostError("the driver gave up")
 
 
@@ -144,6 +146,19 @@ async def test_a_whole_answer_that_an_engine_s_failure_ends_is_refused_with_the_
         await engine.called.wait()
         engine.failed.set_result(LOST)
         refused = await asked
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "engine_failed")
+    assert refused.headers["retry-after"] == "1"
+
+
+async def test_a_grammar_that_meets_a_failed_engine_is_refused_with_the_time_to_ask_again() -> None:
+    class Failing(FakeEngine):
+        async def check_grammar(self, grammar: Grammar) -> None:
+            self.failed.set_result(LOST)
+            raise LOST
+
+    wanted = {"input": "hi", "text": {"format": {"type": "json_object"}}}
+    async with serving(Failing(), ServerOptions()) as served, httpx.AsyncClient(base_url=served.url) as client:
+        refused = await client.post("/v1/responses", json=wanted)
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "engine_failed")
     assert refused.headers["retry-after"] == "1"
 

@@ -38,7 +38,7 @@ async def open_chat(service: Service, request: ChatRequest) -> Choices[ChatAnswe
     engine = model.engine
     check_calls(request.messages, "messages")
     plan = ToolPlan.of(engine.tokenizer, request.tools.use)
-    guided = await with_grammar(engine, plan, request)
+    guided = await with_grammar(model, plan, request)
     tokenizer, reasoning = engine.tokenizer, request.reasoning
     options = replace(request.template.beside(reasoning.variables(tokenizer)), use=request.tools.use)
     messages = merge_system(None, request.messages)

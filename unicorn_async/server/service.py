@@ -117,7 +117,7 @@ class Service:
         conversation = await self.earlier(request.previous_response_id, local) + request.messages
         check_calls(conversation, "input")
         plan = ToolPlan.of(engine.tokenizer, request.tools.use)
-        guided = await with_grammar(engine, plan, request)
+        guided = await with_grammar(model, plan, request)
         prompt = await self._prompt(engine, request, conversation)
         wanted = self.with_recommended(engine, guided, request.left_out)
         sampling = self.fit(engine, prompt, wanted, request.max_output_tokens)

@@ -11,7 +11,7 @@ from unicorn_async.calls.call_grammar import call_grammar
 from unicorn_async.calls.call_reader import CallReader
 from unicorn_async.calls.call_text import calls_text
 from unicorn_async.calls.tool import ToolMode
-from unicorn_async.errors import GrammarError
+from unicorn_async.errors import GrammarError, UnicornError
 from unicorn_async.grammar import Grammar, GrammarKind
 from unicorn_async.server.protocol.chat_answer import ChatAnswer
 from unicorn_async.server.protocol.chat_calls import CallingChatAnswer
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from unicorn_async.server.protocol.responses_request import ResponsesRequest
     from unicorn_async.server.protocol.thoughts import ThoughtSplitter
     from unicorn_async.server.protocol.tools import ToolRequest
+    from unicorn_async.server.served_model import ServedModel
     from unicorn_async.tokenizer import Tokenizer
 
 _SYSTEM_TEXT = """\
@@ -165,13 +166,19 @@ def chat_answer(
     )
 
 
-async def with_grammar(engine: EngineAPI, plan: ToolPlan, request: ResponsesRequest | ChatRequest) -> SamplingParams:
+async def with_grammar(model: ServedModel, plan: ToolPlan, request: ResponsesRequest | ChatRequest) -> SamplingParams:
     """Return the sampling parameters of a request with the grammar that its answer follows, compiled.
 
     Raises:
-        ApiError: it can't be used; the field is named.
+        ApiError: it can't be used, and the field is named; or the engine has failed.
+        GrammarLostError: the process that compiles it has ended.
     """
-    grammar = await checked_grammar(engine, plan, request.tools, request.format)
+    try:
+        grammar = await checked_grammar(model.engine, plan, request.tools, request.format)
+    except UnicornError as exc:
+        if not model.engine.has_failed:
+            raise
+        raise model.explained(exc) from exc
     return request.sampling if grammar is None else replace(request.sampling, grammar=grammar)
 
 
