@@ -216,8 +216,15 @@ def slow_disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 
 async def test_places_are_given_back_before_a_slow_disk_has_what_was_answered(
-    tmp_path: Path, engine: FakeEngine, slow_disk: threading.Event
+    tmp_path: Path, engine: FakeEngine, slow_disk: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    close = Archive.close
+
+    async def close_slowly(archive: Archive) -> None:
+        slow_disk.set()
+        await close(archive)
+
+    monkeypatch.setattr(Archive, "close", close_slowly)  # the server ends when all is written
     path = tmp_path / "a.db"
     options = ServerOptions(store_file=path, max_client_requests=2, max_client_connections=2, max_background=2)
     async with serving(engine, options) as served, httpx.AsyncClient(base_url=served.url) as client:
@@ -228,9 +235,6 @@ async def test_places_are_given_back_before_a_slow_disk_has_what_was_answered(
         for _ in range(3):
             background = {"input": "Hi", "background": True, "stream": True}
             assert "event: response.completed" in (await client.post("/v1/responses", json=background)).text
-        served.task.cancel()  # the server ends when all is written
-        await asyncio.sleep(0)
-        slow_disk.set()
     store = DiskStore(path, 10)
     assert [await store.get(answer.json()["id"]) is not None for answer in answers] == [True, True, True]
     await store.close()
