@@ -49,7 +49,7 @@ PROMPTS = {
     "wide": [(7, 22), (70, 9), (70, 21), (150, 8)],  # a Llama
     "wide_gemma3": [(7, 7), (70, 1), (70, 16), (150, 16)],
 }
-QWEN3_BLOCK_BYTES = 2 * 3 * 2 * 32 * 64 * 2  # k and v, layers, kv heads, tokens, head_dim, bf16
+QWEN3_BLOCK_BYTES = 2 * 3 * 2 * 64 * 64 * 2  # k and v, layers, kv heads, tokens, head_dim, bf16
 
 
 @pytest.fixture(autouse=True)
@@ -175,13 +175,13 @@ async def test_copies_in_threads_give_the_same_tokens(open_engine: OpenEngine, m
 
 @pytest.mark.whole("blocks of an NPU's cache; that of another Vulkan device is seen in the short run")
 async def test_requests_that_lose_their_place_give_the_same_tokens(open_engine: OpenEngine) -> None:
-    prompts = [prompt_of(30, seed) for seed in range(4)]
-    options = {"attention": NPU, "attention_split": SplitMode.ALWAYS, "max_context": 128}
+    prompts = [prompt_of(60, seed) for seed in range(4)]
+    options = {"attention": NPU, "attention_split": SplitMode.ALWAYS, "max_context": 256}
     async with open_engine("qwen3", **options, kv_cache_bytes=8 * QWEN3_BLOCK_BYTES) as engine:
         assert engine.kv_cache_bytes == 8 * QWEN3_BLOCK_BYTES == engine.attention.to_json()["kv_cache_bytes"]
-        alone = [(await answer(engine, prompt, max_tokens=70)).ids for prompt in prompts]
+        alone = [(await answer(engine, prompt, max_tokens=140)).ids for prompt in prompts]
         assert engine.stats().preemptions == 0
-        found = await asyncio.gather(*(answer(engine, prompt, max_tokens=70) for prompt in prompts))
+        found = await asyncio.gather(*(answer(engine, prompt, max_tokens=140) for prompt in prompts))
         assert engine.stats().preemptions > 0
         assert [one.ids for one in found] == alone
         await check_all_freed(engine)

@@ -48,8 +48,6 @@ def settle_attention(
     choice = None
     if options.attention.kind is AttentionKind.AUTO:
         choice = _choose(files, options, candidates)
-        for line in choice.lines():
-            _log.info("%s", line)
         options = replace(options, attention=AttentionTarget(choice.kind))
     return fit_speculation(files.config, fit_options(files.config, options)), choice
 

@@ -150,6 +150,8 @@ async def open_model(
     on_wait("device")
     devices = await opening
     options, choice = await asyncio.to_thread(settle_attention, files, options, devices.candidates)
+    for line in choice.lines() if choice is not None else ():
+        _log.info("%s", line)
     device, memory_plan, usage_before = await run_to_end(lambda: _choose_device(files, devices, options, ending))
     options = replace(options, staging_bytes=memory_plan.staging_bytes, num_load_steps=memory_plan.num_load_steps)
     on_wait("memory")
