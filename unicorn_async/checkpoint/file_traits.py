@@ -19,6 +19,7 @@ class FileTraits:
     is_qkv_fused: bool = False  # queries, keys and values are one tensor, in a family that has three
     are_experts_apart: bool = False
     are_value_heads_tiled: bool = False  # those of linear attention, so that neighbours have other heads of keys
+    are_gates_apart: bool = False  # of linear attention, from what makes q, k and v, in a family that groups them
     has_decay_rates: bool = False  # -exp of the logarithms that directories have
     rope_factors: tuple[float, ...] = ()
 

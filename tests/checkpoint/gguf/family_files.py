@@ -23,7 +23,7 @@ from tests.golden.checkpoints import weights
 from tests.golden.mixtures import apart
 from tests.golden.short_convs import ffn_size
 
-from .delta_net_files import delta_net_tensor
+from .delta_net_files import delta_net_tensors
 from .golden_files import interleaved, llama3_factors
 
 if TYPE_CHECKING:
@@ -55,13 +55,15 @@ _KINDS = {
     "qwen3_5": MODEL_ARCH.QWEN35,
     "qwen3_5_moe": MODEL_ARCH.QWEN35MOE,
     "qwen3_moe": MODEL_ARCH.QWEN3MOE,
+    "qwen3_next": MODEL_ARCH.QWEN3NEXT,
     "qwen3_vl": MODEL_ARCH.QWEN3VL,
     "qwen3_yarn": MODEL_ARCH.QWEN3,
     "seed_oss": MODEL_ARCH.SEED_OSS,
     "smollm3": MODEL_ARCH.SMOLLM3,
 }
-_DELTA_NETS = (MODEL_ARCH.QWEN35, MODEL_ARCH.QWEN35MOE)
-_FOLLOWED = ("glm4_moe", "qwen3_5_text", "qwen3_5_moe_text")  # by a layer that predicts a further token
+_DELTA_NETS = (MODEL_ARCH.QWEN35, MODEL_ARCH.QWEN35MOE, MODEL_ARCH.QWEN3NEXT)
+_WITH_DENSE = (MODEL_ARCH.QWEN2MOE, MODEL_ARCH.QWEN3MOE, MODEL_ARCH.QWEN3NEXT)
+_FOLLOWED = ("glm4_moe", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next")  # by a layer that predicts a further token
 FAMILY_FILES = tuple(_KINDS)
 _INTERLEAVED = (MODEL_ARCH.GRANITE, MODEL_ARCH.LLAMA, MODEL_ARCH.MISTRAL3, MODEL_ARCH.SMOLLM3)
 
@@ -83,7 +85,7 @@ def write_family(path: Path, name: str, q8: tuple[str, ...] = (), *, joins_gates
     if not joins_gates:
         tensors = apart(tensors)
     if arch in _DELTA_NETS:
-        tensors = (delta_net_tensor(config, *tensor) for tensor in tensors)
+        tensors = delta_net_tensors(config, tensors)
     for given, drawn in _stacked(tensors):
         if "visual." in given:
             continue  # a file of its own has these
@@ -96,7 +98,7 @@ def write_family(path: Path, name: str, q8: tuple[str, ...] = (), *, joins_gates
             values = values[:, 0]
         key = key.replace("e_score_correction_bias", "e_score_correction.bias")
         file_name = names.get_name(key, try_suffixes=(".weight", ".bias"))
-        if file_name is None and arch in (MODEL_ARCH.QWEN2MOE, MODEL_ARCH.QWEN3MOE):  # a layer without experts
+        if file_name is None and arch in _WITH_DENSE:  # a layer without experts
             file_name = dense_names.get_name(key, try_suffixes=(".weight",))
         assert file_name is not None, key
         is_router = key.endswith(("mlp.gate.weight", "block_sparse_moe.gate.weight", "shared_expert_gate.weight"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from unicorn_async.checkpoint.gguf.config import gguf_config, json_config
+from unicorn_async.checkpoint.gguf.names import canonical_name
 from unicorn_async.checkpoint.source_tensor import TensorEntry
 from unicorn_async.errors import UnicornError
 
@@ -65,6 +66,14 @@ def test_qwen_3_5_s_layers_of_linear_attention_are_known_by_their_tensors() -> N
     assert (found["linear_key_head_dim"], found["linear_value_head_dim"]) == (16, 12)
     assert (found["partial_rotary_factor"], found["intermediate_size"], found["num_experts"]) == (0.25, 16, 8)
     assert found["shared_expert_intermediate_size"] == 16
+
+
+def test_qwen_3_next_may_have_layers_without_experts_and_has_its_gates_apart() -> None:
+    found = config("qwen3next", **DELTA_NET, block_count=4)
+    assert (found["architectures"], found["mlp_only_layers"]) == (["Qwen3NextForCausalLM"], [3])
+    assert found["layer_types"] == ["full_attention", "linear_attention", "full_attention", "full_attention"]
+    names = [canonical_name(f"blk.2.{name}", "qwen3next") for name in ("ssm_a", "ssm_ba.weight", "ssm_in.weight")]
+    assert names == ["model.layers.2.linear_attn.A_log", "model.layers.2.linear_attn.in_proj_ba.weight", None]
 
 
 NO_WIDTHS = {"feed_forward_length": None, "expert_feed_forward_length": None}

@@ -84,6 +84,15 @@ def _qwen35moe(config: GgufConfig, _: _Factors) -> _Keys:
     return keys
 
 
+def _qwen3next(config: GgufConfig, _: _Factors) -> _Keys:
+    keys: _Keys = {
+        "architectures": ["Qwen3NextForCausalLM"],
+        "norm_topk_prob": True,
+        "shared_expert_intermediate_size": _shared_width(config),
+    }
+    return keys | _experts(config) | _delta_net(config)
+
+
 def _delta_net(config: GgufConfig) -> _Keys:
     """Layers of linear attention are known by their tensors."""
     heads, width = config.count("ssm.time_step_rank"), config.count("ssm.inner_size")
@@ -317,6 +326,7 @@ ARCHITECTURES: Mapping[str, Callable[[GgufConfig, _Factors], _Keys]] = {
     "qwen35": _qwen35,
     "qwen35moe": _qwen35moe,
     "qwen3moe": _qwen3moe,
+    "qwen3next": _qwen3next,
     "qwen3vl": _qwen3,
     "seed_oss": _seed_oss,
     "smollm3": _smollm3,

@@ -75,6 +75,7 @@ def file_traits(config: GgufConfig, rope_factors: Mapping[str, Sequence[float]])
         norms_hold_one=True,
         are_experts_apart=True,
         are_value_heads_tiled=config.architecture in TILED,
+        are_gates_apart=True,
         has_decay_rates=True,
         is_qkv_fused=config.has("blk.0.attn_qkv.weight"),
         rope_factors=tuple(rope_factors.get(ROPE_FACTORS, ())),

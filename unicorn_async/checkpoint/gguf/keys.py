@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from unicorn_async.checkpoint.gguf.fields import GgufValue
     from unicorn_async.checkpoint.source_tensor import TensorEntry
 
-HEAD_PARTS = ("chatglm", "glm4", "glm4moe", "phi3", "qwen35", "qwen35moe")  # a part of each head may rotate
-WITH_PREDICTORS = ("glm4moe", "qwen35", "qwen35moe")  # the last layers may predict further tokens
+# A part of each head may rotate.
+HEAD_PARTS = ("chatglm", "glm4", "glm4moe", "phi3", "qwen35", "qwen35moe", "qwen3next")
+WITH_PREDICTORS = ("glm4moe", "qwen35", "qwen35moe", "qwen3next")  # the last layers may predict further tokens
 
 
 class GgufConfig:

@@ -60,8 +60,8 @@ _WHOLE = {
     "glm4moe": {"exp_probs_b.bias": "mlp.gate.e_score_correction_bias"},
     "qwen35": {"ssm_a": "linear_attn.A_log", "ssm_dt.bias": "linear_attn.dt_bias"},
 }
-_WHOLE["qwen35moe"] = _WHOLE["qwen35"]
-WITH_EXPERTS = ("glm4moe", "llama", "olmoe", "qwen2moe", "qwen35moe", "qwen3moe")
+_WHOLE["qwen35moe"] = _WHOLE["qwen3next"] = _WHOLE["qwen35"]
+WITH_EXPERTS = ("glm4moe", "llama", "olmoe", "qwen2moe", "qwen35moe", "qwen3moe", "qwen3next")
 TILED = ("qwen35", "qwen35moe")  # the converter has put heads of values in another order
 _PLAIN = {"ffn_norm": "post_attention_layernorm"}
 _GEMMA = {
@@ -114,6 +114,7 @@ _BY_ARCHITECTURE: Mapping[str, Mapping[str, str]] = {
     "qwen3moe": {**_PLAIN, "ffn_gate_inp": "mlp.gate"},
     "qwen35": _DELTA_NET,
     "qwen35moe": {**_DELTA_NET, **_SHARED_EXPERT},
+    "qwen3next": {**_DELTA_NET, **_SHARED_EXPERT, "ssm_ba": "linear_attn.in_proj_ba"},
     "seed_oss": {"post_attention_norm": "post_attention_layernorm"},
 }
 _INTERLEAVED = ("granite", "llama", "mistral3", "smollm3")  # the converter has put rotary pairs side by side

@@ -26,7 +26,8 @@ class GatedDeltaNet:
     """Heads that keep a matrix of a sequence each, behind `norm`; `eps` is that of the norm of what each finds.
 
     With `is_grouped` two tensors on disk have what makes q, k, v and the gate, and beta and the decay: those of a head
-    of keys side by side.
+    of keys side by side; with `is_gate_apart` the gate and the rest of the first are tensors of their own, as they are
+    otherwise.
     """
 
     hidden_size: int
@@ -34,6 +35,7 @@ class GatedDeltaNet:
     norm: Norm
     eps: float
     is_grouped: bool = False
+    is_gate_apart: bool = False
 
     @property
     def norms(self) -> tuple[Norm, ...]:
@@ -119,21 +121,23 @@ class GatedDeltaNet:
 
     def _projections(self) -> tuple[WeightSpec, ...]:
         shape, hidden, matrix, group = self.shape, self.hidden_size, WeightKind.MATRIX, MemoryGroup.ATTENTION
-        columns, values, heads = shape.columns, shape.value_columns, shape.num_value_heads
-        if not self.is_grouped:
-            return (
-                WeightSpec("linear_attn.in_proj_qkv.weight", (columns, hidden), "delta_in", matrix, group),
-                WeightSpec("linear_attn.in_proj_z.weight", (values, hidden), "delta_in", matrix, group, columns),
-                WeightSpec("linear_attn.in_proj_b.weight", (heads, hidden), "delta_ba", matrix, group),
-                WeightSpec("linear_attn.in_proj_a.weight", (heads, hidden), "delta_ba", matrix, group, heads),
-            )
-        groups = shape.num_key_heads
+        columns, values = shape.columns, shape.value_columns
+        heads, groups = shape.num_value_heads, shape.num_key_heads
         parts = (shape.key_dim, shape.key_dim, values // groups, values // groups)
         qkvz = WeightSpec("linear_attn.in_proj_qkvz.weight", (columns + values, hidden), "delta_in", matrix, group)
-        ba = WeightSpec("linear_attn.in_proj_ba.weight", (2 * heads, hidden), "delta_ba", matrix, group)
+        inputs: tuple[WeightSpec, ...] = (replace(qkvz, runs=grouped_runs(groups, parts)),)
+        if self.is_gate_apart or not self.is_grouped:
+            inputs = (
+                WeightSpec("linear_attn.in_proj_qkv.weight", (columns, hidden), "delta_in", matrix, group),
+                WeightSpec("linear_attn.in_proj_z.weight", (values, hidden), "delta_in", matrix, group, columns),
+            )
+        if self.is_grouped:
+            ba = WeightSpec("linear_attn.in_proj_ba.weight", (2 * heads, hidden), "delta_ba", matrix, group)
+            return (*inputs, replace(ba, runs=grouped_runs(groups, (heads // groups, heads // groups))))
         return (
-            replace(qkvz, runs=grouped_runs(groups, parts)),
-            replace(ba, runs=grouped_runs(groups, (heads // groups, heads // groups))),
+            *inputs,
+            WeightSpec("linear_attn.in_proj_b.weight", (heads, hidden), "delta_ba", matrix, group),
+            WeightSpec("linear_attn.in_proj_a.weight", (heads, hidden), "delta_ba", matrix, group, heads),
         )
 
     def _project(self, recorder: BlockRecorder) -> tuple[Tensor, Tensor]:

@@ -106,7 +106,9 @@ def recurrent_decoder(
         is_gated=True,
     )
     norm = sizes.norm("input_layernorm", "input_norm")
-    linear = GatedDeltaNet(sizes.hidden_size, _shape(raw), norm, sizes.norm_eps, is_grouped)
+    linear = GatedDeltaNet(
+        sizes.hidden_size, _shape(raw), norm, sizes.norm_eps, is_grouped, is_grouped and raw.traits.are_gates_apart
+    )
     blocks = (attention if attends else linear for attends in _attending(raw, sizes.num_layers))
     layers = list(zip(blocks, ffns, strict=True))
     return decoder(raw, architecture, sizes, layers, vocab_size=vocab_size, max_position=32_768)
