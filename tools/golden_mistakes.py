@@ -58,7 +58,7 @@ def swap_shared_halves(model: PreTrainedModel) -> None:
 def drop_corrections(model: PreTrainedModel) -> None:
     """Choose experts by their scores alone."""
     for name, buffer in model.named_buffers():
-        if name.endswith("e_score_correction_bias"):
+        if name.endswith(("e_score_correction_bias", "expert_bias")):
             buffer.zero_()
 
 
@@ -291,6 +291,12 @@ CONFIG_MISTAKES |= {
         "the whole head rotates": set_key("rope_parameters", "partial_rotary_factor", value=1.0),
         "another base": set_key("rope_parameters", "rope_theta", value=100.0),
     },
+    "lfm2_moe": {
+        "an expert less": set_key("num_experts_per_tok", value=2),
+        "an expert more": set_key("num_experts_per_tok", value=4),
+        "weights as the sigmoid has them": set_key("norm_topk_prob", value=False),
+        "no scale": set_key("routed_scaling_factor", value=1.0),
+    },
     "lfm2": {
         "another base": set_key("rope_theta", value=10_000.0),
         "norms that count more": set_key("norm_eps", value=1e-2),
@@ -383,6 +389,11 @@ MODEL_MISTAKES |= {
         "gates in place of queries": change("q_proj", lambda w: w.roll(64, 0)),
         "no q norm weight": change("q_norm", torch.zeros_like),
         "no k norm weight": change("k_norm", torch.zeros_like),
+    },
+    "lfm2_moe": {
+        "experts the other way round": change("feed_forward.gate.weight", lambda w: w.flip(0)),
+        "no correction": drop_corrections,
+        "gate and up swapped": swap_expert_halves,
     },
     "lfm2": {
         "taps the other way round": change("conv.conv.weight", lambda w: w.flip(-1)),

@@ -8,6 +8,7 @@ from .case import PEAKED, TOKENS, Case, JsonObject, Layout
 from .delta_nets import DELTA_NETS
 from .families import FAMILIES
 from .mixtures import MIXTURES
+from .short_convs import LFM2_MOE
 from .vision_language import VISION_LANGUAGE
 
 if TYPE_CHECKING:
@@ -203,5 +204,5 @@ _CASES = (
     ),
 )
 FIRST_CASES: Mapping[str, Case] = {case.name: case for case in _CASES}
-_OTHERS = (*FAMILIES, *MIXTURES, *VISION_LANGUAGE, *DELTA_NETS)
+_OTHERS = (*FAMILIES, *MIXTURES, LFM2_MOE, *VISION_LANGUAGE, *DELTA_NETS)
 CASES: Mapping[str, Case] = {**FIRST_CASES, **{case.name: case for case in _OTHERS}}

@@ -105,7 +105,7 @@ def weights(case: Case) -> Iterator[tuple[str, Floats]]:
 
 def _text_tensors(case: Case) -> Iterator[tuple[str, Floats]]:
     kind = case.text_config["model_type"]
-    if kind == "lfm2":
+    if kind in ("lfm2", "lfm2_moe"):
         return lfm2_tensors(case, draw)
     return delta_net_tensors(case, draw) if "linear_num_key_heads" in case.text_config else _decoder(case)
 

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+from .case import TOKENS, Case
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     import numpy as np
     from numpy.typing import NDArray
 
-    from .case import Case
-
     Floats = NDArray[np.float32]
+
+
+def attending_layers(config: Mapping[str, object]) -> list[int]:
+    """Numbers of the layers of attention."""
+    kinds = cast("list[str]", config.get("layer_types", []))
+    listed = cast("list[int]", config.get("full_attn_idxs", []))
+    return listed or [number for number, kind in enumerate(kinds) if kind == "full_attention"]
 
 
 def ffn_size(config: Mapping[str, object]) -> int:
@@ -22,13 +29,45 @@ def ffn_size(config: Mapping[str, object]) -> int:
     return multiple * -(-size // multiple)
 
 
+LFM2_MOE = Case(
+    "lfm2_moe",
+    {
+        **TOKENS,
+        "architectures": ["Lfm2MoeForCausalLM"],
+        "model_type": "lfm2_moe",
+        "hidden_size": 128,
+        "intermediate_size": 192,
+        "moe_intermediate_size": 96,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 1024,
+        "norm_eps": 1e-5,
+        "rope_theta": 1_000_000.0,
+        "conv_L_cache": 3,
+        "conv_bias": False,
+        "layer_types": ["conv", "full_attention", "conv"],
+        "num_dense_layers": 2,
+        "num_experts": 12,
+        "num_experts_per_tok": 3,
+        "use_expert_bias": True,
+        "norm_topk_prob": True,
+        "routed_scaling_factor": 1.5,
+        "tie_word_embeddings": True,
+    },
+    "lfm2_moe",
+    gains={"q_proj": 1.2, "k_proj": 1.2, "v_proj": 2.0, "out_proj": 2.0, "w2": 5.0, "in_proj": 1.5, "gate": 1.5},
+    norm_gains={"q_layernorm": 1.5, "k_layernorm": 1.5},
+)
+
+
 def lfm2_tensors(case: Case, draw: Callable[..., Floats]) -> Iterator[tuple[str, Floats]]:
     """Yield every tensor; `draw` gets a name, a shape, a deviation and a mean."""
     config = cast("Mapping[str, int]", case.config)
     hidden, vocab, taps = config["hidden_size"], config["vocab_size"], config["conv_L_cache"]
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
-    head_dim, ffn = hidden // heads, ffn_size(config)
-    attending = cast("list[int]", config["full_attn_idxs"])
+    head_dim, ffn = hidden // heads, ffn_size(config) if "block_ff_dim" in config else config["intermediate_size"]
+    attending = attending_layers(case.config)
 
     def matrix(name: str, rows: int, columns: int) -> tuple[str, Floats]:
         gain = case.gains.get(name.rsplit(".", 1)[-1], 1.0)
@@ -60,6 +99,15 @@ def lfm2_tensors(case: Case, draw: Callable[..., Floats]) -> Iterator[tuple[str,
                 yield vector(f"{prefix}conv.conv.bias", hidden, 0.5)
                 yield vector(f"{prefix}conv.out_proj.bias", hidden, 0.5)
         yield norm(f"{prefix}ffn_norm", hidden)
-        for part, rows, columns in (("w1", ffn, hidden), ("w3", ffn, hidden), ("w2", hidden, ffn)):
-            yield matrix(f"{prefix}feed_forward.{part}", rows, columns)
+        inner = f"{prefix}feed_forward."
+        if layer < config.get("num_dense_layers", config["num_hidden_layers"]):
+            for part, rows, columns in (("w1", ffn, hidden), ("w3", ffn, hidden), ("w2", hidden, ffn)):
+                yield matrix(inner + part, rows, columns)
+            continue
+        width, count = config["moe_intermediate_size"], config["num_experts"]
+        yield matrix(f"{inner}gate", count, hidden)
+        yield vector(f"{inner}expert_bias", count, 0.15)
+        for expert in range(count):
+            for part, rows, columns in (("w1", width, hidden), ("w3", width, hidden), ("w2", hidden, width)):
+                yield matrix(f"{inner}experts.{expert}.{part}", rows, columns)
     yield norm("model.embedding_norm", hidden)

@@ -174,7 +174,7 @@ def test_yarn_is_for_every_family() -> None:
         ("Lfm2", {"conv_L_cache": 17}, "conv_L_cache: expected 2 to 16, got 17"),
         ("Lfm2", {"layer_types": ["sliding_attention"] * 5}, "layer_types .'sliding_attention'. are not supported"),
         ("Lfm2", {"full_attn_idxs": []}, "models without attention"),
-        ("Lfm2Moe", {}, "Lfm2MoeForCausalLM.* is not supported"),
+        ("Lfm2Vl", {}, "Lfm2VlForCausalLM.* is not supported"),
         ("Phi3", {"rope_scaling": {"rope_type": "dynamic"}}, "known are default, linear, llama3, yarn, longrope"),
     ],
 )

@@ -202,3 +202,20 @@ def test_qwen_3_next_has_its_projections_in_groups_and_may_have_layers_without_e
     ]
     assert [(run.file_row, run.row, run.count) for run in ba.runs[2:4]] == [(4, 2, 2), (6, 34, 2)]
     assert not experts_of(spec("Qwen3Next", num_experts=16, norm_topk_prob=False)).routing.normalises
+
+
+def test_lfm_2_has_experts_behind_its_dense_layers_under_names_of_its_own() -> None:
+    kinds = ["conv", "full_attention", "conv", "conv", "conv"]
+    model = spec("Lfm2Moe", layer_types=kinds, num_experts=8, moe_intermediate_size=64)
+    assert [isinstance(layer.blocks[1], Experts) for layer in model.layers] == [False, False, True, True, True]
+    assert [layer.attends for layer in model.layers] == [False, True, False, False, False]
+    experts = experts_of(model, 2)
+    assert experts.routing == Routing(8, 4, is_sigmoid=True, normalises=True) and experts.is_corrected
+    names = {want.name for want in model.wanted_tensors()}
+    inner = "model.layers.2.feed_forward."
+    assert {f"{inner}gate.weight", f"{inner}expert_bias", f"{inner}experts.7.w3.weight"} <= names
+    assert "model.layers.1.feed_forward.w1.weight" in names
+    bare = spec("Lfm2Moe", layer_types=kinds, use_expert_bias=False, num_dense_layers=0)
+    assert not any(want.name.endswith("expert_bias") for want in bare.wanted_tensors())
+    with pytest.raises(UnsupportedModelError, match="conv_L_cache: expected 2 to 16, got 17"):
+        spec("Lfm2Moe", layer_types=kinds, conv_L_cache=17)

@@ -29,6 +29,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "GlmForCausalLM": "glm.glm",
     "GraniteForCausalLM": "granite.granite",
     "Lfm2ForCausalLM": "lfm2.lfm2",
+    "Lfm2MoeForCausalLM": "lfm2.lfm2_moe",
     "LlamaForCausalLM": "llama.llama",
     "Ministral3ForCausalLM": "ministral.ministral3",
     "Mistral3ForConditionalGeneration": "ministral.mistral3",

@@ -32,8 +32,8 @@ _DERIVED = (".rotary_emb.inv_freq", ".self_attn.masked_bias", ".self_attn.bias")
 class Layer:
     """Blocks that are loaded together, and activated at once; `prefix` leads their tensors' names on disk.
 
-    One of them at most keeps something of a sequence. `names` are modules that a family calls otherwise than the
-    blocks do: as these call them, and as they are on disk.
+    One of them at most keeps something of a sequence. `names` are modules, or tensors, that a family calls
+    otherwise than the blocks do: as these call them, and as they are on disk.
     """
 
     blocks: tuple[Block, ...]
@@ -82,8 +82,9 @@ class Layer:
 
     def on_disk(self, name: str) -> str:
         """Return the full name of a tensor that a block calls `name`."""
+        names = dict(self.names)
         module, _, kind = name.rpartition(".")
-        return f"{self.prefix}{dict(self.names).get(module, module)}.{kind}"
+        return self.prefix + names.get(name, f"{names.get(module, module)}.{kind}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from gguf.quants import quantize
 from tests.golden.cases import CASES
 from tests.golden.checkpoints import weights
 from tests.golden.mixtures import apart
-from tests.golden.short_convs import ffn_size
+from tests.golden.short_convs import attending_layers, ffn_size
 
 from .delta_net_files import delta_net_tensors
 from .golden_files import interleaved, llama3_factors
@@ -42,6 +42,7 @@ _KINDS = {
     "glm4_moe": MODEL_ARCH.GLM4_MOE,
     "granite": MODEL_ARCH.GRANITE,
     "lfm2": MODEL_ARCH.LFM2,
+    "lfm2_moe": MODEL_ARCH.LFM2MOE,
     "llama_yarn": MODEL_ARCH.LLAMA,
     "ministral3": MODEL_ARCH.MISTRAL3,
     "mixtral": MODEL_ARCH.LLAMA,
@@ -62,6 +63,13 @@ _KINDS = {
     "smollm3": MODEL_ARCH.SMOLLM3,
 }
 _DELTA_NETS = (MODEL_ARCH.QWEN35, MODEL_ARCH.QWEN35MOE, MODEL_ARCH.QWEN3NEXT)
+_ROUTERS = (
+    "mlp.gate.weight",
+    "block_sparse_moe.gate.weight",
+    "feed_forward.gate.weight",
+    "shared_expert_gate.weight",
+)
+_NUMBERED = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
 _WITH_DENSE = (MODEL_ARCH.QWEN2MOE, MODEL_ARCH.QWEN3MOE, MODEL_ARCH.QWEN3NEXT)
 _FOLLOWED = ("glm4_moe", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next")  # by a layer that predicts a further token
 FAMILY_FILES = tuple(_KINDS)
@@ -97,11 +105,14 @@ def write_family(path: Path, name: str, q8: tuple[str, ...] = (), *, joins_gates
         if key.endswith("conv.conv.weight"):
             values = values[:, 0]
         key = key.replace("e_score_correction_bias", "e_score_correction.bias")
+        key = key.replace("expert_bias", "expert_bias.bias")
+        if arch is MODEL_ARCH.LFM2MOE:
+            key = re.sub(r"(?<=experts\.)w[123]", lambda match: _NUMBERED[match[0]], key)
         file_name = names.get_name(key, try_suffixes=(".weight", ".bias"))
         if file_name is None and arch in _WITH_DENSE:  # a layer without experts
             file_name = dense_names.get_name(key, try_suffixes=(".weight",))
         assert file_name is not None, key
-        is_router = key.endswith(("mlp.gate.weight", "block_sparse_moe.gate.weight", "shared_expert_gate.weight"))
+        is_router = key.endswith(_ROUTERS)
         is_matrix = values.ndim > 1 and "conv.conv" not in key and "conv1d" not in key and not is_router
         if any(part in file_name for part in q8):
             blocks = quantize(values, GGMLQuantizationType.Q8_0)
@@ -142,7 +153,7 @@ def _add_sizes(writer: GGUFWriter, config: Mapping[str, object]) -> None:
     if is_followed:
         writer.add_nextn_predict_layers(1)
     writer.add_head_count(_int(config["num_attention_heads"]))
-    if config["model_type"] == "lfm2":
+    if "conv_L_cache" in config:
         _add_short_convs(writer, config)
     elif "linear_num_key_heads" in config:
         _add_delta_net(writer, config)
@@ -194,11 +205,15 @@ def _add_groups(writer: GGUFWriter, config: Mapping[str, object]) -> None:
 
 
 def _add_short_convs(writer: GGUFWriter, config: Mapping[str, object]) -> None:
-    writer.add_feed_forward_length(ffn_size(config))
-    attending = cast("list[int]", config["full_attn_idxs"])
+    writer.add_feed_forward_length(ffn_size(config) if "block_ff_dim" in config else _int(config["intermediate_size"]))
+    attending = attending_layers(config)
     kv_heads, num_layers = _int(config["num_key_value_heads"]), _int(config["num_hidden_layers"])
     writer.add_head_count_kv([kv_heads if layer in attending else 0 for layer in range(num_layers)])
     writer.add_shortconv_l_cache(_int(config["conv_L_cache"]))
+    if "num_dense_layers" in config:
+        writer.add_leading_dense_block_count(_int(config["num_dense_layers"]))
+        writer.add_expert_gating_func(ExpertGatingFuncType.SIGMOID)
+        writer.add_expert_weights_scale(_float(config["routed_scaling_factor"]))
 
 
 def _add_rotary(writer: GGUFWriter, config: Mapping[str, object]) -> None:

@@ -83,6 +83,8 @@ NO_WIDTHS = {"feed_forward_length": None, "expert_feed_forward_length": None}
     ("architecture", "changes", "message"),
     [
         ("glm4moe", {"expert_gating_func": 1}, r"glm4moe\.expert_gating_func: 1: only sigmoids, 2, are supported"),
+        ("lfm2moe", {"expert_gating_func": 1}, r"lfm2moe\.expert_gating_func: 1: only sigmoids, 2, are supported"),
+        ("lfm2moe", {}, r"lfm2moe\.shortconv\.l_cache is missing"),
         ("glm4moe", {"nextn_predict_layers": 3}, r"glm4moe\.nextn_predict_layers: expected less than the 3 layers"),
         ("glm4moe", {"nextn_predict_layers": 0.5}, r"nextn_predict_layers: expected less than the 3 layers, got 0\.5"),
         ("glm4moe", {"rope__dimension_sections": 3}, r"glm4moe\.rope\.dimension_sections: positions of images"),

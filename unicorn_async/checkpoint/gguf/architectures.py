@@ -239,9 +239,13 @@ def _glm(config: GgufConfig) -> _Keys:
     return {"partial_rotary_factor": _head_part(config), "attention_bias": bias}
 
 
-def _glm4moe(config: GgufConfig, _: _Factors) -> _Keys:
+def _check_sigmoid(config: GgufConfig) -> None:
     if (kind := config.number("expert_gating_func")) not in (None, 0, _SIGMOID):
         raise config.unsupported("expert_gating_func", f"{kind}: only sigmoids, {_SIGMOID}, are supported here")
+
+
+def _glm4moe(config: GgufConfig, _: _Factors) -> _Keys:
+    _check_sigmoid(config)
     if config.get("rope.dimension_sections") is not None:
         raise config.unsupported("rope.dimension_sections", "positions of images are not supported")
     num_experts = config.count("expert_count")
@@ -291,15 +295,34 @@ def _seed_oss(config: GgufConfig, _: _Factors) -> _Keys:
 
 
 def _lfm2(config: GgufConfig, _: _Factors) -> _Keys:
-    heads = config.counts("attention.head_count_kv")
-    kinds = ["full_attention" if count else "conv" for count in heads]
     return {
         "architectures": ["Lfm2ForCausalLM"],
-        "layer_types": kinds,
+        "block_auto_adjust_ff_dim": False,  # the file has the size itself
+    } | _short_convs(config)
+
+
+def _lfm2moe(config: GgufConfig, _: _Factors) -> _Keys:
+    _check_sigmoid(config)
+    keys: _Keys = {
+        "architectures": ["Lfm2MoeForCausalLM"],
+        "num_dense_layers": int(config.number("leading_dense_block_count") or 0),
+        "num_experts": config.count("expert_count"),
+        "num_experts_per_tok": config.count("expert_used_count"),
+        "moe_intermediate_size": config.count("expert_feed_forward_length"),
+        "use_expert_bias": any(name.endswith(".exp_probs_b.bias") for name in config.tensors),
+        "norm_topk_prob": config.get("expert_weights_norm") is not False,
+        "routed_scaling_factor": config.number("expert_weights_scale") or 1.0,
+    }
+    return keys | _short_convs(config)
+
+
+def _short_convs(config: GgufConfig) -> _Keys:
+    heads = config.counts("attention.head_count_kv")
+    return {
+        "layer_types": ["full_attention" if count else "conv" for count in heads],
         "norm_eps": config.number("attention.layer_norm_rms_epsilon"),
         "conv_L_cache": config.count("shortconv.l_cache"),
         "conv_bias": any(name.endswith(".shortconv.conv.bias") for name in config.tensors),
-        "block_auto_adjust_ff_dim": False,  # the file has the size itself
     }
 
 
@@ -314,6 +337,7 @@ ARCHITECTURES: Mapping[str, Callable[[GgufConfig, _Factors], _Keys]] = {
     "glm4moe": _glm4moe,
     "granite": _granite,
     "lfm2": _lfm2,
+    "lfm2moe": _lfm2moe,
     "llama": _llama,
     "mistral3": _mistral3,
     "olmo2": _olmo2,

@@ -33,6 +33,7 @@ _EXPERTS = {
     "ffn_down_exps": ("down_proj",),
 }
 _MIXTRAL = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
+_NUMBERED = {"lfm2moe": "feed_forward", "llama": "block_sparse_moe"}  # modules whose experts' parts have these names
 _SHARED_EXPERT = {
     "ffn_gate_inp": "mlp.gate",
     "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
@@ -58,10 +59,11 @@ _DELTA_NET = {
 # Tensors whose names do not end as those of others do.
 _WHOLE = {
     "glm4moe": {"exp_probs_b.bias": "mlp.gate.e_score_correction_bias"},
+    "lfm2moe": {"exp_probs_b.bias": "feed_forward.expert_bias"},
     "qwen35": {"ssm_a": "linear_attn.A_log", "ssm_dt.bias": "linear_attn.dt_bias"},
 }
 _WHOLE["qwen35moe"] = _WHOLE["qwen3next"] = _WHOLE["qwen35"]
-WITH_EXPERTS = ("glm4moe", "llama", "olmoe", "qwen2moe", "qwen35moe", "qwen3moe", "qwen3next")
+WITH_EXPERTS = ("glm4moe", "lfm2moe", "llama", "olmoe", "qwen2moe", "qwen35moe", "qwen3moe", "qwen3next")
 TILED = ("qwen35", "qwen35moe")  # the converter has put heads of values in another order
 _PLAIN = {"ffn_norm": "post_attention_layernorm"}
 _GEMMA = {
@@ -106,6 +108,7 @@ _BY_ARCHITECTURE: Mapping[str, Mapping[str, str]] = {
     },
     "glm4": {**_GLM4_NORMS, **_FUSED},
     "lfm2": _LFM2,
+    "lfm2moe": {**_LFM2, "ffn_gate_inp": "feed_forward.gate"},
     "llama": {**_PLAIN, "ffn_gate_inp": "block_sparse_moe.gate"},
     "olmo2": _POST_NORMS,
     "olmoe": {**_PLAIN, "ffn_gate_inp": "mlp.gate"},
@@ -130,7 +133,7 @@ _WITH_BIAS = (*_ROTARY_PARTS, "attn_v", "attn_output", "attn_qkv", *(name for na
 def canonical_name(name: str, architecture: str) -> str | None:
     """Return a tensor's name in the models' layout, None where it has none."""
     stem, _, kind = name.rpartition(".")
-    names = _GLOBAL | _LFM2_NORM if architecture == "lfm2" else _GLOBAL
+    names = _GLOBAL | _LFM2_NORM if architecture in ("lfm2", "lfm2moe") else _GLOBAL
     if stem in names and kind == "weight":
         return f"{names[stem]}.{kind}"
     whole = _IN_ANY_LAYER.match(name)
@@ -161,8 +164,8 @@ def expert_names(name: str, architecture: str, num_experts: int) -> tuple[str, .
     if architecture not in WITH_EXPERTS or match is None or match[2] not in _EXPERTS or match[3] != "weight":
         return ()
     parts, module = _EXPERTS[match[2]], "mlp"
-    if architecture == "llama":
-        parts, module = tuple(_MIXTRAL[part] for part in parts), "block_sparse_moe"
+    if architecture in _NUMBERED:
+        parts, module = tuple(_MIXTRAL[part] for part in parts), _NUMBERED[architecture]
     stem = f"model.layers.{int(match[1])}.{module}.experts"
     return tuple(f"{stem}.{expert}.{part}.weight" for expert in range(num_experts) for part in parts)
 
