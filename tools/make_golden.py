@@ -42,10 +42,9 @@ from golden_mistakes import CONFIG_MISTAKES, MODEL_MISTAKES  # noqa: E402
 LENGTHS = (1, 7, 64, 300)
 KEPT_LOGITS = 64
 SMALLEST_EFFECT = 0.1  # standard deviations; the engine may be wrong by 0.01 in f16
-ROUNDINGS = 8  # how often routers are rounded otherwise, to see which routes depend on it
-ROUNDING = 1e-3  # relative deviation of their weights: what reaches them in f16 is off by half of it
-LARGEST_ROUNDED = 0.05  # standard deviations; a token that takes another expert moves logits by 0.1 and more
-_ROUTERS = (".gate.weight", ".router.weight")
+ROUNDINGS = 8  # how often a mixture is rounded otherwise, to see which of its routes depend on it
+ROUNDING = 2**-11  # relative deviation of what products read: what f16 does to it
+LARGEST_ROUNDED = 0.008  # standard deviations; a token that takes another expert moves logits by more
 DEMO_NEW_TOKENS = 64
 DEMO_SMALLEST_MARGIN = 0.25  # between the two likeliest tokens: closer ones may change places in f16
 ADA = (("user", "My name is Ada."), ("model", "Nice to meet you, Ada!"))
@@ -83,33 +82,43 @@ def logits(model: PreTrainedModel, prompts: list[list[int]]) -> np.ndarray:
 
 
 def steady_prompts(model: PreTrainedModel, generator: np.random.Generator, vocab: int) -> list[list[int]]:
-    """Draw prompts, each until no token of it is at a tie between experts, as far as rounding goes."""
-    routers = [value for key, value in model.state_dict().items() if key.endswith(_ROUTERS)]
+    """Draw prompts; of a mixture each until no token of it is at a tie between experts, as far as rounding goes."""
+    is_mixture = any(".experts." in name for name, _ in model.named_parameters())
     prompts = []
     for length in LENGTHS:
         while True:
             prompt = [2, *generator.integers(3, vocab - 8, length - 1).tolist()]
-            if not routers or is_steady(model, routers, prompt):
+            if not is_mixture or is_steady(model, prompt):
                 break
         prompts.append(prompt)
     return prompts
 
 
-def is_steady(model: PreTrainedModel, routers: list[torch.Tensor], prompt: list[int]) -> bool:
-    """Whether no token takes another expert where routers are rounded otherwise; they are as they were behind it."""
-    exact = [router.clone() for router in routers]
-    right, is_near = logits(model, [prompt]), True
-    for seed in range(ROUNDINGS):
-        noise = torch.Generator().manual_seed(seed)
-        for router, weights in zip(routers, exact, strict=True):
-            router.copy_(weights * (1 + ROUNDING * torch.randn(weights.shape, generator=noise)))
-        change = np.abs(logits(model, [prompt]) - right).max()
-        is_near = bool(change <= LARGEST_ROUNDED * right.std())
-        if not is_near:
-            break
-    for router, weights in zip(routers, exact, strict=True):
-        router.copy_(weights)
-    return is_near
+def is_steady(model: PreTrainedModel, prompt: list[int]) -> bool:
+    """Whether logits stay near where what all products read is rounded otherwise."""
+    noise = torch.Generator()
+
+    def rounded(_: torch.nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        x, *others = arguments
+        return (x * (1 + ROUNDING * torch.randn(x.shape, generator=noise)), *others)
+
+    right = logits(model, [prompt])
+    hooks = [module.register_forward_pre_hook(rounded) for module in model.modules() if multiplies(module)]
+    try:
+        for seed in range(ROUNDINGS):
+            noise.manual_seed(seed)
+            if np.abs(logits(model, [prompt]) - right).max() > LARGEST_ROUNDED * right.std():
+                return False
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return True
+
+
+def multiplies(module: torch.nn.Module) -> bool:
+    """Whether a module multiplies what it gets by matrices of its own."""
+    own = module.parameters(recurse=False)
+    return not isinstance(module, torch.nn.Embedding) and any(weights.ndim > 1 for weights in own)
 
 
 def write_case(name: str, directory: Path) -> None:
