@@ -101,6 +101,7 @@ class QuantFormat(Enum):
     Q6_K = "Q6_K"
     IQ4_NL = "IQ4_NL"
     IQ4_XS = "IQ4_XS"
+    MXFP4 = "MXFP4"
 
     @property
     def layout(self) -> QuantLayout:
@@ -129,6 +130,7 @@ _LAYOUTS = {
     QuantFormat.Q6_K: QuantLayout("q6_k", 256, 16, 8, 20),
     QuantFormat.IQ4_NL: QuantLayout("iq4_nl", 32, 16, 0, 2),
     QuantFormat.IQ4_XS: QuantLayout("iq4_xs", 256, 16, 0, 8),
+    QuantFormat.MXFP4: QuantLayout("mxfp4", 32, 16, 0, 2),
 }
 _SOURCE_BYTES = {
     QuantFormat.Q8_0: 34,
@@ -141,6 +143,7 @@ _SOURCE_BYTES = {
     QuantFormat.Q6_K: 210,
     QuantFormat.IQ4_NL: 18,
     QuantFormat.IQ4_XS: 136,
+    QuantFormat.MXFP4: 17,
 }
 
 

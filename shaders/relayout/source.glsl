@@ -1,4 +1,4 @@
-// GGUF's blocks as they lie in a file; all have an even number of bytes.
+// GGUF's blocks as they lie in a file; a read of the last of an odd number of bytes takes one more.
 layout(buffer_reference, scalar, buffer_reference_align = 2) readonly restrict buffer Source { uint16_t v[]; };
 
 // The 16 bits at an even offset.

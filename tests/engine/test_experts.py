@@ -44,15 +44,18 @@ async def test_experts_are_quantised_while_they_load(
         assert kernels | {"route", "expert_tiles", "expert_sum"} <= set(engine.kernels)
 
 
-async def test_experts_of_a_quantised_file_are_multiplied_as_they_are(tmp_path: Path, open_engine: OpenEngine) -> None:
+@pytest.mark.parametrize(("kind", "layout", "tolerance"), [("Q8_0", "q8", 0.1), ("MXFP4", "mxfp4", 0.6)])
+async def test_experts_of_a_quantised_file_are_multiplied_as_they_are(
+    kind: str, layout: str, tolerance: float, tmp_path: Path, open_engine: OpenEngine
+) -> None:
     reference = golden("qwen3_moe")
-    path = write_family(tmp_path / "experts.gguf", "qwen3_moe", q8=("_exps",))
+    path = write_family(tmp_path / "experts.gguf", "qwen3_moe", ("_exps",), kind=kind)
     async with open_engine(path, skip_tokenizer=True) as engine:
         for prompt, expected in zip(reference.prompts, reference.logits, strict=True):
             logits = await engine.logits(prompt)
             errors = np.abs(logits[:, reference.vocabulary] - expected).max(axis=1) / reference.deviation
-            assert np.median(errors) <= 0.1
-        assert "expert_quant_vec_q8" in engine.kernels
+            assert np.median(errors) <= tolerance
+        assert f"expert_quant_vec_{layout}" in engine.kernels
 
 
 async def test_experts_gates_may_lie_with_what_they_are_for(tmp_path: Path, open_engine: OpenEngine) -> None:
@@ -63,7 +66,7 @@ async def test_experts_gates_may_lie_with_what_they_are_for(tmp_path: Path, open
 
 
 def test_a_file_whose_gates_have_another_type_is_refused(tmp_path: Path) -> None:
-    path = write_family(tmp_path / "mixed.gguf", "qwen3_moe", q8=("ffn_gate_exps",))
+    path = write_family(tmp_path / "mixed.gguf", "qwen3_moe", quantised=("ffn_gate_exps",))
     with pytest.raises(UnsupportedModelError, match="F16 beside gates of Q8_0"):
         ModelFiles.read(path)
 

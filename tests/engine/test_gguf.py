@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from .conftest import OpenEngine
 
-MXFP4 = 39  # its number in a file
+NVFP4 = 40  # its number in a file
 TOLERANCE = 1e-2  # in standard deviations of the logits
 TEXT_CASES = [name for name, case in FIRST_CASES.items() if case.layout is Layout.TEXT]
 
@@ -69,9 +69,9 @@ async def test_a_split_file_answers_as_the_directory_does(tmp_path: Path, open_e
 def test_a_type_without_kernels_is_refused_by_its_name(tmp_path: Path) -> None:
     tensors = gguf_tensors("llama", "F16")
     rows, columns = tensors["blk.1.ffn_down.weight"].shape
-    tensors["blk.1.ffn_down.weight"] = Tensor(MXFP4, (rows, columns), bytes(rows * columns // 32 * 17))
+    tensors["blk.1.ffn_down.weight"] = Tensor(NVFP4, (rows, columns), bytes(rows * columns // 64 * 36))
     path = write(tmp_path / "quantised.gguf", metadata("llama", tmp_path), tensors)
-    with pytest.raises(UnsupportedModelError, match=r"'blk\.1\.ffn_down\.weight': dtype MXFP4 is not supported"):
+    with pytest.raises(UnsupportedModelError, match=r"'blk\.1\.ffn_down\.weight': dtype NVFP4 is not supported"):
         ModelFiles.read(path)
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 GGUF_FORMATS = [f for f in QuantFormat if f.source_bytes]
 _IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
+_MXFP4 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.float32)
 # Where each type's scales and offsets, which are halves, lie in its block.
 SCALE_OFFSETS = {
     QuantFormat.Q8_0: (0,),
@@ -30,7 +31,10 @@ SCALE_OFFSETS = {
     QuantFormat.Q6_K: (208,),
     QuantFormat.IQ4_NL: (0,),
     QuantFormat.IQ4_XS: (0,),
+    QuantFormat.MXFP4: (),  # a byte, see `MXFP4_EXPONENTS`
 }
+# Of scales, as bytes mean them: those of a sensible size, and all that halves hold.
+MXFP4_EXPONENTS = range(116, 123), range(104, 144)
 
 
 def random_blocks(quant_format: QuantFormat, rows: int, k: int, seed: int = 0) -> Bytes:
@@ -41,6 +45,8 @@ def random_blocks(quant_format: QuantFormat, rows: int, k: int, seed: int = 0) -
     for offset in SCALE_OFFSETS[quant_format]:
         scales = (rng.standard_normal(count) * 0.01).astype(np.float16)
         blocks[:, offset : offset + 2] = scales[:, None].view(np.uint8)
+    if quant_format is QuantFormat.MXFP4:
+        blocks[:, 0] = rng.choice(MXFP4_EXPONENTS[0], count)
     return blocks
 
 
@@ -85,6 +91,10 @@ def _q5_1(blocks: Bytes) -> Floats:
 
 def _iq4_nl(blocks: Bytes) -> Floats:
     return _half(blocks, 0) * _IQ4[_nibbles(blocks[:, 2:])]
+
+
+def _mxfp4(blocks: Bytes) -> Floats:
+    return np.ldexp(np.float32(1), blocks[:, :1].astype(np.int32) - 128) * _MXFP4[_nibbles(blocks[:, 1:])]
 
 
 def _iq4_xs(blocks: Bytes) -> Floats:
@@ -141,4 +151,5 @@ _DEQUANTIZE: dict[QuantFormat, Callable[[Bytes], Floats]] = {
     QuantFormat.Q6_K: _q6_k,
     QuantFormat.IQ4_NL: _iq4_nl,
     QuantFormat.IQ4_XS: _iq4_xs,
+    QuantFormat.MXFP4: _mxfp4,
 }

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType, quants
 
-from tests.ops.gguf_blocks import GGUF_FORMATS, SCALE_OFFSETS, dequantize, random_blocks
+from tests.ops.gguf_blocks import GGUF_FORMATS, MXFP4_EXPONENTS, SCALE_OFFSETS, dequantize, random_blocks
 from tests.ops.quant_arrays import read_back, relaid
+from unicorn_async.tensor import QuantFormat
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tests.ops.arrays import Arrays
-    from unicorn_async.tensor import QuantFormat
 
 ROWS, COLUMNS = 37, 1280  # columns that no tile divides
 SCALES = (0.0, -0.0, 2.0**-24, -(2.0**-15), 2.0**-14, 1.0, -1.0, 1000.0)  # subnormal ones too
@@ -28,6 +28,8 @@ def blocks_of(quant_format: QuantFormat, *, scales: str) -> NDArray[np.uint8]:
         for number, offset in enumerate(SCALE_OFFSETS[quant_format]):
             chosen = np.resize(np.roll(SCALES, number), len(blocks)).astype(np.float16)
             blocks[:, offset : offset + 2] = chosen[:, None].view(np.uint8)
+        if quant_format is QuantFormat.MXFP4:
+            blocks[:, 0] = np.resize(MXFP4_EXPONENTS[1], len(blocks))
     return blocks
 
 
@@ -59,3 +61,12 @@ def test_the_reference_of_the_matrix_kernels_is_the_package_s(quant_format: Quan
     blocks = blocks_of(quant_format, scales=scales)
     found = dequantize(quant_format, blocks, ROWS, COLUMNS)
     np.testing.assert_array_equal(bits(found), bits(reference(quant_format, blocks)))
+
+
+def test_what_no_half_holds_of_mxfp4_s_scales_is_zero_or_infinite(arrays: Arrays) -> None:
+    blocks = np.full((ROWS * COLUMNS // 32, 17), 0x22, np.uint8)  # all codes are 2
+    blocks[:, 0] = np.resize([0, 103, 104, 143, 144, 254], len(blocks))
+    found = read_back(arrays, relaid(arrays, blocks, (ROWS, COLUMNS), QuantFormat.MXFP4)).reshape(-1, 32)
+    assert set(found[0::6].flat) == set(found[1::6].flat) == {0.0}
+    assert set(found[2::6].flat) == {2.0**-23} and set(found[3::6].flat) == {2.0**16}
+    assert np.isposinf(found[4::6]).all() and np.isposinf(found[5::6]).all()

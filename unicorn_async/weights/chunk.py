@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
+from math import lcm
 from typing import TYPE_CHECKING, TypeAlias
 
 from unicorn_async.tensor import DType, QuantFormat
@@ -121,7 +122,7 @@ def _part(chunk: Chunk, start: int, nbytes: int) -> Chunk:
 def _grain_bytes(chunk: Chunk) -> int:
     """Bytes in the file of the fewest elements that can go to the destination alone, and that end at 16 bytes."""
     if isinstance(chunk.source_dtype, QuantFormat):
-        return 8 * chunk.source_dtype.source_bytes
+        return lcm(8 * chunk.source_dtype.source_bytes, CONVERT_ALIGNMENT)
     if isinstance(chunk.dest_dtype, QuantFormat):
         return chunk.dest_dtype.layout.unit * chunk.source_dtype.itemsize
     return CONVERT_ALIGNMENT

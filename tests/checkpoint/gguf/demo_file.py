@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 DEMO_MODEL = Path(unicorn_async.demo.__file__).resolve().parent / "model"
 EMBEDDINGS = "model.embed_tokens.weight"
-_SIX_BITS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "IQ4_NL", "IQ4_XS")
+_SIX_BITS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "IQ4_NL", "IQ4_XS", "MXFP4")
 _NAMED = {"bos": "<bos>", "eos": "<eos>", "padding": "<pad>", "unknown": "<unk>"}
 
 

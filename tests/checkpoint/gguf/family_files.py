@@ -76,10 +76,13 @@ FAMILY_FILES = tuple(_KINDS)
 _INTERLEAVED = (MODEL_ARCH.GRANITE, MODEL_ARCH.LLAMA, MODEL_ARCH.MISTRAL3, MODEL_ARCH.SMOLLM3)
 
 
-def write_family(path: Path, name: str, q8: tuple[str, ...] = (), *, joins_gates: bool = False) -> Path:
-    """Write a case as a file whose matrices are F16, those with a part of `q8` in their names Q8_0; return its path.
+def write_family(
+    path: Path, name: str, quantised: tuple[str, ...] = (), *, kind: str = "Q8_0", joins_gates: bool = False
+) -> Path:
+    """Write a case as a file whose matrices are F16; return its path.
 
-    With `joins_gates` experts' gates and what they are for stay one tensor, if they are one in the directory.
+    Those with a part of `quantised` in their names are of another `kind`. With `joins_gates` experts' gates and what
+    they are for stay one tensor, if they are one in the directory.
     """
     case, arch = CASES[name], _KINDS[name]
     config = cast("Mapping[str, object]", case.text_config)
@@ -114,9 +117,9 @@ def write_family(path: Path, name: str, q8: tuple[str, ...] = (), *, joins_gates
         assert file_name is not None, key
         is_router = key.endswith(_ROUTERS)
         is_matrix = values.ndim > 1 and "conv.conv" not in key and "conv1d" not in key and not is_router
-        if any(part in file_name for part in q8):
-            blocks = quantize(values, GGMLQuantizationType.Q8_0)
-            writer.add_tensor(file_name, blocks, raw_dtype=GGMLQuantizationType.Q8_0)
+        if any(part in file_name for part in quantised):
+            number = GGMLQuantizationType[kind]
+            writer.add_tensor(file_name, quantize(values, number), raw_dtype=number)
             continue
         writer.add_tensor(file_name, values.astype(np.float16 if is_matrix else np.float32))
     _add_factors(writer, config, names)
