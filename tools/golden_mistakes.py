@@ -188,6 +188,11 @@ CONFIG_MISTAKES |= {
         "an expert more": set_key("num_experts_per_tok", value=4),
         "weights that add up to one": set_key("norm_topk_prob", value=True),
     },
+    "ernie4_5_moe": {
+        "an expert less": set_key("moe_k", value=2),
+        "an expert more": set_key("moe_k", value=4),
+        "another base": set_key("rope_theta", value=10_000.0),
+    },
     "glm4_moe": {
         "an expert less": set_key("num_experts_per_tok", value=2),
         "an expert more": set_key("num_experts_per_tok", value=4),
@@ -317,6 +322,13 @@ MODEL_MISTAKES |= {
         "no shared expert": change("shared_expert.down_proj", torch.zeros_like),
         "no gate of the shared expert": change("shared_expert_gate", lambda w: w * 0.0),
         "no q bias": change("q_proj.bias", torch.zeros_like),
+    },
+    "ernie4_5_moe": {
+        "experts the other way round": change("mlp.gate.weight", lambda w: w.flip(0)),
+        "no correction": change("e_score_correction_bias", torch.zeros_like),
+        "rotary pairs in halves": pair_halves,
+        "gate and up swapped": swap_expert_halves,
+        "no shared expert": change("shared_experts.down_proj", torch.zeros_like),
     },
     "glm4_moe": {
         "experts the other way round": change("mlp.gate.weight", lambda w: w.flip(0)),

@@ -32,6 +32,7 @@ TENSOR = builders.tensor("BF16", 2, 4)
         ("vision_tower.vision_model.embeddings.weight", None),
         ("model.vision_tower.vision_model.embeddings.weight", None),
         ("mtp.layers.0.self_attn.q_proj.weight", None),
+        ("model.mtp_block.0.self_attn.q_proj.weight", None),
         ("multi_modal_projector.mm_input_projection_weight", None),
         ("model.multi_modal_projector.mm_soft_emb_norm.weight", None),
         ("model.audio_tower.x", None),

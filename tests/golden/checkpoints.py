@@ -156,6 +156,9 @@ def _decoder(case: Case) -> Iterator[tuple[str, Floats]]:
             yield norm(prefix + part, hidden)
         if has_experts(config, layer):
             yield from expert_tensors(config, prefix, matrix)
+            if kind == "ernie4_5_moe":
+                name = f"{prefix}mlp.moe_statics.e_score_correction_bias"
+                yield name, draw(f"{case.reference}/{name}", (1, _int(config, "moe_num_experts")), 0.05)
             if kind == "glm4_moe":
                 name = f"{prefix}mlp.gate.e_score_correction_bias"
                 yield name, draw(f"{case.reference}/{name}", (_int(config, "n_routed_experts"),), 0.15)

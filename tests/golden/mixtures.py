@@ -83,6 +83,31 @@ MIXTURES = (
         "qwen2_moe",
         gains={**PEAKED, "gate": 1.0, "shared_expert_gate": 2.0, "down_proj": 3.0},
     ),
+    # A softmax with corrections, neighbours as rotary pairs, and a dense layer on either side.
+    Case(
+        "ernie4_5_moe",
+        {
+            **PLAIN,
+            "architectures": ["Ernie4_5_MoeForCausalLM"],
+            "model_type": "ernie4_5_moe",
+            "hidden_size": 96,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "head_dim": 64,
+            "use_bias": False,
+            "moe_num_experts": 12,
+            "moe_k": 3,
+            "moe_intermediate_size": 64,
+            "moe_num_shared_experts": 2,
+            "moe_layer_start_index": 1,
+            "moe_layer_end_index": 1,
+            "moe_layer_interval": 1,
+            "tie_word_embeddings": True,
+            "rope_theta": 500_000.0,
+        },
+        "ernie4_5_moe",
+        gains={**PEAKED, "gate": 1.0, "down_proj": 2.5},
+    ),
     # Groups, a correction of each expert, and norms and biases of the attention.
     Case(
         "glm4_moe",
@@ -112,12 +137,17 @@ MIXTURES = (
 )
 
 
+_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+
+
 def has_experts(config: Mapping[str, object], layer: int) -> bool:
     """Whether a layer has experts in place of an FFN."""
     if config["model_type"] == "mixtral":
         return True
     if config["model_type"] == "glm4_moe":
         return layer >= cast("int", config["first_k_dense_replace"])
+    if config["model_type"] == "ernie4_5_moe":
+        return cast("int", config["moe_layer_start_index"]) <= layer <= cast("int", config["moe_layer_end_index"])
     dense = cast("list[int]", config.get("mlp_only_layers") or ())
     step = cast("int", config.get("decoder_sparse_step", 1))
     return "num_experts" in config and layer not in dense and (layer + 1) % step == 0
@@ -135,7 +165,7 @@ def expert_tensors(
     """
     sizes = cast("Mapping[str, int]", config)
     hidden = sizes["hidden_size"]
-    count = next(sizes[key] for key in ("num_experts", "num_local_experts", "n_routed_experts") if key in sizes)
+    count = next(sizes[key] for key in _COUNTS if key in sizes)
     width = sizes.get("moe_intermediate_size", sizes.get("intermediate_size", 0))
     module, gate, up, down = "mlp.", "gate_proj", "up_proj", "down_proj"
     if config["model_type"] == "mixtral":
@@ -152,6 +182,8 @@ def expert_tensors(
     if "shared_expert_intermediate_size" in sizes:
         module, width = "mlp.shared_expert", sizes["shared_expert_intermediate_size"]
         yield matrix(f"{prefix}mlp.shared_expert_gate", 1, hidden)
+    elif "moe_num_shared_experts" in sizes:
+        module, width = "mlp.shared_experts", sizes["moe_num_shared_experts"] * width
     elif "n_shared_experts" in sizes:
         module, width = "mlp.shared_experts", sizes["n_shared_experts"] * width
     else:

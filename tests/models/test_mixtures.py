@@ -219,3 +219,22 @@ def test_lfm_2_has_experts_behind_its_dense_layers_under_names_of_its_own() -> N
     assert not any(want.name.endswith("expert_bias") for want in bare.wanted_tensors())
     with pytest.raises(UnsupportedModelError, match="conv_L_cache: expected 2 to 16, got 17"):
         spec("Lfm2Moe", layer_types=kinds, conv_L_cache=17)
+
+
+def test_ernie_4_5_has_experts_in_a_span_of_its_layers_and_corrects_a_softmax() -> None:
+    keys: dict[str, object] = {"moe_intermediate_size": 64, "moe_num_experts": 16}
+    model = spec("Ernie4_5_Moe", **keys, moe_layer_interval=2)
+    assert [isinstance(layer.blocks[1], Experts) for layer in model.layers] == [False, True, False, True, False]
+    experts = experts_of(model, 1)
+    assert experts.routing == Routing(16, 6, normalises=True) and experts.is_corrected
+    assert experts.shared == SharedExpert(128, "mlp.shared_experts")
+    assert (model.head_dim, model.attention.is_interleaved, model.head.is_tied) == (64, True, True)
+    names = {want.name for want in model.wanted_tensors()}
+    assert "model.layers.1.mlp.moe_statics.e_score_correction_bias" in names
+    model = spec("Ernie4_5_Moe", **keys, moe_layer_start_index=0, moe_layer_end_index=3, moe_num_shared_experts=0)
+    assert [isinstance(layer.blocks[1], Experts) for layer in model.layers] == [True, True, True, True, False]
+    assert experts_of(model).shared is None
+    with pytest.raises(UnsupportedModelError, match="use_bias"):
+        spec("Ernie4_5_Moe", **keys, use_bias=True)
+    with pytest.raises(UnsupportedModelError, match=r"moe_norm_min: expected at most 1e-06, got 0\.1"):
+        spec("Ernie4_5_Moe", **keys, moe_norm_min=0.1)

@@ -9,6 +9,7 @@ _OTHER_PARTS = (
     "embed_vision.",
     "image_newline",
     "mtp.",
+    "mtp_",
     "multi_modal_projector.",
     "vision_embed_tokens.",
     "vision_model.",

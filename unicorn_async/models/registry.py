@@ -20,6 +20,7 @@ _FAMILIES = "unicorn_async.models.families"
 ARCHITECTURES: Mapping[str, str] = {
     "Cohere2ForCausalLM": "cohere2.cohere2",
     "Ernie4_5ForCausalLM": "ernie4_5.ernie4_5",
+    "Ernie4_5_MoeForCausalLM": "ernie4_5.ernie4_5_moe",
     "Exaone4ForCausalLM": "exaone4.exaone4",
     "Gemma2ForCausalLM": "gemma2.gemma2",
     "Gemma3ForCausalLM": "gemma.gemma3_text",

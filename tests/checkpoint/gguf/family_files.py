@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _KINDS = {
     "cohere2": MODEL_ARCH.COHERE2,
     "ernie4_5": MODEL_ARCH.ERNIE4_5,
+    "ernie4_5_moe": MODEL_ARCH.ERNIE4_5_MOE,
     "exaone4": MODEL_ARCH.EXAONE4,
     "gemma2": MODEL_ARCH.GEMMA2,
     "glm": MODEL_ARCH.CHATGLM,
@@ -107,6 +108,8 @@ def write_family(
             values = interleaved(values, _head_dim(config))
         if key.endswith("conv.conv.weight"):
             values = values[:, 0]
+        if "moe_statics" in key:
+            values = values[0]
         key = key.replace("e_score_correction_bias", "e_score_correction.bias")
         key = key.replace("expert_bias", "expert_bias.bias")
         if arch is MODEL_ARCH.LFM2MOE:
@@ -163,11 +166,11 @@ def _add_sizes(writer: GGUFWriter, config: Mapping[str, object]) -> None:
     else:
         writer.add_feed_forward_length(_int(config["intermediate_size"]))
         writer.add_head_count_kv(_int(config["num_key_value_heads"]))
-    keys = ("num_experts", "num_local_experts", "n_routed_experts")
+    keys = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
     num_experts = next((config[key] for key in keys if key in config), None)
     if num_experts is not None:
         writer.add_expert_count(_int(num_experts))
-        writer.add_expert_used_count(_int(config["num_experts_per_tok"]))
+        writer.add_expert_used_count(_int(config.get("num_experts_per_tok", config.get("moe_k"))))
     if "moe_intermediate_size" in config:
         writer.add_expert_feed_forward_length(_int(config["moe_intermediate_size"]))
     if "shared_expert_intermediate_size" in config:

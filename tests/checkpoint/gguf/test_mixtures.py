@@ -24,12 +24,12 @@ SIZES: dict[str, object] = {
 }
 
 
-def config(architecture: str, **changes: object) -> dict[str, object]:
+def config(architecture: str, mixtures: tuple[int, ...] = (0, 1, 2), **changes: object) -> dict[str, object]:
     fields = SIZES | {key.replace("__", "."): value for key, value in changes.items()}
     metadata = {f"{architecture}.{key}": value for key, value in fields.items() if value is not None}
     names = [
         "token_embd.weight",
-        *(f"blk.{layer}.ffn_gate_inp.weight" for layer in range(3)),
+        *(f"blk.{layer}.ffn_gate_inp.weight" for layer in mixtures),
         "blk.1.ssm_conv1d.weight",
     ]
     tensors = {name: TensorEntry(name, "F32", (100, 32), 0, 0) for name in names}
@@ -74,6 +74,13 @@ def test_qwen_3_next_may_have_layers_without_experts_and_has_its_gates_apart() -
     assert found["layer_types"] == ["full_attention", "linear_attention", "full_attention", "full_attention"]
     names = [canonical_name(f"blk.2.{name}", "qwen3next") for name in ("ssm_a", "ssm_ba.weight", "ssm_in.weight")]
     assert names == ["model.layers.2.linear_attn.A_log", "model.layers.2.linear_attn.in_proj_ba.weight", None]
+
+
+def test_ernie_4_5_s_layers_of_experts_are_known_by_their_tensors() -> None:
+    found = config("ernie4_5-moe", block_count=4)
+    assert (found["moe_layer_start_index"], found["moe_layer_end_index"], found["moe_num_shared_experts"]) == (0, 2, 0)
+    with pytest.raises(UnicornError, match=r"interleave_moe_layer_step: experts in layers \[0, 2\], not in a row"):
+        config("ernie4_5-moe", (0, 2))
 
 
 NO_WIDTHS = {"feed_forward_length": None, "expert_feed_forward_length": None}

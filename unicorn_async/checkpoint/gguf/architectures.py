@@ -284,6 +284,24 @@ def _ernie4_5(config: GgufConfig, _: _Factors) -> _Keys:
     return {"architectures": ["Ernie4_5ForCausalLM"]}
 
 
+def _ernie4_5_moe(config: GgufConfig, _: _Factors) -> _Keys:
+    """Which layers have experts, and how many all tokens have, is known by tensors."""
+    layers = [layer for layer in range(config.num_layers) if config.has(f"blk.{layer}.ffn_gate_inp.weight")]
+    if not layers or len(layers) != layers[-1] - layers[0] + 1:
+        raise config.unsupported("interleave_moe_layer_step", f"experts in layers {layers}, not in a row of them")
+    width = config.count("expert_feed_forward_length")
+    shared = config.tensors.get(f"blk.{layers[0]}.ffn_up_shexp.weight")
+    return {
+        "architectures": ["Ernie4_5_MoeForCausalLM"],
+        "moe_num_experts": config.count("expert_count"),
+        "moe_k": config.count("expert_used_count"),
+        "moe_intermediate_size": width,
+        "moe_num_shared_experts": 0 if shared is None else shared.shape[0] // width,
+        "moe_layer_start_index": layers[0],
+        "moe_layer_end_index": layers[-1],
+    }
+
+
 def _exaone4(config: GgufConfig, _: _Factors) -> _Keys:
     window = config.number("attention.sliding_window")
     return {"architectures": ["Exaone4ForCausalLM"], "sliding_window": window or None} | _pattern(config)
@@ -330,6 +348,7 @@ ARCHITECTURES: Mapping[str, Callable[[GgufConfig, _Factors], _Keys]] = {
     "chatglm": _chatglm,
     "cohere2": _cohere2,
     "ernie4_5": _ernie4_5,
+    "ernie4_5-moe": _ernie4_5_moe,
     "exaone4": _exaone4,
     "gemma2": _gemma2,
     "gemma3": _gemma3,

@@ -58,12 +58,16 @@ _DELTA_NET = {
 }
 # Tensors whose names do not end as those of others do.
 _WHOLE = {
+    "ernie4_5-moe": {"exp_probs_b.bias": "mlp.moe_statics.e_score_correction_bias"},
     "glm4moe": {"exp_probs_b.bias": "mlp.gate.e_score_correction_bias"},
     "lfm2moe": {"exp_probs_b.bias": "feed_forward.expert_bias"},
     "qwen35": {"ssm_a": "linear_attn.A_log", "ssm_dt.bias": "linear_attn.dt_bias"},
 }
 _WHOLE["qwen35moe"] = _WHOLE["qwen3next"] = _WHOLE["qwen35"]
-WITH_EXPERTS = ("glm4moe", "lfm2moe", "llama", "olmoe", "qwen2moe", "qwen35moe", "qwen3moe", "qwen3next")
+WITH_EXPERTS = (
+    *("ernie4_5-moe", "glm4moe", "lfm2moe", "llama", "olmoe"),
+    *("qwen2moe", "qwen35moe", "qwen3moe", "qwen3next"),
+)
 TILED = ("qwen35", "qwen35moe")  # the converter has put heads of values in another order
 _PLAIN = {"ffn_norm": "post_attention_layernorm"}
 _GEMMA = {
@@ -98,6 +102,7 @@ _FUSED = {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
 _BY_ARCHITECTURE: Mapping[str, Mapping[str, str]] = {
     "chatglm": {**_PLAIN, **_FUSED},
     "cohere2": {},
+    "ernie4_5-moe": {**_PLAIN, **_SHARED_EXPERTS, "ffn_gate_inp": "mlp.gate"},
     "exaone4": _POST_NORMS,
     "gemma2": _GEMMA,
     "gemma3": _GEMMA,
