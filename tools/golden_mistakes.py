@@ -5,66 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+from golden_edits import change, ones, pair_halves, set_key, swap_kv_heads
+from golden_mixture_mistakes import MIXTURE_CONFIG_MISTAKES, MIXTURE_MODEL_MISTAKES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from transformers import PreTrainedModel
-
-
-def set_key(*path: str, value: object) -> Callable[[dict[str, object]], None]:
-    """Return an edit of config.json that sets one key, given its path."""
-
-    def edit(config: dict[str, object]) -> None:
-        inner = config
-        for key in path[:-1]:
-            inner = inner[key]  # type: ignore[assignment]
-        inner[path[-1]] = value
-
-    return edit
-
-
-def change(part: str, function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[PreTrainedModel], None]:
-    """Return an edit of a model that changes every parameter whose name contains `part`."""
-
-    def edit(model: PreTrainedModel) -> None:
-        for name, parameter in model.named_parameters():
-            if part in name:
-                parameter.data = function(parameter.data)
-
-    return edit
-
-
-def swap_kv_heads(model: PreTrainedModel) -> None:
-    """Give each group of queries another group's keys and values."""
-    for part in ("k_proj.weight", "v_proj.weight"):
-        change(part, lambda w: w.view(model.config.num_key_value_heads, -1, w.shape[-1]).flip(0).reshape(w.shape))(
-            model
-        )
-
-
-def swap_expert_halves(model: PreTrainedModel) -> None:
-    """Take experts' gates for what they are for; transformers has both of all experts in one tensor."""
-    change("experts.gate_up_proj", lambda w: torch.cat(w.chunk(2, dim=1)[::-1], dim=1))(model)
-
-
-def swap_shared_halves(model: PreTrainedModel) -> None:
-    """Take the gate of what all tokens share for what it is for."""
-    for name, module in model.named_modules():
-        if name.rpartition(".")[2].startswith("shared_expert") and hasattr(module, "up_proj"):
-            module.gate_proj, module.up_proj = module.up_proj, module.gate_proj
-
-
-def drop_corrections(model: PreTrainedModel) -> None:
-    """Choose experts by their scores alone."""
-    for name, buffer in model.named_buffers():
-        if name.endswith(("e_score_correction_bias", "expert_bias")):
-            buffer.zero_()
-
-
-def ungroup(weight: torch.Tensor) -> torch.Tensor:
-    """Take rows of two heads of keys by turns."""
-    return weight.view(2, 2, -1, weight.shape[-1]).transpose(0, 1).reshape(weight.shape)
 
 
 def drop_embedding_scale(model: PreTrainedModel) -> None:
@@ -135,11 +82,6 @@ MODEL_MISTAKES: dict[str, dict[str, Callable[[PreTrainedModel], None]]] = {
 }
 
 
-def ones(part: str) -> Callable[[PreTrainedModel], None]:
-    """Return an edit that makes every parameter whose name contains `part` one."""
-    return change(part, torch.ones_like)
-
-
 def swap_halves(part: str) -> Callable[[PreTrainedModel], None]:
     """Return an edit that swaps the halves of the rows of a fused projection."""
     return change(part, lambda w: w.roll(w.shape[0] // 2, 0))
@@ -155,13 +97,6 @@ def scale_decays(model: PreTrainedModel) -> None:
     change("A_log", lambda w: w - 20.0)(model)
 
 
-def pair_halves(model: PreTrainedModel) -> None:
-    """Rotate the halves of a head against each other in place of neighbours."""
-    pairs = model.config.head_dim // 2
-    for part in ("q_proj.weight", "k_proj.weight"):
-        change(part, lambda w: w.view(-1, 2, pairs, w.shape[-1]).transpose(1, 2).reshape(w.shape))(model)
-
-
 _ALL_GLOBAL = {"no window": set_key("layer_types", value=["full_attention"] * 4)}
 _ALL_LOCAL = {"no global layer": set_key("layer_types", value=["sliding_attention"] * 4)}
 _WINDOWS = {
@@ -175,43 +110,9 @@ _YARN = {
     "another factor": set_key("rope_scaling", "factor", value=2.0),
     "another original length": set_key("rope_scaling", "original_max_position_embeddings", value=512),
 }
-CONFIG_MISTAKES |= {
+CONFIG_MISTAKES |= MIXTURE_CONFIG_MISTAKES | {
     "llama_yarn": _YARN,
     "qwen3_yarn": _YARN,
-    "qwen3_moe": {
-        "an expert less": set_key("num_experts_per_tok", value=2),
-        "an expert more": set_key("num_experts_per_tok", value=4),
-        "weights as the softmax has them": set_key("norm_topk_prob", value=False),
-    },
-    "qwen2_moe": {
-        "an expert less": set_key("num_experts_per_tok", value=2),
-        "an expert more": set_key("num_experts_per_tok", value=4),
-        "weights that add up to one": set_key("norm_topk_prob", value=True),
-    },
-    "ernie4_5_moe": {
-        "an expert less": set_key("moe_k", value=2),
-        "an expert more": set_key("moe_k", value=4),
-        "another base": set_key("rope_theta", value=10_000.0),
-    },
-    "glm4_moe": {
-        "an expert less": set_key("num_experts_per_tok", value=2),
-        "an expert more": set_key("num_experts_per_tok", value=4),
-        "weights as the sigmoid has them": set_key("norm_topk_prob", value=False),
-        "no scale": set_key("routed_scaling_factor", value=1.0),
-        "no groups": lambda config: config.update(n_group=1, topk_group=1),
-        "a group more": set_key("topk_group", value=3),
-        "the whole head rotates": set_key("partial_rotary_factor", value=1.0),
-    },
-    "olmoe": {
-        "an expert less": set_key("num_experts_per_tok", value=1),
-        "an expert more": set_key("num_experts_per_tok", value=3),
-        "weights that add up to one": set_key("norm_topk_prob", value=True),
-    },
-    "mixtral": {
-        "an expert less": set_key("num_experts_per_tok", value=1),
-        "an expert more": set_key("num_experts_per_tok", value=3),
-        "another base": set_key("rope_theta", value=10_000.0),
-    },
     "qwen3_wide": {"another base": set_key("rope_theta", value=20_000.0)},
     "gemma2": {
         **_WINDOWS,
@@ -281,76 +182,17 @@ CONFIG_MISTAKES |= {
     },
     "seed_oss": {"another base": set_key("rope_theta", value=20_000.0)},
     "ernie4_5": {"another base": set_key("rope_theta", value=10_000.0)},
-    "qwen3_5_moe": {
-        "an expert less": set_key("num_experts_per_tok", value=2),
-        "an expert more": set_key("num_experts_per_tok", value=4),
-        "the whole head rotates": set_key("rope_parameters", "partial_rotary_factor", value=1.0),
-    },
-    "qwen3_next": {
-        "an expert less": set_key("num_experts_per_tok", value=2),
-        "an expert more": set_key("num_experts_per_tok", value=4),
-        "weights as the softmax has them": set_key("norm_topk_prob", value=False),
-        "the whole head rotates": set_key("rope_parameters", "partial_rotary_factor", value=1.0),
-    },
     "qwen3_5": {
         "the whole head rotates": set_key("rope_parameters", "partial_rotary_factor", value=1.0),
         "another base": set_key("rope_parameters", "rope_theta", value=100.0),
-    },
-    "lfm2_moe": {
-        "an expert less": set_key("num_experts_per_tok", value=2),
-        "an expert more": set_key("num_experts_per_tok", value=4),
-        "weights as the sigmoid has them": set_key("norm_topk_prob", value=False),
-        "no scale": set_key("routed_scaling_factor", value=1.0),
     },
     "lfm2": {
         "another base": set_key("rope_theta", value=10_000.0),
         "norms that count more": set_key("norm_eps", value=1e-2),
     },
 }
-MODEL_MISTAKES |= {
+MODEL_MISTAKES |= MIXTURE_MODEL_MISTAKES | {
     "llama_yarn": {"kv heads swapped": swap_kv_heads},
-    "qwen3_moe": {
-        "experts the other way round": change("mlp.gate.weight", lambda w: w.flip(0)),
-        "gate and up swapped": swap_expert_halves,
-        "no q norm weight": ones("q_norm"),
-        "no k norm weight": ones("k_norm"),
-    },
-    "qwen2_moe": {
-        "experts the other way round": change("mlp.gate.weight", lambda w: w.flip(0)),
-        "gate and up swapped": swap_expert_halves,
-        "shared gate and up swapped": swap_shared_halves,
-        "no shared expert": change("shared_expert.down_proj", torch.zeros_like),
-        "no gate of the shared expert": change("shared_expert_gate", lambda w: w * 0.0),
-        "no q bias": change("q_proj.bias", torch.zeros_like),
-    },
-    "ernie4_5_moe": {
-        "experts the other way round": change("mlp.gate.weight", lambda w: w.flip(0)),
-        "no correction": change("e_score_correction_bias", torch.zeros_like),
-        "rotary pairs in halves": pair_halves,
-        "gate and up swapped": swap_expert_halves,
-        "no shared expert": change("shared_experts.down_proj", torch.zeros_like),
-    },
-    "glm4_moe": {
-        "experts the other way round": change("mlp.gate.weight", lambda w: w.flip(0)),
-        "no correction": drop_corrections,
-        "gate and up swapped": swap_expert_halves,
-        "shared gate and up swapped": swap_shared_halves,
-        "no shared expert": change("shared_experts.down_proj", torch.zeros_like),
-        "no q bias": change("q_proj.bias", torch.zeros_like),
-        "no q norm weight": ones("q_norm"),
-        "no k norm weight": ones("k_norm"),
-    },
-    "olmoe": {
-        "experts the other way round": change("mlp.gate.weight", lambda w: w.flip(0)),
-        "gate and up swapped": swap_expert_halves,
-        "no q norm weight": ones("q_norm"),
-        "no k norm weight": ones("k_norm"),
-    },
-    "mixtral": {
-        "experts the other way round": change("mlp.gate.weight", lambda w: w.flip(0)),
-        "gate and up swapped": swap_expert_halves,
-        "kv heads swapped": swap_kv_heads,
-    },
     "qwen3_wide": {"no q norm weight": ones("q_norm"), "no k norm weight": ones("k_norm")},
     "qwen3_yarn": {"no q norm weight": ones("q_norm"), "no k norm weight": ones("k_norm")},
     "gemma2": {
@@ -374,22 +216,6 @@ MODEL_MISTAKES |= {
     "exaone4": {**_POST_NORMS, "no q norm weight": ones("q_norm"), "no k norm weight": ones("k_norm")},
     "ernie4_5": {"rotary pairs in halves": pair_halves, "another table for the input": flip_embedding},
     "seed_oss": {f"no {part} bias": change(f"{part}_proj.bias", torch.zeros_like) for part in ("q", "v")},
-    "qwen3_5_moe": {
-        "experts the other way round": change("mlp.gate.weight", lambda w: w.flip(0)),
-        "gate and up swapped": swap_expert_halves,
-        "shared gate and up swapped": swap_shared_halves,
-        "no shared expert": change("shared_expert.down_proj", torch.zeros_like),
-        "no gate of the shared expert": change("shared_expert_gate", lambda w: w * 0.0),
-        "norms multiply by weight, not 1 + weight": change("layernorm", lambda w: w - 1.0),
-    },
-    "qwen3_next": {
-        "projections not in groups": change("in_proj_qkvz", ungroup),
-        "betas and decays not in groups": change("in_proj_ba", ungroup),
-        "experts the other way round": change("mlp.gate.weight", lambda w: w.flip(0)),
-        "no shared expert": change("shared_expert.down_proj", torch.zeros_like),
-        "no gate of the shared expert": change("shared_expert_gate", lambda w: w * 0.0),
-        "norms multiply by weight, not 1 + weight": change("layernorm", lambda w: w - 1.0),
-    },
     "qwen3_5": {
         "taps the other way round": change("conv1d.weight", lambda w: w.flip(-1)),
         "no decay": scale_decays,
@@ -401,11 +227,6 @@ MODEL_MISTAKES |= {
         "gates in place of queries": change("q_proj", lambda w: w.roll(64, 0)),
         "no q norm weight": change("q_norm", torch.zeros_like),
         "no k norm weight": change("k_norm", torch.zeros_like),
-    },
-    "lfm2_moe": {
-        "experts the other way round": change("feed_forward.gate.weight", lambda w: w.flip(0)),
-        "no correction": drop_corrections,
-        "gate and up swapped": swap_expert_halves,
     },
     "lfm2": {
         "taps the other way round": change("conv.conv.weight", lambda w: w.flip(-1)),
