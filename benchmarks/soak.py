@@ -72,6 +72,14 @@ async def lose_device(server: ServerProcess, clients: Clients) -> None:
     clients.wrong.append(f"the server does not serve {BACK_AFTER_S} s after its device was lost")
 
 
+async def until_ready(server: ServerProcess) -> None:
+    """Wait until the server serves, as it does again after the last loss, but for no longer than that may take."""
+    for _ in range(2 * BACK_AFTER_S):
+        if (await get(server.url, "/health"))["status"] == "ready":
+            return
+        await asyncio.sleep(0.5)
+
+
 async def settled(server: ServerProcess, blocks: int) -> dict[str, Any]:
     """Return how the server is once nothing is under way any more, or after half a minute."""
     for _ in range(60):
@@ -137,6 +145,7 @@ async def soak(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         async with asyncio.TaskGroup() as group:
             group.create_task(faults(server, clients, until))
             group.create_task(clients.run(options.answers, until))
+        await until_ready(server)
         for prompt, text in alone.items():
             clients.compare(prompt, await ask(server.url, prompt), text)
         after = await settled(server, before["blocks_used"])

@@ -332,7 +332,7 @@ async def test_when_the_models_files_are_wrong_and_the_only_device_was_opened_be
         is_open.set()
         return device
 
-    def wrong(*_: object) -> None:
+    def wrong(*_: object, **__: object) -> None:
         assert is_open.wait(20)
         raise CheckpointError("wrong in the end")
 

@@ -64,9 +64,9 @@ async def test_a_models_files_are_read_while_vulkan_is_opened(
         beside.append(reading.wait(PATIENCE_S))
         return create(validation=validation)
 
-    def noted_read(*arguments: Any) -> ModelFiles:
+    def noted_read(*arguments: Any, **options: Any) -> ModelFiles:
         reading.set()
-        return read(*arguments)
+        return read(*arguments, **options)
 
     monkeypatch.setattr(Instance, "create", held_create)
     monkeypatch.setattr(ModelFiles, "read", noted_read)

@@ -27,7 +27,7 @@ def test_the_engines_module_leaves_for_later_what_opening_vulkan_does_not_need()
     assert not LATER & modules_with(f"{package}.engine")
     assert "numpy" not in modules_with(f"{package}.opening")  # whose first reads, and allocations, need not wait for it
     later = modules_with(f"{package}.opening", f"{package}.runner", f"{package}.request_stream")
-    assert later >= LATER
+    assert later >= LATER - {"tokenizers"}  # which only who encodes in this process imports
     assert "aiofiles" not in later | modules_with(f"{package}.model_library")  # traces alone need it
 
 

@@ -17,6 +17,7 @@ from tests.checkpoint.gguf.golden_files import gguf_tensors
 from unicorn_async.engine import runner
 from unicorn_async.engine import tokenizer_task as tokenizer_start
 from unicorn_async.engine.engine import Engine
+from unicorn_async.engine.intake import Intake
 from unicorn_async.engine.tokenizer_task import TokenizerTask
 from unicorn_async.errors import ConfigError, TokenizerError, TokenizerLostError, UnicornError
 from unicorn_async.loader.stream import LoadStream
@@ -305,7 +306,7 @@ async def test_prompts_that_wait_for_the_tokenizer_hold_no_threads(
         expected = (await answer(engine, "the quick brown fox")).ids
         encoder = HeldEncoder(engine.tokenizer)
         tokenizer = Tokenizer(encoder, engine.tokenizer.facts)
-        monkeypatch.setattr(Engine, "tokenizer", tokenizer)
+        monkeypatch.setattr(Intake, "tokenizer", tokenizer)
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
         waiting = [asyncio.create_task(answer(engine, "the quick brown fox")) for _ in range(8)]
         for _ in waiting:

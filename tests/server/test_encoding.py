@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, cast
+
+import pytest
 
 from tests.tokenizer.hostile import HOSTILE
 from tests.tokenizer.test_kept import HeldProcess, kept_of
+from unicorn_async.errors import PromptTooLongError
 from unicorn_async.resources import demo_model_dir
 from unicorn_async.server.client import LOCAL
 from unicorn_async.server.options import ServerOptions
 from unicorn_async.server.request_context import asking
 from unicorn_async.server.service import Service
+from unicorn_async.server.tokenizing import Turns
 from unicorn_async.tokenizer import LONG_CHARS, ChatMessage, Tokenizer, excerpt, template_process
 from unicorn_async.tokenizer.kept_encoder import KeptEncoder
 from unicorn_async.tokenizer.local_conversations import LocalConversations
 from unicorn_async.tokenizer.template_process import TemplateProcess
 
 if TYPE_CHECKING:
-    import pytest
-
     from unicorn_async.server.model_host import ModelHost
     from unicorn_async.tokenizer.conversation import ChatText
     from unicorn_async.tokenizer.template_messages import Rendering
@@ -52,6 +57,30 @@ async def test_conversations_that_wait_for_the_whole_vocabulary_hold_nobody_up(
         found = await asyncio.gather(*waiting)
     assert found == [local.encode_chat(each) for each in (LONGER, LONG, LONG)]
     encoder.close()
+
+
+async def test_a_text_that_is_refused_is_kept_by_nobody() -> None:
+    turns = Turns("refusing")
+    text = Text()
+    is_there = weakref.ref(text)
+
+    def refuse(text: Text) -> None:
+        raise PromptTooLongError("too long")
+
+    gc.collect()
+    gc.disable()  # a server's collections are seldom, and large texts are few objects
+    try:
+        with pytest.raises(PromptTooLongError):
+            await turns.run("a", partial(refuse, text))
+        del text
+        assert await turns.run("a", lambda: is_there() is None)
+    finally:
+        gc.enable()
+        turns.close()
+
+
+class Text:
+    """A text of which somebody can tell whether it is there."""
 
 
 class Watched(TemplateProcess):

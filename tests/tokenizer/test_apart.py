@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import signal
 import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,6 +71,24 @@ def copy_of(process: TokenizerProcess) -> int:
     while not (found := copies(process)):
         assert time.monotonic() < deadline
     return found[0]
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """What goes within goes by itself: a server's collections are seldom, and large texts are few objects."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def test_a_text_that_is_refused_is_kept_by_nobody(remote: Tokenizer) -> None:
+    with without_collections():
+        with pytest.raises(PromptTooLongError):
+            remote.encode(LONG, max_context=8)
+        assert not [found for found in gc.get_objects() if isinstance(found, PromptTooLongError)]
 
 
 def test_long_texts_have_the_same_ids(remote: Tokenizer, local: Tokenizer) -> None:

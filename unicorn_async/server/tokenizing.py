@@ -72,6 +72,8 @@ class Turns:
         except asyncio.CancelledError:
             caller.go()
             raise
+        finally:
+            del future  # it has the error, whose traceback has this frame: both, and the text, would be there for long
 
     def close(self) -> None:
         """Begin nothing more."""

@@ -95,7 +95,10 @@ class TokenizerProcess:
             except (OSError, EOFError) as exc:
                 raise TokenizerLostError("the process that encoded the text has ended") from exc
         if isinstance(answer, UnicornError):
-            raise answer
+            try:
+                raise answer
+            finally:
+                del answer  # whose traceback has this frame: the two, and the text, would be there for long
         return answer.tolist()
 
     def _hand_over(self, descriptor: int) -> None:
@@ -137,7 +140,10 @@ class TokenizerProcess:
         except (OSError, EOFError) as exc:
             raise TokenizerLostError("the tokenizer's process has ended") from exc
         if isinstance(answer, UnicornError):
-            raise answer
+            try:
+                raise answer
+            finally:
+                del answer  # whose traceback has this frame: the two, and the text, would be there for long
         return answer
 
     def _start_again(self) -> None:
