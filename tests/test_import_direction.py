@@ -48,7 +48,7 @@ ALLOWED = {
     "npu": BASE,
     "ops": {*BASE, "gpu"},
     "tokenizer": {"errors"},
-    "guidance": {"errors", "grammar"},
+    "guidance": {"errors", "grammar", "round_robin"},
     "calls": {"errors", "grammar"},
     "scheduler": {"errors", "config", "round_robin", "pooling"},
     "checkpoint": BASE,

@@ -27,7 +27,8 @@ UnicornError
 │   ├── PromptTooLongError      prompt and answer exceed the context
 │   ├── QueueFullError          too many requests wait already
 │   └── GrammarError            a grammar that can't be used, or that an answer ran into the limits of
-├── GrammarLostError            the process that follows grammars ended
+├── GrammarLostError            a process that follows grammars ended, or does not answer
+├── GrammarBusyError            other grammars are compiled, for too long
 ├── EngineFailedError           a fault within the engine ended it
 └── EngineClosedError           the engine was closed while the call waited
 """
@@ -148,7 +149,11 @@ class GrammarError(RequestError):
 
 
 class GrammarLostError(UnicornError):
-    """The process that follows grammars has ended, or can't be started; the next request starts it again."""
+    """A process that follows grammars has ended, does not answer, or can't be started; the next one is started anew."""
+
+
+class GrammarBusyError(UnicornError):
+    """A grammar's turn to be compiled did not come in time: others are compiled."""
 
 
 class EngineFailedError(UnicornError):

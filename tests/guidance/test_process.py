@@ -1,24 +1,29 @@
-"""The process that follows grammars: answers in any order, nothing kept of what has ended, an end that is told."""
+"""Processes that follow grammars: answers in any order, limits of what one may take, an end that is told."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from unicorn_async.errors import GrammarError, GrammarLostError
 from unicorn_async.grammar import Grammar
+from unicorn_async.guidance.follower import Follower, GrammarSlowError
 from unicorn_async.guidance.matchers import Matchers
-from unicorn_async.guidance.messages import Advance, Begin, Check, End
+from unicorn_async.guidance.messages import Advance, Begin, End
 from unicorn_async.guidance.process import GuidanceProcess
 
 from .test_matchers import made_vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+ENDLESS = Grammar.json_schema({"allOf": [{"type": "string", "pattern": f".*{chr(97 + n)}.*"} for n in range(26)]})
 
 
 @pytest.fixture
@@ -29,56 +34,148 @@ async def process() -> AsyncIterator[GuidanceProcess]:
     assert made.has_ended
 
 
-async def test_it_says_what_matchers_in_this_process_say(process: GuidanceProcess) -> None:
-    here, grammars = Matchers(made_vocabulary()), [Grammar.regex("[ab]{3}x"), Grammar.choice(["abc", "abd"])]
-    masks = await asyncio.gather(*(process.ask(Begin(key, grammar)) for key, grammar in enumerate(grammars)))
-    assert masks == [here.open(key, grammar) for key, grammar in enumerate(grammars)]
-    for byte in b"ab":
-        masks = await asyncio.gather(*(process.ask(Advance(key, byte)) for key in range(2)))
-        assert masks == [here.advance(key, byte) for key in range(2)]
+async def following(process: GuidanceProcess, grammar: Grammar) -> Follower:
+    follower = await process.copy()
+    await follower.compile(grammar, is_short=False)
+    return follower
+
+
+def copies_of(process: GuidanceProcess) -> list[int]:
+    task = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    return [int(pid) for pid in task.read_text().split()]
+
+
+async def gone(pid: int) -> bool:
+    """Wait until a process has ended; return whether it has."""
+    try:
+        watch = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    found, _, _ = await asyncio.to_thread(select.select, [watch], [], [], 10)
+    os.close(watch)
+    return bool(found)
+
+
+async def test_they_say_what_matchers_in_this_process_say(process: GuidanceProcess) -> None:
+    grammars = [Grammar.regex("[ab]{3}x"), Grammar.choice(["abc", "abd"])]
+    for grammar in grammars:
+        here, follower = Matchers(made_vocabulary()), await following(process, grammar)
+        masks = await asyncio.gather(*(follower.ask(Begin(key)) for key in range(2)))
+        assert masks == [here.open(key, grammar) for key in range(2)]
+        for byte in b"ab":
+            masks = await asyncio.gather(*(follower.ask(Advance(key, byte)) for key in range(2)))
+            assert masks == [here.advance(key, byte) for key in range(2)]
+        await follower.ask(End(1))
+        with pytest.raises(GrammarError, match="has ended"):
+            await follower.ask(Advance(1, ord("x")))
 
 
 async def test_what_is_wrong_is_said_and_the_next_is_answered(process: GuidanceProcess) -> None:
-    wrong, right = process.ask(Check(Grammar.regex("("))), process.ask(Check(Grammar.regex("a")))
     with pytest.raises(GrammarError, match="regex"):
-        await wrong
-    assert await right is None
+        await following(process, Grammar.regex("("))
+    assert await (await following(process, Grammar.regex("a"))).ask(Begin(1))
 
 
-async def test_an_answer_that_ends_before_its_grammar_is_compiled_is_forgotten(process: GuidanceProcess) -> None:
-    beginning, ending = process.ask(Begin(1, Grammar.json_object())), process.ask(End(1))
-    beginning.cancel()
-    await ending
-    with pytest.raises(GrammarError, match="has ended"):
-        await process.ask(Advance(1, ord("{")))
+async def test_one_that_takes_too_much_time_is_ended_and_no_other(process: GuidanceProcess) -> None:
+    other, slow = await following(process, Grammar.regex("a")), await process.copy()
+    with pytest.raises(GrammarSlowError):
+        await slow.compile(ENDLESS, is_short=True)
+    assert slow.has_ended
+    assert await other.ask(Begin(1))
 
 
-async def test_its_end_is_told_to_who_waits_and_who_asks_later(
+async def test_one_that_finds_no_memory_ends_by_its_grammars_fault(process: GuidanceProcess) -> None:
+    follower = await process.copy()
+    compiling = asyncio.create_task(follower.compile(Grammar.regex("a"), is_short=False))
+    os.kill(copies_of(process)[0], signal.SIGABRT)  # as Rust does without memory
+    with pytest.raises(GrammarError, match="takes more than 1024 MiB"):
+        await compiling
+
+
+async def test_one_that_nobody_waits_for_is_ended_whatever_it_is_at(process: GuidanceProcess) -> None:
+    follower, stopped = await process.copy(), await process.copy()
+    pids = copies_of(process)
+    compiling = asyncio.create_task(follower.compile(ENDLESS, is_short=False))
+    os.kill(pids[1], signal.SIGSTOP)
+    await asyncio.sleep(0)
+    compiling.cancel()
+    follower.close()
+    stopped.close()
+    for pid in pids:
+        assert await gone(pid)
+
+
+async def test_an_end_is_told_to_who_waits_and_who_asks_later(
     process: GuidanceProcess, caplog: pytest.LogCaptureFixture
 ) -> None:
-    waiting = process.ask(Begin(1, Grammar.json_object()))
-    os.kill(process.pid, signal.SIGKILL)
+    follower = await following(process, Grammar.json_object())
+    (pid,) = copies_of(process)
+    os.kill(pid, signal.SIGSTOP)
+    waiting = follower.ask(Begin(1))
+    os.kill(pid, signal.SIGKILL)
     with pytest.raises(GrammarLostError):
         await waiting
     with pytest.raises(GrammarLostError):
-        await process.ask(End(1))
+        await follower.ask(End(1))
     assert "has ended (-9)" in caplog.text
+    assert await (await following(process, Grammar.json_object())).ask(Begin(1))
+
+
+async def test_one_that_does_not_answer_is_given_up(
+    process: GuidanceProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("unicorn_async.guidance.follower.ANSWER_S", 0.05)
+    monkeypatch.setattr("unicorn_async.guidance.follower.LONG_SECONDS", 0.01)
+    follower, compiling = await following(process, Grammar.json_object()), await process.copy()
+    for pid in copies_of(process):
+        os.kill(pid, signal.SIGSTOP)
+    with pytest.raises(GrammarLostError, match="did not answer"):
+        await follower.ask(Begin(1))
+    with pytest.raises(GrammarLostError, match="did not answer"):
+        await compiling.compile(Grammar.json_object(), is_short=False)
+    assert follower.has_ended
+    assert caplog.text.count("it is ended") == 2
+
+
+async def test_a_maker_that_does_not_answer_is_ended(
+    process: GuidanceProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await following(process, Grammar.json_object())
+    monkeypatch.setattr("unicorn_async.guidance.process.ANSWER_S", 0.05)
+    os.kill(process.pid, signal.SIGSTOP)
+    with pytest.raises(GrammarLostError, match="did not answer within"):
+        await process.copy()
+    assert process.has_ended
+    assert "is ended" in caplog.text
+
+
+async def test_a_maker_that_ends_takes_its_copies_along_when_it_is_closed(process: GuidanceProcess) -> None:
+    follower = await following(process, Grammar.json_object())
+    (pid,) = copies_of(process)
+    os.kill(process.pid, signal.SIGKILL)
+    with pytest.raises(GrammarLostError, match="made no copy"):
+        await process.copy()
+    await process.close()
+    with pytest.raises(GrammarLostError):
+        await follower.ask(Begin(1))
+    assert await gone(pid)
 
 
 async def test_a_vocabulary_without_an_end_is_told_to_everybody() -> None:
     process = await GuidanceProcess.start(made_vocabulary()._replace(eos_token_ids=()))
     for _ in range(2):
         with pytest.raises(GrammarError, match="no token that ends an answer"):
-            await process.ask(Check(Grammar.json_object()))
+            await following(process, Grammar.json_object())
     await process.close()
 
 
 async def test_whatever_goes_wrong_with_an_answer_is_told_and_others_go_on(process: GuidanceProcess) -> None:
-    await process.ask(Begin(1, Grammar.regex("[ab]+")))
+    follower = await following(process, Grammar.regex("[ab]+"))
+    await follower.ask(Begin(1))
     async with asyncio.timeout(30):
         with pytest.raises(GrammarError, match=r"can't be followed \(OverflowError\)"):
-            await process.ask(Advance(1, 1 << 70))
-        assert await process.ask(Begin(2, Grammar.regex("[ab]+")))
+            await follower.ask(Advance(1, 1 << 70))
+        assert await follower.ask(Begin(2))
 
 
 async def test_who_waits_is_told_where_what_it_says_is_not_understood(
@@ -87,9 +184,10 @@ async def test_who_waits_is_told_where_what_it_says_is_not_understood(
     def broken(data: bytes) -> object:
         raise ValueError("not a message")
 
-    monkeypatch.setattr("unicorn_async.guidance.process.pickle.loads", broken)
+    follower = await following(process, Grammar.json_object())
+    monkeypatch.setattr("unicorn_async.guidance.follower.pickle.loads", broken)
     async with asyncio.timeout(30):
         with pytest.raises(GrammarLostError):
-            await process.ask(Begin(1, Grammar.json_object()))
-    assert process.has_ended
+            await follower.ask(Begin(1))
+    assert follower.has_ended
     assert "is not understood" in caplog.text

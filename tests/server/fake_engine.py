@@ -166,6 +166,7 @@ class FakeEngine:
         self.fake_device = FakeDevice()
         self.calls: list[Call] = []
         self.grammars: list[Grammar] = []
+        self.grammar_clients: list[str] = []
         self.refused_grammar: Exception | None = None
         self.called = asyncio.Event()
         self.loaded = asyncio.Event()
@@ -278,8 +279,9 @@ class FakeEngine:
     def is_waiting(self, request_id: str) -> bool:
         return request_id in self.waiting
 
-    async def check_grammar(self, grammar: Grammar) -> None:
+    async def check_grammar(self, grammar: Grammar, *, client: str = "") -> None:
         self.grammars.append(grammar)
+        self.grammar_clients.append(client)
         if self.refused_grammar is not None:
             raise self.refused_grammar
 

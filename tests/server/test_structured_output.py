@@ -18,7 +18,7 @@ from tests.engine.conftest import cache_folder, device_info, model_directory, op
 from tests.guidance.schemas import SCHEMAS
 from tests.server.conftest import serving
 from tests.server.fake_engine import words
-from unicorn_async.errors import GrammarError, GrammarLostError
+from unicorn_async.errors import GrammarBusyError, GrammarError, GrammarLostError
 from unicorn_async.grammar import Grammar, GrammarKind
 
 if TYPE_CHECKING:
@@ -221,6 +221,12 @@ async def test_the_grammar_is_among_the_sampling_parameters(served: Served, engi
         engine.refused_grammar = GrammarLostError("the process has ended")
         refused = await client.post("/v1/responses", json={"input": "Hi", "structured_outputs": {"choice": ["a"]}})
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "grammar_lost")
+        assert refused.headers["retry-after"] == "1"
+        engine.refused_grammar = GrammarBusyError("no turn")
+        refused = await client.post("/v1/responses", json={"input": "Hi", "structured_outputs": {"choice": ["a"]}})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "grammar_busy")
+        assert refused.headers["retry-after"] == "10"
+    assert set(engine.grammar_clients) == {"127.0.0.1"}  # who takes turns
 
 
 async def test_an_answer_in_a_form_is_no_thought_wherever_the_prompt_ends(served: Served, engine: FakeEngine) -> None:

@@ -302,10 +302,16 @@ class Engine:
         """Whether a request waits for a place beside those that run, for the first time or again."""
         return self._scheduler.is_waiting(request_id)
 
-    async def check_grammar(self, grammar: Grammar) -> None:
-        """Compile a grammar: a request with it begins at once then. GrammarError says that it can't be used."""
+    async def check_grammar(self, grammar: Grammar, *, client: str = "") -> None:
+        """Compile a grammar: a request with it begins at once then. Clients take turns, as in `stream`.
+
+        Raises:
+            GrammarError: it can't be used; also where to compile it takes too much time or memory.
+            GrammarBusyError, QueueFullError: too many others are compiled.
+            GrammarLostError: the process that compiles it ended, or does not answer.
+        """
         self._lifetime.check()
-        await self._guides.check(grammar)
+        await self._guides.check(grammar, client)
         self._lifetime.check()
 
     async def logits(self, token_ids: SequenceOf[int]) -> NDArray[np.float32]:

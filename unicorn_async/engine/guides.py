@@ -6,22 +6,24 @@ import asyncio
 import itertools
 from typing import TYPE_CHECKING
 
-from unicorn_async.errors import ConfigError, EngineClosedError, GrammarError, GrammarLostError, UnicornError
+from unicorn_async.errors import ConfigError, EngineClosedError, GrammarLostError, UnicornError
 from unicorn_async.guidance.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from unicorn_async.grammar import Grammar
+    from unicorn_async.guidance.followers import Followers, Held
     from unicorn_async.guidance.process import GuidanceProcess
     from unicorn_async.scheduler.sequence import Sequence
     from unicorn_async.tokenizer import Tokenizer
 
-COMPILE_TIMEOUT_S = 30.0  # the vocabulary's preparation included, which the first grammar of a model waits for
-
 
 class Guides:
-    """Asks a process that is started for the first grammar, and again if it has ended; close it at the end."""
+    """Asks processes, the first of which is started for the first grammar, and again if it has ended.
+
+    Close it at the end.
+    """
 
     def __init__(self, tokenizer: Tokenizer | None, vocab_size: int) -> None:
         """`vocab_size` is the number of logits."""
@@ -29,18 +31,19 @@ class Guides:
         self._vocab_size = vocab_size
         self._process: GuidanceProcess | None = None
         self._starting = asyncio.Lock()
-        self._keys: dict[Sequence, int] = {}
+        self._followers: Followers | None = None
+        self._followed: dict[Sequence, tuple[int, Held]] = {}
         self._numbers = itertools.count()
         self._is_closed = False
-        self._awaited: set[asyncio.Future[bytes | None]] = set()
+        self._awaited: set[asyncio.Future[bytes | int | None]] = set()
 
     def __len__(self) -> int:
         """Answers that follow a grammar now."""
-        return len(self._keys)
+        return len(self._followed)
 
     @property
     def process(self) -> GuidanceProcess | None:
-        """The process, where there is one."""
+        """The process that makes those that follow grammars, where there is one."""
         return self._process
 
     @property
@@ -48,27 +51,29 @@ class Guides:
         """Whether masks are on their way."""
         return bool(self._awaited)
 
-    async def check(self, grammar: Grammar) -> None:
-        """Compile a grammar, which stays compiled for a while.
+    async def check(self, grammar: Grammar, client: str = "") -> None:
+        """Compile a grammar, which stays compiled for a while; clients take turns.
 
         Raises:
             GrammarError: it can't be used.
-            GrammarLostError: the process that compiles it has ended.
+            GrammarBusyError, QueueFullError: others are compiled before it.
+            GrammarLostError: the process that compiles it has ended, or does not answer.
             ConfigError: the engine has no tokenizer.
         """
-        from unicorn_async.guidance.messages import Check
-
-        process = await self._running()
-        await self._in_time(process.ask(Check(grammar)))
+        followers = self._made()
+        followers.release(await self._held(followers, grammar, client))
 
     async def begin(self, sequence: Sequence) -> None:
         """Follow a sequence's grammar from here on: it gets its first mask. `end` has to follow; raises as `check`."""
         from unicorn_async.guidance.messages import Begin
 
         assert sequence.sampling.grammar is not None
-        process = await self._running()
-        key = self._keys[sequence] = next(self._numbers)
-        sequence.mask = await self._in_time(process.ask(Begin(key, sequence.sampling.grammar)))
+        held = await self._held(self._made(), sequence.sampling.grammar, sequence.client)
+        key = next(self._numbers)
+        self._followed[sequence] = key, held
+        mask = await held.follower.ask(Begin(key))
+        assert isinstance(mask, bytes)
+        sequence.mask = mask
 
     def advance(
         self, sequence: Sequence, token_id: int, on_mask: Callable[[Sequence, UnicornError | None], None]
@@ -76,30 +81,33 @@ class Guides:
         """Take a sequence's next token; `on_mask` is called once its mask is there, or with why it never will be."""
         from unicorn_async.guidance.messages import Advance
 
-        process, key = self._process, self._keys[sequence]
-        assert process is not None, "the sequence has begun"
+        key, held = followed = self._followed[sequence]
 
-        def told(mask: asyncio.Future[bytes | None]) -> None:
+        def told(mask: asyncio.Future[bytes | int | None]) -> None:
             self._awaited.discard(mask)
-            if mask.cancelled() or self._keys.get(sequence) != key:  # it has ended meanwhile
+            if mask.cancelled() or self._followed.get(sequence) is not followed:  # it has ended meanwhile
                 return
             error = mask.exception()
             if error is None:
-                sequence.mask = mask.result()
+                found = mask.result()
+                assert isinstance(found, bytes)
+                sequence.mask = found
             assert error is None or isinstance(error, UnicornError)
             on_mask(sequence, error)
 
-        mask = process.ask(Advance(key, token_id))
+        mask = held.follower.ask(Advance(key, token_id))
         self._awaited.add(mask)
         mask.add_done_callback(told)
 
     def end(self, sequence: Sequence) -> None:
         """Forget a sequence; harmless for those without a grammar, and more than once."""
-        key = self._keys.pop(sequence, None)
-        if key is not None and self._process is not None:
+        followed = self._followed.pop(sequence, None)
+        if followed is not None:
             from unicorn_async.guidance.messages import End
 
-            self._process.ask(End(key))
+            key, held = followed
+            held.follower.ask(End(key))
+            self._made().release(held)
 
     async def settle(self, timeout_s: float) -> None:
         """Wait until no mask is on its way, but not longer than that."""
@@ -107,10 +115,28 @@ class Guides:
             await asyncio.wait(tuple(self._awaited), timeout=timeout_s)
 
     async def close(self) -> None:
-        """End the process; who waits for a grammar gets EngineClosedError."""
+        """End the processes; who waits for a grammar gets EngineClosedError."""
         self._is_closed = True
+        if self._followers is not None:
+            await self._followers.close()
         if self._process is not None:
             await self._process.close()
+
+    def _made(self) -> Followers:
+        if self._followers is None:
+            from unicorn_async.guidance.followers import Followers
+
+            self._followers = Followers(self._running)
+        return self._followers
+
+    async def _held(self, followers: Followers, grammar: Grammar, client: str) -> Held:
+        try:
+            return await followers.hold(grammar, client)
+        except (GrammarLostError, asyncio.CancelledError):
+            task = asyncio.current_task()
+            if self._is_closed and not (task is not None and task.cancelling()):
+                raise EngineClosedError("the engine is closed") from None
+            raise
 
     async def _running(self) -> GuidanceProcess:
         from unicorn_async.guidance.process import GuidanceProcess
@@ -119,19 +145,11 @@ class Guides:
             if self._process is None or self._process.has_ended:
                 if self._tokenizer is None:
                     raise ConfigError("grammar: the engine was opened with skip_tokenizer, and knows no tokens' texts")
+                if self._process is not None:
+                    await self._process.close()
                 vocabulary = await asyncio.to_thread(_vocabulary, self._tokenizer, self._vocab_size)
                 self._process = await GuidanceProcess.start(vocabulary)
             return self._process
-
-    async def _in_time(self, reply: asyncio.Future[bytes | None]) -> bytes | None:
-        try:
-            return await asyncio.wait_for(reply, COMPILE_TIMEOUT_S)
-        except GrammarLostError:
-            if self._is_closed:
-                raise EngineClosedError("the engine is closed") from None
-            raise
-        except TimeoutError as exc:
-            raise GrammarError(f"the grammar was not compiled within {COMPILE_TIMEOUT_S:g} s") from exc
 
 
 def _vocabulary(tokenizer: Tokenizer, vocab_size: int) -> Vocabulary:

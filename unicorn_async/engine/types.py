@@ -190,8 +190,13 @@ class EngineAPI(Protocol):
     def is_waiting(self, request_id: str) -> bool:
         """Whether a request waits for a place beside those that run."""
 
-    async def check_grammar(self, grammar: Grammar) -> None:
-        """Make sure that a grammar can be used, which may take a moment; raises GrammarError where it can't."""
+    async def check_grammar(self, grammar: Grammar, *, client: str = "") -> None:
+        """Make sure that a grammar can be used, which may take a moment, and for which clients take turns.
+
+        Raises:
+            GrammarError: it can't.
+            UnicornError: this can't be found out now.
+        """
 
     async def logits(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         """Return the logits after every token, (tokens, vocabulary)."""

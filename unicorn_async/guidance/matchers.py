@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
@@ -16,12 +14,11 @@ if TYPE_CHECKING:
     from unicorn_async.grammar import Grammar
     from unicorn_async.guidance.vocabulary import Vocabulary
 
-_MAX_KEPT = 32  # grammars that stay compiled when no answer follows them any more
-_MAX_KEPT_CHARS = 1 << 20  # of all of them
 _FREE = '%llguidance {"no_forcing": true}\n'  # what must come next may come in any tokens: the model's own are best
 _PANIC = "PanicException"  # of Rust; it can't be imported, and is no Exception
 _MAX_MESSAGE = 300
-# About a fifth of a second to compile, and some milliseconds a token, at most.
+# Some milliseconds a token, at most. To compile takes seconds all the same for thousands of properties, and has no end
+# for an intersection of many patterns: a limit of time and one of memory are needed beside these (see `worker`).
 _LIMITS = LLParserLimits(
     initial_lexer_fuel=1_000_000,
     step_lexer_fuel=100_000,
@@ -64,23 +61,20 @@ class Matchers:
         vocabulary = vocabulary._replace(eos_token_ids=tuple(ends))
         self._tokenizer = LLTokenizer(TokenizerWrapper(_Tokens(vocabulary)), eos_token=ends)
         self._matchers: dict[int, LLMatcher] = {}
-        self._kept: OrderedDict[Grammar, LLMatcher] = OrderedDict()
-        self._lock = threading.Lock()
+        self._compiled: tuple[Grammar, LLMatcher] | None = None
 
     def __len__(self) -> int:
         return len(self._matchers)
 
     def compile(self, grammar: Grammar) -> LLMatcher:
-        """Return the beginning of a grammar, to be copied.
+        """Return the beginning of a grammar, to be copied; the last one stays compiled.
 
         Raises:
             GrammarError: it can't be used.
         """
-        with self._lock:
-            matcher = self._kept.get(grammar)
-            if matcher is not None:
-                self._kept.move_to_end(grammar)
-                return matcher
+        last = self._compiled
+        if last is not None and last[0] == grammar:
+            return last[1]
         try:
             matcher = LLMatcher(self._tokenizer, _compilable(grammar), log_level=0, limits=_LIMITS)
         except ValueError as exc:
@@ -91,12 +85,7 @@ class Matchers:
             raise GrammarError(f"the grammar can't be compiled ({_shown(str(exc))})") from exc
         _check(matcher)
         self._mask(matcher)  # limits that the first token runs into are the grammar's fault, too
-        with self._lock:
-            self._kept[grammar] = matcher
-            while (
-                len(self._kept) > _MAX_KEPT or sum(len(kept.source) for kept in self._kept) > _MAX_KEPT_CHARS
-            ) and len(self._kept) > 1:
-                self._kept.popitem(last=False)
+        self._compiled = grammar, matcher
         return matcher
 
     def open(self, key: int, grammar: Grammar) -> bytes:

@@ -1,4 +1,4 @@
-"""What goes between the engine's process and the one that follows grammars."""
+"""What goes between the engine's process and those that follow grammars."""
 
 from __future__ import annotations
 
@@ -10,19 +10,24 @@ if TYPE_CHECKING:
     from unicorn_async.grammar import Grammar
 
 LENGTH_BYTES = 4  # in front of each message, little-endian
+UNASKED = 0  # the number of replies to no request
 
 
-class Check(NamedTuple):
-    """Answered with None, or with an error."""
+class Compile(NamedTuple):
+    """The first request of a process: compile what it is to follow, within so many seconds of the processor.
+
+    Answered with the bytes of memory that this took, or with an error.
+    """
 
     grammar: Grammar
+    seconds: float
+    is_nice: bool  # to others that want the processor
 
 
 class Begin(NamedTuple):
     """Answered with the first mask of an answer, or with an error."""
 
     key: int
-    grammar: Grammar
 
 
 class Advance(NamedTuple):
@@ -38,8 +43,14 @@ class End(NamedTuple):
     key: int
 
 
-Request: TypeAlias = "Check | Begin | Advance | End"
-Reply: TypeAlias = "bytes | GrammarError | None"
+class Ended(NamedTuple):
+    """The last, unasked: the process has ended, with a status, or minus a signal."""
+
+    status: int
+
+
+Request: TypeAlias = "Compile | Begin | Advance | End"
+Reply: TypeAlias = "bytes | int | GrammarError | Ended | None"
 
 
 def packed(number: int, content: Request | Reply) -> bytes:

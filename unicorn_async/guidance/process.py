@@ -1,4 +1,4 @@
-"""The process that follows grammars, as the engine's event loop sees it."""
+"""The process that has the vocabulary, as the engine's event loop sees it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from unicorn_async.errors import GrammarError, GrammarLostError
-from unicorn_async.guidance.messages import LENGTH_BYTES, packed
+from unicorn_async.errors import GrammarLostError
+from unicorn_async.guidance.follower import Follower
+from unicorn_async.guidance.limits import ANSWER_S, PREPARE_S
+from unicorn_async.guidance.messages import LENGTH_BYTES
 
 if TYPE_CHECKING:
-    from unicorn_async.guidance.messages import Reply, Request
     from unicorn_async.guidance.vocabulary import Vocabulary
 
 _log = logging.getLogger(__name__)
@@ -28,24 +29,21 @@ _MAIN = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from unicorn_async.guidance.worker import main; main(int(sys.argv[2]))"
 )
+_LOOK = os.WEXITED | os.WNOHANG | os.WNOWAIT  # its number, and its copies' group, stay its own until it is closed
 
 
 class GuidanceProcess:
-    """Asks the process, which `start` has started; close it at the end. It belongs to one event loop.
+    """Has the process make copies of itself, which follow grammars; close it at the end. It belongs to one event loop.
 
-    To prepare a large vocabulary takes it seconds, during which requests wait. It ends with this process, however that
-    ends. When it ends by itself, whoever waits gets an error, and `has_ended` is set.
+    To prepare a large vocabulary takes it seconds, during which the first copy waits. It ends with this process,
+    however that ends, and its copies with it. One that ended, or does not answer, is of no use any more: `has_ended`.
     """
 
-    def __init__(
-        self, process: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        self.has_ended = False
+    def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket) -> None:
         self._process = process
-        self._writer = writer
-        self._replies: dict[int, asyncio.Future[bytes | None]] = {}
-        self._last_number = 0
-        self._reading = asyncio.create_task(self._read(reader), name="grammars")
+        self._connection = connection
+        self._is_closed = False
+        self._is_prepared = False
 
     @classmethod
     async def start(cls, vocabulary: Vocabulary) -> GuidanceProcess:
@@ -54,90 +52,104 @@ class GuidanceProcess:
         Raises:
             GrammarLostError: it can't be started.
         """
-        ours, theirs = socket.socketpair()
-        try:
-            with theirs:
-                process = await asyncio.to_thread(_started, theirs)
-            reader, writer = await asyncio.open_connection(sock=ours)
-        except BaseException:
-            ours.close()
-            raise
+        process, connection = await asyncio.to_thread(_started)
+        made = cls(process, connection)
         body = pickle.dumps(vocabulary, pickle.HIGHEST_PROTOCOL)
-        writer.write(len(body).to_bytes(LENGTH_BYTES, "little") + body)
-        return cls(process, reader, writer)
+        try:
+            async with asyncio.timeout(PREPARE_S):
+                message = len(body).to_bytes(LENGTH_BYTES, "little") + body
+                await asyncio.get_running_loop().sock_sendall(connection, message)
+        except (OSError, TimeoutError) as exc:  # TimeoutError is an OSError, too
+            await made.close()
+            raise _lost("does not take the vocabulary") from exc
+        except BaseException:
+            await made.close()
+            raise
+        return made
 
     @property
     def pid(self) -> int:
         """The process's number."""
         return self._process.pid
 
-    def ask(self, request: Request) -> asyncio.Future[bytes | None]:
-        """Send a request; the future has its answer, or GrammarError, or GrammarLostError where the process ended."""
-        reply: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-        if self.has_ended:
-            _fail(reply)
-            return reply
-        self._last_number += 1
-        self._replies[self._last_number] = reply
-        self._writer.write(packed(self._last_number, request))
-        return reply
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing is to be had of it any more."""
+        return self._is_closed or os.waitid(os.P_PID, self.pid, _LOOK) is not None
+
+    async def copy(self) -> Follower:
+        """Have the process make a copy of itself, which has to be told what to compile; it is to be closed.
+
+        Raises:
+            GrammarLostError: it does not; the process is ended if it has not yet.
+        """
+        seconds = ANSWER_S if self._is_prepared else PREPARE_S
+        try:
+            follower = await _in_time(self._connection, seconds)
+        except TimeoutError as exc:
+            await self.close()
+            raise _lost(f"did not answer within {seconds:g} s, and is ended") from exc
+        except (OSError, EOFError) as exc:
+            if not isinstance(exc, EOFError):
+                await self.close()
+            raise _lost(f"made no copy of itself ({exc or 'it has ended, or there may be no more processes'})") from exc
+        self._is_prepared = True
+        return follower
 
     async def close(self) -> None:
-        """End the process; whoever waits for an answer gets an error."""
-        self._reading.cancel()
-        await asyncio.wait((self._reading,))
-        self._end()
-
-    async def _read(self, reader: asyncio.StreamReader) -> None:
-        try:
-            while True:
-                length = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "little")
-                number, reply = pickle.loads(await reader.readexactly(length))
-                self._settle(number, reply)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass  # it is told below
-        except Exception:
-            _log.exception("what the process that follows grammars says is not understood")
-        finally:
-            self._end()
-        _log.warning("the process that follows grammars has ended (%s)", self._process.returncode)
-
-    def _settle(self, number: int, reply: Reply) -> None:
-        waiting = self._replies.pop(number)
-        if waiting.done():  # whoever asked has gone
+        """End the process and its copies."""
+        if self._is_closed:
             return
-        if isinstance(reply, GrammarError):
-            waiting.set_exception(reply)
-        else:
-            waiting.set_result(reply)
-
-    def _end(self) -> None:
-        if self.has_ended:
-            return
-        self.has_ended = True
-        self._writer.close()
-        if self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)  # it leads a session of its own
-        self._process.wait()
-        for reply in self._replies.values():
-            if not reply.done():
-                _fail(reply)
-        self._replies.clear()
+        self._is_closed = True
+        self._connection.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # it leads a session of its own
+        await asyncio.to_thread(self._process.wait)
 
 
-def _fail(reply: asyncio.Future[bytes | None]) -> None:
-    reply.set_exception(GrammarLostError("the process that follows grammars has ended"))
-    reply.exception()  # seen: not everybody waits
-
-
-def _started(theirs: socket.socket) -> subprocess.Popen[bytes]:
+async def _in_time(connection: socket.socket, seconds: float) -> Follower:
+    """Have a copy made; raises TimeoutError, OSError or EOFError where there is none."""
+    ours, theirs = socket.socketpair()
     try:
-        return subprocess.Popen(
-            [sys.executable, "-c", _MAIN, json.dumps(sys.path), str(theirs.fileno())],
-            stdin=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
-            start_new_session=True,  # a Ctrl-C at the terminal is for this process, which then ends the other one
-        )
+        with theirs:
+            ours.setblocking(False)
+            socket.send_fds(connection, [b"\0"], [theirs.fileno()])
+        reader, writer = await asyncio.open_connection(sock=ours)
+    except BaseException:
+        ours.close()
+        raise
+    try:
+        async with asyncio.timeout(seconds):
+            length = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "little")
+            await reader.readexactly(length)
+    except BaseException:
+        writer.close()
+        raise
+    return Follower(reader, writer)
+
+
+def _started() -> tuple[subprocess.Popen[bytes], socket.socket]:
+    try:
+        ours, theirs = socket.socketpair()
     except OSError as exc:
-        raise GrammarLostError(f"the process that follows grammars can't be started: {exc.strerror}") from exc
+        raise _lost(f"can't be reached: {exc.strerror}") from exc
+    ours.setblocking(False)
+    with theirs:
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-c", _MAIN, json.dumps(sys.path), str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # a Ctrl-C at the terminal is for this process, which then ends the other one
+            )
+        except OSError as exc:
+            ours.close()
+            raise _lost(f"can't be started: {exc.strerror}") from exc
+    return process, ours
+
+
+def _lost(what: str) -> GrammarLostError:
+    """Return the error, which is also logged: who asks is told of a fault that is not theirs."""
+    message = f"the process that follows grammars {what}"
+    _log.warning("%s", message)
+    return GrammarLostError(message)

@@ -1,95 +1,127 @@
-"""The process that follows grammars: masks are computed beside each other, and beside what is compiled."""
+"""The process that has the vocabulary: it prepares it, and makes copies of itself, each of which follows a grammar.
+
+A grammar is a stranger's program. It can't be interrupted, and may take all memory that there is; so it has a process
+that the kernel ends when its time is over, or its memory.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import pickle
 import resource
+import select
 import signal
 import socket
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, NamedTuple
 
 from unicorn_async.errors import GrammarError
-from unicorn_async.guidance.messages import LENGTH_BYTES, Advance, Begin, Check, End, packed
+from unicorn_async.guidance.answering import Answering
+from unicorn_async.guidance.limits import MAX_BYTES
+from unicorn_async.guidance.messages import LENGTH_BYTES, UNASKED, Ended, packed
 
 if TYPE_CHECKING:
     from unicorn_async.guidance.matchers import Matchers
-    from unicorn_async.guidance.messages import Reply, Request
     from unicorn_async.guidance.vocabulary import Vocabulary
-
-_MOST_THREADS = 4
-_ADDRESS_BYTES = 8 << 30  # what a grammar makes the process take ends it, and not the machine
 
 
 def main(descriptor: int) -> None:
     """Serve the process at the other end of a socket until it closes it, or is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _, most = resource.getrlimit(resource.RLIMIT_AS)
-    limit = _ADDRESS_BYTES if most == resource.RLIM_INFINITY else min(_ADDRESS_BYTES, most)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, most))
-    with socket.socket(fileno=descriptor) as connection, connection.makefile("rb") as reader:
-        vocabulary: Vocabulary = pickle.loads(_message(reader))
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # by which the kernel ends a copy, whatever it is at
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGPROF])
+    with socket.socket(fileno=descriptor) as connection:
+        length = int.from_bytes(connection.recv(LENGTH_BYTES, socket.MSG_WAITALL), "little")
+        vocabulary: Vocabulary = pickle.loads(connection.recv(length, socket.MSG_WAITALL))
         from unicorn_async.guidance.matchers import Matchers
 
+        matchers: Matchers | GrammarError
         try:
-            Worker(connection, Matchers(vocabulary)).serve(reader)
+            matchers = Matchers(vocabulary)
         except GrammarError as exc:
-            Worker(connection, exc).serve(reader)
+            matchers = exc
+        gc.collect()
+        gc.freeze()
+        Copies(connection, matchers).serve()
 
 
-def _message(reader: BinaryIO) -> bytes:
-    return reader.read(int.from_bytes(reader.read(LENGTH_BYTES), "little"))
+class _Copy(NamedTuple):
+    pid: int
+    watch: int  # a descriptor that says when it has ended
+    end: int  # of the socket that it serves
 
 
-class Worker:
-    """Answers requests, in any order; those for the same answer come one at a time.
+class Copies:
+    """For every socket that comes, a copy of this process serves it, and ends when nobody is at its other end.
 
-    In place of `matchers` there may be the reason why nothing can be matched.
+    How a copy ended is told there. In place of `matchers` there may be the reason why nothing can be matched.
     """
 
     def __init__(self, connection: socket.socket, matchers: Matchers | GrammarError) -> None:
         self._connection = connection
         self._matchers = matchers
-        self._sending = threading.Lock()
+        self._poll = select.poll()
+        self._poll.register(connection.fileno(), select.POLLIN)
+        self._copies: dict[int, _Copy] = {}  # by both descriptors
 
-    def serve(self, reader: BinaryIO) -> None:
-        """Go on until the connection ends."""
-        threads = min(_MOST_THREADS, os.cpu_count() or 1)
-        with ThreadPoolExecutor(threads) as masks, ThreadPoolExecutor(1) as compiling:
-            while body := _message(reader):
-                number, request = pickle.loads(body)
-                pool = masks if isinstance(request, Advance) else compiling  # an answer ends behind its beginning
-                pool.submit(self._answer, number, request)
+    def serve(self) -> None:
+        """Go on until the connection ends; then all copies end, too."""
+        while True:
+            for descriptor, _ in self._poll.poll():
+                copy = self._copies.get(descriptor)
+                if descriptor == self._connection.fileno():
+                    self._take()
+                elif copy is None:
+                    continue  # it was told in the same breath as its end
+                elif descriptor == copy.watch:
+                    self._ended(copy)
+                else:  # nobody is there any more
+                    self._poll.unregister(copy.end)
+                    os.kill(copy.pid, signal.SIGKILL)
 
-    def _answer(self, number: int, request: Request) -> None:
-        reply: Reply
+    def _take(self) -> None:
+        data, descriptors, _, _ = socket.recv_fds(self._connection, 1, 1)
+        if not data:
+            os.killpg(0, signal.SIGKILL)  # this process leads a session of its own
+        for descriptor in descriptors:
+            self._make(descriptor)
+
+    def _make(self, descriptor: int) -> None:
         try:
-            reply = self._answered(request)
-        except GrammarError as exc:
-            reply = exc
-        except MemoryError:
-            reply = GrammarError("the grammar takes too much memory")
-        except BaseException as exc:  # a panic of Rust is no Exception; who waits would wait for ever
-            reply = GrammarError(f"the grammar can't be followed ({type(exc).__name__})")
-        message = packed(number, reply)
-        with self._sending:
-            try:
-                self._connection.sendall(message)
-            except OSError:
-                os._exit(0)  # nobody is there any more
+            pid = os.fork()
+        except OSError:  # as many processes as there may be: the other end sees that nobody serves it
+            os.close(descriptor)
+            return
+        if not pid:
+            self._be_copy(descriptor)
+        copy = _Copy(pid, os.pidfd_open(pid), descriptor)
+        self._copies[copy.watch] = self._copies[copy.end] = copy
+        self._poll.register(copy.watch, select.POLLIN)
+        self._poll.register(copy.end, 0)  # its closing is told all the same
 
-    def _answered(self, request: Request) -> bytes | None:
-        if isinstance(self._matchers, GrammarError):
-            raise self._matchers
-        match request:
-            case Check(grammar):
-                self._matchers.compile(grammar)
-            case Begin(key, grammar):
-                return self._matchers.open(key, grammar)
-            case Advance(key, token_id):
-                return self._matchers.advance(key, token_id)
-            case End(key):
-                self._matchers.close(key)
-        return None
+    def _be_copy(self, descriptor: int) -> None:
+        try:  # no error may lead out of here: the copy would go on as this process
+            for other in self._copies:
+                os.close(other)
+            self._connection.close()
+            with open("/proc/self/statm") as file:
+                most = int(file.read().split()[0]) * resource.getpagesize() + MAX_BYTES
+            _, hard = resource.getrlimit(resource.RLIMIT_AS)
+            most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+            resource.setrlimit(resource.RLIMIT_AS, (most, most))
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            with socket.socket(fileno=descriptor) as connection:
+                Answering(connection, self._matchers).serve()
+        finally:
+            os._exit(0)
+
+    def _ended(self, copy: _Copy) -> None:
+        _, status = os.waitpid(copy.pid, 0)
+        self._poll.unregister(copy.watch)
+        with contextlib.suppress(KeyError):  # it was closed at the other end before
+            self._poll.unregister(copy.end)
+        del self._copies[copy.watch], self._copies[copy.end]
+        os.close(copy.watch)
+        with socket.socket(fileno=copy.end) as end, contextlib.suppress(OSError):  # nobody may be there any more
+            end.send(packed(UNASKED, Ended(os.waitstatus_to_exitcode(status))), socket.MSG_DONTWAIT)

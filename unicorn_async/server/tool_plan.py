@@ -18,6 +18,7 @@ from unicorn_async.server.protocol.chat_calls import CallingChatAnswer
 from unicorn_async.server.protocol.errors import ApiError
 from unicorn_async.server.protocol.responses_answer import ResponsesAnswer
 from unicorn_async.server.protocol.responses_calls import CallingResponsesAnswer
+from unicorn_async.server.request_context import asking
 from unicorn_async.tokenizer import ChatMessage
 
 if TYPE_CHECKING:
@@ -190,10 +191,11 @@ async def checked_grammar(
     Raises:
         ApiError: it can't be used; the field that is to blame is named.
     """
+    client = asking.get().name
     try:
         grammar = plan.grammar(wanted)
         if grammar is not None:
-            await engine.check_grammar(grammar)
+            await engine.check_grammar(grammar, client=client)
         return grammar
     except GrammarError as exc:
         if not plan.use.callable:
@@ -201,7 +203,7 @@ async def checked_grammar(
         reason = exc
     for tool, name in zip(plan.use.tools, tools.names, strict=True):  # which of them it is
         try:
-            await engine.check_grammar(Grammar.json_schema(tool.parameters, strict=tool.strict))
+            await engine.check_grammar(Grammar.json_schema(tool.parameters, strict=tool.strict), client=client)
         except GrammarError as exc:
             raise ApiError(f"{name}: {exc}", code="invalid_function_parameters", param=name) from exc
     raise ApiError(f"tools: {reason}", code="invalid_function_parameters", param="tools") from reason

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from unicorn_async.errors import (
     ConfigError,
     EngineClosedError,
+    GrammarBusyError,
+    GrammarError,
     GrammarLostError,
     ParameterError,
     PromptTooLongError,
@@ -23,6 +25,8 @@ from unicorn_async.server.protocol.encoding import encode_object
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+GRAMMAR_RETRY_S = 10.0  # in which many grammars are compiled
 
 
 class ApiError(RequestError):
@@ -98,12 +102,16 @@ def describe_error(exc: BaseException) -> ErrorInfo:
         return ErrorInfo(400, str(exc), "invalid_value", exc.parameter)
     if isinstance(exc, QueueFullError):
         return ErrorInfo(429, str(exc), "queue_full")
+    if isinstance(exc, GrammarBusyError):
+        return ErrorInfo(503, str(exc), "grammar_busy", retry_s=GRAMMAR_RETRY_S)
     if isinstance(exc, GrammarLostError):
         return ErrorInfo(503, str(exc), "grammar_lost")
     if isinstance(exc, TokenizerLostError):
         return ErrorInfo(503, str(exc), "tokenizer_lost")
     if isinstance(exc, TokenizerError):
         return ErrorInfo(400, str(exc), "invalid_prompt", "input")
+    if isinstance(exc, GrammarError):
+        return ErrorInfo(400, str(exc), "invalid_grammar")
     if isinstance(exc, RequestError | ConfigError):
         return ErrorInfo(400, str(exc), "invalid_value")
     if isinstance(exc, EngineClosedError):
