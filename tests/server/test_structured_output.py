@@ -174,7 +174,7 @@ async def test_schemas_that_cant_be_used_are_refused_before_anything_begins(demo
             await demo.chat.completions.create(
                 model="demo",
                 messages=CHAT,  # type: ignore[arg-type]
-                response_format={"type": "json_schema", "json_schema": wanted},
+                response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}},
             )
         assert caught.value.param == "response_format.json_schema.schema"
 
@@ -186,6 +186,14 @@ REFUSED = [
     ({"text": {"format": {"type": "grammar", "syntax": "bnf", "definition": "a"}}}, "text.format.syntax"),
     ({"text": {"format": {"type": "grammar", "syntax": "lark"}}}, "text.format.definition"),
     ({"text": {"format": {"type": "grammar", "syntax": "regex", "definition": ""}}}, "text.format.definition"),
+    ({"text": {"format": {"type": "json_schema", "schema": {}, "name": "a", "foo": 1}}}, "text.format.foo"),
+    ({"text": {"format": {"type": "text", "json_schema": {}}}}, "text.format.json_schema"),
+    ({"text": {"format": {"schema": {}}}}, "text.format.schema"),
+    ({"text": {"format": {"type": "json_object", "json_schema": {}}}}, "text.format.json_schema"),
+    (
+        {"text": {"format": {"type": "grammar", "syntax": "regex", "definition": "a", "flags": "i"}}},
+        "text.format.flags",
+    ),
     ({"structured_outputs": {}}, "structured_outputs"),
     ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs"),
     ({"structured_outputs": {"choice": ["a", 5]}}, "structured_outputs.choice[1]"),
@@ -205,6 +213,40 @@ async def test_refusals_name_the_field(served: Served, engine: FakeEngine, extra
     assert answer.json()["error"]["param"] == param
     assert param in answer.json()["error"]["message"]
     assert not engine.calls
+
+
+CHAT_REFUSED = [
+    ({"response_format": {"type": "json_schema", "json_schema": {"schema": {}}, "foo": 1}}, "response_format.foo"),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {}, "foo": 1}}},
+        "response_format.json_schema.foo",
+    ),
+    ({"response_format": {"json_schema": {"schema": {}}}}, "response_format.json_schema"),
+    ({"tool_choice": {"type": "function", "function": {"name": "f"}, "foo": 1}}, "tool_choice.foo"),
+    ({"tool_choice": {"type": "function", "function": {"name": "f", "foo": 1}}}, "tool_choice.function.foo"),
+    ({"tool_choice": {"type": "allowed_tools", "allowed_tools": {"foo": 1}}}, "tool_choice.allowed_tools.foo"),
+]
+
+
+@pytest.mark.parametrize(("extra", "param"), CHAT_REFUSED)
+async def test_unknown_keys_of_chat_are_refused(served: Served, extra: dict[str, Any], param: str) -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    async with httpx.AsyncClient(base_url=served.url) as client:
+        answer = await client.post("/v1/chat/completions", json={"messages": CHAT, "tools": tools, **extra})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+async def test_an_object_may_have_a_schema_and_the_answer_says_how_it_was_served(
+    served: Served, engine: FakeEngine
+) -> None:
+    wanted = {"type": "json_object", "schema": {"type": "object", "maxProperties": 1}}
+    body = {"messages": CHAT, "response_format": wanted, "service_tier": "flex"}
+    async with httpx.AsyncClient(base_url=served.url) as client:
+        answer = await client.post("/v1/chat/completions", json=body)
+        chunks = await client.post("/v1/chat/completions", json={**body, "stream": True})
+    assert engine.calls[0].sampling.grammar == Grammar.json_schema(wanted["schema"], strict=False)  # type: ignore[arg-type]
+    assert answer.json()["service_tier"] == "default"
+    assert chunks.text.count('"service_tier":"default"') == chunks.text.count('"object":"chat.completion.chunk"') > 1
 
 
 async def test_the_grammar_is_among_the_sampling_parameters(served: Served, engine: FakeEngine) -> None:

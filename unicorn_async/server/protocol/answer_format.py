@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 FORMAT_FIELDS = frozenset({"structured_outputs"})  # beside those of OpenAI's API, which are read by their own names
 _STRUCTURED = ("json", "json_object", "regex", "choice", "grammar")
+_SCHEMA_FIELDS = ("description", "name", "schema", "strict")
 _TYPES = "text, json_object, json_schema or grammar"
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
@@ -59,17 +60,31 @@ def _one_of(fields: Fields, wanted: Fields | None, *, schema_key: str | None) ->
 def _format(wanted: Fields, schema_key: str | None) -> AnswerFormat:
     kind = wanted.string("type")
     if kind in (None, "text"):
+        wanted.refuse_unknown_values(("type",))
         return AnswerFormat()
     if kind == "json_object":
-        return AnswerFormat(Grammar.json_object(), wanted.name("type"), {"type": "json_object"})
+        return _json_object(wanted)
     if kind == "json_schema":
+        if schema_key is not None:
+            wanted.refuse_unknown_values(("type", schema_key))
         inner = wanted if schema_key is None else wanted.object(schema_key)
         if inner is None:
             raise wanted.wrong(schema_key or "", "an object")
+        inner.refuse_unknown_values(_SCHEMA_FIELDS if inner is not wanted else {"type", *_SCHEMA_FIELDS})
         return _json_schema(inner)
     if kind == "grammar":
         return _syntax(wanted)
     raise wanted.wrong("type", _TYPES, code="invalid_value")
+
+
+def _json_object(wanted: Fields) -> AnswerFormat:
+    """Return any JSON object, or one of a schema in the form of llama-server."""
+    wanted.refuse_unknown_values(("schema", "type"))
+    schema, shown = wanted.object("schema"), {"type": "json_object"}
+    if schema is None:
+        return AnswerFormat(Grammar.json_object(), wanted.name("type"), {**shown})
+    grammar = _made(wanted.name("schema"), lambda: Grammar.json_schema(schema.data, strict=False))
+    return AnswerFormat(grammar, wanted.name("schema"), {**shown, "schema": schema.data})
 
 
 def _json_schema(wanted: Fields) -> AnswerFormat:
@@ -92,6 +107,7 @@ def _json_schema(wanted: Fields) -> AnswerFormat:
 
 def _syntax(wanted: Fields) -> AnswerFormat:
     """Return a grammar in the form of OpenAI's custom tools."""
+    wanted.refuse_unknown_values(("definition", "syntax", "type"))
     definition, syntax = wanted.string("definition"), wanted.string("syntax")
     if definition is None:
         raise wanted.wrong("definition", "a string")

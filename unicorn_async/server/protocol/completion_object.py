@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from unicorn_async.engine.types import FinishReason
 from unicorn_async.server.protocol.answer import Answer
 from unicorn_async.server.protocol.encoding import encode_object
+from unicorn_async.server.protocol.hints import SERVED_TIER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +59,8 @@ class CompletionHead:
 
     def fields(self, kind: str) -> dict[str, object]:
         """Return the first fields of an object of this kind."""
-        return {"object": kind, **self._fields}
+        tier: dict[str, object] = {"service_tier": SERVED_TIER} if kind.startswith("chat.") else {}
+        return {"object": kind, **self._fields, **tier}
 
     def chunk(self, kind: str, choice: dict[str, object]) -> str:
         """Return a chunk with a piece of one choice."""

@@ -108,6 +108,7 @@ def _parse_choice(fields: Fields, names: Collection[str], *, nested: bool) -> tu
     assert choice is not None, "it is there"
     kind = choice.string("type")
     if kind == "function":
+        choice.refuse_unknown_values(("type", "function" if nested else "name"))
         return ToolMode.REQUIRED, frozenset((_named(choice, names, nested=nested),))
     if kind == "allowed_tools":
         return _parse_allowed(choice, names, nested=nested)
@@ -118,6 +119,9 @@ def _parse_allowed(choice: Fields, names: Collection[str], *, nested: bool) -> t
     inner = choice.object("allowed_tools") if nested else choice
     if inner is None:
         raise choice.wrong("allowed_tools", "an object")
+    if nested:
+        choice.refuse_unknown_values(("allowed_tools", "type"))
+    inner.refuse_unknown_values(("mode", "tools") if nested else ("mode", "tools", "type"))
     mode = inner.string("mode") or "auto"
     if mode not in ("auto", "required"):
         raise inner.wrong("mode", "auto or required", code="invalid_value")
@@ -126,7 +130,9 @@ def _parse_allowed(choice: Fields, names: Collection[str], *, nested: bool) -> t
         name = f"{inner.name('tools')}[{index}]"
         if not isinstance(item, dict):
             raise ApiError(f"{name}: expected an object, got {type_name(item)}", code="invalid_type", param=name)
-        found.add(_named(Fields(item, name), names, nested=nested))
+        allowed = Fields(item, name)
+        allowed.refuse_unknown_values(("type", "function" if nested else "name"))
+        found.add(_named(allowed, names, nested=nested))
     if not found:
         raise inner.wrong("tools", "at least one tool", code="invalid_value")
     return ToolMode(mode), frozenset(found)
@@ -136,6 +142,8 @@ def _named(fields: Fields, names: Collection[str], *, nested: bool) -> str:
     inner = fields.object("function") if nested else fields
     if inner is None:
         raise fields.wrong("function", "an object")
+    if nested:
+        inner.refuse_unknown_values(("name",))
     name = inner.string("name")
     if name not in names or name is None:
         raise inner.wrong("name", "the name of one of the tools", code="invalid_value")
