@@ -14,7 +14,7 @@ import pytest
 
 from unicorn_async.errors import GrammarError
 from unicorn_async.grammar import MAX_GRAMMAR_CHARS, Grammar
-from unicorn_async.guidance.matchers import Matchers
+from unicorn_async.guidance.matchers import Matchers, _explained
 from unicorn_async.guidance.vocabulary import Vocabulary
 
 from .schemas import SCHEMAS
@@ -130,6 +130,34 @@ def test_keywords_that_are_not_known_are_refused_in_strict_schemas_alone(matcher
     with pytest.raises(GrammarError, match="not"):
         matchers.compile(Grammar.json_schema(schema))
     matchers.compile(Grammar.json_schema(schema, strict=False))
+
+
+OPEN = {"type": "object", "patternProperties": {"^a$": {"const": 1}}, "additionalProperties": False}
+
+
+def test_strict_schemas_may_not_ask_for_more_keys_than_are_sure_to_differ(matchers: Matchers) -> None:
+    for schema in (
+        {**OPEN, "minProperties": 2},
+        {"type": "array", "items": {"type": "object", "minProperties": 3, "properties": {"a": {}}, "required": ["a"]}},
+        {"$defs": {"minProperties": {"minProperties": 2}}, "$ref": "#/$defs/minProperties"},
+    ):
+        with pytest.raises(GrammarError, match=r"minProperties: [23] can't be held to"):
+            matchers.compile(Grammar.json_schema(schema))
+        matchers.compile(Grammar.json_schema(schema, strict=False))
+    named = {"a": {"const": 1}, "b": {"const": 2}}
+    for schema in (
+        {**OPEN, "minProperties": 1},
+        {"type": "object", "properties": named, "required": ["a", "b"], "minProperties": 3},
+        {"const": {"minProperties": 9}},
+    ):
+        matchers.compile(Grammar.json_schema(schema))
+
+
+def test_what_the_library_says_is_told_in_words() -> None:
+    told = _explained("Parser Error: Current row has 10001 items")
+    assert told == "the grammar is too complex (Current row has 10001 items)"
+    assert "nothing can follow here" in _explained("NoExtensionBias")
+    assert _explained("No rule is named x") == "No rule is named x"
 
 
 def nested(depth: int) -> str:

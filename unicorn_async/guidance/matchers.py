@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from unicorn_async.errors import GrammarError
 from unicorn_async.grammar import JSON_WHITE_SPACE, GrammarKind
+from unicorn_async.guidance.strictness import check_strict
 
 if TYPE_CHECKING:
     from unicorn_async.grammar import Grammar
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 _FREE = '%llguidance {"no_forcing": true}\n'  # what must come next may come in any tokens: the model's own are best
 _PANIC = "PanicException"  # of Rust; it can't be imported, and is no Exception
 _MAX_MESSAGE = 300
+_STOP = re.compile("No[A-Z][A-Za-z]+")  # the library's names for dead ends
 # Some milliseconds a token, at most. To compile takes seconds all the same for thousands of properties, and has no end
 # for an intersection of many patterns: a limit of time and one of memory are needed beside these (see `worker`).
 _LIMITS = LLParserLimits(
@@ -134,6 +137,8 @@ def _compilable(grammar: Grammar) -> str:
     match grammar.kind:
         case GrammarKind.JSON_SCHEMA:
             schema = _object(grammar.source)
+            if grammar.strict:
+                check_strict(schema)
             schema["x-guidance"] = {"whitespace_pattern": JSON_WHITE_SPACE, "lenient": not grammar.strict}
             return f"{_FREE}start: %json {json.dumps(schema)}"
         case GrammarKind.REGEX:
@@ -162,7 +167,18 @@ def _object(schema: str) -> dict[str, object]:
 def _check(matcher: LLMatcher) -> None:
     if matcher.is_error():
         reason = matcher.get_error().replace("<non-verbose/>", "").strip()
-        raise GrammarError(_shown(reason) or "the grammar is too complex")
+        raise GrammarError(_explained(reason))
+
+
+def _explained(reason: str) -> str:
+    """Return what the library says in words that tell what is wrong."""
+    if not reason:
+        return "the grammar is too complex"
+    if reason.startswith("Parser Error:"):
+        return _shown(f"the grammar is too complex ({reason.removeprefix('Parser Error:').strip()})")
+    if _STOP.fullmatch(reason):
+        return f"nothing can follow here, and the answer may not end either ({reason})"
+    return _shown(reason)
 
 
 def _shown(text: str) -> str:
