@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -13,7 +14,9 @@ import pytest
 
 from tests.tokenizer.gguf.metadata import as_read, byte_level_metadata
 from unicorn_async.errors import RequestError, TokenizerError, TokenizerLostError
-from unicorn_async.tokenizer import ChatMessage, StreamDecoder, Tokenizer
+from unicorn_async.tokenizer import LONG_CHARS, ChatMessage, StreamDecoder, Tokenizer
+from unicorn_async.tokenizer import outage as outage_module
+from unicorn_async.tokenizer import process as process_module
 from unicorn_async.tokenizer.process import TokenizerProcess
 
 from . import builders
@@ -171,3 +174,47 @@ def test_many_threads_may_ask_at_once(remote: Tokenizer, local: Tokenizer) -> No
     for thread in threads:
         thread.join()
     assert found == {number: local.encode(f"the fox {number}") for number in range(8)}
+
+
+def test_a_process_that_is_stopped_is_replaced_for_short_texts_and_for_long_ones(
+    directory: Path, local: Tokenizer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    process = TokenizerProcess(directory)
+    try:
+        tokenizer = process.tokenizer()
+        monkeypatch.setattr(process_module, "_ANSWER_S", 0.5)
+        monkeypatch.setattr(process_module, "_CHARS_PER_S", 1e6)
+        for text in ("the", "the fox " * LONG_CHARS):
+            first = process.pid
+            os.kill(first, signal.SIGSTOP)
+            assert tokenizer.encode(text) == local.encode(text)
+            assert process.pid != first
+        assert caplog.text.count("has not answered within") == 2
+    finally:
+        process.close()
+
+
+def test_files_that_have_gone_are_no_fault_of_the_client_s_and_it_comes_back_by_itself(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(outage_module, "_FIRST_DELAY_S", 1e-3)
+    there, gone = tmp_path / "there", tmp_path / "gone"
+    shutil.copytree(directory, there)
+    process = TokenizerProcess(there)
+    try:
+        tokenizer = process.tokenizer()
+        there.rename(gone)
+        os.kill(process.pid, signal.SIGKILL)
+        with pytest.raises(TokenizerLostError, match="can't be started again") as caught:
+            tokenizer.encode("the")
+        assert str(tmp_path) not in str(caught.value)
+        assert tokenizer.outage == str(caught.value)
+        gone.rename(there)
+        thread = next(one for one in threading.enumerate() if one.name.startswith("retry the tokenizer's"))
+        thread.join(60)  # it ends once the process is there
+        assert tokenizer.outage is None
+        assert caplog.text.count("can't be had") == 1
+        assert "tokenizer.json is missing" in caplog.text
+        assert "is there again" in caplog.text
+    finally:
+        process.close()

@@ -88,11 +88,28 @@ def connected(name: str, seconds: float | None = None) -> tuple[Connection, sock
     except OSError as exc:
         raise TokenizerLostError(f"{name} can't be reached: {exc.strerror}") from exc
     if seconds is not None:
-        whole = int(seconds)
-        limit = struct.pack("ll", whole, int((seconds - whole) * 1e6))
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        _limit(ours, seconds)
     return Connection(ours.detach()), theirs
+
+
+def limit_waits(connection: Connection, seconds: float) -> None:
+    """Have a connection wait for the other end no longer: what takes longer is a BlockingIOError.
+
+    Raises:
+        OSError: it is closed.
+    """
+    ours = socket.socket(fileno=connection.fileno())
+    try:
+        _limit(ours, seconds)
+    finally:
+        ours.detach()
+
+
+def _limit(ours: socket.socket, seconds: float) -> None:
+    whole = int(seconds)
+    limit = struct.pack("ll", whole, int((seconds - whole) * 1e6))
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
 
 
 def shut(connection: Connection) -> None:

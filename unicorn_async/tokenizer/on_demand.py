@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import TYPE_CHECKING
 
-from unicorn_async.errors import TokenizerLostError
+from unicorn_async.errors import TokenizerLostError, UnicornError
 from unicorn_async.tokenizer.process import TokenizerProcess
 
 if TYPE_CHECKING:
     from unicorn_async.tokenizer.apart import Call
     from unicorn_async.tokenizer.worker import Source
+
+_log = logging.getLogger(__name__)
 
 
 class OnDemandProcess:
@@ -47,6 +50,15 @@ class OnDemandProcess:
                 process = TokenizerProcess(self._source)
                 try:
                     process.tokenizer()
+                except TokenizerLostError:
+                    process.close()
+                    raise
+                except UnicornError as exc:  # of its files, which were good: no fault of who asks, and with their path
+                    process.close()
+                    _log.error("the tokenizer's process can't be started for a long text: %s", exc)
+                    raise TokenizerLostError(
+                        "the model's files are not what they were: no long text is encoded"
+                    ) from exc
                 except BaseException:
                     process.close()
                     raise

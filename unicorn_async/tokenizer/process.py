@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, cast
 
 from unicorn_async.errors import TokenizerLostError, UnicornError
 from unicorn_async.tokenizer.caller import caller
-from unicorn_async.tokenizer.child import Child, connected, shut
+from unicorn_async.tokenizer.child import Child, connected, limit_waits, shut
+from unicorn_async.tokenizer.conversation import ChatText
+from unicorn_async.tokenizer.outage import Outage
 from unicorn_async.tokenizer.pieces import PieceTable
 from unicorn_async.tokenizer.tokenizer import Tokenizer
-from unicorn_async.tokenizer.worker import BESIDE, Work
+from unicorn_async.tokenizer.worker import BESIDE, SERVING, Work
 
 if TYPE_CHECKING:
     from array import array
+    from multiprocessing.connection import Connection
     from pathlib import Path
 
     from unicorn_async.tokenizer.apart import Call
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _NAME = "the tokenizer's process"
+_ANSWER_S = 10.0  # for what takes milliseconds: a process that takes longer is stopped, or out of reach
+_START_S = 300.0  # for the largest vocabulary, on a machine that does much else
+_CHARS_PER_S = 10_000  # of a text; the library does a hundred times as many
 
 
 class TokenizerProcess:
@@ -39,7 +45,14 @@ class TokenizerProcess:
         self._work = Work(source, keep_in, in_background)
         self._lock = threading.Lock()
         self._is_closed = False
+        self._num_failures = 0
+        self._outage = Outage(_NAME, self._revive)
         self.pieces = RemotePieces(self)
+
+    @property
+    def outage(self) -> str | None:
+        """Why no text can be encoded now; None if it can, or nobody knows of a reason."""
+        return self._outage.reason
 
     @property
     def pid(self) -> int:
@@ -53,13 +66,13 @@ class TokenizerProcess:
             TokenizerError: the model's tokenizer can't be used, or the process was closed meanwhile.
         """
         with self._lock:
-            answer = self._answered(self._work)
+            answer = self._answered(self._work, _START_S)
         facts, self.pieces.strip = cast("tuple[TokenizerFacts, tuple[bytes, int]]", answer)
         return Tokenizer(self, facts, apart=self)
 
     def encode(self, text: str, *, with_control: bool) -> list[int]:
         """Return the ids; see `Encoder.encode`."""
-        return cast("list[int]", self.ask((text, with_control)))
+        return cast("list[int]", self.ask((text, with_control), _ANSWER_S + len(text) / _CHARS_PER_S))
 
     def at_once(self) -> None:
         """Return nothing: nobody has the encoder before its vocabulary is there."""
@@ -84,12 +97,14 @@ class TokenizerProcess:
             return self._run(call)
 
     def _run(self, call: Call) -> list[int]:
-        connection, theirs = connected(_NAME)
+        connection, theirs = connected(_NAME, _ANSWER_S)
         with connection:
             with theirs:
-                self._hand_over(theirs.fileno())
+                pid = self._hand_over(theirs.fileno())
             try:
                 with caller().ending(partial(shut, connection)):
+                    self._await_copy(connection, pid)
+                    limit_waits(connection, _ANSWER_S + _num_chars(call) / _CHARS_PER_S)
                     connection.send(call)
                     answer = cast("array[int] | UnicornError", connection.recv())
             except (OSError, EOFError) as exc:
@@ -101,8 +116,21 @@ class TokenizerProcess:
                 del answer  # whose traceback has this frame: the two, and the text, would be there for long
         return answer.tolist()
 
-    def _hand_over(self, descriptor: int) -> None:
-        """Have the process make a copy of itself that serves the other end of a socket."""
+    def _await_copy(self, connection: Connection, pid: int) -> None:
+        try:
+            connection.recv_bytes(len(SERVING))
+        except BlockingIOError:
+            with self._lock:
+                if self.pid == pid:  # else another has found it stopped, too
+                    self._give_up(_ANSWER_S)
+            raise
+
+    def _give_up(self, seconds: float) -> None:
+        _log.error("%s has not answered within %g s, and is ended", _NAME, seconds)
+        self._child.kill()
+
+    def _hand_over(self, descriptor: int) -> int:
+        """Have the process make a copy of itself that serves the other end of a socket; return the process's number."""
         with self._lock:
             try:
                 self._send_descriptor(descriptor)
@@ -113,30 +141,40 @@ class TokenizerProcess:
                     self._send_descriptor(descriptor)
                 except OSError as exc:
                     raise TokenizerLostError(f"the tokenizer's process can't be reached: {exc.strerror}") from exc
+            return self.pid
 
     def _send_descriptor(self, descriptor: int) -> None:
+        limit_waits(self._child.connection, _ANSWER_S)
         self._child.connection.send(BESIDE)
         self._child.send_descriptor(descriptor)
 
-    def ask(self, request: object) -> object:
+    def ask(self, request: object, seconds: float = _START_S) -> object:
         """Send a request and wait for the answer, or raise the error that it is.
 
-        A process that has ended is started again, which takes as long as the first time, and asked once more.
+        A process that has ended, or does not answer in so many seconds, is started again, which takes as long as the
+        first time, and asked once more. Who waits meanwhile waits for one such attempt, not for one of its own.
 
         Raises:
             TokenizerLostError: it ended again, can't be started, or was closed.
         """
+        num_failures = self._num_failures
         with self._lock:
+            if self._num_failures != num_failures and self.outage is not None:
+                raise TokenizerLostError(self.outage)
             try:
-                return self._answered(request)
+                return self._answered(request, seconds)
             except TokenizerLostError:
                 self._start_again()
-                return self._answered(request)
+                return self._answered(request, seconds)
 
-    def _answered(self, request: object) -> object:
+    def _answered(self, request: object, seconds: float) -> object:
         try:
+            limit_waits(self._child.connection, seconds)
             self._child.connection.send(request)
             answer: object = self._child.connection.recv()
+        except BlockingIOError as exc:
+            self._give_up(seconds)
+            raise TokenizerLostError(f"{_NAME} does not answer") from exc
         except (OSError, EOFError) as exc:
             raise TokenizerLostError("the tokenizer's process has ended") from exc
         if isinstance(answer, UnicornError):
@@ -150,14 +188,35 @@ class TokenizerProcess:
         """Replace the process, with the lock held: not beside `close`."""
         if self._is_closed:
             raise TokenizerLostError("the tokenizer's process has ended")
-        _log.warning("the tokenizer's process has ended (%s); it is started again", self._child.wait())
+        if self.outage is None:
+            _log.warning("the tokenizer's process has ended (%s); it is started again", self._child.wait())
         self._child.connection.close()
-        self._child = _started()
-        self._answered(self._work._replace(keep_in=None, in_background=False))
+        try:
+            self._child = _started()
+            self._answered(self._work._replace(keep_in=None, in_background=False), _START_S)
+        except TokenizerLostError as exc:
+            self._fail(exc, str(exc))
+            raise
+        except UnicornError as exc:  # of its files, which were good: no fault of who asks, and with their path
+            self._fail(exc, reason := f"{_NAME} can't be started again: the model's files are not what they were")
+            raise TokenizerLostError(reason) from exc
+        self._outage.end()
+
+    def _fail(self, error: UnicornError, reason: str) -> None:
+        self._num_failures += 1
+        if not self._is_closed:
+            self._outage.begin(error, reason)
+
+    def _revive(self) -> None:
+        with self._lock:
+            if self.outage is not None and not self._is_closed:
+                self._child.kill()
+                self._start_again()
 
     def close(self) -> None:
         """End the process; whoever waits for an answer gets an error."""
         self._is_closed = True
+        self._outage.close()
         self._child.kill()
         with self._lock:  # a process that is started beside this is another one
             self._child.kill()
@@ -166,6 +225,11 @@ class TokenizerProcess:
 
 def _started() -> Child:
     return Child("worker", _NAME)
+
+
+def _num_chars(call: Call) -> int:
+    text = call.arguments[0]
+    return len(text.text if isinstance(text, ChatText) else cast("str", text))
 
 
 class RemotePieces:

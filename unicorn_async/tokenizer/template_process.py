@@ -14,6 +14,7 @@ from unicorn_async.tokenizer.apart import LONG_CHARS
 from unicorn_async.tokenizer.caller import caller
 from unicorn_async.tokenizer.child import Child, connected, shut
 from unicorn_async.tokenizer.conversation import ChatText, Conversation, RenderingSlowError
+from unicorn_async.tokenizer.outage import Outage
 from unicorn_async.tokenizer.template_limits import MAX_SECONDS, PATIENCE, SHORT_SECONDS
 from unicorn_async.tokenizer.template_messages import LATE, READY, Rendering, unpacked
 
@@ -43,6 +44,12 @@ class TemplateProcess:
         self._lock = threading.Lock()
         self._idle: list[Connection] = []  # to copies that others wait for
         self._is_closed = False
+        self._outage = Outage(_NAME, self._revive)
+
+    @property
+    def outage(self) -> str | None:
+        """Why no conversation can be rendered now; None if it can, or nobody knows of a reason."""
+        return self._outage.reason
 
     @property
     def pid(self) -> int:
@@ -95,6 +102,7 @@ class TemplateProcess:
     def close(self) -> None:
         """End the process; whoever waits for a text gets an error."""
         self._is_closed = True
+        self._outage.close()
         self._child.kill()
         with self._lock:  # a process that is started beside this is another one
             self._child.kill()
@@ -126,7 +134,23 @@ class TemplateProcess:
 
     def _connection(self, seconds: float, is_hasty: bool) -> Connection:
         with self._lock:
-            return self._idle.pop() if is_hasty and self._idle else self._copy(seconds)
+            return self._idle.pop() if is_hasty and self._idle else self._found_copy(seconds)
+
+    def _found_copy(self, seconds: float) -> Connection:
+        """As `_copy`, where it is noted whether there is one."""
+        try:
+            connection = self._copy(seconds)
+        except TokenizerLostError as exc:
+            if not self._is_closed:
+                self._outage.begin(exc, str(exc))
+            raise
+        self._outage.end()
+        return connection
+
+    def _revive(self) -> None:
+        with self._lock:
+            if self.outage is not None and not self._is_closed:
+                self._found_copy(SHORT_SECONDS).close()
 
     def _give_back(self, connection: Connection, is_sound: bool) -> None:
         with self._lock:
@@ -162,7 +186,8 @@ class TemplateProcess:
         if self._is_closed or self._source is None:
             raise TokenizerLostError(f"{_NAME} has ended")
         self._child.kill()  # if it has not ended, it is stopped, or there may be no more processes
-        _log.warning("%s has ended (%s); it is started again", _NAME, self._child.wait())
+        if self.outage is None:
+            _log.warning("%s has ended (%s); it is started again", _NAME, self._child.wait())
         self._child.connection.close()
         self._drop_idle()
         self._child = _started()

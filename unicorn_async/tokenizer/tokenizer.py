@@ -90,6 +90,15 @@ class Tokenizer:
         encoder = BackendEncoder(backend)
         return cls(encoder, facts_of(backend, files))
 
+    @property
+    def outage(self) -> str | None:
+        """Why no text, or no conversation, can be encoded now: a process that it needs can't be had. None if it can."""
+        for part in (self._apart, self._conversations):
+            reason: str | None = getattr(part, "outage", None)
+            if reason is not None:
+                return reason
+        return None
+
     def with_apart(self, apart: Apart) -> Tokenizer:
         """Return the same tokenizer, which has long texts encoded elsewhere."""
         changed = copy(self)

@@ -31,6 +31,7 @@ Source: TypeAlias = "Path | Mapping[str, object]"
 """A model's directory, or the metadata of a GGUF file."""
 
 BESIDE = "beside"  # a request: the end of a socket follows, for a copy of the process to serve
+SERVING = b"serving"  # what a copy says at once
 _NICENESS = 10
 _STEP = 4096  # tokens that are put into the table while nobody waits, about 10 ms
 
@@ -114,6 +115,7 @@ def _serve_beside(connection: Connection, tokenizer: Tokenizer) -> None:
         os.nice(_NICENESS)
         connection.close()
         with Connection(descriptor) as other:
+            other.send_bytes(SERVING)
             call: Call = other.recv()
             try:
                 with ending_with(other):
