@@ -50,6 +50,7 @@ class FakeTokenizer:
 
     def __init__(self) -> None:
         self.has_chat_template = True
+        self.outage: str | None = None
         self.vocab_size = 100_000
         self.pieces: dict[int, bytes] = {}
         self.thinks = False

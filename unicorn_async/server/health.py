@@ -17,12 +17,17 @@ if TYPE_CHECKING:
 
 def is_well(state: ModelState) -> bool:
     """Whether requests are answered, or wait for a model that is on its way; not so after a failure."""
-    return state.status is not ModelStatus.EMPTY and state.error is None
+    return state.status is not ModelStatus.EMPTY and state.error is None and _outage(state) is None
 
 
 def is_ready(state: ModelState) -> bool:
     """Whether requests are taken now."""
-    return state.status in (ModelStatus.LOADING, ModelStatus.READY)
+    return state.status in (ModelStatus.LOADING, ModelStatus.READY) and _outage(state) is None
+
+
+def _outage(state: ModelState) -> str | None:
+    """Why texts, or conversations, can't be taken, though the engine is well."""
+    return state.model.engine.tokenizer.outage if state.model is not None else None
 
 
 def health(state: ModelState, store: Mapping[str, object], *, can_switch: bool) -> dict[str, object]:
@@ -32,7 +37,7 @@ def health(state: ModelState, store: Mapping[str, object], *, can_switch: bool) 
         "model": state.name,
         "version": package_version(),
         "can_switch": can_switch,
-        "error": state.error,
+        "error": state.error or _outage(state),
         "waits_for": state.waits_for,
         "store": store,
     }
