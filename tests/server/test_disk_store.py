@@ -177,7 +177,7 @@ async def test_a_full_disk_ends_no_answer_and_is_told_of_until_it_takes_response
             while True:
                 health = await client.get("/health")
                 assert health.status_code == 200
-                if health.json()["store"] == {"on_disk": True, "error": error, "unkept": unkept}:
+                if health.json()["store"] == {"on_disk": True, "error": error, "unkept": unkept, "files_lost": 0}:
                     return
 
     options = ServerOptions(store_file=tmp_path / "a.db", max_stored=2)
@@ -293,3 +293,38 @@ async def test_a_file_that_is_damaged_amid_its_use_fails_by_name_and_ends_no_ans
         ):
             assert (failed.status_code, failed.json()["error"]["code"]) == (503, "store_failed")
         assert (await client.post("/v1/responses", json={"input": "Hi"})).status_code == 200
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+async def test_a_file_that_is_deleted_or_replaced_is_told_of_and_later_responses_are_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_replaced: bool
+) -> None:
+    path = tmp_path / "a.db"
+    if is_replaced:
+        other = DiskStore(tmp_path / "b.db", 10)
+        await other.put(entry("other"))
+        await other.close()
+    archive = Archive(ResponseStore(10, 10_000), ServerOptions(store_file=path))
+    archive.keep(entry("first"))
+    await archive.recall("first")  # behind its writing
+    if is_replaced:
+        (tmp_path / "b.db").rename(path)
+    else:
+        path.unlink()
+    archive.keep(entry("later"))
+    await archive.recall("later")
+    assert archive.to_json() == {"on_disk": True, "error": None, "unkept": 0, "files_lost": 1}
+    assert "was deleted or replaced while it was in use" in caplog.text
+    await archive.close()
+    store = DiskStore(path, 10)
+    found = [await store.get(name) for name in ("first", "later", "other")]
+    assert found == [None, entry("later"), entry("other") if is_replaced else None]
+    await store.close()
+
+
+async def test_a_file_is_one_servers(tmp_path: Path) -> None:
+    store = DiskStore(tmp_path / "a.db", 10)
+    with pytest.raises(ConfigError, match=rf"a\.db: .* process {os.getpid()} keeps"):
+        DiskStore(tmp_path / "a.db", 10)
+    await store.close()
+    await DiskStore(tmp_path / "a.db", 10).close()

@@ -39,7 +39,13 @@ class Archive:
 
     def to_json(self) -> dict[str, object]:
         """Return what `/health` says of it: why the disk took nothing the last time, None once it does again."""
-        return {"on_disk": self._disk is not None, "error": self._error, "unkept": self._num_unkept}
+        num_lost = 0 if self._disk is None else self._disk.num_lost
+        return {
+            "on_disk": self._disk is not None,
+            "error": self._error,
+            "unkept": self._num_unkept,
+            "files_lost": num_lost,
+        }
 
     @property
     def num_unkept(self) -> int:

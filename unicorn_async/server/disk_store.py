@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
@@ -13,11 +14,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from unicorn_async.errors import ConfigError
 from unicorn_async.server.store import StoredResponse
+from unicorn_async.server.store_lock import lock_store
 from unicorn_async.tokenizer import ChatMessage, ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
+
+_log = logging.getLogger(__name__)
 
 _VERSION = 1
 _SCHEMA = """
@@ -39,12 +43,12 @@ class DiskStore:
     def __init__(self, path: Path, max_entries: int) -> None:
         self._path = path
         self._max_entries = max_entries
+        self.num_lost = 0  # files that were deleted or replaced while they were open
         with contextlib.ExitStack() as opened:
             try:
-                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # conversations are nobody else's
-                self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-                opened.callback(self._connection.close)
-                self._set_up()
+                self._lock = lock_store(path)
+                opened.callback(os.close, self._lock)
+                self._open()
             except (OSError, sqlite3.Error) as exc:
                 reason = exc.strerror if isinstance(exc, OSError) else exc
                 raise ConfigError(f"{path}: responses can't be kept there: {reason}") from exc
@@ -80,6 +84,7 @@ class DiskStore:
     async def close(self) -> None:
         """Write what waits, and close the file."""
         await self._run(self._connection.close)
+        os.close(self._lock)
         self._executor.shutdown(wait=False)
 
     async def _run(self, work: Callable[[], T]) -> T:
@@ -87,6 +92,41 @@ class DiskStore:
 
     def _begin(self, work: Callable[[], T]) -> asyncio.Future[T]:
         return asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+    def _open(self) -> None:
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # conversations are nobody else's
+        self._connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+        try:
+            self._set_up()
+            self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # with which its log is there
+            self._file, self._journal = _file_at(self._path), _file_at(self._beside("-wal"))
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _beside(self, end: str) -> Path:
+        return self._path.with_name(self._path.name + end)
+
+    def _open_what_is_there(self) -> None:
+        """Open the file anew where it is another one, or none, than that which is open: nobody would find the old one.
+
+        Raises:
+            sqlite3.Error: the one that is there can't be used.
+        """
+        if _file_at(self._path) == self._file:
+            return
+        if self._file is not None:
+            self.num_lost += 1
+            _log.error("%s was deleted or replaced while it was in use: what was kept in it is lost", self._path)
+        self._file = None  # until one is open
+        self._connection.close()
+        if self._journal is not None and _file_at(self._beside("-wal")) == self._journal:
+            for end in ("-wal", "-shm"):  # of the old file: SQLite would write it into the one that is there
+                self._beside(end).unlink(missing_ok=True)
+        try:
+            self._open()
+        except (OSError, ConfigError) as exc:
+            raise sqlite3.OperationalError("the store's file was deleted or replaced, and can't be made again") from exc
 
     def _set_up(self) -> None:
         connection = self._connection
@@ -103,6 +143,7 @@ class DiskStore:
             connection.executescript(f"BEGIN; {_SCHEMA}; PRAGMA user_version = {_VERSION}; COMMIT")
 
     def _get(self, response_id: str) -> StoredResponse | None:
+        self._open_what_is_there()
         query = "SELECT body, messages, num_inputs FROM responses WHERE id = ?"
         row = self._connection.execute(query, (response_id,)).fetchone()
         if row is None:
@@ -112,6 +153,7 @@ class DiskStore:
         return StoredResponse(response_id, body, conversation, num_inputs)
 
     def _put(self, entry: StoredResponse) -> None:
+        self._open_what_is_there()
         messages = json.dumps([_parts(message) for message in entry.messages])
         query = "INSERT OR REPLACE INTO responses (id, body, messages, num_inputs) VALUES (?, ?, ?, ?)"
         with self._connection:
@@ -121,7 +163,17 @@ class DiskStore:
             self._connection.execute("DELETE FROM responses WHERE number <= ?", (oldest,))
 
     def _remove(self, response_id: str) -> None:
+        self._open_what_is_there()
         self._connection.execute("DELETE FROM responses WHERE id = ?", (response_id,))
+
+
+def _file_at(path: Path) -> tuple[int, int] | None:
+    """Which file is there, None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _parts(message: ChatMessage) -> list[object]:

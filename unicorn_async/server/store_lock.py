@@ -1,0 +1,36 @@
+"""A store of responses is one server's: a lock beside its file, which goes with the process that has it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from typing import TYPE_CHECKING
+
+from unicorn_async.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def lock_store(path: Path) -> int:
+    """Return the open file `PATH.lock`; closing it gives the lock back.
+
+    The file stays: another server may be about to lock it.
+
+    Raises:
+        ConfigError: another process has it.
+        OSError: the file can't be opened.
+    """
+    descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    except BlockingIOError as exc:
+        pid = os.pread(descriptor, 20, 0).decode("ascii", "replace")
+        os.close(descriptor)
+        raise ConfigError(f"{path}: responses can't be kept there: process {pid} keeps its own there") from exc
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
