@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import resource
 import signal
@@ -24,6 +25,7 @@ from unicorn_async.server import ServerOptions, serve
 from unicorn_async.server import archive as archive_module
 from unicorn_async.server.archive import Archive
 from unicorn_async.server.disk_store import DiskStore
+from unicorn_async.server.keys import ApiKey
 from unicorn_async.server.store import ResponseStore, StoredResponse
 from unicorn_async.tokenizer import ChatMessage
 
@@ -116,7 +118,7 @@ async def test_a_file_that_is_no_such_store_is_named(tmp_path: Path, engine: Fak
     with sqlite3.connect(newer) as connection:
         connection.execute("PRAGMA user_version = 9")
     connection.close()
-    with pytest.raises(ConfigError, match="version 9, expected 1"):
+    with pytest.raises(ConfigError, match="version 9, expected 2"):
         DiskStore(newer, 1)
 
 
@@ -125,6 +127,7 @@ async def test_a_file_that_is_no_such_store_is_named(tmp_path: Path, engine: Fak
     [
         ("CREATE TABLE songs (name TEXT)", "a database of another program"),
         ("CREATE TABLE responses (name TEXT); PRAGMA user_version = 1", "a database of another program"),
+        ("CREATE TABLE responses (name TEXT); PRAGMA user_version = 2", "a database of another program"),
         ("PRAGMA user_version = 1", "a database of another program"),
     ],
 )
@@ -328,3 +331,40 @@ async def test_a_file_is_one_servers(tmp_path: Path) -> None:
         DiskStore(tmp_path / "a.db", 10)
     await store.close()
     await DiskStore(tmp_path / "a.db", 10).close()
+
+
+async def test_responses_are_one_keys_after_a_restart_too_and_those_of_older_files_are_every_keys(
+    tmp_path: Path, engine: FakeEngine
+) -> None:
+    path = tmp_path / "a.db"
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.executescript(
+            "CREATE TABLE responses (number INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, body TEXT NOT NULL,"
+            " messages TEXT NOT NULL, num_inputs INTEGER);"
+            "INSERT INTO responses VALUES (1, 'resp_old', '{}', '[]', 0); PRAGMA user_version = 1"
+        )
+    keys = (ApiKey("anna", "a-key"), ApiKey("ci", "c-key"))
+    anna, other = ({"authorization": f"Bearer {key.key}"} for key in keys)
+    name = ""
+    for shares in (False, False, True):
+        options = ServerOptions(store_file=path, api_keys=keys, share_prefixes=shares)
+        async with serving(engine, options) as served, httpx.AsyncClient(base_url=served.url) as client:
+            if not name:
+                said = {"input": "Hi"}
+                name = (await client.post("/v1/responses", json=said, headers=anna)).json()["id"]
+                background = {"input": "Hi", "background": True, "stream": True}
+                events = (await client.post("/v1/responses", json=background, headers=anna)).text
+                ended = json.loads(events.split("data: ")[1].split("\n")[0])["response"]["id"]
+                for path_of in (f"/v1/responses/{ended}", f"/v1/responses/{ended}?stream=true"):
+                    assert (await client.get(path_of, headers=other)).status_code == 404
+            status = 200 if shares else 404
+            url = f"/v1/responses/{name}"
+            assert (await client.get(url, headers=anna)).status_code == 200
+            assert (await client.get("/v1/responses/resp_old", headers=other)).status_code == 200
+            assert (await client.get(url, headers=other)).status_code == status
+            assert (await client.get(f"{url}/input_items", headers=other)).status_code == status
+            more = {"input": "More", "previous_response_id": name}
+            goes_on = await client.post("/v1/responses", json=more, headers=other)
+            assert goes_on.status_code == (200 if shares else 400)
+            assert (await client.post(f"{url}/cancel", headers=other)).status_code == status
+            assert (await client.delete(url, headers=other)).status_code == status

@@ -19,6 +19,13 @@ class Client:
     max_requests: int | None = None  # under way at a time; None = as many as any client
     cache_salt: str = ""  # what was computed of a prompt is there for those with the same one
 
+    def sees(self, owner: str) -> bool:
+        """Whether what a client of this name has stored is there for this one, as what was computed of its prompts is.
+
+        What is nobody's, of a store older than owners, is everybody's.
+        """
+        return not self.cache_salt or owner in ("", self.name)
+
 
 LOCAL = Client("local")
 

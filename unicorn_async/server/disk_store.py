@@ -23,13 +23,15 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_VERSION = 1
+_VERSION = 2
+_OLDER = 1  # without owners
 _SCHEMA = """
 CREATE TABLE responses (
-    number INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, body TEXT NOT NULL, messages TEXT NOT NULL, num_inputs INTEGER
+    number INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, body TEXT NOT NULL, messages TEXT NOT NULL, num_inputs INTEGER,
+    owner TEXT NOT NULL DEFAULT ''
 )
 """
-_COLUMNS = ("number", "id", "body", "messages", "num_inputs")
+_COLUMNS = ("number", "id", "body", "messages", "num_inputs", "owner")
 T = TypeVar("T")
 
 
@@ -133,32 +135,36 @@ class DiskStore:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         columns = [name for (name,) in connection.execute("SELECT name FROM pragma_table_info('responses')")]
         (num_objects,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        if (version == _VERSION and columns != list(_COLUMNS)) or (version == 0 and num_objects):
+        expected = {_OLDER: list(_COLUMNS[:-1]), _VERSION: list(_COLUMNS)}
+        if (version in expected and columns != expected[version]) or (version == 0 and num_objects):
             raise ConfigError(f"{self._path}: a database of another program; responses are not kept there")
-        if version not in (0, _VERSION):
+        if version not in (0, _OLDER, _VERSION):
             raise ConfigError(f"{self._path}: a store of version {version}, expected {_VERSION}")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
         if version == 0:
             connection.executescript(f"BEGIN; {_SCHEMA}; PRAGMA user_version = {_VERSION}; COMMIT")
+        elif version == _OLDER:
+            column = "ALTER TABLE responses ADD COLUMN owner TEXT NOT NULL DEFAULT ''"
+            connection.executescript(f"BEGIN; {column}; PRAGMA user_version = {_VERSION}; COMMIT")
 
     def _get(self, response_id: str) -> StoredResponse | None:
         self._open_what_is_there()
-        query = "SELECT body, messages, num_inputs FROM responses WHERE id = ?"
+        query = "SELECT body, messages, num_inputs, owner FROM responses WHERE id = ?"
         row = self._connection.execute(query, (response_id,)).fetchone()
         if row is None:
             return None
-        body, messages, num_inputs = row
+        body, messages, num_inputs, owner = row
         conversation = tuple(_message(*parts) for parts in json.loads(messages))
-        return StoredResponse(response_id, body, conversation, num_inputs)
+        return StoredResponse(response_id, body, conversation, num_inputs, owner)
 
     def _put(self, entry: StoredResponse) -> None:
         self._open_what_is_there()
         messages = json.dumps([_parts(message) for message in entry.messages])
-        query = "INSERT OR REPLACE INTO responses (id, body, messages, num_inputs) VALUES (?, ?, ?, ?)"
+        query = "INSERT OR REPLACE INTO responses (id, body, messages, num_inputs, owner) VALUES (?, ?, ?, ?, ?)"
         with self._connection:
             self._connection.execute("BEGIN")
-            done = self._connection.execute(query, (entry.id, entry.body, messages, entry.num_inputs))
+            done = self._connection.execute(query, (entry.id, entry.body, messages, entry.num_inputs, entry.owner))
             oldest = (done.lastrowid or 0) - self._max_entries
             self._connection.execute("DELETE FROM responses WHERE number <= ?", (oldest,))
 

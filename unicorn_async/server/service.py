@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from unicorn_async.server.protocol.responses_request import ResponsesRequest
     from unicorn_async.server.protocol.retrieval import Retrieval
     from unicorn_async.server.served_model import ServedModel
-    from unicorn_async.server.store import LocalStore
+    from unicorn_async.server.store import LocalStore, StoredResponse
     from unicorn_async.server.tracing import Tracing
     from unicorn_async.tokenizer import ChatMessage
 
@@ -201,7 +201,7 @@ class Service:
             ApiError: 404, no such response; 400, it has no such events, or its events are not kept.
         """
         await self.background.opened(response_id)
-        answer = self.background.get(response_id)
+        answer = self._own_background(response_id)
         if answer is None:
             self.find(response_id)
             message = f"response {response_id!r} has no events to send again: only those of background answers are kept"
@@ -237,7 +237,7 @@ class Service:
             active.is_deleted = True
             if active.generation is not None:
                 active.generation.cancel()
-        answer = self.background.get(response_id)
+        answer = self._own_background(response_id)
         if answer is not None:
             await answer.log.ended()
             self.background.forget(response_id)
@@ -245,8 +245,8 @@ class Service:
 
     async def cancel_background(self, response_id: str) -> bool:
         """End a background answer without waiting for that; return whether one of this name is under way."""
-        active = self._active.get(response_id)
-        if active is None or active.generation is None or self.background.get(response_id) is None:
+        active = self._own_active(response_id)
+        if active is None or active.generation is None or self._own_background(response_id) is None:
             return False
         active.generation.cancel()
         return True
@@ -258,7 +258,7 @@ class Service:
             ApiError: 404, no such response.
         """
         await self.background.opened(response_id)
-        active = self._active.get(response_id)
+        active = self._own_active(response_id)
         if active is None:
             return self.find(response_id)
         if active.generation is not None:
@@ -272,22 +272,34 @@ class Service:
         Raises:
             ApiError: 404, no such response.
         """
-        active = self._active.get(response_id)
+        active = self._own_active(response_id)
         if active is not None:
             return encode_object(active.answer.state.to_json())
-        stored = self.store.get(response_id)
+        stored = self._own_stored(response_id)
         if stored is not None:
             return stored.body
-        kept = self.background.get(response_id)
+        kept = self._own_background(response_id)
         if kept is None:
             raise unknown_response(response_id, "response_not_found", "response_id")
         return kept.body
 
     async def holds(self, response_id: str) -> bool:
-        """Whether there is a response of this name, under way, kept or about to begin."""
+        """Whether anybody has a response of this name, under way, kept or about to begin."""
         await self.background.opened(response_id)
         await self.archive.recall(response_id)
         return response_id in self._active or bool(self.store.get(response_id) or self.background.get(response_id))
+
+    def _own_active(self, response_id: str) -> ActiveResponse | None:
+        found = self._active.get(response_id)
+        return found if found is not None and asking.get().sees(found.owner) else None
+
+    def _own_stored(self, response_id: str) -> StoredResponse | None:
+        found = self.store.get(response_id)
+        return found if found is not None and asking.get().sees(found.owner) else None
+
+    def _own_background(self, response_id: str) -> BackgroundAnswer | None:
+        found = self.background.get(response_id)
+        return found if found is not None and asking.get().sees(found.owner) else None
 
     async def input_tokens(self, request: ResponsesRequest) -> int:
         """Return how many tokens the prompt of a request has; raises as `open_response` does."""
@@ -301,10 +313,10 @@ class Service:
         Raises:
             ApiError: 404, no such response, or no more of it than its object.
         """
-        active = self._active.get(response_id)
+        active = self._own_active(response_id)
         if active is not None:
             return active.conversation
-        stored = self.store.get(response_id)
+        stored = self._own_stored(response_id)
         if stored is None:
             raise unknown_response(response_id, "response_not_found", "response_id")
         return stored.messages[: stored.num_inputs]
@@ -319,8 +331,8 @@ class Service:
             return ()
         await self.archive.recall(response_id)
         stored = local.get(response_id) if local is not None else None
-        stored = stored or self.store.get(response_id)
-        if stored is None and (active := self._active.get(response_id)) and active.answer.state.request.store:
+        stored = stored or self._own_stored(response_id)
+        if stored is None and (active := self._own_active(response_id)) and active.answer.state.request.store:
             stored = active.entry()  # its client has got all of it, and asked on before it was closed
         if stored is None:
             raise unknown_response(response_id, "previous_response_not_found", "previous_response_id", status=400)
