@@ -23,7 +23,7 @@ from unicorn_async.server import ServerOptions
 from unicorn_async.server.keys import ApiKey
 from unicorn_async.server.listener import bind, drop_silent
 from unicorn_async.server.stall import StallWatch, Unread
-from unicorn_async.server.websocket_protocol import WebSocketProtocol
+from unicorn_async.server.websocket_protocol import MAX_IDLE_FRAMES, WebSocketProtocol
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -235,15 +235,47 @@ async def test_pings_of_who_reads_nothing_are_answered_once() -> None:
     pipe = Pipe()
     protocol = await websocket_on(pipe)
     protocol.pause_writing()
-    for number in range(1000):
+    for number in range(500):
         protocol.data_received(from_client(Opcode.PING, b"%125d" % number))
     assert pipe.written == []
     protocol.resume_writing()
-    assert pipe.written == [Frame(Opcode.PONG, b"%125d" % 999).serialize(mask=False)]
+    assert pipe.written == [Frame(Opcode.PONG, b"%125d" % 499).serialize(mask=False)]
     protocol.data_received(from_client(Opcode.PING, b"again"))
     assert pipe.written[1:] == [Frame(Opcode.PONG, b"again").serialize(mask=False)]
     for task in protocol.tasks:
         task.cancel()
+
+
+@pytest.mark.parametrize("opcode", [Opcode.PING, Opcode.PONG, Opcode.TEXT, Opcode.BINARY])
+async def test_who_sends_frames_that_ask_for_nothing_without_end_is_sent_away(
+    opcode: Opcode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe, seen = Pipe(), 0
+    protocol = await websocket_on(pipe)
+    handle = type(protocol)._may_idle
+
+    def counted(of: WebSocketProtocol) -> bool:
+        nonlocal seen
+        seen += 1
+        return handle(of)
+
+    monkeypatch.setattr(WebSocketProtocol, "_may_idle", counted)
+    protocol.data_received(from_client(opcode, b"") * 43_000)  # what a socket gives at once
+    assert MAX_IDLE_FRAMES < seen < 2 * MAX_IDLE_FRAMES
+    assert pipe.is_aborted
+    for _ in range(10):
+        protocol.data_received(from_client(opcode, b"") * 1000)
+    assert seen < 2 * MAX_IDLE_FRAMES
+    for task in protocol.tasks:
+        task.cancel()
+
+
+async def test_a_flood_tells_its_client_why_it_ends(served: Served) -> None:
+    async with raw(served) as (reader, writer), asyncio.timeout(10):
+        writer.write(UPGRADE % b"/v1/responses")
+        assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
+        writer.write(from_client(Opcode.PONG, b"") * 5000)
+        assert b"frames that ask for nothing" in await reader.read()
 
 
 async def test_a_message_in_a_million_parts_takes_what_it_has() -> None:
