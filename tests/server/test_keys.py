@@ -10,12 +10,14 @@ import httpx
 import pytest
 
 from tests.server.ws_client import connected
+from unicorn_async.cli.log_format import TextFormatter
 from unicorn_async.errors import ConfigError
 from unicorn_async.server import ServerOptions
 from unicorn_async.server.access import Access
 from unicorn_async.server.client import client_at
 from unicorn_async.server.keys import ApiKey, Right, read_keys
 from unicorn_async.server.protocol.errors import ApiError
+from unicorn_async.server.request_context import current
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,6 +136,27 @@ async def test_a_refusal_is_a_line_of_the_log_without_a_traceback(
     assert len(lines) == 3, [record.getMessage() for record in lines]
     assert all("127.0.0.1" in line.getMessage() and not line.exc_info for line in lines)
     assert not any(word in line.getMessage() for line in lines for word in ("sesame", "Bearer"))
+
+
+async def test_the_log_names_whose_key_asks(serve_with: ServeWith) -> None:
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(TextFormatter(current.get).format(record))  # type: ignore[method-assign]
+    logger = logging.getLogger("unicorn_async.server.observer")
+    logger.addHandler(handler)
+    level, header = logger.level, {"authorization": "Bearer s-1"}
+    logger.setLevel(logging.INFO)
+    try:
+        async with serve_with(ServerOptions(api_keys=(ApiKey("anna", "s-1"),))) as served:
+            async with httpx.AsyncClient(base_url=served.url, headers=header) as client:
+                await client.get("/v1/models")
+                await client.get("/v1/models", headers={"authorization": "Bearer other"})
+            async with connected(served.ws_url, additional_headers=header):
+                pass
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+    assert ["anna at 127.0.0.1:" in line for line in lines] == [True, False, True], lines
 
 
 @pytest.mark.parametrize("shares", [False, True])

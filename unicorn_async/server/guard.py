@@ -11,7 +11,7 @@ from unicorn_async.server.generation import ClientGoneError
 from unicorn_async.server.keys import Right
 from unicorn_async.server.protocol.encoding import encode_object
 from unicorn_async.server.protocol.errors import ApiError, describe_error
-from unicorn_async.server.request_context import asking
+from unicorn_async.server.request_context import let_pass
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -35,7 +35,7 @@ def guarded(access: Access, handler: Handler, right: Right | None = Right.USE) -
     async def checked(request: Request) -> Response | Reply:
         host = request.client.host if request.client is not None else None
         try:
-            asking.set(access.check(request.headers, host, right))
+            let_pass(access.check(request.headers, host, right))
         except ApiError as exc:
             logger.warning("refused %s %s of client %s: %s", request.method, request.url.path[:200], host, exc)
             raise

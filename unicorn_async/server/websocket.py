@@ -31,7 +31,7 @@ from unicorn_async.server.protocol.encoding import encode_object
 from unicorn_async.server.protocol.errors import ApiError, describe_error, unknown_response
 from unicorn_async.server.protocol.fields import parse_object
 from unicorn_async.server.protocol.model_event import failure_event, model_event, progress_event
-from unicorn_async.server.request_context import asking
+from unicorn_async.server.request_context import asking, let_pass
 from unicorn_async.server.step_watch import StepWatch
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Connection:
             self._client = await self._authenticate()
         if self._client is None:
             return
-        asking.set(self._client)
+        let_pass(self._client)
         async with asyncio.TaskGroup() as group:
             try:
                 if self._wants_progress:
