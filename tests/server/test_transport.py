@@ -246,9 +246,16 @@ async def test_pings_of_who_reads_nothing_are_answered_once() -> None:
         task.cancel()
 
 
-@pytest.mark.parametrize("opcode", [Opcode.PING, Opcode.PONG, Opcode.TEXT, Opcode.BINARY])
+@pytest.mark.parametrize(
+    "frames",
+    [
+        *(from_client(opcode, b"") for opcode in (Opcode.PING, Opcode.PONG, Opcode.TEXT, Opcode.BINARY)),
+        from_client(Opcode.TEXT, b"", fin=False) + from_client(Opcode.CONT, b""),
+    ],
+    ids=["pings", "pongs", "texts", "bytes", "parts"],
+)
 async def test_who_sends_frames_that_ask_for_nothing_without_end_is_sent_away(
-    opcode: Opcode, monkeypatch: pytest.MonkeyPatch
+    frames: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipe, seen = Pipe(), 0
     protocol = await websocket_on(pipe)
@@ -260,11 +267,11 @@ async def test_who_sends_frames_that_ask_for_nothing_without_end_is_sent_away(
         return handle(of)
 
     monkeypatch.setattr(WebSocketProtocol, "_may_idle", counted)
-    protocol.data_received(from_client(opcode, b"") * 43_000)  # what a socket gives at once
+    protocol.data_received(frames * 20_000)  # what a socket gives at once
     assert MAX_IDLE_FRAMES < seen < 2 * MAX_IDLE_FRAMES
     assert pipe.is_aborted
     for _ in range(10):
-        protocol.data_received(from_client(opcode, b"") * 1000)
+        protocol.data_received(frames * 1000)
     assert seen < 2 * MAX_IDLE_FRAMES
     for task in protocol.tasks:
         task.cancel()

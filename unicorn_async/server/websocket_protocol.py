@@ -117,6 +117,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     def handle_cont(self, event: Frame) -> None:
         """Take a part of a message, which may come in millions."""
+        if self._has_flooded:
+            return
         joined = bytearray(self.frames[0]) if isinstance(self.frames[0], bytes) else self.frames[0]
         joined += event.data
         self.frames[0] = joined  # type: ignore[call-overload]
