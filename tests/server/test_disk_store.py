@@ -288,8 +288,13 @@ async def test_a_file_that_is_damaged_amid_its_use_fails_by_name_and_ends_no_ans
     async with serving(engine, options) as served, httpx.AsyncClient(base_url=served.url) as client:
         first = (await client.post("/v1/responses", json={"input": "Hi"})).json()["id"]
         assert (await client.post("/v1/responses", json={"input": "Hi"})).status_code == 200
-        with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-            connection.execute("UPDATE responses SET messages = '[[1, 2'")
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            for _ in range(10_000):  # answers are whole before the disk has them
+                if connection.execute("SELECT count(*) FROM responses").fetchone() == (2,):
+                    break
+                await asyncio.sleep(0.001)
+            with connection:
+                connection.execute("UPDATE responses SET messages = '[[1, 2'")
         for failed in (
             await client.get(f"/v1/responses/{first}"),
             await client.post("/v1/responses", json={"input": "More", "previous_response_id": first}),

@@ -152,7 +152,7 @@ async def test_a_whole_answer_that_an_engine_s_failure_ends_is_refused_with_the_
 
 async def test_a_grammar_that_meets_a_failed_engine_is_refused_with_the_time_to_ask_again() -> None:
     class Failing(FakeEngine):
-        async def check_grammar(self, grammar: Grammar) -> None:
+        async def check_grammar(self, grammar: Grammar, *, client: str = "") -> None:
             self.failed.set_result(LOST)
             raise LOST
 
