@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from unicorn_async.server.protocol.responses_request import ResponsesRequest
     from unicorn_async.server.service import Service
     from unicorn_async.server.store import StoredResponse
+
+logger = logging.getLogger(__name__)
 
 _EVENTS = 16  # that an answer is ahead of who takes them
 
@@ -57,6 +60,14 @@ class FarChannels:
         return channel is not None and channel.cancel()
 
     async def _run(self, call: LaneCall, fields: Fields, pieces: asyncio.Queue[LanePiece | None]) -> None:
+        try:
+            await self._answer(call, fields, pieces)
+        except Exception as exc:  # whoever takes the events would wait for ever
+            logger.exception("request failed")
+            await pieces.put(error_event(exc, None))
+        await pieces.put(None)
+
+    async def _answer(self, call: LaneCall, fields: Fields, pieces: asyncio.Queue[LanePiece | None]) -> None:
         asking.set(call.client)
 
         def began(response_id: str, _: str | None) -> None:
@@ -74,7 +85,6 @@ class FarChannels:
                 await channel.run()
             finally:
                 del self._busy[call.lane]
-        await pieces.put(None)
 
     def _request(self, fields: Fields) -> ResponsesRequest | ResumeEvent:
         event = parse_client_event(fields, defaults=self._service.options.default_sampling)

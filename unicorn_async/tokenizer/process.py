@@ -247,7 +247,7 @@ class RemotePieces:
             return self._table[token_id]
         piece = self._known.get(token_id)
         if piece is None:
-            answer = self._process.ask(token_id)
+            answer = self._process.ask(token_id, _ANSWER_S)  # by the event loop, too: a token's text is wanted now
             if isinstance(answer, PieceTable):
                 self._table = answer
                 return answer[token_id]
