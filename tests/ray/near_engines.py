@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from unicorn_async.engine.types import EngineAPI
     from unicorn_async.ray.calls import HttpCall, HttpPiece, LaneCall, LanePiece, Report
     from unicorn_async.server import ServerOptions
+    from unicorn_async.server.client import Client
 
 
 class NearEngines:
@@ -49,8 +50,8 @@ class NearEngines:
     async def cancel_lane(self, lane: str) -> bool:
         return any([replica.cancel_lane(lane) for replica in self._all()])
 
-    async def cancel_background(self, response_id: str) -> bool:
-        return any([await replica.cancel_background(response_id) for replica in self._all()])
+    async def cancel_background(self, response_id: str, client: Client) -> bool:
+        return any([await replica.cancel_background(response_id, client) for replica in self._all()])
 
     async def holder(self, response_id: str) -> str | None:
         found = [await replica.holder(response_id) for replica in self._all()]

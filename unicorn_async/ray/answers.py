@@ -11,6 +11,7 @@ from unicorn_async.server.app import application
 from unicorn_async.server.health import health, is_well
 from unicorn_async.server.metrics_text import metrics_text
 from unicorn_async.server.model_host import ModelHost
+from unicorn_async.server.request_context import asking
 from unicorn_async.server.service import Service
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.engine.types import EngineAPI
     from unicorn_async.ray.calls import HttpCall, HttpPiece, LaneCall, LanePiece
+    from unicorn_async.server.client import Client
     from unicorn_async.server.options import ServerOptions
 
 
@@ -56,9 +58,13 @@ class Answers:
         """End what is answered in a lane with its last events; return whether it is one of this replica's."""
         return self._channels.cancel(lane)
 
-    async def cancel_background(self, response_id: str) -> bool:
-        """End a background answer; return whether it is one of this replica's, and under way."""
-        return await self._service.cancel_background(response_id)
+    async def cancel_background(self, response_id: str, client: Client) -> bool:
+        """End a client's background answer; return whether it is one of this replica's, and under way."""
+        token = asking.set(client)
+        try:
+            return await self._service.cancel_background(response_id)
+        finally:
+            asking.reset(token)
 
     async def holder(self, response_id: str) -> str | None:
         """Return this replica's name if it holds the response, or is about to."""

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from unicorn_async.ray.calls import HttpCall, HttpPiece, LaneCall, LanePiece, Report
+    from unicorn_async.server.client import Client
 
 RETRY_S = 1.0  # other replicas answer at once
 
@@ -29,8 +30,8 @@ class Engines(Protocol):
     async def cancel_lane(self, lane: str) -> bool:
         """End what is answered in a lane, wherever that is; return whether it is."""
 
-    async def cancel_background(self, response_id: str) -> bool:
-        """End a background answer, wherever it is; return whether it is under way."""
+    async def cancel_background(self, response_id: str, client: Client) -> bool:
+        """End a client's background answer, wherever it is; return whether it is under way."""
 
     async def holder(self, response_id: str) -> str | None:
         """Return the replica that holds a response, None if none does."""

@@ -21,6 +21,7 @@ from unicorn_async.server.ledger import Ledger
 from unicorn_async.server.metrics import Metrics
 from unicorn_async.server.operation import DescriptionEndpoints
 from unicorn_async.server.page import page_routes
+from unicorn_async.server.request_context import asking
 from unicorn_async.server.step_watch import StepWatchers
 from unicorn_async.server.websocket import WebSocketEndpoint
 
@@ -73,8 +74,8 @@ class Gateway:
         return layered(routes, self, _lifespan)
 
     async def cancel_background(self, response_id: str) -> bool:
-        """End a background answer, wherever it is; return whether one of this name is under way."""
-        return await self._engines.cancel_background(response_id)
+        """End who asks' background answer, wherever it is; return whether one of this name is under way."""
+        return await self._engines.cancel_background(response_id, asking.get())
 
 
 @asynccontextmanager

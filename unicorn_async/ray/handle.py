@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ray.serve.handle import DeploymentHandle
 
     from unicorn_async.ray.calls import HttpCall, HttpPiece, LaneCall, LanePiece
+    from unicorn_async.server.client import Client
 
 logger = logging.getLogger(__name__)
 
@@ -45,9 +46,9 @@ class HandleEngines:
         """End what is answered in a lane, wherever that is; return whether it is."""
         return True in await self._all("cancel_lane", lane)
 
-    async def cancel_background(self, response_id: str) -> bool:
-        """End a background answer, wherever it is; return whether it is under way."""
-        return True in await self._all("cancel_background", response_id)
+    async def cancel_background(self, response_id: str, client: Client) -> bool:
+        """End a client's background answer, wherever it is; return whether it is under way."""
+        return True in await self._all("cancel_background", response_id, client)
 
     async def holder(self, response_id: str) -> str | None:
         """Return the replica that holds a response, None if none does."""
@@ -57,7 +58,7 @@ class HandleEngines:
         """Return how each replica is, of those that tell."""
         return [one for one in await self._all("report") if isinstance(one, Report)]
 
-    async def _all(self, method: str, *arguments: str) -> list[object]:
+    async def _all(self, method: str, *arguments: object) -> list[object]:
         """Ask all replicas at once, beside what waits for places."""
         try:
             asked = Context().run(self._handle.broadcast, method, *arguments)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from unicorn_async.ray.arguments import Arguments
     from unicorn_async.ray.calls import HttpCall, HttpPiece, LaneCall, LanePiece, Report
+    from unicorn_async.server.client import Client
 
 
 class Replica:
@@ -47,9 +48,9 @@ class Replica:
         """As `Answers.cancel_lane`."""
         return self._answers.cancel_lane(lane)
 
-    async def cancel_background(self, response_id: str) -> bool:
+    async def cancel_background(self, response_id: str, client: Client) -> bool:
         """As `Answers.cancel_background`."""
-        return await self._answers.cancel_background(response_id)
+        return await self._answers.cancel_background(response_id, client)
 
     async def holder(self, response_id: str) -> str | None:
         """As `Answers.holder`."""
